@@ -1,0 +1,1 @@
+"""Federated neural architecture search on PyTorch Lightning."""

@@ -1,0 +1,7 @@
+"""How updates become the next global weights."""
+
+from lit_fednas.aggregation.base import Aggregation
+from lit_fednas.aggregation.maxnet import MaxNet
+from lit_fednas.aggregation.overlap import OverlapAverage
+
+__all__ = ["Aggregation", "MaxNet", "OverlapAverage"]

@@ -1,0 +1,50 @@
+"""How the clients' updates become the next global weights.
+
+An aggregation is a running sum: ``start`` with the round's tasks, ``add`` each update as its client ends, and
+``finish`` with the average. So the server holds one sum, whatever the size of the cohort. Under several ranks
+each rank adds its own clients, and the sums of all are added before ``finish``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from lit_fednas.messages import ClientTask, ClientUpdate
+from lit_fednas.supernets import Supernet
+
+
+class Aggregation(ABC):
+    """The rule that merges a round's updates."""
+
+    @abstractmethod
+    def start(self, supernet: Supernet, tasks: Sequence[ClientTask]) -> None:
+        """Begins a round.
+
+        Args:
+            supernet: The global weights as they were sent.
+            tasks: All tasks of the round, of every rank.
+        """
+
+    @abstractmethod
+    def add(self, update: ClientUpdate) -> None:
+        """Adds one client's update; keeps no reference to its tensors."""
+
+    @abstractmethod
+    def sums(self) -> list[Tensor]:
+        """The running sums, to be added over the ranks in place."""
+
+    @abstractmethod
+    def finish(self) -> dict[str, Tensor]:
+        """Ends the round.
+
+        Returns:
+            The new value of every shared tensor, by the supernet's names, in tensors that the caller may
+            overwrite. Elements that no client trained have their old value.
+        """
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers to log for the round that has just ended."""
+        return {}

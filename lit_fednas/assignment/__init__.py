@@ -1,0 +1,8 @@
+"""Who trains which part this round."""
+
+from lit_fednas.assignment.base import Assignment
+from lit_fednas.assignment.fixed import FixedArchitecture
+from lit_fednas.assignment.random import RandomArchitectures
+from lit_fednas.assignment.sandwich import Sandwich, TrackingSandwich
+
+__all__ = ["Assignment", "FixedArchitecture", "RandomArchitectures", "Sandwich", "TrackingSandwich"]

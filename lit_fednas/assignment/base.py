@@ -1,0 +1,60 @@
+"""Who trains which part of the supernet in a round: SuperFed's spatio-temporal heuristic H(t)(k)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lit_fednas.messages import ClientResult
+from lit_fednas.supernets import SearchSpace
+
+
+class Assignment(ABC):
+    """Gives every client of a round's cohort an architecture.
+
+    What it remembers from round to round is its :meth:`state_dict`, plain numbers and lists: it is saved in
+    every checkpoint, and put back when a round is interrupted.
+    """
+
+    def setup(self, space: SearchSpace[Any], num_clients: int) -> None:  # noqa: B027 - optional
+        """Called once before the first round (and before a checkpoint is loaded)."""
+
+    @abstractmethod
+    def assign(
+        self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator
+    ) -> list[Any]:
+        """Assigns an architecture to each client of the cohort.
+
+        Args:
+            round: The round, from 0.
+            cohort: The clients' numbers.
+            space: The supernet's architectures.
+            rng: The round's own generator.
+
+        Returns:
+            One architecture per client, in the cohort's order.
+        """
+
+    def observe(self, results: Sequence[ClientResult]) -> None:  # noqa: B027 - optional
+        """Called after the round with how it went for each client."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must be kept for the next round."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes a saved state back.
+
+        Raises:
+            CheckpointError: The state does not fit the settings.
+        """
+        if state:
+            from lit_fednas.errors import CheckpointError
+
+            raise CheckpointError(
+                f"assignment: the checkpoint holds {sorted(state)}, which {type(self).__name__} does not keep; "
+                f"use the assignment that the run was started with"
+            )

@@ -1,0 +1,37 @@
+"""One architecture for everyone: federated averaging, and SuperFed's baseline iFedAvg (section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lit_fednas.assignment.base import Assignment
+from lit_fednas.supernets import SearchSpace
+
+
+class FixedArchitecture(Assignment):
+    """Every client trains the same architecture in every round.
+
+    Args:
+        arch: ``largest``, ``smallest``, or an architecture as the space writes it.
+
+    Example:
+        >>> from lit_fednas.supernets import SingleArchitecture
+        >>> FixedArchitecture().assign(0, [3, 5], SingleArchitecture(), np.random.default_rng(0))
+        ['whole', 'whole']
+    """
+
+    def __init__(self, arch: str = "largest") -> None:
+        self.arch = arch
+
+    def setup(self, space: SearchSpace[Any], num_clients: int) -> None:
+        """Reads the architecture, so that a wrong one is told before training."""
+        space.named(self.arch)
+
+    def assign(
+        self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator
+    ) -> list[Any]:
+        """Returns the architecture once per client."""
+        return [space.named(self.arch)] * len(cohort)

@@ -1,0 +1,194 @@
+"""What the engine asks of the data: the batches of one client, for one epoch.
+
+Nothing is kept per client but row numbers. An epoch's order is drawn on the CPU, so it is the same on every
+device; augmentation draws on the device where the data lie, from a generator seeded by the epoch's own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_fednas.data.examples import ExampleDataset, Examples
+from lit_fednas.data.readers import Batch, LoaderReader, Reader, TensorReader
+from lit_fednas.data.transforms import Augmentation
+from lit_fednas.errors import DataError
+
+
+class ClientData(ABC):
+    """The data of all clients, each with splits ``train``, ``val`` and ``test`` of its own."""
+
+    @property
+    @abstractmethod
+    def num_clients(self) -> int:
+        """The number of clients in the population."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> tuple[int, ...]:
+        """The number of training examples of each client."""
+
+    @abstractmethod
+    def size(self, client: int, split: str = "train") -> int:
+        """Returns the number of examples of a client's split; 0 where it has no such split."""
+
+    @abstractmethod
+    def batches(
+        self,
+        client: int,
+        batch_size: int,
+        generator: torch.Generator,
+        *,
+        split: str = "train",
+        shuffle: bool = True,
+        augment: bool = True,
+        drop_last: bool = False,
+    ) -> Iterator[Batch]:
+        """Starts one pass over a client's split.
+
+        All draws from ``generator`` happen before this returns.
+
+        Args:
+            client: the client's number.
+            batch_size: examples per batch; the last batch may be smaller.
+            generator: on the CPU; gives the order, then the seed of the augmentation.
+            split: ``train``, ``val`` or ``test``.
+            shuffle: False keeps the order of the data set.
+            augment: False leaves the augmentation out.
+            drop_last: leaves a smaller last batch out, unless it is the client's only one.
+
+        Returns:
+            float32 normalised inputs and int64 targets, on the device of the data.
+
+        Raises:
+            DataError: there is no such client or split.
+        """
+
+    @abstractmethod
+    def move_to(self, device: torch.device | str) -> None:
+        """Gives out all later batches on ``device``."""
+
+
+class IndexedClients(ClientData):
+    """Clients that are row numbers into one data set.
+
+    Args:
+        reader: reads rows of the data set.
+        indices: for each split, the rows of each client.
+
+    Raises:
+        DataError: no train split, or splits of different numbers of clients.
+    """
+
+    def __init__(self, reader: Reader, indices: Mapping[str, Sequence[np.ndarray]]) -> None:
+        if "train" not in indices:
+            raise DataError(f"indices: has only {sorted(indices)}; give the rows of the split 'train'")
+        counts = {split: len(rows) for split, rows in indices.items()}
+        if len(set(counts.values())) > 1:
+            raise DataError(f"indices: {counts} clients per split; give as many for each split")
+        self.reader = reader
+        self._rows = {
+            split: tuple(torch.as_tensor(np.asarray(rows, dtype=np.int64)) for rows in clients)
+            for split, clients in indices.items()
+        }
+        self._sizes = tuple(len(rows) for rows in self._rows["train"])
+
+    @property
+    def num_clients(self) -> int:
+        """The number of clients in the population."""
+        return len(self._sizes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of training examples of each client."""
+        return self._sizes
+
+    @property
+    def device(self) -> torch.device:
+        """Where the batches lie."""
+        return self.reader.device
+
+    def size(self, client: int, split: str = "train") -> int:
+        """Returns the number of examples of a client's split; 0 where it has no such split."""
+        return len(self.rows(client, split))
+
+    def rows(self, client: int, split: str = "train") -> Tensor:
+        """Returns the rows of a client's split in the data set, in their fixed order."""
+        if not 0 <= client < self.num_clients:
+            raise DataError(f"client: {client} is not one of the {self.num_clients} clients; count from 0")
+        if split not in ("train", "val", "test"):
+            raise DataError(f"split: {split!r} does not exist; ask for 'train', 'val' or 'test'")
+        return self._rows[split][client] if split in self._rows else torch.empty(0, dtype=torch.int64)
+
+    def batches(
+        self,
+        client: int,
+        batch_size: int,
+        generator: torch.Generator,
+        *,
+        split: str = "train",
+        shuffle: bool = True,
+        augment: bool = True,
+        drop_last: bool = False,
+    ) -> Iterator[Batch]:
+        """Starts one pass over a client's split: see :meth:`ClientData.batches`."""
+        rows = self.rows(client, split)
+        if shuffle:
+            rows = rows[torch.randperm(len(rows), generator=generator)]
+        draws = self._augmentation_generator(generator) if augment and self.reader.augmentation else None
+        if drop_last and len(rows) > batch_size:
+            rows = rows[: len(rows) // batch_size * batch_size]
+        return self.reader.read(rows, batch_size, draws)
+
+    def move_to(self, device: torch.device | str) -> None:
+        """Gives out all later batches on ``device``."""
+        self.reader.move_to(device)
+
+    def _augmentation_generator(self, generator: torch.Generator) -> torch.Generator:
+        seed = int(torch.randint(2**62, (), generator=generator))
+        return torch.Generator(device=self.reader.device).manual_seed(seed)
+
+
+class InMemoryClients(IndexedClients):
+    """Clients of a data set that is one tensor.
+
+    Example:
+        >>> from lit_fednas.rng import generator
+        >>> examples = Examples(torch.arange(6.0).view(6, 1), torch.arange(6))
+        >>> clients = InMemoryClients(examples, {"train": [np.array([0, 1, 2, 3]), np.array([4, 5])]})
+        >>> clients.sizes
+        (4, 2)
+        >>> [len(y) for x, y in clients.batches(0, 3, generator(0, "batches", 0, 0))]
+        [3, 1]
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        indices: Mapping[str, Sequence[np.ndarray]],
+        normalize: Callable[[Tensor], Tensor] | None = None,
+        augmentation: Sequence[Augmentation] = (),
+    ) -> None:
+        super().__init__(TensorReader(examples, normalize, augmentation), indices)
+
+
+class LoaderClients(IndexedClients):
+    """Clients of a data set that is decoded on access: same interface and order, through a DataLoader.
+
+    Each batch is augmented by itself, where ``InMemoryClients`` augments many at once; so with equal
+    generators both give the same examples in the same order, but other crops and flips.
+    """
+
+    def __init__(
+        self,
+        dataset: ExampleDataset,
+        indices: Mapping[str, Sequence[np.ndarray]],
+        normalize: Callable[[Tensor], Tensor] | None = None,
+        augmentation: Sequence[Augmentation] = (),
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__(LoaderReader(dataset, normalize, augmentation, num_workers), indices)

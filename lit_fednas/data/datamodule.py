@@ -1,0 +1,220 @@
+"""The federated data module: a source, dealt out to clients by a partitioner."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import LightningDataModule
+
+from lit_fednas.data.clients import ClientData, IndexedClients
+from lit_fednas.data.examples import ExampleDataset, Examples
+from lit_fednas.data.partition import Partition
+from lit_fednas.data.partitioners import Partitioner
+from lit_fednas.data.readers import EvalBatches, LoaderReader, Reader, TensorReader
+from lit_fednas.data.sources import DataSource
+from lit_fednas.data.sources.base import Split
+from lit_fednas.data.splits import check_fraction, check_holdout, client_split, holdout_count, stratified_rows
+from lit_fednas.data.transforms import Augmentation
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.rng import numpy_generator
+
+log = logging.getLogger(__name__)
+
+
+class FederatedDataModule(LightningDataModule):
+    """Deals a source's training examples out to clients, and keeps data for the server to evaluate on.
+
+    There is no ``train_dataloader``: the engine asks ``clients`` for the batches of one client at a time.
+
+    Under several ranks every rank holds all data, and evaluates on all of the server's.
+
+    Args:
+        source: where the examples come from.
+        partitioner: who gets which of them.
+        num_clients: None leaves the number to the partitioner, which only a natural one knows.
+        seed: of the partition and of all hold-outs.
+        server_val: what the server validates on where the source has no validation split: a number of
+            training examples (int) or a fraction of them (float), drawn with the class shares kept.
+        client_val: the fraction of each client's examples that it validates on.
+        client_test: the fraction of each client's examples that it is tested on.
+        eval_batch_size: examples per batch in the server's validation and test.
+        augment: False leaves the source's augmentation out.
+        in_memory: False decodes examples when they are read, through a DataLoader.
+        num_workers: processes that decode, where not ``in_memory``.
+
+    Attributes:
+        clients: the clients' data; there after ``setup``, like all that follow.
+        partition: rows of each client, before its local hold-outs, into ``targets``.
+        targets: the class of each training example that is dealt out: the training split without
+            ``server_val``.
+
+    Raises:
+        ConfigError: a setting cannot work.
+
+    Example:
+        >>> from lit_fednas.data import IID, Digits
+        >>> data = FederatedDataModule(Digits(), IID(), num_clients=10)
+        >>> data.setup("fit")
+        >>> data.clients.num_clients, len(data.targets), len(data.val_dataloader())
+        (10, 1294, 1)
+    """
+
+    clients: ClientData
+    partition: Partition
+    targets: np.ndarray
+
+    def __init__(
+        self,
+        source: DataSource,
+        partitioner: Partitioner,
+        num_clients: int | None = None,
+        seed: int = 0,
+        server_val: int | float = 0.1,
+        client_val: float = 0.0,
+        client_test: float = 0.0,
+        eval_batch_size: int = 512,
+        augment: bool = True,
+        in_memory: bool = True,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__()
+        if num_clients is not None and num_clients < 1:
+            raise ConfigError(f"num_clients: {num_clients} is not enough; give 1 or more")
+        if seed < 0:
+            raise ConfigError(f"seed: {seed} is negative; give 0 or more")
+        check_holdout("server_val", server_val)
+        check_fraction("client_val", client_val)
+        check_fraction("client_test", client_test)
+        if client_val + client_test >= 1:
+            both = client_val + client_test
+            raise ConfigError(f"client_val + client_test: {both:g} leaves no training data; give less than 1")
+        if eval_batch_size < 1:
+            raise ConfigError(f"eval_batch_size: {eval_batch_size} is no batch; give 1 or more")
+        if num_workers < 0 or (in_memory and num_workers):
+            raise ConfigError(
+                f"num_workers: {num_workers} with in_memory {in_memory}; give 0, or in_memory false"
+            )
+        self.source = source
+        self.partitioner = partitioner
+        self.num_clients = num_clients
+        self.seed = seed
+        self.server_val = server_val
+        self.client_val = client_val
+        self.client_test = client_test
+        self.eval_batch_size = eval_batch_size
+        self.augment = augment
+        self.in_memory = in_memory
+        self.num_workers = num_workers
+        self._readers: dict[str, Reader] = {}
+        self._val_batches: EvalBatches | None = None
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes; known before ``setup``."""
+        return self.source.num_classes
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input; known before ``setup``."""
+        return self.source.input_shape
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One name per class; known before ``setup``."""
+        return self.source.class_names
+
+    def prepare_data(self) -> None:
+        """Downloads and decodes, once per node."""
+        self.source.prepare()
+
+    def setup(self, stage: str | None = None) -> None:
+        """Loads the training examples and partitions them; a second call does nothing.
+
+        Raises:
+            DataError: the data are missing, or too few for what was asked.
+        """
+        if self._readers:
+            return
+        train = self._open("train")
+        if train is None or not len(train):
+            raise DataError(f"source: {type(self.source).__name__} has no training examples; give some")
+        val = self._open("val")
+        all_targets = train.targets.cpu().numpy()
+        held = self._server_rows(all_targets, val is not None)
+        pool = np.setdiff1d(np.arange(len(all_targets)), held)
+        columns = {name: column[pool] for name, column in train.columns.items()}
+        self.targets = all_targets[pool]
+        self.partition = self.partitioner.partition(self.targets, self.num_clients, self.seed, columns)
+        reader = self._reader(train, self.source.augmentation if self.augment else ())
+        self.clients = IndexedClients(reader, self._client_rows(pool))
+        self._readers = {"train": reader}
+        if val is not None:
+            self._readers["val"] = self._reader(val)
+            self._val_batches = EvalBatches(self._readers["val"], None, self.eval_batch_size)
+        elif len(held):
+            self._val_batches = EvalBatches(reader, torch.from_numpy(held), self.eval_batch_size)
+
+    def val_dataloader(self) -> EvalBatches | list[Any]:
+        """Returns the server's validation batches; an empty list where it holds nothing out."""
+        return self._val_batches if self._val_batches is not None else []
+
+    def test_dataloader(self) -> EvalBatches:
+        """Returns the test batches; the test split is loaded on the first call.
+
+        Raises:
+            DataError: the source has no test split.
+        """
+        if "test" not in self._readers:
+            test = self._open("test")
+            if test is None:
+                raise DataError(
+                    f"source: {type(self.source).__name__} has no test split; give one, or do not test"
+                )
+            self._readers["test"] = self._reader(test)
+            self._readers["test"].move_to(self._readers["train"].device)
+        return EvalBatches(self._readers["test"], None, self.eval_batch_size)
+
+    def move_to(self, device: torch.device | str) -> None:
+        """Moves the data, where in memory, and gives out all later batches on ``device``."""
+        for reader in self._readers.values():
+            reader.move_to(device)
+
+    def _open(self, split: Split) -> ExampleDataset | None:
+        return self.source.load(split) if self.in_memory else self.source.dataset(split)
+
+    def _reader(self, data: ExampleDataset, augmentation: Sequence[Augmentation] = ()) -> Reader:
+        if isinstance(data, Examples) and self.in_memory:
+            return TensorReader(data, self.source.normalization, augmentation)
+        return LoaderReader(data, self.source.normalization, augmentation, self.num_workers)
+
+    def _server_rows(self, targets: np.ndarray, has_val: bool) -> np.ndarray:
+        """Returns the training rows that the server keeps for validation."""
+        if has_val:
+            if self.server_val:
+                log.info("server_val: %s is ignored; the source has a validation split", self.server_val)
+            return np.empty(0, dtype=np.int64)
+        count = holdout_count(self.server_val, len(targets))
+        if count >= len(targets):
+            raise DataError(
+                f"server_val: {count} of {len(targets)} examples leave none to train on; give less"
+            )
+        return stratified_rows(targets, count, numpy_generator(self.seed, "server-val"))
+
+    def _client_rows(self, pool: np.ndarray) -> Mapping[str, Sequence[np.ndarray]]:
+        """Splits each client's rows; returns rows of the training split."""
+        rows: dict[str, list[np.ndarray]] = {"train": [], "val": [], "test": []}
+        for client, indices in enumerate(self.partition.indices):
+            rng = numpy_generator(self.seed, "client-split", client)
+            parts = client_split(pool[indices], self.client_val, self.client_test, rng)
+            if parts is None:
+                raise DataError(
+                    f"client_val {self.client_val} + client_test {self.client_test}: client {client} has "
+                    f"{len(indices)} examples and would keep none to train on; give less, or fewer clients"
+                )
+            for split, part in parts.items():
+                rows[split].append(part)
+        return rows

@@ -1,0 +1,55 @@
+"""The pathological non-IID partition of McMahan et al. (2017), section 3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from lit_fednas.data.partitioners.base import Partitioner
+from lit_fednas.errors import ConfigError, DataError
+
+
+class Shards(Partitioner):
+    """Sorts the examples by class, cuts them into equal shards and gives each client some at random.
+
+    Args:
+        shards_per_client: 2 gives most clients two classes.
+
+    Raises:
+        ConfigError: ``shards_per_client`` is below 1.
+
+    Example:
+        >>> targets = np.repeat(np.arange(10), 100)
+        >>> partition = Shards(2).partition(targets, num_clients=10)
+        >>> int((partition.class_counts(targets, 10) > 0).sum(axis=1).max())
+        2
+    """
+
+    def __init__(self, shards_per_client: int = 2) -> None:
+        if shards_per_client < 1:
+            raise ConfigError(f"shards_per_client: {shards_per_client} is not enough; give 1 or more")
+        self.shards_per_client = shards_per_client
+
+    def split(
+        self,
+        targets: np.ndarray,
+        num_clients: int,
+        rng: np.random.Generator,
+        columns: Mapping[str, np.ndarray],
+    ) -> list[np.ndarray]:
+        """Deals the shards out.
+
+        Raises:
+            DataError: there are more shards than examples.
+        """
+        count = num_clients * self.shards_per_client
+        if count > len(targets):
+            raise DataError(
+                f"shards_per_client: {self.shards_per_client} for {num_clients} clients is more than the "
+                f"{len(targets)} examples; give {len(targets) // num_clients} or less"
+            )
+        order = rng.permutation(len(targets))
+        shards = np.array_split(order[np.argsort(targets[order], kind="stable")], count)
+        dealt = rng.permutation(count).reshape(num_clients, -1)
+        return [np.concatenate([shards[shard] for shard in hand]) for hand in dealt]

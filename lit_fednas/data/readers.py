@@ -1,0 +1,222 @@
+"""Readers turn rows of one data set into normalised batches: from one tensor, or through a DataLoader.
+
+Every batch of the library passes here: those of clients, of the server's validation and of the test.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from lit_fednas.data.examples import ExampleDataset, Examples
+from lit_fednas.data.transforms import Augmentation, as_float
+from lit_fednas.errors import ConfigError
+
+Batch = tuple[Tensor, Tensor]
+
+CHUNK_BYTES = 16 * 2**20
+"""Examples whose float32 inputs fit in this many bytes are gathered, augmented and normalised at once."""
+
+
+class Reader(ABC):
+    """Reads batches by row number.
+
+    Args:
+        normalize: makes a raw batch float32; None scales uint8 to [0, 1].
+        augmentation: applied to the raw batch, in this order, before it is normalised.
+    """
+
+    def __init__(
+        self, normalize: Callable[[Tensor], Tensor] | None = None, augmentation: Sequence[Augmentation] = ()
+    ) -> None:
+        self.normalize = normalize or as_float
+        self.augmentation = tuple(augmentation)
+        self.device = torch.device("cpu")
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of examples that can be read."""
+
+    @abstractmethod
+    def read(
+        self, rows: Tensor | None, batch_size: int, generator: torch.Generator | None = None
+    ) -> Iterator[Batch]:
+        """Yields the rows in their order, ``batch_size`` at a time; the last batch may be smaller.
+
+        Args:
+            rows: int64 row numbers on the CPU; None reads all, from first to last.
+            batch_size: examples per batch.
+            generator: on the reader's device, for augmentation; None does not augment.
+        """
+
+    def move_to(self, device: torch.device | str) -> None:
+        """Gives out all later batches on ``device``."""
+        self.device = torch.device(device)
+
+    def _finish(self, raw: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Augments, where a generator is given, and normalises."""
+        if generator is not None:
+            for augment in self.augmentation:
+                raw = augment(raw, generator)
+        return self.normalize(raw)
+
+
+class TensorReader(Reader):
+    """Reads from one tensor: one gather per chunk of batches; the batches are views of the chunk.
+
+    Example:
+        >>> examples = Examples(torch.arange(5.0).view(5, 1), torch.arange(5))
+        >>> [y.tolist() for x, y in TensorReader(examples).read(torch.tensor([4, 0, 2]), 2)]
+        [[4, 0], [2]]
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        normalize: Callable[[Tensor], Tensor] | None = None,
+        augmentation: Sequence[Augmentation] = (),
+    ) -> None:
+        super().__init__(normalize, augmentation)
+        self.examples = examples
+        self.device = examples.inputs.device
+        self._chunk = max(1, CHUNK_BYTES // max(1, 4 * examples.inputs[:1].numel()))
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def read(
+        self, rows: Tensor | None, batch_size: int, generator: torch.Generator | None = None
+    ) -> Iterator[Batch]:
+        """Yields the rows in their order, gathered from the tensor."""
+        count = len(self) if rows is None else len(rows)
+        rows = rows if rows is None else rows.to(self.device)
+        chunk = max(batch_size, self._chunk // batch_size * batch_size)
+        inputs, targets = self.examples.inputs, self.examples.targets
+        for start in range(0, count, chunk):
+            part = slice(start, start + chunk)
+            if rows is None:
+                raw, labels = inputs[part], targets[part]
+            else:
+                raw, labels = inputs.index_select(0, rows[part]), targets.index_select(0, rows[part])
+            ready = self._finish(raw, generator)
+            yield from zip(ready.split(batch_size), labels.split(batch_size), strict=True)
+
+    def move_to(self, device: torch.device | str) -> None:
+        """Moves the whole tensor."""
+        super().move_to(device)
+        self.examples = self.examples.to(device)
+
+
+class LoaderReader(Reader):
+    """Reads through a torch DataLoader, for data that do not fit in memory.
+
+    The DataLoader is made once and told the rows of each pass, so its workers live as long as the reader and
+    no client pays for starting them. With workers, only one pass can be under way: a new one ends the old.
+
+    Args:
+        dataset: gives a raw input and a target per row number.
+        normalize: makes a raw batch float32; None scales uint8 to [0, 1].
+        augmentation: applied to each raw batch before it is normalised.
+        num_workers: processes that decode; 0 decodes in this one.
+
+    Raises:
+        ConfigError: ``num_workers`` is negative.
+    """
+
+    def __init__(
+        self,
+        dataset: ExampleDataset,
+        normalize: Callable[[Tensor], Tensor] | None = None,
+        augmentation: Sequence[Augmentation] = (),
+        num_workers: int = 0,
+    ) -> None:
+        if num_workers < 0:
+            raise ConfigError(f"num_workers: {num_workers} is negative; give 0 or more")
+        super().__init__(normalize, augmentation)
+        self.dataset = dataset
+        self.num_workers = num_workers
+        self._passes = 0
+        self._plan = _BatchPlan()
+        self._loader: DataLoader[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def read(
+        self, rows: Tensor | None, batch_size: int, generator: torch.Generator | None = None
+    ) -> Iterator[Batch]:
+        """Yields the rows in their order, decoded by the DataLoader.
+
+        Raises:
+            RuntimeError: another pass began while this one was under way, and there are workers.
+        """
+        rows = torch.arange(len(self)) if rows is None else rows
+        self._plan.batches = [part.tolist() for part in rows.split(batch_size)] if len(rows) else []
+        self._passes += 1
+        number = self._passes
+        for raw, labels in self._batches():
+            raw, labels = raw.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+            yield self._finish(raw, generator), labels
+            if self.num_workers and number != self._passes:
+                raise RuntimeError(
+                    "a new pass over the data began before this one ended; end it, or use no workers"
+                )
+
+    def move_to(self, device: torch.device | str) -> None:
+        """Gives out all later batches on ``device``."""
+        super().move_to(device)
+        self._loader = None
+
+    def _batches(self) -> Iterator[Batch]:
+        """Starts a pass over the batches of the plan."""
+        if self._loader is None:
+            self._loader = DataLoader(
+                cast(Dataset[Any], self.dataset),
+                batch_sampler=self._plan,
+                num_workers=self.num_workers,
+                persistent_workers=self.num_workers > 0,
+                pin_memory=self.device.type == "cuda",
+                generator=torch.Generator(),  # else every pass would draw from the global one
+            )
+        return iter(self._loader)
+
+
+class _BatchPlan:
+    """A batch sampler that can be told anew what to give out."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+class EvalBatches:
+    """All batches of some rows in their fixed order, never augmented: what validation and test loops take.
+
+    Example:
+        >>> examples = Examples(torch.zeros(5, 1), torch.arange(5))
+        >>> batches = EvalBatches(TensorReader(examples), None, 2)
+        >>> len(batches), [len(y) for x, y in batches]
+        (3, [2, 2, 1])
+    """
+
+    def __init__(self, reader: Reader, rows: Tensor | None, batch_size: int) -> None:
+        self.reader = reader
+        self.rows = rows
+        self.batch_size = batch_size
+
+    def __len__(self) -> int:
+        count = len(self.reader) if self.rows is None else len(self.rows)
+        return -(-count // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.reader.read(self.rows, self.batch_size)

@@ -1,0 +1,19 @@
+"""Where examples come from."""
+
+from lit_fednas.data.sources.arrays import ArraySource
+from lit_fednas.data.sources.base import DataSource
+from lit_fednas.data.sources.digits import Digits
+from lit_fednas.data.sources.image_folder import ImageFolder, LazyImageFolder
+from lit_fednas.data.sources.torchvision_sets import CIFAR10, CIFAR100, MNIST, FashionMNIST
+
+__all__ = [
+    "CIFAR10",
+    "CIFAR100",
+    "MNIST",
+    "ArraySource",
+    "DataSource",
+    "Digits",
+    "FashionMNIST",
+    "ImageFolder",
+    "LazyImageFolder",
+]

@@ -1,0 +1,165 @@
+"""The data sets that torchvision downloads: MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from lit_fednas.data.examples import Examples
+from lit_fednas.data.sources.base import DataSource, Split
+from lit_fednas.data.transforms import Augmentation, Normalize, RandomCrop, RandomFlip
+from lit_fednas.errors import DataError
+
+
+class TorchvisionSource(DataSource):
+    """What the four have in common; a subclass says its name in ``torchvision.datasets`` and its constants.
+
+    Args:
+        root: the folder that torchvision keeps its data sets in.
+        download: fetch the files where they are missing.
+        augmentation: applied to training batches, in this order; None is the usual one of the data set.
+    """
+
+    mean: ClassVar[tuple[float, ...]]
+    std: ClassVar[tuple[float, ...]]
+    usual_augmentation: ClassVar[tuple[Augmentation, ...]] = ()
+
+    def __init__(
+        self,
+        root: str | Path = "data",
+        download: bool = False,
+        augmentation: Sequence[Augmentation] | None = None,
+    ) -> None:
+        self.root = Path(root).expanduser()
+        self.download = download
+        self._augmentation = self.usual_augmentation if augmentation is None else tuple(augmentation)
+
+    @property
+    def normalization(self) -> Normalize:
+        """The well-known mean and standard deviation of the training pixels."""
+        return Normalize(self.mean, self.std)
+
+    @property
+    def augmentation(self) -> Sequence[Augmentation]:
+        """As given, or the usual one."""
+        return self._augmentation
+
+    def prepare(self) -> None:
+        """Downloads what is missing, where allowed to."""
+        for train in (True, False):
+            self._open(train, self.download)
+
+    def load(self, split: Split) -> Examples | None:
+        """Returns ``train`` or ``test``.
+
+        Raises:
+            DataError: the files are missing or damaged.
+        """
+        if split == "val":
+            return None
+        data = self._open(split == "train", download=False)
+        return Examples(self._images(data.data), torch.as_tensor(data.targets, dtype=torch.int64))
+
+    def _open(self, train: bool, download: bool) -> Any:
+        from torchvision import datasets  # takes a second to import
+
+        name = type(self).__name__
+        try:
+            return getattr(datasets, name)(str(self.root), train=train, download=download)
+        except (RuntimeError, OSError, EOFError) as error:
+            remedy = "check the network and the folder" if download else "set download: true or another root"
+            raise DataError(f"root: {name} cannot be read in {self.root} ({error}); {remedy}") from error
+
+    def _images(self, data: Any) -> torch.Tensor:
+        """Brings torchvision's array to uint8 [N, C, H, W]."""
+        array = torch.as_tensor(np.asarray(data))
+        return array.unsqueeze(1) if array.ndim == 3 else array.permute(0, 3, 1, 2).contiguous()
+
+
+class MNIST(TorchvisionSource):
+    """Handwritten digits, 60000 and 10000 images of 28x28; not augmented.
+
+    Example:
+        >>> MNIST("data").input_shape
+        (1, 28, 28)
+    """
+
+    num_classes = 10
+    input_shape = (1, 28, 28)
+    mean = (0.1307,)
+    std = (0.3081,)
+
+
+class FashionMNIST(TorchvisionSource):
+    """Articles of clothing, 60000 and 10000 images of 28x28; cropped and flipped.
+
+    Example:
+        >>> FashionMNIST("data").class_names[-1]
+        'Ankle boot'
+    """
+
+    num_classes = 10
+    input_shape = (1, 28, 28)
+    class_names = (
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    )
+    mean = (0.2860,)
+    std = (0.3530,)
+    usual_augmentation = (RandomCrop(4), RandomFlip())
+
+
+class CIFAR10(TorchvisionSource):
+    """Small colour photographs in 10 classes, 50000 and 10000 images of 32x32; cropped and flipped.
+
+    Example:
+        >>> CIFAR10("data").class_names[:3]
+        ('airplane', 'automobile', 'bird')
+    """
+
+    num_classes = 10
+    input_shape = (3, 32, 32)
+    class_names = (
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "deer",
+        "dog",
+        "frog",
+        "horse",
+        "ship",
+        "truck",
+    )
+    mean = (0.4914, 0.4822, 0.4465)
+    std = (0.2470, 0.2435, 0.2616)
+    usual_augmentation = (RandomCrop(4), RandomFlip())
+
+
+class CIFAR100(TorchvisionSource):
+    """Small colour photographs in 100 classes, 50000 and 10000 images of 32x32; cropped and flipped.
+
+    The classes are numbered; their names lie in the downloaded files.
+
+    Example:
+        >>> CIFAR100("data").num_classes
+        100
+    """
+
+    num_classes = 100
+    input_shape = (3, 32, 32)
+    mean = (0.5071, 0.4865, 0.4409)
+    std = (0.2673, 0.2564, 0.2762)
+    usual_augmentation = (RandomCrop(4), RandomFlip())

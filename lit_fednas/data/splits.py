@@ -1,0 +1,86 @@
+"""Hold-outs: rows set aside for validation and test, on the server and at each client."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lit_fednas.errors import ConfigError, DataError
+
+
+def check_fraction(name: str, value: float) -> None:
+    """Raises ConfigError unless ``value`` is a fraction from 0 to below 1."""
+    if not 0 <= value < 1:
+        raise ConfigError(f"{name}: {value} is no fraction; give a value from 0 to below 1")
+
+
+def check_holdout(name: str, value: int | float) -> None:
+    """Raises ConfigError unless ``value`` is a number of examples (int) or a fraction (float)."""
+    if isinstance(value, float):
+        if not 0 <= value < 1:
+            raise ConfigError(
+                f"{name}: {value} is no fraction; give a float from 0 to below 1, or a whole number"
+            )
+    elif value < 0:
+        raise ConfigError(f"{name}: {value} is negative; give a number of examples or a fraction below 1")
+
+
+def holdout_count(value: int | float, total: int) -> int:
+    """Turns a fraction into a number of examples.
+
+    Example:
+        >>> holdout_count(0.1, 50), holdout_count(7, 50)
+        (5, 7)
+    """
+    return round(value * total) if isinstance(value, float) else value
+
+
+def stratified_rows(targets: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Draws ``count`` rows that keep the class shares, to within one example per class.
+
+    Each class gives the floor of its share; the rest comes from the classes with the largest remainders.
+
+    Raises:
+        DataError: there are fewer than ``count`` rows.
+
+    Example:
+        >>> rows = stratified_rows(np.repeat([0, 1], [60, 40]), 10, np.random.default_rng(0))
+        >>> (rows < 60).sum(), (rows >= 60).sum()
+        (np.int64(6), np.int64(4))
+    """
+    if count > len(targets):
+        raise DataError(f"hold-out: {count} of {len(targets)} examples cannot be drawn; ask for fewer")
+    classes, sizes = np.unique(targets, return_counts=True)
+    share = sizes * count / max(1, len(targets))
+    quota = np.floor(share).astype(int)
+    order = np.argsort(quota - share, kind="stable")
+    quota[order[: count - quota.sum()]] += 1
+    drawn = [
+        rng.permutation(np.flatnonzero(targets == label))[:number]
+        for label, number in zip(classes, quota, strict=True)
+    ]
+    return np.sort(np.concatenate(drawn)) if drawn else np.empty(0, dtype=np.int64)
+
+
+def client_split(
+    rows: np.ndarray, val: float, test: float, rng: np.random.Generator
+) -> dict[str, np.ndarray] | None:
+    """Splits one client's rows at random into ``train``, ``val`` and ``test``.
+
+    Returns:
+        None where no training example would remain.
+
+    Example:
+        >>> parts = client_split(np.arange(10), 0.2, 0.1, np.random.default_rng(0))
+        >>> {name: len(part) for name, part in parts.items()}
+        {'train': 7, 'val': 2, 'test': 1}
+    """
+    num_val, num_test = round(val * len(rows)), round(test * len(rows))
+    if num_val + num_test >= len(rows):
+        return None
+    order = rng.permutation(rows)
+    parts = {
+        "train": order[num_val + num_test :],
+        "val": order[:num_val],
+        "test": order[num_val : num_val + num_test],
+    }
+    return {split: np.sort(part) for split, part in parts.items()}

@@ -1,0 +1,116 @@
+"""What a partition looks like: a table, CSV rows, and the dot plot of SuperFed's Figure 9."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, MaxNLocator
+
+from lit_fednas.data.partition import Partition
+
+COLOUR = "#2a6fbb"
+
+
+def partition_rows(
+    partition: Partition, targets: np.ndarray, class_names: Sequence[str]
+) -> list[list[str | int]]:
+    """Returns rows for ``csv.writer``: a header, then client, size and the count of each class.
+
+    Example:
+        >>> partition = Partition((np.array([0, 1]), np.array([2])), 3)
+        >>> partition_rows(partition, np.array([0, 1, 1]), ["cat", "dog"])
+        [['client', 'size', 'cat', 'dog'], [0, 2, 1, 1], [1, 1, 0, 1]]
+    """
+    counts = partition.class_counts(targets, len(class_names))
+    header: list[str | int] = ["client", "size", *class_names]
+    return [header, *([client, sum(row), *row] for client, row in enumerate(counts.tolist()))]
+
+
+def partition_table(partition: Partition, targets: np.ndarray, class_names: Sequence[str]) -> str:
+    """Returns the counts as aligned text; a dot stands for none, and the last row is the total.
+
+    Example:
+        >>> partition = Partition((np.array([0, 1]), np.array([2])), 3)
+        >>> print(partition_table(partition, np.array([0, 1, 1]), ["cat", "dog"]))
+        client  size  cat  dog
+             0     2    1    1
+             1     1    .    1
+         total     3    1    2
+    """
+    header, *rows = partition_rows(partition, targets, class_names)
+    totals: list[str | int] = ["total", *(sum(int(row[i]) for row in rows) for i in range(1, len(header)))]
+    cells = [[str(cell) for cell in header]]
+    for row in [*rows, totals]:
+        cells.append([str(row[0]), *("." if cell == 0 else str(cell) for cell in row[1:])])
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in cells)
+
+
+def plot_partition(partition: Partition, targets: np.ndarray, class_names: Sequence[str]) -> Figure:
+    """Draws a dot per client and class whose area stands for the number of examples.
+
+    The largest dot fills its cell; where cells are narrow it may reach into its neighbours. Use ``figure.savefig``; no window and no pyplot state is involved.
+
+    Example:
+        >>> partition = Partition((np.array([0, 1]), np.array([2])), 3)
+        >>> len(plot_partition(partition, np.array([0, 1, 1]), ["cat", "dog"]).axes)
+        1
+    """
+    counts = partition.class_counts(targets, len(class_names))
+    num_clients, num_classes = counts.shape
+    cell = float(np.clip(11 / num_clients, 0.12, 0.36))  # inches
+    height = float(np.clip(12 / num_classes, 0.12, max(cell, 0.26)))
+    figure = Figure(figsize=(num_clients * cell + 1.9, num_classes * height + 1.1), layout="constrained")
+    axes = figure.add_subplot()
+    clients, classes = np.nonzero(counts)
+    values = counts[clients, classes]
+    largest = 72**2 * min(cell * height, max(0.2, 0.94 * min(cell, height)) ** 2)  # in points²
+    sizes = np.maximum(largest * values / max(1, counts.max()), 1.0)  # a single example stays visible
+    axes.scatter(clients, classes, s=sizes, color=COLOUR, alpha=0.85, linewidths=0, zorder=2)
+    _frame(figure, num_clients, class_names, height)
+    _legend(figure, int(counts.max()), largest)
+    return figure
+
+
+def _frame(figure: Figure, num_clients: int, class_names: Sequence[str], height: float) -> None:
+    """Labels the axes and draws faint lines through the cells."""
+    axes = figure.axes[0]
+    axes.set_xlim(-0.6, num_clients - 0.4)
+    axes.set_ylim(len(class_names) - 0.4, -0.6)
+    axes.set_xlabel("client")
+    axes.set_ylabel("class")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=20, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+    step = max(1, round(0.16 / height))
+    ticks = range(0, len(class_names), step)
+    axes.yaxis.set_major_locator(FixedLocator(list(ticks)))
+    axes.set_yticklabels([class_names[i] for i in ticks], fontsize=8)
+    axes.tick_params(length=0, labelsize=8)
+    axes.grid(color="#e6e6e6", linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "left", "bottom"):
+        axes.spines[side].set_visible(False)
+
+
+def _legend(figure: Figure, largest_count: int, largest: float) -> None:
+    """Shows what the dots' areas mean: the largest count, a quarter and a sixteenth of it."""
+    axes = figure.axes[0]
+    shown = sorted({max(1, round(largest_count * share)) for share in (1 / 16, 1 / 4, 1)})
+    handles = [
+        axes.scatter([], [], s=largest * count / max(1, largest_count), color=COLOUR, linewidths=0)
+        for count in shown
+    ]
+    labels = [f"{count:,}" for count in shown]
+    axes.legend(
+        handles,
+        labels,
+        title="examples",
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        frameon=False,
+        fontsize=8,
+        title_fontsize=8,
+        labelspacing=max(0.6, largest**0.5 / 8 / 1.5),  # in font sizes: the dots must not touch
+        borderpad=1.0,
+    )

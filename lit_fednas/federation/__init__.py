@@ -1,0 +1,42 @@
+"""The engine: module, trainer, round loop, client fits."""
+
+from lit_fednas.federation.cohort import (
+    AlwaysAvailable,
+    Availability,
+    CohortSampler,
+    DailyAvailability,
+    RandomAvailability,
+    SizeWeightedCohort,
+    UniformCohort,
+)
+from lit_fednas.federation.evaluation import EvaluationSettings
+from lit_fednas.federation.hooks import FederatedCallback
+from lit_fednas.federation.module import FederatedLightningModule, RoundResult
+from lit_fednas.federation.schedules import ConstantRate, CosineRate, RateSchedule, StepRate
+from lit_fednas.federation.server_optimizers import FedAdagrad, FedAdam, FedYogi
+from lit_fednas.federation.settings import ClientSettings, FaultPolicy
+from lit_fednas.federation.trainer import FederatedTrainer
+
+__all__ = [
+    "AlwaysAvailable",
+    "Availability",
+    "ClientSettings",
+    "CohortSampler",
+    "ConstantRate",
+    "CosineRate",
+    "DailyAvailability",
+    "EvaluationSettings",
+    "FaultPolicy",
+    "FedAdagrad",
+    "FedAdam",
+    "FedYogi",
+    "FederatedCallback",
+    "FederatedLightningModule",
+    "FederatedTrainer",
+    "RandomAvailability",
+    "RateSchedule",
+    "RoundResult",
+    "SizeWeightedCohort",
+    "StepRate",
+    "UniformCohort",
+]

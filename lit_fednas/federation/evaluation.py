@@ -1,0 +1,157 @@
+"""Which subnets are evaluated, and how.
+
+The global weights are evaluated on data that the server holds, without any local training. A subnet runs in
+place: nothing is copied, except where batch-norm statistics are recalibrated, which happens on a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torchmetrics import Accuracy, MeanMetric, Metric
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets import Supernet
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """What is evaluated.
+
+    Args:
+        subnets: Architectures, each as the space writes it, or ``smallest`` or ``largest``. A name may
+            stand before it: ``tiny = d: [0,0,0,0], e: 0.1``; otherwise metrics are named after the architecture.
+        top_k: The accuracy counts a class among the k likeliest as right.
+        recalibrate_batches: Batches of the clients' training data on which batch-norm statistics are gathered
+            anew, on a copy, before a subnet is evaluated; 0 for none.
+
+    Raises:
+        ConfigError: A number is out of range, or no subnet is given.
+    """
+
+    subnets: Sequence[str] = ("smallest", "largest")
+    top_k: int = 1
+    recalibrate_batches: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.subnets:
+            raise ConfigError("evaluation.subnets: is empty; give at least one, for instance [largest]")
+        if self.top_k < 1 or self.recalibrate_batches < 0:
+            raise ConfigError(
+                f"evaluation: top_k {self.top_k} must be at least 1, recalibrate_batches "
+                f"{self.recalibrate_batches} at least 0"
+            )
+
+    def named(self, supernet: Supernet) -> dict[str, Any]:
+        """Reads the architectures.
+
+        Returns:
+            Architectures by the names that their metrics bear.
+
+        Raises:
+            ConfigError: One cannot be read, is not in the space, or a name stands twice.
+        """
+        found: dict[str, Any] = {}
+        for text in self.subnets:
+            name, equals, description = str(text).partition("=")
+            arch = supernet.space.named((description if equals else text).strip() if isinstance(text, str) else text)
+            name = name.strip() if equals else _label(text, arch)
+            if name in found:
+                raise ConfigError(f"evaluation.subnets: two are named {name!r}; write 'name = {text}'")
+            found[name] = arch
+        return found
+
+
+class SubnetMetrics(nn.Module):
+    """Accuracy and loss of several subnets on one data set.
+
+    Args:
+        names: The subnets' names.
+        num_classes: Classes.
+        top_k: As in :class:`EvaluationSettings`.
+    """
+
+    def __init__(self, names: Iterable[str], num_classes: int, top_k: int = 1) -> None:
+        super().__init__()
+        self.names = list(names)
+        self.accuracy = nn.ModuleList(
+            Accuracy(task="multiclass", num_classes=num_classes, average="micro", top_k=top_k)
+            for _ in self.names
+        )
+        self.loss = nn.ModuleList(MeanMetric() for _ in self.names)
+
+    def update(self, place: int, logits: Tensor, targets: Tensor) -> None:
+        """Adds a batch of the subnet at a place among the names."""
+        logits = logits.float()
+        self.accuracy[place].update(logits, targets)
+        losses = functional.cross_entropy(logits, targets)
+        self.loss[place].update(losses, weight=len(targets))
+
+    def by_name(self) -> dict[str, Metric]:
+        """The metrics, named ``<subnet>/accuracy`` and ``<subnet>/loss``."""
+        named: dict[str, Metric] = {}
+        for name, accuracy, loss in zip(self.names, self.accuracy, self.loss, strict=True):
+            named[f"{name}/accuracy"] = accuracy  # type: ignore[assignment]
+            named[f"{name}/loss"] = loss  # type: ignore[assignment]
+        return named
+
+
+@dataclass
+class Recalibration:
+    """Batch-norm statistics gathered on copies of subnets (once-for-all's recalibration; HeteroFL's static norm).
+
+    The copies are dropped when the weights change.
+    """
+
+    batches: Sequence[Tensor]
+    copies: dict[str, nn.Module] = field(default_factory=dict)
+
+    def network(self, name: str, supernet: Supernet, arch: Any) -> nn.Module:
+        """A copy of the subnet whose statistics are those of the batches, in evaluation mode."""
+        if name not in self.copies:
+            self.copies[name] = recalibrated(supernet.subnet(arch), self.batches)
+        return self.copies[name]
+
+
+@torch.no_grad()
+def recalibrated(network: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
+    """Sets a network's batch-norm statistics to the mean over batches, and returns it in evaluation mode.
+
+    Layers without running statistics get them. The network is changed: give a copy.
+
+    Args:
+        network: Any network.
+        batches: Inputs, ``[batch, ...]``.
+
+    Example:
+        >>> norm = nn.BatchNorm2d(1, track_running_stats=False)
+        >>> x = torch.arange(4.0).reshape(4, 1, 1, 1)
+        >>> float(recalibrated(norm, [x]).running_mean)
+        1.5
+    """
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    for norm in norms:
+        norm.track_running_stats = True
+        device = next(network.parameters()).device if list(network.parameters()) else None
+        norm.register_buffer("running_mean", torch.zeros(norm.num_features, device=device))
+        norm.register_buffer("running_var", torch.ones(norm.num_features, device=device))
+        norm.register_buffer("num_batches_tracked", torch.tensor(0, device=device))
+        norm.momentum = None  # a plain mean over the batches  # type: ignore[assignment]
+    if norms:
+        network.train()
+        for inputs in batches:
+            network(inputs)
+    return network.eval()
+
+
+def _label(text: Any, arch: Any) -> str:
+    """``smallest`` and ``largest`` as they are; else the architecture's label, or its text."""
+    if text in ("smallest", "largest"):
+        return str(text)
+    return str(getattr(arch, "label", arch))

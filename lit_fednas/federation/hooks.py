@@ -1,0 +1,33 @@
+"""The callback hooks of a round, beside Lightning's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lightning import Callback, Trainer
+
+from lit_fednas.messages import ClientResult, ClientTask
+
+if TYPE_CHECKING:
+    from lit_fednas.federation.module import FederatedLightningModule
+
+
+class FederatedCallback(Callback):
+    """A Lightning callback that may also follow the cohort.
+
+    Lightning's hooks keep their meaning with a round for an epoch: ``on_train_epoch_start`` comes before the
+    cohort is drawn, ``on_train_batch_end`` after the server's step (its ``batch`` is the
+    :class:`~lit_fednas.federation.module.RoundResult`), ``on_validation_end`` after the global weights were
+    evaluated, ``on_train_epoch_end`` when the round is over.
+    """
+
+    def on_cohort_start(
+        self, trainer: Trainer, module: FederatedLightningModule, tasks: Sequence[ClientTask]
+    ) -> None:
+        """Called when the cohort has its tasks."""
+
+    def on_client_end(
+        self, trainer: Trainer, module: FederatedLightningModule, result: ClientResult
+    ) -> None:
+        """Called after each client's part."""

@@ -1,0 +1,60 @@
+"""Ctrl-C and SIGTERM, taken at points where the run's state is whole."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+class Interrupted(Exception):
+    """The run was asked to stop; its state is that of the last finished round.
+
+    Attributes:
+        signum: The signal.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name}")
+        self.signum = signum
+
+
+class Interrupts:
+    """Remembers a signal until the loop asks for it; the second Ctrl-C stops at once.
+
+    Example:
+        >>> interrupts = Interrupts()
+        >>> interrupts.check()  # nothing came
+    """
+
+    def __init__(self) -> None:
+        self._received: int | None = None
+
+    def check(self) -> None:
+        """Raises :class:`Interrupted` if a signal has come."""
+        if self._received is not None:
+            received, self._received = self._received, None
+            raise Interrupted(received)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Takes SIGINT and SIGTERM inside the block (in the main thread; elsewhere it does nothing)."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before: dict[int, Any] = {}
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            before[signum] = signal.signal(signum, self._receive)
+        try:
+            yield
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+
+    def _receive(self, signum: int, frame: FrameType | None) -> None:
+        if self._received is not None:
+            raise KeyboardInterrupt
+        self._received = signum

@@ -1,0 +1,221 @@
+"""All private names of Lightning that the engine touches (lightning 2.6); a test pins them.
+
+Lightning's loops are private, and its Trainer reads some twenty attributes of its fit loop. What the engine
+needs of them is turned here into four classes with a public face:
+
+* :class:`RoundFitLoop`: Lightning's fit loop with a round for an epoch, and one server step for its batches;
+* :class:`ClientTrainer` with its loop and strategy: a Trainer whose ``fit`` costs a fraction of a millisecond,
+  because it is made once, keeps the weights where they are, and runs batches without connectors between.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
+from lightning.pytorch.trainer.states import TrainerStatus
+from torch.optim import Optimizer
+
+
+class _OneBatch:
+    """The "training data" of a round: one batch, which is the round's result."""
+
+    def __init__(self) -> None:
+        self.result: Any = None
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.result
+        self.result = None
+
+
+class RoundFitLoop(_FitLoop):
+    """Counts rounds as epochs, and hands each round's result to ``training_step``.
+
+    Args:
+        trainer: The outer trainer.
+        max_rounds: When to stop; -1 for never.
+    """
+
+    def __init__(self, trainer: pl.Trainer, max_rounds: int) -> None:
+        super().__init__(trainer, min_epochs=0, max_epochs=max_rounds)
+        self._one_batch = _OneBatch()
+
+    @abstractmethod
+    def train_cohort(self, round: int) -> Any:
+        """Trains the round's clients; what it returns is the batch of ``training_step``."""
+
+    @abstractmethod
+    def take_back(self) -> None:
+        """Puts back what an unfinished round has changed outside the counters."""
+
+    def setup_data(self) -> None:
+        """Connects the one batch in place of a training data loader."""
+        self._data_source = _DataLoaderSource(self._one_batch, "train_dataloader")
+        super().setup_data()
+
+    def advance(self) -> None:
+        """Runs a round: the cohort, then Lightning's own step and validation."""
+        try:
+            self._one_batch.result = self.train_cohort(self.epoch_progress.current.processed)
+        except BaseException:
+            self.take_back()
+            for counter in (self.epoch_progress.current, self.epoch_progress.total):
+                counter.ready = counter.started = counter.processed
+            raise
+        super().advance()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the state is that between two rounds, so that it may be saved."""
+        return self.epoch_progress.current.ready == self.epoch_progress.current.processed
+
+    def _warn_if_modules_in_eval_mode(self) -> None:
+        """The server's module is never trained itself, so its mode is no mistake."""
+
+
+class ClientFitLoop(_FitLoop):
+    """Runs ``training_step`` on batch after batch, and nothing else."""
+
+    def run(self) -> None:
+        """Trains until the batches end, or ``training_step`` returns -1."""
+        trainer = self.trainer
+        module = trainer.lightning_module
+        strategy = trainer.strategy
+        batches: Iterable[Any] = self._data_source.instance
+        torch.set_grad_enabled(True)
+        module.on_train_start()
+        for index, batch in enumerate(batches):
+            if strategy.training_step(batch, index) == -1:
+                break
+        module.on_train_end()
+
+    def teardown(self) -> None:
+        """Holds nothing."""
+
+
+class ClientStrategy(SingleDeviceStrategy):
+    """Trains a network where it lies: it is neither moved to the device nor, after the fit, to the CPU."""
+
+    def setup(self, trainer: pl.Trainer) -> None:
+        """Makes the optimizers."""
+        module = self.lightning_module
+        assert module is not None
+        self._optimizers = [module.configure_optimizers()]  # type: ignore[list-item]
+        self._lightning_optimizers = []
+        self.lr_scheduler_configs = []
+
+    def apply_gradients(self, module: pl.LightningModule) -> None:
+        """Steps the optimizer, through the precision plugin (which may scale gradients)."""
+        self.precision_plugin.optimizer_step(self._optimizers[0], model=module, closure=_nothing)
+
+    def unscale_gradients(self) -> None:
+        """Makes scaled gradients (16-mixed) comparable to a clipping norm."""
+        scaler = getattr(self.precision_plugin, "scaler", None)
+        if scaler is not None:
+            scaler.unscale_(self._optimizers[0])
+
+    def teardown(self) -> None:
+        """Lets the optimizers go."""
+        self._optimizers = []
+        self._lightning_module = None
+        self.model = None
+
+
+class ClientTrainer(pl.Trainer):
+    """A Trainer for the fits of many clients, one after the other.
+
+    Args:
+        device: Where the networks lie.
+        precision: Lightning's precision.
+    """
+
+    def __init__(self, device: torch.device, precision: str = "32-true") -> None:
+        with quiet():
+            super().__init__(
+                accelerator="cuda" if device.type == "cuda" else device.type,
+                strategy=ClientStrategy(device),
+                devices=[device.index or 0] if device.type == "cuda" else 1,
+                precision=precision,  # type: ignore[arg-type]
+                max_epochs=-1,
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                num_sanity_val_steps=0,
+            )
+        self.fit_loop = ClientFitLoop(self)
+
+    def _run(self, model: pl.LightningModule, ckpt_path: Any = None, weights_only: Any = None) -> None:
+        self.strategy.connect(model)
+        self.strategy.setup(self)
+        self.fit_loop.run()
+        self.strategy.teardown()
+        self.state.status = TrainerStatus.FINISHED
+        self.state.stage = None
+
+    @property
+    def client_strategy(self) -> ClientStrategy:
+        """The strategy, by its own type."""
+        assert isinstance(self.strategy, ClientStrategy)
+        return self.strategy
+
+    @property
+    def client_optimizer(self) -> Optimizer:
+        """The present fit's optimizer."""
+        return self.client_strategy._optimizers[0]
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint beside its place and then moves it there, so that a kill leaves the old one whole."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Saves to a temporary name, syncs, and replaces."""
+        import os
+        from pathlib import Path
+
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+        with open(temporary, "wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+
+
+def call_hook(trainer: pl.Trainer, name: str, *arguments: Any) -> None:
+    """Calls a hook of ours on every callback that has it."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        hook: Callable[..., None] | None = getattr(callback, name, None)
+        if hook is not None:
+            hook(trainer, trainer.lightning_module, *arguments)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silences what a Trainer says of itself when it is made."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _nothing() -> None:
+    """The closure of a manual step: backward has been called already."""

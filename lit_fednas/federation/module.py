@@ -1,0 +1,290 @@
+"""The server: the shared weights, the four roles of a method, and the server's step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lit_fednas.aggregation import Aggregation
+from lit_fednas.assignment import Assignment
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.federation.cohort import CohortSampler, UniformCohort
+from lit_fednas.federation.evaluation import EvaluationSettings, Recalibration, SubnetMetrics
+from lit_fednas.federation.settings import ClientSettings, FaultPolicy
+from lit_fednas.messages import ClientResult, ClientTask
+from lit_fednas.objectives import CrossEntropy, Objective
+from lit_fednas.rng import generator, numpy_generator
+from lit_fednas.supernets import Supernet
+
+log = logging.getLogger(__name__)
+
+
+class RoundResult:
+    """What a round's clients did; the "batch" of the server's step.
+
+    Attributes:
+        round: The round, from 0.
+        results: One per client of the cohort, in its order.
+    """
+
+    def __init__(self, round: int, results: Sequence[ClientResult]) -> None:
+        self.round = round
+        self.results = list(results)
+
+    @property
+    def survivors(self) -> list[ClientResult]:
+        """Those whose update is used."""
+        return [result for result in self.results if result.ok]
+
+
+class FederatedLightningModule(pl.LightningModule):
+    """A federated method as a composition of four roles, and the global weights.
+
+    Args:
+        supernet: What can be trained.
+        assignment: Who trains which part of it.
+        aggregation: How the updates become the next global weights.
+        client: How clients train.
+        objective: What a client optimises.
+        cohort: Which clients take part in a round.
+        server_optimizer: What steps along the pseudo-gradient (present weights minus aggregate). SGD with a
+            learning rate of 1 takes the aggregate as it is. Elements that nobody trained have a
+            pseudo-gradient of zero; an optimizer with momentum may still move them.
+        faults: What happens when a client fails.
+        evaluation: Which subnets are evaluated.
+        seed: The root of all randomness of the run but the initial weights (those are drawn when the supernet
+            is made, after ``seed_everything``).
+
+    Metrics are named by what was evaluated on what: ``val/<subnet>/accuracy`` and ``/loss`` are the global
+    weights on the server's validation set, without local training; ``val/mean/accuracy`` is their mean over the
+    subnets; ``test/...`` likewise on the test set. ``clients/loss`` is the mean over the cohort, weighted by
+    examples, of each client's mean loss *during* its local training. ``clients/used`` and ``clients/failed``
+    count updates.
+    """
+
+    def __init__(
+        self,
+        supernet: Supernet,
+        assignment: Assignment,
+        aggregation: Aggregation,
+        client: ClientSettings,
+        objective: Objective = CrossEntropy(),
+        cohort: CohortSampler = UniformCohort(ratio=0.1),
+        server_optimizer: OptimizerCallable = lambda params: torch.optim.SGD(params, lr=1.0),
+        faults: FaultPolicy = FaultPolicy(),
+        evaluation: EvaluationSettings = EvaluationSettings(),
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.supernet = supernet
+        self.assignment = assignment
+        self.aggregation = aggregation
+        self.client = client
+        self.objective = objective
+        self.cohort = cohort
+        self.server_optimizer = server_optimizer
+        self.faults = faults
+        self.evaluation = evaluation
+        self.seed = int(seed)
+        self.subnets = evaluation.named(supernet)
+        self.val_metrics = SubnetMetrics(self.subnets, supernet.num_classes, evaluation.top_k)
+        self.test_metrics = SubnetMetrics(self.subnets, supernet.num_classes, evaluation.top_k)
+        self._recalibration: Recalibration | None = None
+
+    # ---- before the first round -----------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """Checks the settings against the data, before any training."""
+        data = getattr(self.trainer, "datamodule", None)
+        if data is None or not hasattr(data, "clients"):
+            raise ConfigError("data: the trainer has none; call fit(module, datamodule=FederatedDataModule(...))")
+        if tuple(data.input_shape) != self.supernet.input_shape:
+            raise ConfigError(
+                f"model.supernet.input_shape: {list(self.supernet.input_shape)} is not that of the data, "
+                f"{list(data.input_shape)}"
+            )
+        if data.num_classes != self.supernet.num_classes:
+            raise ConfigError(
+                f"model.supernet.num_classes: {self.supernet.num_classes} is not that of the data, "
+                f"{data.num_classes}"
+            )
+        self.cohort.size(data.clients.num_clients)
+        self.assignment.setup(self.supernet.space, data.clients.num_clients)
+
+    def configure_optimizers(self) -> Optimizer:
+        """The server optimizer over the shared weights."""
+        return self.server_optimizer(self.supernet.parameters())
+
+    # ---- a round --------------------------------------------------------------------------------------
+
+    def plan(self, round: int, sizes: Sequence[int], max_rounds: int) -> list[ClientTask]:
+        """Draws the round's cohort and assigns an architecture to each of its clients.
+
+        Args:
+            round: The round, from 0.
+            sizes: Training examples of every client.
+            max_rounds: Rounds of the whole run.
+        """
+        cohort = self.cohort.draw(round, sizes, self.seed)
+        rng = numpy_generator(self.seed, "assignment", round)
+        archs = self.assignment.assign(round, cohort, self.supernet.space, rng) if cohort else []
+        factor = self.client.lr_schedule.factor(round, max_rounds)
+        return [
+            ClientTask(round, client, arch, sizes[client], factor)
+            for client, arch in zip(cohort, archs, strict=True)
+        ]
+
+    def training_step(self, batch: RoundResult, batch_idx: int) -> None:
+        """The server's step: along the pseudo-gradient, or nowhere if too few clients survived."""
+        optimizer = self.optimizers()
+        survivors = batch.survivors
+        optimizer.zero_grad(set_to_none=True)
+        if len(survivors) >= self.faults.min_survivors:
+            self._set_pseudo_gradient(self.aggregation.finish())
+        else:
+            log.warning(
+                "round %d: %d of %d updates can be used, faults.min_survivors asks for %d; the weights stay",
+                batch.round,
+                len(survivors),
+                len(batch.results),
+                self.faults.min_survivors,
+            )
+        optimizer.step()  # without gradients it only counts the step
+        optimizer.zero_grad(set_to_none=True)
+        self._recalibration = None
+        self._log_round(batch)
+
+    @torch.no_grad()
+    def _set_pseudo_gradient(self, aggregate: dict[str, Tensor]) -> None:
+        """Parameters get (present - aggregate) as their gradient; buffers are set to the aggregate."""
+        for name, parameter in self.supernet.named_parameters():
+            parameter.grad = aggregate[name].neg_().add_(parameter)
+        for name, buffer in self.supernet.named_buffers():
+            buffer.copy_(aggregate[name])
+
+    def _log_round(self, batch: RoundResult) -> None:
+        seen = sum(result.num_seen for result in batch.survivors)
+        if seen:
+            loss = sum(result.loss * result.num_seen for result in batch.survivors) / seen
+            self.log("clients/loss", loss, prog_bar=True)
+        used = len(batch.survivors)
+        self.log("clients/used", float(used))
+        self.log("clients/failed", float(len(batch.results) - used))
+        for name, value in self.aggregation.metrics().items():
+            self.log(name, value)
+
+    # ---- evaluation -----------------------------------------------------------------------------------
+
+    def forward(self, x: Tensor, arch: Any = None) -> Tensor:
+        """Runs a subnet of the global weights."""
+        return self.supernet(x, arch)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Evaluates every subnet on a batch of the server's validation set."""
+        self._evaluate(self.val_metrics, batch)
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Evaluates every subnet on a batch of the test set."""
+        self._evaluate(self.test_metrics, batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Logs ``val/<subnet>/accuracy``, ``val/<subnet>/loss`` and ``val/mean/accuracy``."""
+        self._log_metrics("val", self.val_metrics)
+
+    def on_test_epoch_end(self) -> None:
+        """Logs ``test/...``."""
+        self._log_metrics("test", self.test_metrics)
+
+    def _evaluate(self, metrics: SubnetMetrics, batch: tuple[Tensor, Tensor]) -> None:
+        inputs, targets = batch
+        for place, (name, arch) in enumerate(self.subnets.items()):
+            metrics.update(place, self._network(name, arch)(inputs), targets)
+
+    def _network(self, name: str, arch: Any) -> Callable[[Tensor], Tensor]:
+        if self.evaluation.recalibrate_batches == 0:
+            return lambda inputs: self.supernet(inputs, arch)
+        if self._recalibration is None:
+            self._recalibration = Recalibration(self._recalibration_batches())
+        return self._recalibration.network(name, self.supernet, arch)
+
+    def _recalibration_batches(self) -> list[Tensor]:
+        """Batches of clients drawn by address, so that a resumed run evaluates alike."""
+        clients = self.trainer.datamodule.clients
+        rng = numpy_generator(self.seed, "recalibration")
+        found: list[Tensor] = []
+        for client in rng.permutation(clients.num_clients):
+            draws = generator(self.seed, "recalibration", int(client))
+            for inputs, _ in clients.batches(int(client), self.client.batch_size, draws, augment=False):
+                found.append(inputs)
+                if len(found) == self.evaluation.recalibrate_batches:
+                    return found
+        return found
+
+    def _log_metrics(self, split: str, metrics: SubnetMetrics) -> None:
+        accuracies = []
+        for name, metric in metrics.by_name().items():
+            value = metric.compute()
+            if name.endswith("/accuracy"):
+                accuracies.append(value)
+            self.log(f"{split}/{name}", value)
+            metric.reset()
+        self.log(f"{split}/mean/accuracy", torch.stack(accuracies).mean(), prog_bar=True)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Leaves a round's result where it is; all else as usual."""
+        if isinstance(batch, RoundResult):
+            return batch
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
+    # ---- checkpoints ----------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what the assignment remembers, and what the checkpoint must fit; plain values only."""
+        checkpoint["federation"] = {
+            "supernet": self.supernet.fingerprint,
+            "assignment": self.assignment.state_dict(),
+            "seed": self.seed,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Takes it back.
+
+        Raises:
+            CheckpointError: The checkpoint is of another supernet, assignment or seed.
+        """
+        saved = checkpoint.get("federation")
+        if saved is None:
+            raise CheckpointError("checkpoint: it holds no federated run; give one that lit-fednas fit has saved")
+        self._check_same_supernet(saved["supernet"])
+        if getattr(self.trainer, "training", False):
+            if saved["seed"] != self.seed:
+                raise CheckpointError(
+                    f"seed_everything: {self.seed} is not that of the checkpoint's run, {saved['seed']}; "
+                    f"a resumed run must keep it"
+                )
+            self.assignment.load_state_dict(saved["assignment"])
+
+    def _check_same_supernet(self, saved: dict[str, Any]) -> None:
+        own = self.supernet.fingerprint
+        if saved["class"] != own["class"]:
+            raise CheckpointError(
+                f"checkpoint: it is of a {saved['class']}, model.supernet is a {own['class']}; "
+                f"use the config that the run was started with"
+            )
+        if saved["shapes"] != own["shapes"]:
+            names = sorted(set(saved["shapes"]) ^ set(own["shapes"]))
+            names += [name for name, shape in own["shapes"].items() if saved["shapes"].get(name, shape) != shape]
+            raise CheckpointError(
+                f"checkpoint: its {saved['class']} differs in {len(names)} tensors, first in {names[0]} "
+                f"({saved['shapes'].get(names[0])} there, {own['shapes'].get(names[0])} here); "
+                f"use the model.supernet settings that the run was started with"
+            )
+

@@ -1,0 +1,83 @@
+"""Learning-rate schedules over rounds: factors of the local learning rate."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+from lit_fednas.errors import ConfigError
+
+
+class RateSchedule(ABC):
+    """A factor of the local learning rate for each round; a function of the round alone, so it resumes."""
+
+    @abstractmethod
+    def factor(self, round: int, max_rounds: int) -> float:
+        """The factor in a round.
+
+        Args:
+            round: The round, from 0.
+            max_rounds: Rounds of the whole run; -1 if it has no end.
+        """
+
+
+class ConstantRate(RateSchedule):
+    """The same learning rate throughout.
+
+    Example:
+        >>> ConstantRate().factor(7, 10)
+        1.0
+    """
+
+    def factor(self, round: int, max_rounds: int) -> float:
+        """Returns 1."""
+        return 1.0
+
+
+class CosineRate(RateSchedule):
+    """Half a cosine from 1 in the first round to ``final`` in the last.
+
+    Args:
+        final: The last round's factor.
+
+    Example:
+        >>> [round(CosineRate().factor(t, 5), 3) for t in range(5)]
+        [1.0, 0.854, 0.5, 0.146, 0.0]
+    """
+
+    def __init__(self, final: float = 0.0) -> None:
+        self.final = final
+
+    def factor(self, round: int, max_rounds: int) -> float:
+        """Returns the cosine's value.
+
+        Raises:
+            ConfigError: The run has no end.
+        """
+        if max_rounds < 1:
+            raise ConfigError("client.lr_schedule: CosineRate needs an end; set trainer.max_rounds")
+        share = min(1.0, round / max(1, max_rounds - 1))
+        return self.final + (1 - self.final) * (1 + math.cos(math.pi * share)) / 2
+
+
+class StepRate(RateSchedule):
+    """Multiplied by ``gamma`` every so many rounds.
+
+    Args:
+        every: Rounds between two steps.
+        gamma: The factor of each.
+
+    Example:
+        >>> [StepRate(every=2, gamma=0.5).factor(t, 6) for t in range(6)]
+        [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+    """
+
+    def __init__(self, every: int, gamma: float = 0.1) -> None:
+        if every < 1:
+            raise ConfigError(f"client.lr_schedule.every: {every} must be at least 1 round")
+        self.every = every
+        self.gamma = gamma
+
+    def factor(self, round: int, max_rounds: int) -> float:
+        """Returns gamma to the number of steps so far."""
+        return float(self.gamma ** (round // self.every))

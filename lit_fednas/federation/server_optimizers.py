@@ -1,0 +1,87 @@
+"""Adaptive server optimizers of Reddi et al., Adaptive Federated Optimization (2021), Algorithm 2.
+
+The pseudo-gradient (present weights minus the aggregate) takes the gradient's place. Plain averaging is
+``torch.optim.SGD`` with a learning rate of 1, and FedAvgM is that with momentum. These three differ from their
+namesakes in torch: no bias correction, ``tau`` added to the root, and a second moment that starts at tau^2.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lit_fednas.errors import ConfigError
+
+
+class _FedOptimizer(Optimizer):
+    """Algorithm 2 but for its line on the second moment v.
+
+    Args:
+        params: The shared weights.
+        lr: The server's learning rate eta.
+        beta1: Decay of the first moment m.
+        beta2: Decay of the second moment (unused by Adagrad).
+        tau: Degree of adaptivity.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 0.01,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        tau: float = 1e-3,
+    ) -> None:
+        if lr <= 0 or not 0 <= beta1 < 1 or not 0 <= beta2 < 1 or tau <= 0:
+            raise ConfigError(
+                f"server_optimizer: lr {lr} and tau {tau} must be above 0, beta1 {beta1} and beta2 {beta2} "
+                f"at least 0 and below 1"
+            )
+        super().__init__(params, {"lr": lr, "beta1": beta1, "beta2": beta2, "tau": tau})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """One server step: m, then v, then x <- x - lr m / (sqrt(v) + tau) for the pseudo-gradient."""
+        loss = closure() if closure is not None else None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["m"] = torch.zeros_like(parameter)
+                    state["v"] = torch.full_like(parameter, group["tau"] ** 2)
+                state["m"].lerp_(parameter.grad, 1 - group["beta1"])
+                self._second_moment(state["v"], parameter.grad.square(), group["beta2"])
+                parameter.addcdiv_(state["m"], state["v"].sqrt().add_(group["tau"]), value=-group["lr"])
+        return loss
+
+    @abstractmethod
+    def _second_moment(self, v: Tensor, squared: Tensor, beta2: float) -> None:
+        """Updates v in place from the squared pseudo-gradient."""
+
+
+class FedAdam(_FedOptimizer):
+    """v <- beta2 v + (1 - beta2) delta^2."""
+
+    def _second_moment(self, v: Tensor, squared: Tensor, beta2: float) -> None:
+        v.lerp_(squared, 1 - beta2)
+
+
+class FedAdagrad(_FedOptimizer):
+    """v <- v + delta^2. The paper runs it with ``beta1`` 0."""
+
+    def _second_moment(self, v: Tensor, squared: Tensor, beta2: float) -> None:
+        v.add_(squared)
+
+
+class FedYogi(_FedOptimizer):
+    """v <- v - (1 - beta2) delta^2 sign(v - delta^2)."""
+
+    def _second_moment(self, v: Tensor, squared: Tensor, beta2: float) -> None:
+        v.addcmul_(squared, torch.sign(v - squared), value=-(1 - beta2))

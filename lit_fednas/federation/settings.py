@@ -1,0 +1,90 @@
+"""How clients train, and what happens when one fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation.schedules import ConstantRate, RateSchedule
+
+
+@dataclass(frozen=True)
+class FaultPolicy:
+    """What goes wrong with a client stays with that client.
+
+    An exception in its fit, weights that are not finite, a fit that takes too long, and a client that goes
+    away each lead to a skipped update, a logged reason and a count.
+
+    Args:
+        on_client_error: ``skip``, or ``raise``: stop at once, naming round and client.
+        time_limit: Seconds that a client's fit may take; without limit if not given.
+        dropout_rate: Share of clients that go away in mid-round, drawn by address (a simulation).
+        min_survivors: With fewer updates than this, a round leaves the weights as they were.
+
+    Raises:
+        ConfigError: A value is out of range.
+    """
+
+    on_client_error: Literal["skip", "raise"] = "skip"
+    time_limit: float | None = None
+    dropout_rate: float = 0.0
+    min_survivors: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dropout_rate < 1:
+            raise ConfigError(f"faults.dropout_rate: {self.dropout_rate} must be at least 0 and below 1")
+        if self.time_limit is not None and self.time_limit <= 0:
+            raise ConfigError(f"faults.time_limit: {self.time_limit} must be above 0 seconds, or null for none")
+        if self.min_survivors < 1:
+            raise ConfigError(f"faults.min_survivors: {self.min_survivors} must be at least 1")
+
+
+@final
+class ClientSettings:
+    """How every client trains the subnet that it was sent.
+
+    Args:
+        optimizer: The local optimizer, new for each fit.
+        batch_size: Examples per step; a client's last batch may be smaller.
+        epochs: Passes over the client's data per round.
+        steps: Steps per round instead; passes follow each other until they are done.
+        lr_schedule: What the learning rate is multiplied with, round by round.
+        scheduler: A local learning-rate scheduler within one fit, stepped after every batch.
+        clip_norm: Greatest norm of a step's gradient; unclipped if not given.
+        precision: Lightning's precision of the fit.
+
+    Raises:
+        ConfigError: A number is not positive.
+    """
+
+    def __init__(
+        self,
+        optimizer: OptimizerCallable = lambda params: torch.optim.SGD(params, lr=0.1),
+        batch_size: int = 32,
+        epochs: int = 1,
+        steps: int | None = None,
+        lr_schedule: RateSchedule = ConstantRate(),
+        scheduler: LRSchedulerCallable | None = None,
+        clip_norm: float | None = None,
+        precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true",
+    ) -> None:
+        for name, value in (
+            ("batch_size", batch_size),
+            ("epochs", epochs),
+            ("steps", steps),
+            ("clip_norm", clip_norm),
+        ):
+            if value is not None and value <= 0:
+                raise ConfigError(f"client.{name}: {value} must be above 0")
+        self.optimizer = optimizer
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.steps = steps
+        self.lr_schedule = lr_schedule
+        self.scheduler = scheduler
+        self.clip_norm = clip_norm
+        self.precision = precision

@@ -1,0 +1,21 @@
+"""What can be trained: weights shared by many architectures."""
+
+from lit_fednas.supernets.base import NestedSupernet, PlainNetwork, Region, Supernet
+from lit_fednas.supernets.elastic_resnet import ElasticArch, ElasticResNet, ElasticSpace
+from lit_fednas.supernets.norms import BatchNorm, GroupNorm, Norm
+from lit_fednas.supernets.space import SearchSpace, SingleArchitecture
+
+__all__ = [
+    "BatchNorm",
+    "ElasticArch",
+    "ElasticResNet",
+    "ElasticSpace",
+    "GroupNorm",
+    "NestedSupernet",
+    "Norm",
+    "PlainNetwork",
+    "Region",
+    "SearchSpace",
+    "SingleArchitecture",
+    "Supernet",
+]

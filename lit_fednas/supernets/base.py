@@ -1,0 +1,246 @@
+"""The contract of the shared weights.
+
+A supernet owns the global weights. For every architecture it answers which network that is (``build``) and
+where the network's tensors lie in the shared ones (``index``). All else follows from these two: extraction
+(SuperFed's G(W, arch)), super-imposition (M(W, arch, w)), overlap counts, running in place, and cost.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from lit_fednas.costs import Cost, count_cost
+from lit_fednas.supernets.space import SearchSpace, SingleArchitecture
+
+_SKELETONS_KEPT = 64
+
+
+@dataclass(frozen=True)
+class Region:
+    """Where a subnet's tensor lies in the supernet.
+
+    Attributes:
+        name: The supernet's parameter or buffer.
+        index: What to index it with, dimension by dimension: slices, or integer tensors where the elements
+            are not adjacent. ``None`` means the whole tensor.
+    """
+
+    name: str
+    index: tuple[slice | Tensor, ...] | None = None
+
+    @property
+    def is_view(self) -> bool:
+        """Whether indexing gives a view, so that adding to it in place changes the whole."""
+        return self.index is None or all(isinstance(part, slice) for part in self.index)
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """Returns the region of a tensor: a view if :attr:`is_view`, else a copy."""
+        return tensor if self.index is None else tensor[self.index]
+
+    def add_to(self, tensor: Tensor, value: Tensor | float, scale: float = 1.0) -> None:
+        """Adds ``scale * value`` to the region of a tensor, in place."""
+        if self.is_view:
+            view = self.of(tensor)
+            if isinstance(value, Tensor):
+                view.add_(value, alpha=scale)
+            else:
+                view.add_(scale * value)
+        else:
+            tensor[self.index] += scale * value
+
+
+@dataclass(frozen=True)
+class _Skeleton:
+    """An architecture's network on the meta device, and its index: what running in place needs."""
+
+    network: nn.Module
+    index: dict[str, Region]
+    cost: Cost
+
+
+class Supernet(nn.Module, ABC):
+    """One network whose weights many architectures share.
+
+    A subclass keeps the shared tensors as its parameters and buffers and implements :meth:`build`,
+    :meth:`index` and :attr:`space`.
+
+    Attributes:
+        input_shape: Shape of one example, without the batch dimension.
+        num_classes: Width of the output.
+    """
+
+    input_shape: tuple[int, ...]
+    num_classes: int
+
+    def __init__(self, input_shape: Iterable[int], num_classes: int) -> None:
+        super().__init__()
+        self.input_shape = tuple(int(size) for size in input_shape)
+        self.num_classes = int(num_classes)
+        self._skeletons: OrderedDict[Any, _Skeleton] = OrderedDict()
+
+    @property
+    @abstractmethod
+    def space(self) -> SearchSpace[Any]:
+        """The architectures."""
+
+    @abstractmethod
+    def build(self, arch: Any) -> nn.Module:
+        """Builds the architecture's network; its weights' values do not matter (it may be built on meta)."""
+
+    @abstractmethod
+    def index(self, arch: Any) -> dict[str, Region]:
+        """For each parameter and buffer of ``build(arch)``: where it lies in the supernet."""
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """What a checkpoint must match: the class and the shapes of all shared tensors."""
+        return {
+            "class": type(self).__qualname__,
+            "shapes": {name: list(tensor.shape) for name, tensor in self.shared_tensors().items()},
+        }
+
+    def shared_tensors(self) -> dict[str, Tensor]:
+        """The global weights, parameters first, then buffers, by name; the tensors themselves."""
+        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
+
+    def skeleton(self, arch: Any) -> nn.Module:
+        """The architecture's network on the meta device (shared between calls: do not change it)."""
+        return self._skeleton(arch).network
+
+    def regions(self, arch: Any) -> dict[str, Region]:
+        """Like :meth:`index`, remembered for architectures seen lately."""
+        return self._skeleton(arch).index
+
+    def cost(self, arch: Any) -> Cost:
+        """MACs per example, parameters, and bytes of the architecture."""
+        return self._skeleton(arch).cost
+
+    def views(self, arch: Any) -> dict[str, Tensor]:
+        """The architecture's tensors inside the shared ones, by their names in the subnet; views if possible."""
+        shared = self.shared_tensors()
+        return {name: region.of(shared[region.name]) for name, region in self.regions(arch).items()}
+
+    def subnet(self, arch: Any) -> nn.Module:
+        """Extracts the architecture as a module of its own with a copy of its weights: G(W, arch).
+
+        What is sent to a client, and what its bytes are counted from.
+        """
+        network = self.empty_subnet(arch)
+        self.load_into(network, arch)
+        return network.train(self.training)
+
+    def empty_subnet(self, arch: Any) -> nn.Module:
+        """A network of the architecture with unset weights, on the supernet's device."""
+        device = next(iter(self.shared_tensors().values())).device
+        with torch.device("meta"):
+            network = self.build(arch)
+        return network.to_empty(device=device)
+
+    @torch.no_grad()
+    def load_into(self, network: nn.Module, arch: Any) -> None:
+        """Writes the architecture's shared weights into the existing tensors of a network."""
+        views = self.views(arch)
+        own = dict(network.named_parameters())
+        torch._foreach_copy_(list(own.values()), [views[name] for name in own])
+        for name, buffer in network.named_buffers():
+            buffer.copy_(views[name])
+
+    def forward(self, x: Tensor, arch: Any = None) -> Tensor:
+        """Runs an architecture in place: its weights are views into the shared ones, nothing is copied.
+
+        Args:
+            x: A batch, ``[batch, *input_shape]``.
+            arch: The architecture; the largest if not given.
+
+        Returns:
+            Logits, ``[batch, num_classes]``.
+        """
+        arch = self.space.largest if arch is None else arch
+        skeleton = self._skeleton(arch)
+        skeleton.network.train(self.training)
+        return functional_call(skeleton.network, self.views(arch), (x,))
+
+    def _skeleton(self, arch: Any) -> _Skeleton:
+        if arch in self._skeletons:
+            self._skeletons.move_to_end(arch)
+            return self._skeletons[arch]
+        with torch.device("meta"):
+            network = self.build(arch)
+        made = _Skeleton(network, self.index(arch), count_cost(network, self.input_shape))
+        self._skeletons[arch] = made
+        if len(self._skeletons) > _SKELETONS_KEPT:
+            self._skeletons.popitem(last=False)
+        return made
+
+
+class NestedSupernet(Supernet):
+    """A supernet whose every architecture keeps the *first* channels and the *first* blocks of the largest.
+
+    The shared weights are the largest network itself (``self.network``), and a subnet's tensor is the corner
+    of the tensor of the same name. So :meth:`build` is all that a subclass has to write.
+    """
+
+    network: nn.Module
+
+    def index(self, arch: Any) -> dict[str, Region]:
+        """Each tensor is the corner of the one of the same name."""
+        shared = self.shared_tensors()
+        with torch.device("meta"):
+            network = self.build(arch)
+        regions = {}
+        for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
+            whole = shared[f"network.{name}"]
+            if whole.shape == tensor.shape:
+                regions[name] = Region(f"network.{name}")
+            else:
+                regions[name] = Region(f"network.{name}", tuple(slice(0, size) for size in tensor.shape))
+        return regions
+
+
+class PlainNetwork(NestedSupernet):
+    """An ordinary network as a supernet of one architecture, for federated averaging and independent training.
+
+    Args:
+        network: The network.
+        input_shape: Shape of one example.
+        num_classes: Width of its output.
+
+    Example:
+        >>> net = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2), 2)
+        >>> net(torch.zeros(3, 1, 2, 2)).shape
+        torch.Size([3, 2])
+    """
+
+    def __init__(self, network: nn.Module, input_shape: Iterable[int], num_classes: int) -> None:
+        super().__init__(input_shape, num_classes)
+        self.network = network
+        self._space = SingleArchitecture()
+
+    @property
+    def space(self) -> SingleArchitecture:
+        """One architecture, ``whole``."""
+        return self._space
+
+    def build(self, arch: Any) -> nn.Module:
+        """A network of the same structure."""
+        return _structure_of(self.network)
+
+
+def _structure_of(network: nn.Module) -> nn.Module:
+    """A copy of a module's structure on the meta device, without copying its weights."""
+    import copy
+
+    memo: dict[int, Any] = {}
+    for tensor in network.parameters():
+        memo[id(tensor)] = nn.Parameter(torch.empty_like(tensor, device="meta"), tensor.requires_grad)
+    for buffer in network.buffers():
+        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    return copy.deepcopy(network, memo)

@@ -1,0 +1,312 @@
+"""SuperFed's elastic residual network (App. F): depth per stage, expand ratio per block.
+
+Four stages; a stage has one block and ``d`` more, ``d`` in {0, 1, 2}, the first blocks kept. A block is a
+3x3 convolution to the middle channels and a 3x3 convolution to the output, added to a shortcut; where stride
+or width changes, the shortcut is an average pooling and a 1x1 convolution. The middle channels are the
+output's times the expand ratio, rounded and made divisible by 8; a narrower block has the first of the
+channels, without a kernel transform. With the default widths the family goes from ResNet-10 to ResNet-26,
+has 155^4 = 577,200,625 members (the paper: about 5*10^8), and its MACs are the GFLOPs of Table 5.
+
+The paper's App. F says "a depth of two per stage" where ResNet-10 as the smallest member, and Tables 4 and 5,
+leave room for one block (of two convolutions) only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.base import NestedSupernet
+from lit_fednas.supernets.norms import BatchNorm, Norm
+from lit_fednas.supernets.space import SearchSpace
+
+
+@dataclass(frozen=True)
+class ElasticArch:
+    """A member of the family, written as in SuperFed's Tables 4 and 5.
+
+    Attributes:
+        depths: Blocks beyond the first, per stage.
+        ratios: Expand ratio per block, stage by stage; a block that is not there has the ratio of the one
+            before it.
+
+    Example:
+        >>> str(ElasticArch((0, 0, 0, 1), (0.14,) * 12))
+        'd: [0,0,0,1], e: 0.14'
+    """
+
+    depths: tuple[int, ...]
+    ratios: tuple[float, ...]
+
+    def __str__(self) -> str:
+        """As in Table 5, one number standing for all equal ratios."""
+        depths = ",".join(str(depth) for depth in self.depths)
+        if len(set(self.ratios)) == 1:
+            ratios = f"{self.ratios[0]:g}"
+        else:
+            ratios = "[" + ",".join(f"{ratio:g}" for ratio in self.ratios) + "]"
+        return f"d: [{depths}], e: {ratios}"
+
+    @property
+    def label(self) -> str:
+        """A short name for metrics and file names."""
+        depths = "".join(str(depth) for depth in self.depths)
+        if len(set(self.ratios)) == 1:
+            return f"d{depths}-e{self.ratios[0]:g}"
+        return f"d{depths}-e" + "_".join(f"{ratio:g}" for ratio in self.ratios)
+
+
+class ElasticSpace(SearchSpace[ElasticArch]):
+    """All depths and ratios of an elastic network.
+
+    Args:
+        depths: The choices of depth, ascending.
+        ratios: The choices of expand ratio, ascending.
+        stage_widths: Output channels per stage.
+        divisor: Middle channels are a multiple of this.
+
+    Example:
+        >>> ElasticSpace((0, 1, 2), (0.1, 0.14, 0.18, 0.22, 0.25), (256, 512, 1024, 2048), 8).size
+        577200625
+    """
+
+    def __init__(
+        self, depths: Sequence[int], ratios: Sequence[float], stage_widths: Sequence[int], divisor: int
+    ) -> None:
+        self.depths = tuple(depths)
+        self.ratios = tuple(ratios)
+        self.stage_widths = tuple(stage_widths)
+        self.divisor = divisor
+        self.blocks = 1 + self.depths[-1]
+        stages = len(self.stage_widths)
+        self.cardinalities = (len(self.depths),) * stages + (len(self.ratios),) * (stages * self.blocks)
+
+    def middle_width(self, stage: int, ratio: float) -> int:
+        """Middle channels of a block of a stage."""
+        return divisible(round(self.stage_widths[stage] * ratio), self.divisor)
+
+    def decode(self, genes: Sequence[int]) -> ElasticArch:
+        """Depth genes first, then the ratios, stage by stage."""
+        stages = len(self.stage_widths)
+        depths = tuple(self.depths[gene] for gene in genes[:stages])
+        ratios = tuple(self.ratios[gene] for gene in genes[stages:])
+        return self.canonical(ElasticArch(depths, ratios))
+
+    def encode(self, arch: ElasticArch) -> tuple[int, ...]:
+        """The inverse of :meth:`decode`."""
+        self.validate(arch)
+        depths = tuple(self.depths.index(depth) for depth in arch.depths)
+        return depths + tuple(self.ratios.index(ratio) for ratio in arch.ratios)
+
+    def canonical(self, arch: ElasticArch) -> ElasticArch:
+        """The same network written one way: ratios of absent blocks, and ratios of equal width, are settled."""
+        ratios = list(arch.ratios)
+        for stage, depth in enumerate(arch.depths):
+            for block in range(self.blocks):
+                place = stage * self.blocks + block
+                ratios[place] = self._settled[stage][ratios[place]] if block <= depth else ratios[place - 1]
+        return ElasticArch(arch.depths, tuple(ratios))
+
+    @cached_property
+    def _settled(self) -> list[dict[float, float]]:
+        """Per stage: each ratio's largest ratio of the same middle width (narrow stages round several together)."""
+        return [
+            {
+                ratio: max(
+                    other
+                    for other in self.ratios
+                    if self.middle_width(stage, other) == self.middle_width(stage, ratio)
+                )
+                for ratio in self.ratios
+            }
+            for stage in range(len(self.stage_widths))
+        ]
+
+    @property
+    def smallest(self) -> ElasticArch:
+        """Least depth, least ratio."""
+        return self.decode([0] * len(self.cardinalities))
+
+    @property
+    def largest(self) -> ElasticArch:
+        """Full depth, greatest ratio."""
+        return self.decode([n - 1 for n in self.cardinalities])
+
+    @property
+    def size(self) -> int:
+        """Distinct networks: per stage, the sum over depths of the products of distinct middle widths."""
+        per_stage = []
+        for stage in range(len(self.stage_widths)):
+            widths = len({self.middle_width(stage, ratio) for ratio in self.ratios})
+            per_stage.append(sum(widths ** (1 + depth) for depth in self.depths))
+        return prod(per_stage)
+
+    def validate(self, arch: ElasticArch) -> None:
+        """Raises ``ConfigError`` if the architecture is not in the space."""
+        stages = len(self.stage_widths)
+        if len(arch.depths) != stages or len(arch.ratios) != stages * self.blocks:
+            raise ConfigError(
+                f"architecture {arch}: has {len(arch.depths)} depths and {len(arch.ratios)} ratios; "
+                f"give {stages} depths and {stages * self.blocks} ratios"
+            )
+        for depth in arch.depths:
+            if depth not in self.depths:
+                raise ConfigError(f"architecture {arch}: depth {depth} is not one of {list(self.depths)}")
+        for ratio in arch.ratios:
+            if ratio not in self.ratios:
+                raise ConfigError(
+                    f"architecture {arch}: expand ratio {ratio:g} is not one of {list(self.ratios)}"
+                )
+
+    def parse(self, text: Any) -> ElasticArch:
+        """Reads ``d: [0,1,0,1], e: 0.14``, a mapping with ``d`` and ``e``, or an ``ElasticArch``.
+
+        Example:
+            >>> space = ElasticSpace((0, 1, 2), (0.1, 0.25), (256, 512, 1024, 2048), 8)
+            >>> print(space.parse("d: 2, e: 0.25"))
+            d: [2,2,2,2], e: 0.25
+        """
+        if isinstance(text, ElasticArch):
+            arch = text
+        else:
+            depths, ratios = self._read(text)
+            stages = len(self.stage_widths)
+            arch = ElasticArch(
+                tuple(depths) if isinstance(depths, list) else (depths,) * stages,
+                tuple(ratios) if isinstance(ratios, list) else (ratios,) * (stages * self.blocks),
+            )
+        self.validate(arch)
+        return self.canonical(arch)
+
+    def _read(self, text: Any) -> tuple[Any, Any]:
+        try:
+            if isinstance(text, dict):
+                return text["d"], text["e"]
+            match = re.fullmatch(r"\s*d:\s*(.+?)\s*,\s*e:\s*(.+?)\s*", str(text))
+            assert match is not None
+            return json.loads(match[1]), json.loads(match[2])
+        except (AssertionError, KeyError, ValueError):
+            raise ConfigError(
+                f"architecture: {text!r} cannot be read; write it as 'd: [0,1,0,1], e: 0.14', one number "
+                f"standing for all"
+            ) from None
+
+
+class ElasticResNet(NestedSupernet):
+    """SuperFed's supernet of residual networks (App. F, Tables 4 and 5).
+
+    Args:
+        input_shape: Channels, height and width of an image.
+        num_classes: Classes.
+        stem_width: Channels after the first 3x3 convolution.
+        stage_widths: Output channels per stage.
+        depths: Choices for the number of blocks beyond the first.
+        ratios: Choices of the expand ratio.
+        norm: Normalisation layer; the default is that of SuperFed's authors.
+        divisor: Middle channels are a multiple of this.
+
+    Raises:
+        ConfigError: The choices are empty, not ascending, or out of range.
+
+    Example:
+        >>> net = ElasticResNet(stem_width=8, stage_widths=[16, 32, 64, 128])
+        >>> net(torch.zeros(2, 3, 32, 32), net.space.smallest).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        input_shape: Iterable[int] = (3, 32, 32),
+        num_classes: int = 10,
+        stem_width: int = 64,
+        stage_widths: Sequence[int] = (256, 512, 1024, 2048),
+        depths: Sequence[int] = (0, 1, 2),
+        ratios: Sequence[float] = (0.1, 0.14, 0.18, 0.22, 0.25),
+        norm: Norm = BatchNorm(affine=False, running_statistics=False),
+        divisor: int = 8,
+    ) -> None:
+        super().__init__(input_shape, num_classes)
+        for name, values, least in (("depths", depths, 0), ("ratios", ratios, 1e-6)):
+            if not values or list(values) != sorted(set(values)) or min(values) < least:
+                raise ConfigError(
+                    f"supernet.{name}: {list(values)} must be ascending, distinct and not below {least:g}"
+                )
+        if not stage_widths or min(stage_widths) < 1 or stem_width < 1:
+            raise ConfigError(f"supernet.stage_widths: {list(stage_widths)} must be positive; give one per stage")
+        self.stem_width = stem_width
+        self.norm = norm
+        self._space = ElasticSpace(depths, ratios, stage_widths, divisor)
+        self.network = self.build(self._space.largest)
+
+    @property
+    def space(self) -> ElasticSpace:
+        """Depths and expand ratios."""
+        return self._space
+
+    def build(self, arch: ElasticArch) -> nn.Module:
+        """Builds a residual network with the architecture's depths and middle widths."""
+        space = self._space
+        stages: list[nn.Module] = []
+        width = self.stem_width
+        for stage, (out, depth) in enumerate(zip(space.stage_widths, arch.depths, strict=True)):
+            blocks = []
+            for block in range(1 + depth):
+                middle = space.middle_width(stage, arch.ratios[stage * space.blocks + block])
+                stride = 2 if block == 0 and stage > 0 else 1
+                blocks.append(ResidualBlock(width, middle, out, stride, self.norm))
+                width = out
+            stages.append(nn.Sequential(*blocks))
+        network = nn.Sequential()
+        network.add_module("stem", nn.Conv2d(self.input_shape[0], self.stem_width, 3, padding=1, bias=False))
+        network.add_module("norm", self.norm(self.stem_width))
+        network.add_module("relu", nn.ReLU(inplace=True))
+        network.add_module("stages", nn.Sequential(*stages))
+        network.add_module("pool", nn.AdaptiveAvgPool2d(1))
+        network.add_module("flatten", nn.Flatten())
+        network.add_module("classifier", nn.Linear(width, self.num_classes))
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        return network
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut; the stride is in the first (so Table 5's GFLOPs come out)."""
+
+    def __init__(self, width: int, middle: int, out: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width, middle, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = norm(middle)
+        self.conv2 = nn.Conv2d(middle, out, 3, padding=1, bias=False)
+        self.norm2 = norm(out)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or width != out:
+            pool = [nn.AvgPool2d(stride, ceil_mode=True)] if stride != 1 else []
+            self.shortcut = nn.Sequential(*pool, nn.Conv2d(width, out, 1, bias=False), norm(out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[batch, width, h, w]`` to ``[batch, out, h / stride, w / stride]``."""
+        y = self.relu(self.norm1(self.conv1(x)))
+        y = self.norm2(self.conv2(y))
+        return self.relu(y + self.shortcut(x))
+
+
+def divisible(value: float, divisor: int) -> int:
+    """The multiple of ``divisor`` nearest to a width, at least one divisor and not below 90 % of the width.
+
+    Example:
+        >>> [divisible(round(256 * ratio), 8) for ratio in (0.1, 0.14, 0.18, 0.22, 0.25)]
+        [24, 40, 48, 56, 64]
+    """
+    nearest = max(divisor, int(value + divisor / 2) // divisor * divisor)
+    return nearest + divisor if nearest < 0.9 * value else nearest

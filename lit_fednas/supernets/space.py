@@ -1,0 +1,126 @@
+"""The architectures that a supernet holds: sampling, bounds, mutation, and the integer encoding of the search."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from lit_fednas.errors import ConfigError
+
+A = TypeVar("A")
+
+
+class SearchSpace(ABC, Generic[A]):
+    """A family of architectures, each a vector of integers (genes).
+
+    A subclass says how genes and architectures correspond; sampling and mutation then follow. Architectures
+    are small hashable values. Two gene vectors may mean the same network (the ratio of a block that is not
+    there); :meth:`decode` gives both the same, canonical, architecture.
+
+    Attributes:
+        cardinalities: For each gene, how many values it takes (0 to n - 1).
+    """
+
+    cardinalities: tuple[int, ...]
+
+    @abstractmethod
+    def decode(self, genes: Sequence[int]) -> A:
+        """Returns the canonical architecture of a gene vector."""
+
+    @abstractmethod
+    def encode(self, arch: A) -> tuple[int, ...]:
+        """Returns a gene vector of an architecture; ``decode`` takes it back.
+
+        Raises:
+            ConfigError: The architecture is not in the space.
+        """
+
+    @property
+    @abstractmethod
+    def smallest(self) -> A:
+        """The architecture of least cost."""
+
+    @property
+    @abstractmethod
+    def largest(self) -> A:
+        """The architecture that holds all weights."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many distinct networks the space holds."""
+
+    @abstractmethod
+    def parse(self, text: Any) -> A:
+        """Reads an architecture as configs and records write it (``str(arch)`` or its JSON value).
+
+        Raises:
+            ConfigError: It cannot be read, or is not in the space.
+        """
+
+    def sample(self, rng: np.random.Generator) -> A:
+        """Draws every gene uniformly and independently."""
+        return self.decode([int(rng.integers(n)) for n in self.cardinalities])
+
+    def mutate(self, arch: A, rng: np.random.Generator, rate: float) -> A:
+        """Draws each gene anew with probability ``rate``."""
+        genes = self.encode(arch)
+        draws = [int(rng.integers(n)) for n in self.cardinalities]
+        chosen = rng.random(len(genes)) < rate
+        return self.decode(
+            [new if take else old for old, new, take in zip(genes, draws, chosen, strict=True)]
+        )
+
+    def named(self, text: Any) -> A:
+        """Like :meth:`parse`, and knows the words ``smallest`` and ``largest``."""
+        if text == "smallest":
+            return self.smallest
+        if text == "largest":
+            return self.largest
+        return self.parse(text)
+
+
+class SingleArchitecture(SearchSpace[str]):
+    """The space of a network that is not a supernet: one architecture, called ``whole``.
+
+    With it federated averaging of an ordinary network is a special case of everything here.
+
+    Example:
+        >>> SingleArchitecture().largest
+        'whole'
+    """
+
+    cardinalities = (1,)
+
+    def decode(self, genes: Sequence[int]) -> str:
+        """Returns ``'whole'``."""
+        return "whole"
+
+    def encode(self, arch: str) -> tuple[int, ...]:
+        """Returns ``(0,)``."""
+        self.parse(arch)
+        return (0,)
+
+    @property
+    def smallest(self) -> str:
+        """The one architecture."""
+        return "whole"
+
+    @property
+    def largest(self) -> str:
+        """The one architecture."""
+        return "whole"
+
+    @property
+    def size(self) -> int:
+        """One."""
+        return 1
+
+    def parse(self, text: Any) -> str:
+        """Returns ``'whole'``, and refuses anything else."""
+        if text != "whole":
+            raise ConfigError(f"architecture: {text!r} is unknown; this network has one, 'whole'")
+        return "whole"
