@@ -104,10 +104,11 @@ class TrackingSandwich(Sandwich):
                 "assignment: the checkpoint holds no counts for TrackingSandwich; "
                 "use the assignment that the run was started with"
             )
-        if len(state["largest_seen"]) != len(self._largest_seen):
-            raise CheckpointError(
-                f"assignment: the checkpoint counts {len(state['largest_seen'])} clients, the data have "
-                f"{len(self._largest_seen)}; set data.num_clients as the run had it"
-            )
+        for counts in (state["largest_seen"], state["smallest_seen"]):
+            if len(counts) != len(self._largest_seen):
+                raise CheckpointError(
+                    f"assignment: the checkpoint counts {len(counts)} clients, the data have "
+                    f"{len(self._largest_seen)}; set data.num_clients as the run had it"
+                )
         self._largest_seen = np.array(state["largest_seen"], dtype=np.int64)
         self._smallest_seen = np.array(state["smallest_seen"], dtype=np.int64)

@@ -1,1 +1,25 @@
+"""What changes, is counted, written or shown over the rounds."""
 
+from lightning import Callback
+
+from lit_fednas.callbacks.beta_decay import BetaDecay
+from lit_fednas.callbacks.checkpoint import RoundCheckpoint
+from lit_fednas.callbacks.cost_ledger import CostLedger
+from lit_fednas.callbacks.progress import RoundProgress
+from lit_fednas.callbacks.recorder import RunRecorder
+from lit_fednas.callbacks.subnet_table import SubnetTable
+
+__all__ = [
+    "BetaDecay",
+    "CostLedger",
+    "RoundCheckpoint",
+    "RoundProgress",
+    "RunRecorder",
+    "SubnetTable",
+    "default_callbacks",
+]
+
+
+def default_callbacks() -> list[Callback]:
+    """What the command line adds to every run; give them to a ``FederatedTrainer`` of your own likewise."""
+    return [CostLedger(), RunRecorder(), SubnetTable(), RoundProgress()]

@@ -51,7 +51,8 @@ def partition_table(partition: Partition, targets: np.ndarray, class_names: Sequ
 def plot_partition(partition: Partition, targets: np.ndarray, class_names: Sequence[str]) -> Figure:
     """Draws a dot per client and class whose area stands for the number of examples.
 
-    The largest dot fills its cell; where cells are narrow it may reach into its neighbours. Use ``figure.savefig``; no window and no pyplot state is involved.
+    The largest dot fills its cell; where cells are narrow it may reach into its neighbours.
+    Save it with ``figure.savefig``; no window and no pyplot state is involved.
 
     Example:
         >>> partition = Partition((np.array([0, 1]), np.array([2])), 3)
@@ -68,7 +69,7 @@ def plot_partition(partition: Partition, targets: np.ndarray, class_names: Seque
     values = counts[clients, classes]
     largest = 72**2 * min(cell * height, max(0.2, 0.94 * min(cell, height)) ** 2)  # in points²
     sizes = np.maximum(largest * values / max(1, counts.max()), 1.0)  # a single example stays visible
-    axes.scatter(clients, classes, s=sizes, color=COLOUR, alpha=0.85, linewidths=0, zorder=2)
+    axes.scatter(clients, classes, s=sizes, color=COLOUR, alpha=0.85, linewidths=0, zorder=2, clip_on=False)
     _frame(figure, num_clients, class_names, height)
     _legend(figure, int(counts.max()), largest)
     return figure
@@ -112,5 +113,5 @@ def _legend(figure: Figure, largest_count: int, largest: float) -> None:
         fontsize=8,
         title_fontsize=8,
         labelspacing=max(0.6, largest**0.5 / 8 / 1.5),  # in font sizes: the dots must not touch
-        borderpad=1.0,
+        handletextpad=max(0.8, largest**0.5 / 8 / 2.5),
     )

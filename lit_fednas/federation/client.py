@@ -216,7 +216,10 @@ class ClientFits:
         if arch not in self._networks:
             if len(self._networks) >= _NETWORKS_KEPT:
                 self._networks.popitem(last=False)
-            self._networks[arch] = self.supernet.empty_subnet(arch)
+            network = self.supernet.empty_subnet(arch)
+            if self.settings.channels_last:
+                network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self._networks[arch] = network
         self._networks.move_to_end(arch)
         return self._networks[arch]
 

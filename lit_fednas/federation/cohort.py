@@ -184,4 +184,6 @@ class SizeWeightedCohort(CohortSampler):
         """Draws with probabilities proportional to the training examples."""
         weights = np.asarray([sizes[client] for client in present], dtype=np.float64)
         wanted = min(wanted, int((weights > 0).sum()))
+        if wanted == 0:
+            return []
         return list(rng.choice(np.asarray(present), size=wanted, replace=False, p=weights / weights.sum()))

@@ -6,6 +6,7 @@ place: nothing is copied, except where batch-norm statistics are recalibrated, w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,8 +61,9 @@ class EvaluationSettings:
         found: dict[str, Any] = {}
         for text in self.subnets:
             name, equals, description = str(text).partition("=")
-            arch = supernet.space.named((description if equals else text).strip() if isinstance(text, str) else text)
-            name = name.strip() if equals else _label(text, arch)
+            description = description.strip() if equals else str(text)
+            arch = supernet.space.named(description)
+            name = name.strip() if equals else _label(description)
             if name in found:
                 raise ConfigError(f"evaluation.subnets: two are named {name!r}; write 'name = {text}'")
             found[name] = arch
@@ -150,8 +152,18 @@ def recalibrated(network: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
     return network.eval()
 
 
-def _label(text: Any, arch: Any) -> str:
-    """``smallest`` and ``largest`` as they are; else the architecture's label, or its text."""
-    if text in ("smallest", "largest"):
-        return str(text)
-    return str(getattr(arch, "label", arch))
+def _label(text: str) -> str:
+    """An architecture's text without what metric and file names do not bear.
+
+    Example:
+        >>> _label("d: [0,1,0,1], e: 0.14")
+        'd0101-e0.14'
+        >>> _label("d: [1,0], e: [0.1,0.25]")
+        'd10-e0.1_0.25'
+    """
+    parts = re.split(r",\s*(?![^\[]*\])", text)  # commas outside brackets
+    labels = []
+    for part in parts:
+        between = "_" if "." in part else ""
+        labels.append(re.sub(r"[^\w.-]", "", part.replace(",", between)))
+    return "-".join(labels)

@@ -238,12 +238,6 @@ class FederatedLightningModule(pl.LightningModule):
             metric.reset()
         self.log(f"{split}/mean/accuracy", torch.stack(accuracies).mean(), prog_bar=True)
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Leaves a round's result where it is; all else as usual."""
-        if isinstance(batch, RoundResult):
-            return batch
-        return super().transfer_batch_to_device(batch, device, dataloader_idx)
-
     # ---- checkpoints ----------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -56,6 +56,7 @@ class ClientSettings:
         scheduler: A local learning-rate scheduler within one fit, stepped after every batch.
         clip_norm: Greatest norm of a step's gradient; unclipped if not given.
         precision: Lightning's precision of the fit.
+        channels_last: Whether convolutions keep the channels innermost in memory, which is often faster.
 
     Raises:
         ConfigError: A number is not positive.
@@ -71,6 +72,7 @@ class ClientSettings:
         scheduler: LRSchedulerCallable | None = None,
         clip_norm: float | None = None,
         precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true",
+        channels_last: bool = False,
     ) -> None:
         for name, value in (
             ("batch_size", batch_size),
@@ -88,3 +90,4 @@ class ClientSettings:
         self.scheduler = scheduler
         self.clip_norm = clip_norm
         self.precision = precision
+        self.channels_last = channels_last

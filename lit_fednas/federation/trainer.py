@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 
+from lit_fednas.data import FederatedDataModule, partition_rows, partition_table, plot_partition
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.lightning_private import AtomicCheckpointIO
 from lit_fednas.federation.loop import RoundLoop
@@ -66,14 +68,90 @@ class FederatedTrainer(pl.Trainer):
         """Rounds of the whole run."""
         return -1 if self.max_epochs is None else self.max_epochs
 
-    def fit(self, *args: Any, ckpt_path: Any = None, **kwargs: Any) -> None:
-        """As in ``lightning.Trainer``; a checkpoint that cannot be read is told before anything is built.
+    def fit(  # type: ignore[override]
+        self,
+        model: pl.LightningModule,
+        datamodule: pl.LightningDataModule | None = None,
+        ckpt_path: str | None = None,
+    ) -> None:
+        """Trains the global weights.
+
+        Args:
+            model: The server's module.
+            datamodule: The clients' data, and the server's.
+            ckpt_path: A checkpoint to go on from.
 
         Raises:
             CheckpointError: The checkpoint is missing or damaged.
         """
         check_readable(ckpt_path)
-        super().fit(*args, ckpt_path=ckpt_path, **kwargs)
+        super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path, weights_only=True)
+
+    def validate(  # type: ignore[override]
+        self,
+        model: pl.LightningModule | None = None,
+        datamodule: pl.LightningDataModule | None = None,
+        ckpt_path: str | None = None,
+        verbose: bool = False,
+    ) -> Any:
+        """Evaluates the subnets of the global weights on the server's validation set.
+
+        Args:
+            model: The server's module.
+            datamodule: The data.
+            ckpt_path: A checkpoint to evaluate.
+            verbose: Whether Lightning prints its own table.
+
+        Raises:
+            CheckpointError: The checkpoint is missing or damaged.
+        """
+        check_readable(ckpt_path)
+        return super().validate(
+            model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=verbose, weights_only=True
+        )
+
+    def test(  # type: ignore[override]
+        self,
+        model: pl.LightningModule | None = None,
+        datamodule: pl.LightningDataModule | None = None,
+        ckpt_path: str | None = None,
+        verbose: bool = False,
+    ) -> Any:
+        """Evaluates the subnets of the global weights on the test set.
+
+        Args:
+            model: The server's module.
+            datamodule: The data.
+            ckpt_path: A checkpoint to evaluate.
+            verbose: Whether Lightning prints its own table.
+
+        Raises:
+            CheckpointError: The checkpoint is missing or damaged.
+        """
+        check_readable(ckpt_path)
+        return super().test(
+            model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=verbose, weights_only=True
+        )
+
+    def partition(
+        self,
+        model: pl.LightningModule | None = None,
+        datamodule: FederatedDataModule | None = None,
+        output: str | None = None,
+    ) -> None:
+        """Shows how the data are dealt to the clients: a table, and SuperFed's Fig. 9 as a picture.
+
+        Args:
+            model: Not used; the command line hands it over.
+            datamodule: The data.
+            output: A folder for ``partition.csv`` and ``partition.png``; the run's folder if not given.
+        """
+        assert datamodule is not None
+        datamodule.prepare_data()
+        datamodule.setup("fit")
+        folder = Path(output or self.log_dir or self.default_root_dir)
+        print(write_partition(datamodule, folder))
+        print(f"written: {folder / 'partition.csv'}, {folder / 'partition.png'}")
 
 
 def check_readable(path: Any) -> None:
@@ -89,3 +167,14 @@ def check_readable(path: Any) -> None:
         raise CheckpointError(
             f"ckpt_path: {path} cannot be read ({type(error).__name__}: {summary}); give another checkpoint"
         ) from None
+
+
+def write_partition(data: FederatedDataModule, folder: Path) -> str:
+    """Writes a partition's table and picture into a folder, and returns the table as text."""
+    folder.mkdir(parents=True, exist_ok=True)
+    classes = data.class_names
+    rows = partition_rows(data.partition, data.targets, classes)
+    with open(folder / "partition.csv", "w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    plot_partition(data.partition, data.targets, classes).savefig(folder / "partition.png", dpi=150)
+    return partition_table(data.partition, data.targets, classes)

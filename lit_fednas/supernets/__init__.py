@@ -3,6 +3,7 @@
 from lit_fednas.supernets.base import NestedSupernet, PlainNetwork, Region, Supernet
 from lit_fednas.supernets.elastic_resnet import ElasticArch, ElasticResNet, ElasticSpace
 from lit_fednas.supernets.norms import BatchNorm, GroupNorm, Norm
+from lit_fednas.supernets.plain import ResNet18, SmallCNN
 from lit_fednas.supernets.space import SearchSpace, SingleArchitecture
 
 __all__ = [
@@ -15,7 +16,9 @@ __all__ = [
     "Norm",
     "PlainNetwork",
     "Region",
+    "ResNet18",
     "SearchSpace",
     "SingleArchitecture",
+    "SmallCNN",
     "Supernet",
 ]

@@ -51,9 +51,9 @@ class ElasticArch:
         """As in Table 5, one number standing for all equal ratios."""
         depths = ",".join(str(depth) for depth in self.depths)
         if len(set(self.ratios)) == 1:
-            ratios = f"{self.ratios[0]:g}"
+            ratios = json.dumps(self.ratios[0])  # all digits, so that parse takes it back
         else:
-            ratios = "[" + ",".join(f"{ratio:g}" for ratio in self.ratios) + "]"
+            ratios = json.dumps(self.ratios, separators=(",", ":"))
         return f"d: [{depths}], e: {ratios}"
 
     @property
@@ -109,12 +109,13 @@ class ElasticSpace(SearchSpace[ElasticArch]):
 
     def canonical(self, arch: ElasticArch) -> ElasticArch:
         """The same network written one way: ratios of absent blocks, and ratios of equal width, are settled."""
+        depths = tuple(self.depths[self.depths.index(depth)] for depth in arch.depths)  # 1 for 1.0
         ratios = list(arch.ratios)
-        for stage, depth in enumerate(arch.depths):
+        for stage, depth in enumerate(depths):
             for block in range(self.blocks):
                 place = stage * self.blocks + block
                 ratios[place] = self._settled[stage][ratios[place]] if block <= depth else ratios[place - 1]
-        return ElasticArch(arch.depths, tuple(ratios))
+        return ElasticArch(depths, tuple(ratios))
 
     @cached_property
     def _settled(self) -> list[dict[float, float]]:
@@ -164,7 +165,7 @@ class ElasticSpace(SearchSpace[ElasticArch]):
         for ratio in arch.ratios:
             if ratio not in self.ratios:
                 raise ConfigError(
-                    f"architecture {arch}: expand ratio {ratio:g} is not one of {list(self.ratios)}"
+                    f"architecture {arch}: expand ratio {ratio} is not one of {list(self.ratios)}"
                 )
 
     def parse(self, text: Any) -> ElasticArch:
@@ -190,10 +191,16 @@ class ElasticSpace(SearchSpace[ElasticArch]):
     def _read(self, text: Any) -> tuple[Any, Any]:
         try:
             if isinstance(text, dict):
-                return text["d"], text["e"]
-            match = re.fullmatch(r"\s*d:\s*(.+?)\s*,\s*e:\s*(.+?)\s*", str(text))
-            assert match is not None
-            return json.loads(match[1]), json.loads(match[2])
+                depths, ratios = text["d"], text["e"]
+            else:
+                match = re.fullmatch(r"\s*d:\s*(.+?)\s*,\s*e:\s*(.+?)\s*", str(text))
+                assert match is not None
+                depths, ratios = json.loads(match[1]), json.loads(match[2])
+            for values in (depths, ratios):
+                for value in values if isinstance(values, list) else [values]:
+                    if isinstance(value, bool) or not isinstance(value, int | float):
+                        raise ValueError
+            return depths, ratios
         except (AssertionError, KeyError, ValueError):
             raise ConfigError(
                 f"architecture: {text!r} cannot be read; write it as 'd: [0,1,0,1], e: 0.14', one number "

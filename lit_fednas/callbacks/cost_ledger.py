@@ -1,0 +1,118 @@
+"""The run's costs, and those of training the same subnets one by one (SuperFed, section 3.3, App. E, G)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from lightning import LightningModule, Trainer
+
+from lit_fednas.callbacks.run_folder import run_folder
+from lit_fednas.costs import RoundCost, client_cost, independent_cost
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import EvaluationSettings, FederatedCallback, FederatedLightningModule, RoundResult
+
+log = logging.getLogger(__name__)
+
+
+class CostLedger(FederatedCallback):
+    """Counts multiply-accumulates and bytes, per client, per round and in total.
+
+    Logs ``cost/macs``, ``cost/bytes_down`` and ``cost/bytes_up`` of each round, and their totals as
+    ``cost/total_macs`` and ``cost/total_bytes``. At the end it writes ``ledger.json`` and says how many times
+    less the run cost than federated averaging of each subnet on its own with the same cohorts (iFedAvg).
+
+    Args:
+        independent: The subnets to compare with, written as in the evaluation's; those evaluated if not given.
+    """
+
+    def __init__(self, independent: Sequence[str] | None = None) -> None:
+        self.independent = independent
+        self.rounds = 0
+        self.total = RoundCost()
+        self.by_client: dict[int, RoundCost] = {}
+        self.baseline: dict[str, RoundCost] = {}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Reads the subnets to compare with."""
+        assert isinstance(pl_module, FederatedLightningModule)
+        self._subnets = dict(pl_module.subnets)
+        if self.independent is not None:
+            try:
+                self._subnets = EvaluationSettings(self.independent).named(pl_module.supernet)
+            except ConfigError as error:
+                raise ConfigError(f"cost_ledger.independent: {error}") from None
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RoundResult, batch_idx: int
+    ) -> None:
+        """Adds a round."""
+        assert isinstance(pl_module, FederatedLightningModule)
+        supernet = pl_module.supernet
+        spent = RoundCost()
+        for result in batch.results:
+            cost = client_cost(result, supernet.cost(result.task.arch))
+            client = result.task.client
+            self.by_client[client] = self.by_client.get(client, RoundCost()) + cost
+            spent += cost
+        for name, arch in self._subnets.items():
+            alone = independent_cost(batch.results, supernet.cost(arch))
+            self.baseline[name] = self.baseline.get(name, RoundCost()) + alone
+        self.total += spent
+        self.rounds += 1
+        pl_module.log("cost/macs", float(spent.macs))
+        pl_module.log("cost/bytes_down", float(spent.bytes_down))
+        pl_module.log("cost/bytes_up", float(spent.bytes_up))
+        pl_module.log("cost/total_macs", float(self.total.macs))
+        pl_module.log("cost/total_bytes", float(self.total.bytes))
+
+    def summary(self) -> dict[str, Any]:
+        """Totals, each client's share, and the comparison with independent training; plain values."""
+        alone = RoundCost()
+        for cost in self.baseline.values():
+            alone += cost
+        return {
+            "rounds": self.rounds,
+            "total": asdict(self.total),
+            "by_client": {str(client): asdict(cost) for client, cost in sorted(self.by_client.items())},
+            "independent": {name: asdict(cost) for name, cost in self.baseline.items()},
+            "times_less_computation": alone.macs / self.total.macs if self.total.macs else None,
+            "times_less_communication": alone.bytes / self.total.bytes if self.total.bytes else None,
+        }
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Writes ``ledger.json`` and says the comparison in one line."""
+        if not trainer.is_global_zero or self.rounds == 0:
+            return
+        summary = self.summary()
+        folder = run_folder(trainer)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "ledger.json").write_text(json.dumps(summary, indent=1) + "\n")
+        if summary["times_less_computation"] is not None:
+            log.info(
+                "%.2f times less computation, %.2f times less communication than training these %d subnets "
+                "one by one: %s",
+                summary["times_less_computation"],
+                summary["times_less_communication"],
+                len(self.baseline),
+                ", ".join(self.baseline),
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """All counts, as plain values."""
+        return {
+            "rounds": self.rounds,
+            "total": asdict(self.total),
+            "by_client": {client: asdict(cost) for client, cost in self.by_client.items()},
+            "baseline": {name: asdict(cost) for name, cost in self.baseline.items()},
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes the counts back."""
+        self.rounds = state_dict["rounds"]
+        self.total = RoundCost(**state_dict["total"])
+        self.by_client = {int(key): RoundCost(**cost) for key, cost in state_dict["by_client"].items()}
+        self.baseline = {name: RoundCost(**cost) for name, cost in state_dict["baseline"].items()}

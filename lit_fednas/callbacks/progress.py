@@ -1,0 +1,105 @@
+"""Progress of a run: a bar over rounds and a bar over the cohort, or plain lines without a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from tqdm.auto import tqdm
+
+from lit_fednas.messages import ClientResult, ClientTask
+
+
+class RoundProgress(ProgressBar):
+    """Shows rounds, clients, their loss and the mean validation accuracy.
+
+    Args:
+        refresh_seconds: Without a terminal, a line is printed at most this often (and for the last round).
+    """
+
+    def __init__(self, refresh_seconds: float = 10.0) -> None:
+        super().__init__()
+        self.refresh_seconds = refresh_seconds
+        self._enabled = True
+        self._rounds: Any = None
+        self._cohort: Any = None
+
+    def disable(self) -> None:
+        """Shows nothing (Lightning calls it on all ranks but the first)."""
+        self._enabled = False
+
+    def enable(self) -> None:
+        """Shows again."""
+        self._enabled = True
+
+    @property
+    def interactive(self) -> bool:
+        """Whether bars can be drawn: in a terminal or in a notebook."""
+        return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draws the bar over rounds."""
+        self._started = self._printed = perf_counter()
+        self._first = trainer.current_epoch
+        if not self._enabled or not self.interactive:
+            return
+        total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
+        self._rounds = tqdm(total=total, initial=trainer.current_epoch, desc="rounds", unit="round")
+        self._cohort = tqdm(desc="clients", unit="client", leave=False)
+
+    def on_cohort_start(
+        self, trainer: Trainer, module: LightningModule, tasks: Sequence[ClientTask]
+    ) -> None:
+        """Starts the bar over the cohort anew."""
+        if self._cohort is not None:
+            self._cohort.reset(total=len(tasks))
+
+    def on_client_end(self, trainer: Trainer, module: LightningModule, result: ClientResult) -> None:
+        """One client further."""
+        if self._cohort is not None:
+            self._cohort.update()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """One round further, with its figures."""
+        if not self._enabled:
+            return
+        figures = self._figures(trainer)
+        if self._rounds is not None:
+            self._rounds.set_postfix(figures, refresh=False)
+            self._rounds.update()
+            return
+        now = perf_counter()
+        done = trainer.current_epoch + 1
+        if done == trainer.max_epochs or now - self._printed >= self.refresh_seconds:
+            self._printed = now
+            text = "  ".join(f"{name} {value}" for name, value in figures.items())
+            pace = (now - self._started) / (done - self._first)
+            of = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
+            print(f"round {done}{of}  {text}  {pace:.2f} s/round", file=sys.stderr, flush=True)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Closes the bars."""
+        self._close()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Closes the bars."""
+        self._close()
+
+    def _close(self) -> None:
+        for bar in (self._cohort, self._rounds):
+            if bar is not None:
+                bar.close()
+        self._rounds = self._cohort = None
+
+    @staticmethod
+    def _figures(trainer: Trainer) -> dict[str, str]:
+        shown = {"clients/loss": "loss", "val/mean/accuracy": "val accuracy", "clients/failed": "failed"}
+        return {
+            label: f"{float(trainer.callback_metrics[name]):.4g}"
+            for name, label in shown.items()
+            if name in trainer.callback_metrics
+        }

@@ -1,0 +1,62 @@
+"""Writes a run's records: ``rounds.jsonl`` in the run's folder (see ``lit_fednas.records``)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from lightning import LightningModule, Trainer
+
+from lit_fednas.callbacks.run_folder import run_folder
+from lit_fednas.costs import client_cost
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
+from lit_fednas.records import append_round, forget_from
+
+
+class RunRecorder(FederatedCallback):
+    """Writes one record per round; on resuming, the records after the checkpoint are dropped first."""
+
+    def __init__(self) -> None:
+        self._clients: list[dict[str, Any]] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Drops what the run is about to write anew."""
+        if trainer.is_global_zero:
+            forget_from(run_folder(trainer), trainer.current_epoch)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RoundResult, batch_idx: int
+    ) -> None:
+        """Keeps how it went for each client."""
+        assert isinstance(pl_module, FederatedLightningModule)
+        self._clients = []
+        for result in batch.results:
+            task = result.task
+            cost = client_cost(result, pl_module.supernet.cost(task.arch))
+            self._clients.append(
+                {
+                    "client": task.client,
+                    "arch": str(task.arch),
+                    "status": result.status,
+                    "reason": result.reason,
+                    "num_examples": task.num_examples,
+                    "num_seen": result.num_seen,
+                    "num_steps": result.num_steps,
+                    "loss": result.loss,
+                    **asdict(cost),
+                    "seconds": round(result.seconds, 4),
+                }
+            )
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Writes the round's record."""
+        if not trainer.is_global_zero:
+            return
+        validated = (trainer.current_epoch + 1) % (trainer.check_val_every_n_epoch or 1) == 0
+        metrics = {
+            name: float(value)
+            for name, value in trainer.callback_metrics.items()
+            if validated or not name.startswith("val/")
+        }
+        record = {"round": trainer.current_epoch, "metrics": metrics, "clients": self._clients}
+        append_round(run_folder(trainer), record)

@@ -1,0 +1,94 @@
+"""The evaluated subnets as a table: costs beside accuracy."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+from lit_fednas.callbacks.run_folder import run_folder
+from lit_fednas.federation import FederatedLightningModule
+
+COLUMNS = ("subnet", "arch", "split", "accuracy", "loss", "macs", "parameters", "bytes")
+
+
+class SubnetTable(Callback):
+    """Prints the subnets after ``fit``, ``validate`` and ``test``, and writes ``subnets-<split>.csv``."""
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The last validation's figures."""
+        self._show(trainer, pl_module, "val")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Only where validation was what was asked for."""
+        if trainer.state.fn == "validate":
+            self._show(trainer, pl_module, "val")
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The test set's figures."""
+        self._show(trainer, pl_module, "test")
+
+    @rank_zero_only
+    def _show(self, trainer: Trainer, pl_module: LightningModule, split: str) -> None:
+        assert isinstance(pl_module, FederatedLightningModule)
+        rows = table_rows(pl_module, trainer.callback_metrics, split)
+        if not rows:
+            return
+        folder = run_folder(trainer)
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / f"subnets-{split}.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+        print(format_table(rows))
+
+
+def table_rows(module: FederatedLightningModule, metrics: Any, split: str) -> list[dict[str, Any]]:
+    """One row per evaluated subnet that has metrics of the split."""
+    rows = []
+    for name, arch in module.subnets.items():
+        if f"{split}/{name}/accuracy" not in metrics:
+            continue
+        cost = module.supernet.cost(arch)
+        rows.append(
+            {
+                "subnet": name,
+                "arch": str(arch),
+                "split": split,
+                "accuracy": round(float(metrics[f"{split}/{name}/accuracy"]), 6),
+                "loss": round(float(metrics[f"{split}/{name}/loss"]), 6),
+                "macs": cost.macs,
+                "parameters": cost.parameters,
+                "bytes": cost.bytes,
+            }
+        )
+    return rows
+
+
+def format_table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as aligned text, costs in millions."""
+    head = ["subnet", "architecture", "MMACs", "M params", "MB", f"{rows[0]['split']} accuracy", "loss"]
+    body = [
+        [
+            row["subnet"],
+            row["arch"],
+            f"{row['macs'] / 1e6:.2f}",
+            f"{row['parameters'] / 1e6:.3f}",
+            f"{row['bytes'] / 1e6:.2f}",
+            f"{row['accuracy']:.4f}",
+            f"{row['loss']:.4f}",
+        ]
+        for row in rows
+    ]
+    widths = [max(len(line[place]) for line in [head, *body]) for place in range(len(head))]
+    lines = []
+    for line in [head, *body]:
+        cells = [
+            cell.ljust(width) if place < 2 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

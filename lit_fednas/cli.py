@@ -1,0 +1,186 @@
+"""The command line: ``lit-fednas fit | validate | test | partition``.
+
+A LightningCLI: every setting is a key of a YAML file and an option of the same name. A run is a folder, by
+default ``runs/<name>/version_<n>``; ``--ckpt_path last`` goes on in the newest one, in place.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jsonargparse import Namespace
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.loggers import WandbLogger
+
+from lit_fednas.callbacks import BetaDecay, RoundCheckpoint, default_callbacks
+from lit_fednas.data import FederatedDataModule
+from lit_fednas.errors import CheckpointError, ClientError, ConfigError, FedNASError
+from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
+from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.loggers import RunLogger
+
+RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
+
+
+class SaveConfig(SaveConfigCallback):
+    """Saves the whole configuration as ``config.yaml`` in the run's folder, and in Weights & Biases if used."""
+
+    def save_config(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Hands the configuration to W&B as nested hyperparameters, so that sweeps can group by them."""
+        for logger in trainer.loggers:
+            if isinstance(logger, WandbLogger):
+                logger.experiment.config.update(_plain(self.config.as_dict()), allow_val_change=True)
+
+
+class FederatedCLI(LightningCLI):
+    """LightningCLI for one module, one data module and one trainer."""
+
+    def __init__(self, args: Sequence[str] | None = None) -> None:
+        super().__init__(
+            model_class=FederatedLightningModule,
+            datamodule_class=FederatedDataModule,
+            trainer_class=FederatedTrainer,
+            trainer_defaults={
+                "logger": RUN_LOGGER,
+                "callbacks": default_callbacks(),
+                "enable_model_summary": False,
+            },
+            save_config_callback=SaveConfig,
+            save_config_kwargs={"overwrite": True},
+            seed_everything_default=0,
+            args=args,
+        )
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Lightning's, and ``partition``."""
+        kept = {name: names for name, names in LightningCLI.subcommands().items() if name != "predict"}
+        return {**kept, "partition": {"model", "datamodule"}}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Adds the short names that sweeps set, and links what must agree."""
+        parser.add_lightning_class_args(RoundCheckpoint, "checkpoint")
+        parser.add_argument(
+            "--beta_decay", type=BetaDecay | None, default=None, help="MaxNet's beta over the rounds."
+        )
+        parser.link_arguments("seed_everything", "model.seed", compute_fn=_seed)
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=_seed)
+        for name in ("num_classes", "input_shape"):
+            parser.link_arguments(f"data.{name}", f"model.supernet.init_args.{name}", apply_on="instantiate")
+
+    def before_instantiate_classes(self) -> None:
+        """Finds the run's folder if a checkpoint is given."""
+        config = self.config[self.subcommand]
+        if config.get("ckpt_path"):
+            continue_run(config)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Any:
+        """Adds the beta decay, before the callbacks that record it."""
+        trainer = super().instantiate_trainer(**kwargs)
+        beta_decay = self._get(self.config_init, "beta_decay")
+        if beta_decay is not None:
+            trainer.callbacks.insert(0, beta_decay)
+        return trainer
+
+
+def continue_run(config: Namespace) -> None:
+    """Turns ``ckpt_path: last`` or ``best`` into the newest run's file, and points the logger at its folder.
+
+    Args:
+        config: A subcommand's configuration; changed in place.
+
+    Raises:
+        CheckpointError: There is no such run.
+    """
+    logger = config.trainer.logger
+    first = logger[0] if isinstance(logger, list) else logger
+    if not isinstance(first, Namespace | dict) or not first["class_path"].endswith(RunLogger.__name__):
+        return
+    settings = first["init_args"]
+    root = Path(settings["save_dir"]) / settings["name"]
+    word = str(config.ckpt_path)
+    if word in ("last", "best"):
+        found = sorted(root.glob("*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime)
+        if settings["version"] is not None:
+            version = settings["version"]
+            folder = version if isinstance(version, str) else f"version_{version}"
+            found = [path for path in found if path.parent.parent.name == folder]
+        if not found:
+            raise CheckpointError(f"ckpt_path: {word!r} finds no run in {root}; start one without it")
+        checkpoint = found[-1] if word == "last" else _best_of(found[-1])
+    else:
+        checkpoint = Path(word)
+    config.ckpt_path = str(checkpoint)
+    folder_of_run = checkpoint.parent.parent
+    if folder_of_run.parent.resolve() == root.resolve():
+        settings["version"] = folder_of_run.name
+
+
+def _best_of(last: Path) -> Path:
+    """The best checkpoint that a run's last one knows of."""
+    states = torch.load(last, map_location="cpu", weights_only=True)["callbacks"].values()
+    for state in states:
+        if isinstance(state, dict) and state.get("best_model_path"):
+            return last.parent / Path(state["best_model_path"]).name
+    raise CheckpointError(f"ckpt_path: 'best' finds none in {last.parent}; train with --checkpoint.monitor, or use last")
+
+
+def _seed(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"seed_everything: {value} must be a number; a run belongs to its seed")
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, int | float | bool | str | type(None)) else str(value)
+
+
+def _quiet_surroundings() -> None:
+    """Shows our own log lines plainly, and of Lightning's only warnings."""
+    own = logging.getLogger("lit_fednas")
+    if not own.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        own.addHandler(handler)
+        own.setLevel(logging.INFO)
+        own.propagate = False
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    # lightning 2.6 calls what torch 2.12 and later deprecate
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    # the server's validation data are batches already
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+        args: The words after ``lit-fednas``; those of the process if not given.
+
+    Returns:
+        The exit status: 0; 2 for what the user can mend, told in one line; 1 if a client failed and the policy
+        is to stop; 128 and the signal's number if a signal stopped the run, whose state is saved.
+    """
+    _quiet_surroundings()
+    try:
+        FederatedCLI(args)
+    except (FedNASError, ClientError) as error:
+        print(f"lit-fednas: {error}", file=sys.stderr)
+        return 1 if isinstance(error, ClientError) else 2
+    except Interrupted as stop:
+        name = signal.Signals(stop.signum).name
+        print(f"lit-fednas: stopped by {name}; go on with --ckpt_path last", file=sys.stderr)
+        return 128 + stop.signum
+    return 0

@@ -1,0 +1,57 @@
+"""What a round costs its clients (SuperFed, App. G).
+
+Computation is multiply-accumulates of forward passes: the architecture's MACs per example times the examples
+that the client saw. (Backward passes take about twice that again, for every method alike, and are not counted.)
+Communication is the subnet's bytes: down to every client that was asked, up from every client that answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lit_fednas.costs.counting import Cost
+from lit_fednas.messages import ClientResult
+
+
+@dataclass(frozen=True)
+class RoundCost:
+    """What one client, one round, or a run costs; two of them add up.
+
+    Attributes:
+        macs: Multiply-accumulates of the forward passes.
+        bytes_down: Bytes from the server.
+        bytes_up: Bytes to the server.
+
+    Example:
+        >>> RoundCost(10, 4, 4) + RoundCost(1, 2, 0)
+        RoundCost(macs=11, bytes_down=6, bytes_up=4)
+    """
+
+    macs: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    def __add__(self, other: RoundCost) -> RoundCost:
+        """Adds up."""
+        return RoundCost(
+            self.macs + other.macs, self.bytes_down + other.bytes_down, self.bytes_up + other.bytes_up
+        )
+
+    @property
+    def bytes(self) -> int:
+        """Both ways."""
+        return self.bytes_down + self.bytes_up
+
+
+def client_cost(result: ClientResult, cost: Cost) -> RoundCost:
+    """The cost of one client's part in a round; work that came to nothing is not in ``num_seen``."""
+    return RoundCost(cost.macs * result.num_seen, cost.bytes, cost.bytes if result.ok else 0)
+
+
+def independent_cost(results: Sequence[ClientResult], cost: Cost) -> RoundCost:
+    """What the same cohort would cost if all of it trained one given architecture: a round of iFedAvg."""
+    total = RoundCost()
+    for result in results:
+        total += client_cost(result, cost)
+    return total

@@ -1,0 +1,284 @@
+import logging
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+
+from lit_fednas.data import (
+    IID,
+    ArraySource,
+    ByColumn,
+    Dirichlet,
+    Examples,
+    FederatedDataModule,
+    ImageFolder,
+    Partitioner,
+    RandomCrop,
+)
+from lit_fednas.data.clients import IndexedClients
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.rng import generator
+
+
+def examples(count: int = 200, start: int = 0) -> Examples:
+    """Input k is the number k; four classes of unequal sizes; ten sites."""
+    values = torch.arange(start, start + count)
+    targets = torch.bucketize(values % 10, torch.tensor([0, 2, 5]))  # 1, 2, 3 and 4 tenths
+    return Examples(values.float().view(-1, 1), targets, {"site": (values // 20).numpy()})
+
+
+def module(
+    partitioner: Partitioner | None = None, num_clients: int | None = 5, **settings: Any
+) -> FederatedDataModule:
+    source = settings.pop("source", None) or ArraySource(examples(), test=examples(30, 1000))
+    data = FederatedDataModule(source, partitioner or IID(), num_clients, **settings)
+    data.setup("fit")
+    return data
+
+
+def values(batches: Any) -> list[int]:
+    return [int(value) for x, _ in batches for value in x.flatten()]
+
+
+def client_values(data: FederatedDataModule, client: int, split: str = "train") -> list[int]:
+    return values(data.clients.batches(client, 7, generator(0, "b"), split=split, shuffle=False))
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_every_training_example_is_in_one_place(in_memory: bool) -> None:
+    data = module(client_val=0.2, client_test=0.1, server_val=0.15, in_memory=in_memory)
+    places = [client_values(data, client, split) for client in range(5) for split in ("train", "val", "test")]
+    places.append(values(data.val_dataloader()))
+    everything = [value for place in places for value in place]
+    assert sorted(everything) == list(range(200))
+    assert len(places[-1]) == 30
+    assert [data.clients.size(0, split) for split in ("train", "val", "test")] == [24, 7, 3]
+    assert values(data.test_dataloader()) == list(range(1000, 1030))
+
+
+def test_targets_are_what_the_partition_indexes() -> None:
+    data = module(Dirichlet(1.0, min_size=1))
+    everything = examples().targets
+    for client, rows in enumerate(data.partition.indices):
+        assert data.targets[rows].tolist() == everything[client_values(data, client)].tolist()
+    assert data.partition.num_examples == len(data.targets) == 180
+
+
+def test_server_val_keeps_the_class_shares() -> None:
+    held = values(module(server_val=20).val_dataloader())
+    assert np.bincount(examples().targets[held]).tolist() == [2, 4, 6, 8]
+
+
+def test_everything_follows_the_seed_alone() -> None:
+    def layout(seed: int) -> list[list[int]]:
+        data = module(client_val=0.2, seed=seed)
+        return [
+            values(data.val_dataloader()),
+            *(client_values(data, c, s) for c in range(5) for s in ("train", "val")),
+        ]
+
+    state = torch.get_rng_state()
+    assert layout(0) == layout(0)
+    assert layout(0)[0] != layout(1)[0]
+    assert layout(0)[1] != layout(1)[1]
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_a_validation_split_of_the_source_wins(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        data = module(source=ArraySource(examples(), val=examples(9, 500)), server_val=0.3)
+        data.setup("validate")
+    assert values(data.val_dataloader()) == list(range(500, 509))
+    assert len(data.targets) == 200
+    assert [record.message for record in caplog.records] == [
+        "server_val: 0.3 is ignored; the source has a validation split"
+    ]
+
+
+def test_no_server_val() -> None:
+    data = module(server_val=0)
+    assert data.val_dataloader() == []
+    assert len(data.targets) == 200
+
+
+def test_columns_reach_the_partitioner() -> None:
+    data = module(ByColumn("site"), None, server_val=0.1)
+    assert data.clients.num_clients == 10
+    assert {value // 20 for value in client_values(data, 3)} == {3}
+
+
+def test_setup_twice_keeps_the_first() -> None:
+    data = module()
+    clients = data.clients
+    data.setup("test")
+    assert data.clients is clients
+
+
+def test_known_before_setup() -> None:
+    data = FederatedDataModule(ArraySource(examples()), IID(), 5)
+    assert (data.num_classes, data.input_shape, data.class_names) == (4, (1,), ("0", "1", "2", "3"))
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_evaluation_batches(in_memory: bool) -> None:
+    data = module(eval_batch_size=8, in_memory=in_memory)
+    assert len(data.test_dataloader()) == 4
+    assert [len(y) for _, y in data.test_dataloader()] == [8, 8, 8, 6]
+    assert values(data.test_dataloader()) == values(data.test_dataloader())
+
+
+def test_augment_false_leaves_the_augmentation_out() -> None:
+    images = Examples(torch.full((40, 1, 4, 4), 255, dtype=torch.uint8), torch.arange(40) % 2)
+    for augment in (True, False):
+        data = module(
+            source=ArraySource(images, augmentation=[RandomCrop(2)]), augment=augment, num_clients=2
+        )
+        batches = data.clients.batches(0, 40, generator(0, "b"))
+        assert (torch.cat([x for x, _ in batches]) == 0).any() == augment
+        assert all((x == 1).all() for x, _ in data.val_dataloader())
+
+
+class Probe(L.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[torch.Tensor] = []
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.seen.append(batch[0])
+        self.log("val/count", float(len(batch[1])), reduce_fx="sum")
+
+    test_step = validation_step
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_trainer_takes_the_evaluation_batches(in_memory: bool, tmp_path: Path) -> None:
+    data = FederatedDataModule(
+        ArraySource(examples(), test=examples(30, 1000)), IID(), 5, eval_batch_size=8, in_memory=in_memory
+    )
+    trainer = L.Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        default_root_dir=tmp_path,
+        enable_model_summary=False,
+    )
+    model = Probe()
+    trainer.test(model, data, verbose=False)
+    assert torch.cat(model.seen).flatten().tolist() == list(range(1000, 1030))
+    trainer.validate(model, data, verbose=False)
+    assert torch.cat(model.seen).shape == (50, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"num_clients": 0}, "num_clients: 0"),
+        ({"seed": -1}, "seed: -1"),
+        ({"server_val": 1.0}, "server_val: 1.0"),
+        ({"server_val": -3}, "server_val: -3"),
+        ({"client_val": 1.0}, "client_val: 1.0"),
+        ({"client_val": 0.5, "client_test": 0.5}, "client_val + client_test: 1"),
+        ({"eval_batch_size": 0}, "eval_batch_size: 0"),
+        ({"num_workers": 2}, "num_workers: 2"),
+    ],
+)
+def test_refuses_settings(settings: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        FederatedDataModule(ArraySource(examples()), IID(), **{"num_clients": 5, **settings})
+    assert str(caught.value).startswith(field)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_clients": 190}, "num_clients: 190 for 180 examples"),
+        ({"server_val": 200}, "server_val: 200 of 200"),
+        ({"num_clients": 180, "client_val": 0.6}, "client 0 has 1 examples"),
+    ],
+)
+def test_refuses_data(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        module(**settings)
+
+
+def test_no_test_split() -> None:
+    with pytest.raises(DataError, match="ArraySource has no test split"):
+        module(source=ArraySource(examples())).test_dataloader()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_move_to_takes_everything_along() -> None:
+    data = module()
+    before = client_values(data, 2)
+    data.move_to("cuda")
+    assert isinstance(data.clients, IndexedClients)
+    assert data.clients.device.type == "cuda"
+    for batches in (
+        data.val_dataloader(),
+        data.test_dataloader(),
+        data.clients.batches(0, 9, generator(0, "b")),
+    ):
+        assert {x.device.type for x, _ in batches} == {"cuda"}
+    assert client_values(data, 2) == before
+
+
+class TestYAML:
+    def build(self, text: str) -> FederatedDataModule:
+        parser = ArgumentParser()
+        parser.add_subclass_arguments(FederatedDataModule, "data")
+        instantiate = getattr(
+            parser, "instantiate", parser.instantiate_classes
+        )  # the name since 4.49, and before
+        return instantiate(parser.parse_string(text)).data
+
+    def test_class_paths(self) -> None:
+        data = self.build(
+            """
+            data:
+              class_path: lit_fednas.data.FederatedDataModule
+              init_args:
+                source:
+                  class_path: lit_fednas.data.ImageFolder
+                  init_args:
+                    root: somewhere
+                    image_size: 32
+                    augmentation:
+                    - class_path: lit_fednas.data.RandomCrop
+                      init_args: {padding: 2}
+                    - class_path: lit_fednas.data.RandomFlip
+                    mean: [0.5, 0.5, 0.5]
+                    std: [0.2, 0.2, 0.2]
+                partitioner:
+                  class_path: lit_fednas.data.Dirichlet
+                  init_args: {alpha: 1}
+                num_clients: 20
+                server_val: 500
+            """
+        )
+        assert isinstance(data.source, ImageFolder)
+        assert [type(a).__name__ for a in data.source.augmentation] == ["RandomCrop", "RandomFlip"]
+        assert isinstance(data.partitioner, Dirichlet)
+        assert (data.server_val, type(data.server_val)) == (500, int)
+
+    @pytest.mark.parametrize("source", ["Digits", "CIFAR10", "CIFAR100", "MNIST", "FashionMNIST"])
+    @pytest.mark.parametrize("partitioner", ["IID", "Shards"])
+    def test_sources_without_settings(self, source: str, partitioner: str) -> None:
+        data = self.build(
+            f"""
+            data:
+              class_path: lit_fednas.data.FederatedDataModule
+              init_args:
+                source: {{class_path: lit_fednas.data.{source}}}
+                partitioner: {{class_path: lit_fednas.data.{partitioner}}}
+                num_clients: 10
+                server_val: 0.25
+            """
+        )
+        assert type(data.source).__name__ == source
+        assert data.server_val == 0.25

@@ -1,0 +1,257 @@
+"""What every partitioner promises, and what each one promises besides."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from lit_fednas.data import IID, BalancedDirichlet, ByColumn, Dirichlet, Partition, Partitioner, Shards
+from lit_fednas.data.partitioners.balanced_dirichlet import draw_counts
+from lit_fednas.errors import ConfigError, DataError
+
+TARGETS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 200))
+COLUMNS = {"site": np.random.default_rng(1).integers(0, 25, len(TARGETS))}
+
+SETTINGS: dict[type[Partitioner], Callable[[], Partitioner]] = {
+    IID: IID,
+    Dirichlet: lambda: Dirichlet(0.5),
+    BalancedDirichlet: lambda: BalancedDirichlet(0.5),
+    Shards: Shards,
+    ByColumn: lambda: ByColumn("site"),
+}
+
+
+def subclasses(base: type[Partitioner]) -> list[type[Partitioner]]:
+    return [c for sub in base.__subclasses__() for c in (sub, *subclasses(sub))]
+
+
+LIBRARY = [cls for cls in subclasses(Partitioner) if cls.__module__.startswith("lit_fednas.")]
+
+
+def test_each_partitioner_is_in_the_contract() -> None:
+    assert set(LIBRARY) == set(SETTINGS), "add the new partitioner to SETTINGS"
+
+
+@pytest.fixture(params=LIBRARY, ids=lambda cls: cls.__name__)
+def partitioner(request: pytest.FixtureRequest) -> Partitioner:
+    return SETTINGS[request.param]()
+
+
+class TestContract:
+    @pytest.mark.parametrize("num_clients", [1, 2, 7, 20])
+    def test_each_example_goes_to_one_client(self, partitioner: Partitioner, num_clients: int) -> None:
+        partition = partitioner.partition(TARGETS, num_clients, seed=3, columns=COLUMNS)
+        assert np.array_equal(np.sort(np.concatenate(partition.indices)), np.arange(len(TARGETS)))
+        assert len(partition) == num_clients
+        assert min(partition.sizes) > 0
+
+    def test_is_a_function_of_the_seed(self, partitioner: Partitioner) -> None:
+        state = np.random.get_state()[1].copy()  # noqa: NPY002 - that the global generator stays where it is
+        first, again, other = (
+            partitioner.partition(TARGETS, 7, seed=seed, columns=COLUMNS).indices for seed in (5, 5, 6)
+        )
+        assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+        assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+        assert np.array_equal(state, np.random.get_state()[1])  # noqa: NPY002
+
+    def test_refuses_more_clients_than_examples(self, partitioner: Partitioner) -> None:
+        with pytest.raises(DataError, match="num_clients: 2001 for 2000 examples"):
+            partitioner.partition(TARGETS, 2001, columns=COLUMNS)
+
+    @pytest.mark.parametrize("num_clients", [0, -1])
+    def test_refuses_no_clients(self, partitioner: Partitioner, num_clients: int) -> None:
+        with pytest.raises(ConfigError, match="num_clients"):
+            partitioner.partition(TARGETS, num_clients, columns=COLUMNS)
+
+
+class Careless(Partitioner):
+    """Breaks a promise."""
+
+    def __init__(self, rows: list[list[int]]) -> None:
+        self.rows = rows
+
+    def split(self, targets, num_clients, rng, columns):  # type: ignore[no-untyped-def]
+        return [np.array(rows, dtype=np.int64) for rows in self.rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[0, 1], [2]], "dealt 3 of 4"),
+        ([[0, 1, 2, 3], []], "client 1 is empty"),
+        ([[0, 1], [1, 2]], "given twice"),
+    ],
+)
+def test_a_broken_promise_is_found(rows: list[list[int]], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Careless(rows).partition(np.zeros(4, dtype=int), 2)
+
+
+class TestPartition:
+    def test_counts(self) -> None:
+        partition = Partition((np.array([0, 1, 4]), np.array([2])), 5)
+        assert partition.sizes == (3, 1)
+        counts = partition.class_counts(np.array([2, 0, 0, 1, 2]), 4)
+        assert counts.tolist() == [[1, 0, 2, 0], [1, 0, 0, 0]]
+
+    @pytest.mark.parametrize("rows", [([0, 5],), ([-1],), ([0, 0],), ([0, 1], [1])])
+    def test_refuses(self, rows: tuple[list[int], ...]) -> None:
+        with pytest.raises(DataError, match="indices"):
+            Partition(tuple(np.array(part) for part in rows), 5)
+
+
+def test_iid_sizes_and_mix() -> None:
+    partition = IID().partition(TARGETS, 3)
+    assert partition.sizes == (667, 667, 666)
+    assert (abs(partition.class_counts(TARGETS, 10) - 200 / 3) < 30).all()
+
+
+def test_natural_number_of_clients_is_only_known_to_by_column() -> None:
+    with pytest.raises(ConfigError, match="num_clients: None"):
+        IID().partition(TARGETS, None)
+
+
+class TestDirichlet:
+    def test_large_alpha_is_uniform(self) -> None:
+        for balance in (True, False):
+            counts = Dirichlet(1e6, balance=balance).partition(TARGETS, 8).class_counts(TARGETS, 10)
+            assert (abs(counts - 25) <= 1).all()
+
+    def test_small_alpha_gives_few_classes(self) -> None:
+        partitions = [Dirichlet(0.01, min_size=1).partition(TARGETS, 5, seed) for seed in range(10)]
+        counts = np.concatenate([partition.class_counts(TARGETS, 10) for partition in partitions])
+        assert (counts > 0).sum(axis=1).mean() < 3
+        uniform = Dirichlet(10.0, balance=False).partition(TARGETS, 5).class_counts(TARGETS, 10)
+        assert (uniform > 0).all()
+
+    def test_shares_have_the_dirichlet_moments(self) -> None:
+        """For Dir(α) over K clients a share has mean 1/K and variance (K-1) / (K² (Kα + 1))."""
+        alpha, clients = 0.5, 4
+        plain = Dirichlet(alpha, min_size=1, balance=False)
+        shares = np.concatenate(
+            [plain.partition(TARGETS, clients, seed).class_counts(TARGETS, 10).T / 200 for seed in range(100)]
+        )
+        variance = (clients - 1) / (clients**2 * (clients * alpha + 1))
+        assert shares.mean(axis=0) == pytest.approx([1 / clients] * clients, abs=0.03)
+        assert shares.var(axis=0) == pytest.approx([variance] * clients, rel=0.15)
+
+    def test_balance_passes_over_full_clients(self) -> None:
+        """A client gets nothing more once it holds N / K: at most one class lifts it above."""
+        for seed in range(20):
+            partition = Dirichlet(0.3, min_size=1).partition(TARGETS, 5, seed)
+            counts = partition.class_counts(TARGETS, 10).cumsum(axis=1)
+            full = counts[:, :-1] >= len(TARGETS) / 5
+            assert (np.diff(counts, axis=1)[full] == 0).all()
+
+    def test_min_size_holds(self) -> None:
+        sizes = [min(Dirichlet(0.3, min_size=40).partition(TARGETS, 10, seed).sizes) for seed in range(10)]
+        assert min(sizes) >= 40
+
+    def test_gives_up_in_bounded_time_and_says_what_to_change(self) -> None:
+        draws = []
+
+        class Counting(Dirichlet):
+            def _draw(self, targets, num_clients, rng):  # type: ignore[no-untyped-def]
+                draws.append(1)
+                return super()._draw(targets, num_clients, rng)
+
+        with pytest.raises(
+            DataError, match=r"alpha: 0\.01 .*min_size 90 .*7 draws .*num_clients 20; raise alpha"
+        ):
+            Counting(0.01, min_size=90, max_tries=7).partition(TARGETS, 20)
+        assert len(draws) == 7
+
+    def test_the_impossible_is_refused_before_any_draw(self) -> None:
+        with pytest.raises(DataError, match="min_size: 300 for 10 clients"):
+            Dirichlet(1.0, min_size=300).partition(TARGETS, 10)
+
+    def test_vanishing_alpha_still_ends(self) -> None:
+        partition = Dirichlet(1e-12, min_size=1).partition(TARGETS, 5)
+        assert sum(partition.sizes) == len(TARGETS)
+
+    @pytest.mark.parametrize(
+        "settings", [{"alpha": 0.0}, {"alpha": 1.0, "min_size": 0}, {"alpha": 1.0, "max_tries": 0}]
+    )
+    def test_refuses(self, settings: dict[str, float]) -> None:
+        with pytest.raises(ConfigError):
+            Dirichlet(**settings)  # type: ignore[arg-type]
+
+
+def draw_one_by_one(mix: np.ndarray, left: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Hsu et al. (2019): an example at a time; a dry class is dropped and the mix renormalised."""
+    counts = np.zeros_like(left)
+    for _ in range(size):
+        weights = np.where(counts < left, mix, 0)
+        counts[rng.choice(len(mix), p=weights / weights.sum())] += 1
+    return counts
+
+
+class TestBalancedDirichlet:
+    @pytest.mark.parametrize("alpha", [0.01, 0.5, 1e6])
+    def test_sizes_are_within_one(self, alpha: float) -> None:
+        sizes = BalancedDirichlet(alpha).partition(TARGETS, 7).sizes
+        assert max(sizes) - min(sizes) <= 1
+
+    def test_large_alpha_draws_from_the_prior(self) -> None:
+        counts = BalancedDirichlet(1e6).partition(TARGETS, 4).class_counts(TARGETS, 10)
+        assert abs(counts - 50).max() < 25
+
+    def test_small_alpha_gives_few_classes(self) -> None:
+        counts = BalancedDirichlet(0.01).partition(TARGETS, 10).class_counts(TARGETS, 10)
+        assert np.median((counts > 10).sum(axis=1)) <= 2
+
+    def test_mix_has_the_dirichlet_moments(self) -> None:
+        """The first client draws from full classes: var = p(1-p)/(α+1), plus the multinomial's own."""
+        alpha, size = 3.0, 50
+        shares = []
+        for seed in range(200):
+            order = BalancedDirichlet(alpha).partition(TARGETS, 40, seed).class_counts(TARGETS, 10)
+            shares.append(order / size)
+        mean, var = np.mean(shares), np.var(np.concatenate(shares))
+        spread = 0.1 * 0.9 / (alpha + 1)
+        assert mean == pytest.approx(0.1)
+        assert var == pytest.approx(spread + (0.1 * 0.9 - spread) / size, rel=0.15)
+
+    def test_draws_are_those_of_one_by_one(self) -> None:
+        mix, left = np.array([0.7, 0.2, 0.06, 0.04]), np.array([5, 4, 30, 2])
+        fast, slow = (
+            np.array([draw(mix, left, 20, np.random.default_rng(seed)) for seed in range(3000)])
+            for draw in (draw_counts, draw_one_by_one)
+        )
+        assert (fast.sum(axis=1) == 20).all()
+        assert (fast <= left).all()
+        assert fast.mean(axis=0) == pytest.approx(slow.mean(axis=0), abs=0.08)
+        assert fast.var(axis=0) == pytest.approx(slow.var(axis=0), abs=0.12)
+
+    def test_refuses(self) -> None:
+        with pytest.raises(ConfigError, match="alpha: -1"):
+            BalancedDirichlet(-1)
+
+
+def test_shards_are_near_equal_runs_of_sorted_classes() -> None:
+    partition = Shards(2).partition(TARGETS, 20)
+    counts = partition.class_counts(TARGETS, 10)
+    assert set(partition.sizes) == {100}
+    assert set(counts.ravel()) <= {0, 50, 100}  # 40 shards of 50 cut no class of 200
+    with pytest.raises(DataError, match="shards_per_client: 3 for 700 clients"):
+        Shards(3).partition(TARGETS, 700)
+
+
+class TestByColumn:
+    def test_one_client_per_value(self) -> None:
+        for num_clients in (None, 25):
+            partition = ByColumn("site").partition(TARGETS, num_clients, columns=COLUMNS)
+            for client, rows in enumerate(partition.indices):
+                assert np.array_equal(rows, np.flatnonzero(COLUMNS["site"] == client))
+
+    def test_fewer_clients_share_the_values_out_whole(self) -> None:
+        partition = ByColumn("site").partition(TARGETS, 10, columns=COLUMNS)
+        values = [set(COLUMNS["site"][rows].tolist()) for rows in partition.indices]
+        assert sum(map(len, values)) == 25
+        assert {len(group) for group in values} == {2, 3}
+
+    def test_refuses(self) -> None:
+        with pytest.raises(ConfigError, match=r"column: 'room' .* give one of: site"):
+            ByColumn("room").partition(TARGETS, 2, columns=COLUMNS)
+        with pytest.raises(DataError, match="num_clients: 26 for 25 values of 'site'"):
+            ByColumn("site").partition(TARGETS, 26, columns=COLUMNS)

@@ -1,0 +1,318 @@
+import csv
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from lit_fednas.data import (
+    CIFAR10,
+    CIFAR100,
+    MNIST,
+    ArraySource,
+    Digits,
+    Examples,
+    FashionMNIST,
+    ImageFolder,
+    LazyImageFolder,
+)
+from lit_fednas.data.sources import image_folder
+from lit_fednas.errors import ConfigError, DataError
+
+
+def write_image(path: Path, value: int, size: tuple[int, int] = (6, 4)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.full((size[1], size[0], 3), value, dtype=np.uint8)
+    pixels[..., 1] = 2 * value
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for index, name in enumerate(["train/cat/1", "train/cat/2", "train/dog/1", "train/dog/10", "test/dog/1"]):
+        write_image(tmp_path / f"{name}.png", 10 * index)
+    return tmp_path
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Records which splits are decoded."""
+    log: list[str] = []
+    real = image_folder.decode_all
+
+    def spy(files, shape, image_size):  # type: ignore[no-untyped-def]
+        log.append(files.names[0].split("/")[0])
+        return real(files, shape, image_size)
+
+    monkeypatch.setattr(image_folder, "decode_all", spy)
+    return log
+
+
+def load(source: ImageFolder, split: str = "train") -> Examples:
+    examples = source.load(split)  # type: ignore[arg-type]
+    assert examples is not None
+    return examples
+
+
+class TestImageFolder:
+    def test_shapes_order_and_values(self, root: Path) -> None:
+        source = ImageFolder(root)
+        assert (source.num_classes, source.class_names) == (2, ("cat", "dog"))
+        assert source.input_shape == (3, 4, 6)
+        train = load(source)
+        assert train.inputs.dtype == torch.uint8
+        assert train.targets.tolist() == [0, 0, 1, 1]
+        assert train.inputs[:, 0, 0, 0].tolist() == [0, 10, 20, 30]
+        assert train.inputs[:, 1, 3, 5].tolist() == [0, 20, 40, 60]
+        assert load(source, "test").targets.tolist() == [1]
+        assert source.load("val") is None
+
+    def test_nothing_happens_before_it_is_asked_for(self, tmp_path: Path) -> None:
+        ImageFolder(tmp_path / "missing")
+
+    def test_image_size_scales_the_shorter_side_and_cuts_the_centre(self, tmp_path: Path) -> None:
+        pixels = np.zeros((8, 16, 3), dtype=np.uint8)
+        pixels[:, 4:12] = 200
+        path = tmp_path / "train" / "a" / "x.png"
+        path.parent.mkdir(parents=True)
+        Image.fromarray(pixels).save(path)
+        write_image(tmp_path / "train" / "a" / "y.png", 7, (40, 30))
+        source = ImageFolder(tmp_path, image_size=8)
+        assert source.input_shape == (3, 8, 8)
+        assert (load(source).inputs[0] == 200).all()
+        assert (load(source).inputs[1, 0] == 7).all()
+
+    def test_grey(self, root: Path) -> None:
+        assert load(ImageFolder(root, channels=1)).inputs.shape == (4, 1, 4, 6)
+
+    def test_mean_and_std_are_those_of_the_training_images(self, root: Path) -> None:
+        source = ImageFolder(root)
+        pixels = load(ImageFolder(root)).inputs.double() / 255
+        assert source.normalization.mean == pytest.approx(pixels.mean(dim=(0, 2, 3)).tolist())
+        assert source.normalization.std == pytest.approx(pixels.std(dim=(0, 2, 3), correction=0).tolist())
+        given = ImageFolder(root, mean=[0.1] * 3, std=[0.2] * 3)
+        assert given.normalization.mean == (0.1,) * 3
+
+    def test_metadata_becomes_columns(self, root: Path) -> None:
+        names = ["train/dog/10", "train/dog/1", "train/cat/2", "train/cat/1", "test/dog/1"]
+        with (root / "metadata.csv").open("w", newline="") as stream:
+            csv.writer(stream).writerows(
+                [["file", "site"], *([f"{n}.png", f"s{i}"] for i, n in enumerate(names))]
+            )
+        assert load(ImageFolder(root)).columns["site"].tolist() == ["s3", "s2", "s1", "s0"]
+        assert load(ImageFolder(root), "test").columns["site"].tolist() == ["s4"]
+        write_image(root / "train" / "cat" / "3.png", 1)
+        with pytest.raises(DataError, match=r"metadata: .* no row for train/cat/3\.png"):
+            load(ImageFolder(root))
+        (root / "metadata.csv").write_text("name,site\n")
+        with pytest.raises(DataError, match="add the column 'file'"):
+            load(ImageFolder(root))
+
+    def test_refuses_settings(self) -> None:
+        for settings in (
+            {"image_size": 0},
+            {"mean": [0.5] * 3},
+            {"mean": [0.5], "std": [0.5]},
+            {"channels": 2},
+        ):
+            with pytest.raises(ConfigError):
+                ImageFolder("x", **settings)  # type: ignore[arg-type]
+
+
+class TestFaults:
+    def test_missing_folders(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"missing is no folder"):
+            ImageFolder(tmp_path / "missing").load("train")
+        with pytest.raises(DataError, match="has no folder train"):
+            ImageFolder(tmp_path).load("train")
+        (tmp_path / "train").mkdir()
+        with pytest.raises(DataError, match="has no class folders"):
+            ImageFolder(tmp_path).load("train")
+
+    def test_class_folder_without_images(self, root: Path) -> None:
+        (root / "train" / "emu").mkdir()
+        (root / "train" / "emu" / "notes.txt").write_text("none yet")
+        with pytest.raises(DataError, match="emu holds no images"):
+            ImageFolder(root).load("train")
+
+    def test_class_of_test_that_train_lacks(self, root: Path) -> None:
+        write_image(root / "test" / "emu" / "1.png", 1)
+        with pytest.raises(DataError, match="emu is no class of train"):
+            ImageFolder(root).load("test")
+
+    @pytest.mark.parametrize("cache", [True, False])
+    def test_first_odd_size_is_named(self, root: Path, cache: bool) -> None:
+        for name in ("dog/1", "dog/10"):
+            write_image(root / "train" / f"{name}.png", 1, (5, 5))
+        with pytest.raises(DataError, match=r"dog/1\.png is \(5, 5\), the first one \(4, 6\).*image_size"):
+            ImageFolder(root, cache=cache).load("train")
+        assert load(ImageFolder(root, image_size=4)).inputs.shape == (4, 3, 4, 4)
+
+    def test_broken_image_is_named(self, root: Path) -> None:
+        (root / "train" / "dog" / "1.png").write_bytes(b"no image")
+        with pytest.raises(DataError, match=r"dog/1\.png cannot be decoded"):
+            ImageFolder(root).load("train")
+
+
+class TestCache:
+    def test_is_used(self, root: Path, decoded: list[str]) -> None:
+        ImageFolder(root).prepare()
+        assert decoded == ["train", "test"]
+        again = load(ImageFolder(root))
+        assert decoded == ["train", "test"]
+        assert torch.equal(again.inputs, load(ImageFolder(root, cache=False)).inputs)
+
+    def test_cache_false_keeps_nothing(self, root: Path) -> None:
+        source = ImageFolder(root, cache=False)
+        source.prepare()
+        source.load("train")
+        assert not (root / ".lit_fednas_cache").exists()
+
+    def test_a_changed_folder_is_decoded_anew(self, root: Path, decoded: list[str]) -> None:
+        path = root / "train" / "dog" / "1.png"
+        ImageFolder(root).load("train")
+        write_image(root / "train" / "dog" / "2.png", 99)  # a new file
+        assert len(load(ImageFolder(root))) == 5
+        stamp = path.stat()
+        write_image(path, 77)  # another content, perhaps of the same size
+        os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1))
+        assert 77 in load(ImageFolder(root)).inputs[:, 0, 0, 0]
+        assert decoded == ["train"] * 3
+        assert len(list((root / ".lit_fednas_cache").iterdir())) == 1  # earlier states are dropped
+
+    def test_sizes_do_not_share_a_file(self, root: Path, decoded: list[str]) -> None:
+        for size in (4, 2, 4, 2):
+            assert load(ImageFolder(root, image_size=size)).inputs.shape == (4, 3, size, size)
+        assert decoded == ["train"] * 2
+
+    @pytest.mark.parametrize("damage", [b"", b"\x93NUMPY rubbish", None])
+    def test_a_damaged_file_is_decoded_anew(
+        self, root: Path, decoded: list[str], damage: bytes | None
+    ) -> None:
+        whole = load(ImageFolder(root)).inputs
+        (path,) = (root / ".lit_fednas_cache").iterdir()
+        path.write_bytes(path.read_bytes()[:-5] if damage is None else damage)
+        assert torch.equal(load(ImageFolder(root)).inputs, whole)
+        assert torch.equal(load(ImageFolder(root)).inputs, whole)
+        assert decoded == ["train"] * 2
+
+    def test_goes_to_the_users_folder_where_the_root_cannot_be_written(
+        self,
+        root: Path,
+        decoded: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path_factory: pytest.TempPathFactory,
+    ) -> None:
+        home = tmp_path_factory.mktemp("home")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+        (root / ".lit_fednas_cache").write_text("a file where the folder would be")
+        for _ in range(2):
+            load(ImageFolder(root))
+        assert decoded == ["train"]
+        assert len(list(home.rglob("*.npy"))) == 1
+
+
+class TestLazyImageFolder:
+    def test_decodes_on_access_and_equals_the_array(self, root: Path, decoded: list[str]) -> None:
+        dataset = LazyImageFolder(root).dataset("train")
+        assert dataset is not None
+        assert not decoded
+        whole = load(ImageFolder(root, cache=False))
+        assert torch.equal(dataset.targets, whole.targets)
+        for row in range(len(dataset)):
+            image, target = dataset[row]
+            assert torch.equal(image, whole.inputs[row])
+            assert target == whole.targets[row]
+        assert LazyImageFolder(root).dataset("val") is None
+
+    def test_measures_without_loading(self, root: Path, decoded: list[str]) -> None:
+        source = LazyImageFolder(root)
+        assert source.normalization.mean == pytest.approx(ImageFolder(root, cache=False).normalization.mean)
+        assert decoded == ["train"]  # by the other one
+
+    def test_odd_size_is_named(self, root: Path) -> None:
+        write_image(root / "train" / "dog" / "1.png", 1, (5, 5))
+        dataset = LazyImageFolder(root).dataset("train")
+        assert dataset is not None
+        with pytest.raises(DataError, match=r"dog/1\.png"):
+            dataset[2]
+
+
+class TestDigits:
+    def test_splits_cover_the_whole_once(self) -> None:
+        train, test = Digits().load("train"), Digits().load("test")
+        assert train is not None
+        assert test is not None
+        assert Digits().load("val") is None
+        everything = torch.cat([train.inputs, test.inputs]).flatten(1).float() * 16 / 255
+        expected = load_digits().data
+        assert sorted(map(tuple, everything.round().int().tolist())) == sorted(
+            map(tuple, expected.astype(int))
+        )
+        share = np.bincount(test.targets) / np.bincount(load_digits().target)
+        assert share == pytest.approx([0.2] * 10, abs=0.005)
+
+    def test_normalization_is_that_of_the_training_pixels(self) -> None:
+        train = Digits().load("train")
+        assert train is not None
+        pixels = train.inputs.double() / 255
+        assert Digits().normalization.mean[0] == pytest.approx(pixels.mean().item(), abs=2e-3)
+        assert Digits().normalization.std[0] == pytest.approx(pixels.std().item(), abs=2e-3)
+
+
+class TestArraySource:
+    def examples(self, targets: Sequence[int] = (0, 2), width: int = 3) -> Examples:
+        return Examples(torch.zeros(len(targets), width), torch.tensor(targets, dtype=torch.int64))
+
+    def test_counts_classes(self) -> None:
+        source = ArraySource(self.examples())
+        assert (source.num_classes, source.input_shape, source.class_names) == (3, (3,), ("0", "1", "2"))
+        assert source.load("test") is None
+
+    def test_refuses(self) -> None:
+        with pytest.raises(DataError, match=r"test: has targets 3\.\.3"):
+            ArraySource(self.examples(), test=self.examples([3]))
+        with pytest.raises(DataError, match=r"val: has inputs of shape \(4,\)"):
+            ArraySource(self.examples(), val=self.examples(width=4))
+        with pytest.raises(DataError, match="train: has no examples"):
+            ArraySource(self.examples([]))
+        with pytest.raises(ConfigError, match="class_names: 1 names for 3"):
+            ArraySource(self.examples(), class_names=["a"])
+
+
+@pytest.mark.parametrize("source", [MNIST, FashionMNIST, CIFAR10, CIFAR100])
+def test_missing_torchvision_files_name_folder_and_remedy(source: type[MNIST], tmp_path: Path) -> None:
+    data = source(tmp_path / "nowhere")
+    assert len(data.class_names) == data.num_classes
+    assert len(data.normalization.mean) == data.input_shape[0]
+    for call in (data.prepare, lambda: data.load("train")):
+        with pytest.raises(DataError, match=r"nowhere .*set download: true"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("source", "array"),
+    [
+        (MNIST, torch.arange(2 * 28 * 28).remainder(256).to(torch.uint8).view(2, 28, 28)),
+        (CIFAR10, np.arange(2 * 32 * 32 * 3).astype(np.uint8).reshape(2, 32, 32, 3)),
+    ],
+)
+def test_torchvision_arrays_become_channels_first(
+    source: type[MNIST], array: torch.Tensor | np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stub:
+        data = array
+        targets = [1, 0]  # noqa: RUF012 - as torchvision has it
+
+    monkeypatch.setattr(source, "_open", lambda self, train, download: Stub())
+    examples = source("x").load("train")
+    assert examples is not None
+    assert examples.inputs.shape == (2, *source.input_shape)
+    assert examples.inputs.is_contiguous()
+    assert examples.targets.tolist() == [1, 0]
+    pixel = np.asarray(array)[1, 5, 7]
+    assert examples.inputs[1, :, 5, 7].tolist() == np.atleast_1d(pixel).tolist()

@@ -1,0 +1,92 @@
+import pytest
+import torch
+from torchvision.transforms.v2 import functional as tv
+
+from lit_fednas.data import Normalize, RandomCrop, RandomFlip
+from lit_fednas.errors import ConfigError
+from lit_fednas.rng import generator
+
+
+def images(
+    count: int = 6, dtype: torch.dtype = torch.uint8, shape: tuple[int, ...] = (3, 7, 9)
+) -> torch.Tensor:
+    return torch.randint(1, 256, (count, *shape), generator=generator(0, "images")).to(dtype)
+
+
+def test_normalize_equals_torchvision() -> None:
+    mean, std = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
+    batch = images()
+    before = batch.clone()
+    expected = tv.normalize(batch.float() / 255, mean, std)
+    result = Normalize(mean, std)(batch)
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result, expected)
+    assert torch.equal(batch, before)
+
+
+def test_normalize_leaves_float_input_alone() -> None:
+    batch = torch.rand(4, 3, 2, 2, generator=generator(0, "x"))
+    before = batch.clone()
+    torch.testing.assert_close(Normalize([0.5] * 3, [0.25] * 3)(batch), (before - 0.5) / 0.25)
+    assert torch.equal(batch, before)
+
+
+def test_normalize_keeps_factors_apart_by_type() -> None:
+    normalize = Normalize([0.0], [1.0])
+    assert normalize(torch.full((1, 1), 255, dtype=torch.uint8)).item() == pytest.approx(1)
+    assert normalize(torch.full((1, 1), 255.0)).item() == 255
+
+
+@pytest.mark.parametrize(("mean", "std"), [([], []), ([0.1], [0.1, 0.2]), ([0.1], [0.0])])
+def test_normalize_refuses(mean: list[float], std: list[float]) -> None:
+    with pytest.raises(ConfigError, match="std"):
+        Normalize(mean, std)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_crop_equals_per_example_reference(dtype: torch.dtype) -> None:
+    batch, padding = images(50, dtype), 3
+    before = batch.clone()
+    result = RandomCrop(padding)(batch, generator(1, "crop"))
+    offsets = torch.randint(0, 2 * padding + 1, (2, 50, 1), generator=generator(1, "crop")).squeeze(-1)
+    for row in range(50):
+        top, left = offsets[:, row].tolist()
+        padded = tv.pad(before[row], [padding] * 4)
+        assert torch.equal(result[row], tv.crop(padded, top, left, 7, 9))
+    assert result.dtype == dtype
+    assert torch.equal(batch, before)
+    assert len({tuple(pair) for pair in offsets.T.tolist()}) > 20  # examples draw for themselves
+    assert offsets.min() == 0
+    assert offsets.max() == 2 * padding
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_flip_equals_per_example_reference(dtype: torch.dtype) -> None:
+    batch = images(400, dtype)
+    before = batch.clone()
+    result = RandomFlip(0.3)(batch, generator(2, "flip"))
+    flipped = 0
+    for row in range(400):
+        mirrored = torch.equal(result[row], tv.horizontal_flip(before[row]))
+        assert mirrored or torch.equal(result[row], before[row])
+        flipped += mirrored
+    assert 0.2 < flipped / 400 < 0.4
+    assert torch.equal(batch, before)
+
+
+@pytest.mark.parametrize("augmentation", [RandomCrop(2), RandomFlip()])
+def test_augmentation_is_a_function_of_its_generator(augmentation: RandomCrop | RandomFlip) -> None:
+    state = torch.get_rng_state()
+    first, second = (augmentation(images(40), generator(3, "a")) for _ in range(2))
+    other = augmentation(images(40), generator(4, "a"))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_augmentations_refuse_settings_that_do_nothing() -> None:
+    with pytest.raises(ConfigError, match="padding: 0"):
+        RandomCrop(0)
+    for p in (0.0, 1.5):
+        with pytest.raises(ConfigError, match="p:"):
+            RandomFlip(p)

@@ -1,0 +1,327 @@
+"""What every supernet promises, for every instance in ``instances.py``."""
+
+import copy
+import itertools
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from lit_fednas.rng import isolated, numpy_generator
+from lit_fednas.supernets import Supernet
+from tests.supernets.instances import INSTANCES, batch, concrete_supernets, instance
+
+RANDOM_ARCHS = 20
+
+
+@pytest.fixture(params=sorted(INSTANCES))
+def net(request: pytest.FixtureRequest) -> Supernet:
+    return instance(request.param)
+
+
+def some_archs(net: Supernet, count: int = RANDOM_ARCHS) -> list:
+    rng = numpy_generator(0, "archs")
+    drawn = [net.space.sample(rng) for _ in range(count)]
+    return list(dict.fromkeys([net.space.smallest, net.space.largest, *drawn]))
+
+
+def tensors(network: nn.Module) -> dict[str, Tensor]:
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
+
+
+def positions(net: Supernet, arch: object) -> dict[str, list[int]]:
+    """For each tensor of the subnet: the flat positions of its elements in the shared tensor."""
+    found = {}
+    for name, region in net.index(arch).items():
+        shared = net.shared_tensors()[region.name]
+        found[name] = region.of(torch.arange(shared.numel()).view(shared.shape)).flatten().tolist()
+    return found
+
+
+def test_every_supernet_has_an_instance() -> None:
+    covered = {type(make()) for make in INSTANCES.values()}
+    missing = sorted(kind.__name__ for kind in concrete_supernets() - covered)
+    assert not missing, f"add instances of {missing} to tests/supernets/instances.py"
+
+
+def test_index_covers_the_subnet_and_shapes_match(net: Supernet) -> None:
+    shared = net.shared_tensors()
+    assert set(shared) == set(tensors(net))
+    for arch in some_archs(net):
+        own = tensors(net.build(arch))
+        index = net.index(arch)
+        assert set(index) == set(own)
+        assert set(net.regions(arch)) == set(own)
+        for name, region in index.items():
+            assert region.of(shared[region.name]).shape == own[name].shape, name
+            assert shared[region.name].dtype == own[name].dtype, name
+        for name, places in positions(net, arch).items():
+            assert len(set(places)) == len(places), f"{name} has an element twice"
+
+
+def test_the_largest_holds_all_weights(net: Supernet) -> None:
+    held = {region.name for region in net.index(net.space.largest).values()}
+    parameters = dict(net.named_parameters())
+    assert set(parameters) <= held
+    whole = sum(parameter.numel() for parameter in parameters.values())
+    assert net.cost(net.space.largest).parameters == whole
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_subnet_alone_equals_in_place(net: Supernet, training: bool) -> None:
+    x = batch(net)
+    net.train(training)
+    for arch in some_archs(net):
+        subnet = net.subnet(arch)
+        assert all(module.training == training for module in subnet.modules())
+        reference = copy.deepcopy(net)
+        with isolated(0, "dropout"):
+            alone = subnet(x)
+        with isolated(0, "dropout"):
+            in_place = reference(x, arch)
+        assert in_place.shape == (len(x), net.num_classes)
+        torch.testing.assert_close(in_place, alone, rtol=1e-4, atol=1e-5)
+        if arch == net.space.largest:
+            with isolated(0, "dropout"):
+                torch.testing.assert_close(net(x), alone, rtol=1e-4, atol=1e-5)
+
+
+def test_running_in_place_moves_the_buffers_in_place(net: Supernet) -> None:
+    net.train()
+    for arch in some_archs(net, 5):
+        subnet = net.subnet(arch)
+        with isolated(0, "dropout"):
+            subnet(batch(net))
+        with isolated(0, "dropout"):
+            net(batch(net), arch)
+        views = net.views(arch)
+        for name, buffer in subnet.named_buffers():
+            torch.testing.assert_close(views[name], buffer, msg=f"{name} of {arch}")
+
+
+def test_gradients_in_place_are_those_of_the_subnet(net: Supernet) -> None:
+    net.train()
+    for arch in some_archs(net, 5):
+        subnet = net.subnet(arch)
+        reference = copy.deepcopy(net)
+        with isolated(0, "dropout"):
+            subnet(batch(net)).square().sum().backward()
+        with isolated(0, "dropout"):
+            reference(batch(net), arch).square().sum().backward()
+        places = positions(net, arch)
+        expected = {name: torch.zeros(p.numel()) for name, p in reference.named_parameters()}
+        for name, parameter in subnet.named_parameters():
+            assert parameter.requires_grad == dict(net.named_parameters())[net.index(arch)[name].name].requires_grad
+            if parameter.grad is not None:
+                expected[net.index(arch)[name].name][places[name]] = parameter.grad.flatten()
+        for name, parameter in reference.named_parameters():
+            got = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            torch.testing.assert_close(got.flatten(), expected[name], rtol=1e-3, atol=1e-4, msg=f"{name} {arch}")
+        assert any(grad.abs().sum() > 0 for grad in expected.values())
+
+
+@torch.no_grad()
+def test_views_alias_and_nothing_else_changes(net: Supernet) -> None:
+    for arch in some_archs(net, 5):
+        before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
+        written = {name: torch.zeros(tensor.numel(), dtype=torch.bool) for name, tensor in before.items()}
+        index, places = net.regions(arch), positions(net, arch)
+        for name, view in net.views(arch).items():
+            if index[name].is_view:
+                view.add_(1)
+                written[index[name].name][places[name]] = True
+                assert view.untyped_storage().data_ptr() == (
+                    net.shared_tensors()[index[name].name].untyped_storage().data_ptr()
+                )
+            else:
+                view.add_(1)  # a copy, as said in ``Region.of``
+        for name, tensor in net.shared_tensors().items():
+            expected = before[name].flatten() + written[name].to(tensor.dtype)
+            torch.testing.assert_close(tensor.flatten(), expected, rtol=0, atol=0)
+
+
+@torch.no_grad()
+def test_adding_to_regions_changes_just_them(net: Supernet) -> None:
+    for arch in some_archs(net, 5):
+        subnet, places = net.subnet(arch), positions(net, arch)
+        totals = {name: torch.ones(t.shape, dtype=torch.float64) for name, t in net.shared_tensors().items()}
+        expected = {name: total.flatten().clone() for name, total in totals.items()}
+        for name, region in net.regions(arch).items():
+            value = tensors(subnet)[name].double()
+            region.add_to(totals[region.name], value, 0.5)
+            region.add_to(totals[region.name], 2.0, 3.0)
+            expected[region.name][places[name]] += 0.5 * value.flatten() + 6.0
+        for name, total in totals.items():
+            torch.testing.assert_close(total.flatten(), expected[name])
+
+
+@torch.no_grad()
+def test_subnet_is_a_copy_and_load_into_refreshes_it(net: Supernet) -> None:
+    for arch in some_archs(net, 5):
+        subnet = net.subnet(arch)
+        before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
+        storages = {tensor.untyped_storage().data_ptr() for tensor in before.values()}
+        for tensor in tensors(subnet).values():
+            assert tensor.untyped_storage().data_ptr() not in storages
+            tensor.add_(1)
+        for name, tensor in net.shared_tensors().items():
+            torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+        own = {name: tensor.data_ptr() for name, tensor in tensors(subnet).items()}
+        net.load_into(subnet, arch)
+        places = positions(net, arch)
+        for name, tensor in tensors(subnet).items():
+            shared = net.shared_tensors()[net.index(arch)[name].name]
+            torch.testing.assert_close(tensor.flatten(), shared.flatten()[places[name]], rtol=0, atol=0)
+            assert tensor.data_ptr() == own[name]
+
+
+def test_cost_is_that_of_the_extracted_subnet(net: Supernet) -> None:
+    net.eval()
+    for arch in some_archs(net):
+        subnet, cost = net.subnet(arch), net.cost(arch)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            subnet(batch(net, 3))
+        assert counter.get_total_flops() == 2 * 3 * cost.macs
+        assert cost.parameters == sum(parameter.numel() for parameter in subnet.parameters())
+        assert cost.bytes == sum(t.numel() * t.element_size() for t in tensors(subnet).values())
+
+
+def test_the_bounds_bound_the_cost(net: Supernet) -> None:
+    least, most = net.cost(net.space.smallest), net.cost(net.space.largest)
+    for arch in some_archs(net):
+        cost = net.cost(arch)
+        assert least.macs <= cost.macs <= most.macs
+        assert least.parameters <= cost.parameters <= most.parameters
+        assert least.bytes <= cost.bytes <= most.bytes
+
+
+def test_more_architectures_than_are_remembered(net: Supernet) -> None:
+    archs = some_archs(net, 200)
+    first = [net.cost(arch) for arch in archs]
+    assert [net.cost(arch) for arch in archs] == first
+
+
+def test_architectures_are_small_hashable_values(net: Supernet) -> None:
+    for arch in some_archs(net):
+        assert hash(arch) == hash(copy.deepcopy(arch))
+        assert pickle.loads(pickle.dumps(arch)) == arch
+        assert len(pickle.dumps(arch)) < 2000
+
+
+def test_genes_and_text_go_round(net: Supernet) -> None:
+    space = net.space
+    for arch in some_archs(net, 50):
+        genes = space.encode(arch)
+        assert len(genes) == len(space.cardinalities)
+        assert all(0 <= gene < n for gene, n in zip(genes, space.cardinalities, strict=True))
+        assert space.decode(genes) == arch
+        assert space.parse(str(arch)) == arch
+        assert space.parse(arch) == arch
+        assert space.named(str(arch)) == arch
+        json.dumps(str(arch))
+    assert space.named("smallest") == space.smallest
+    assert space.named("largest") == space.largest
+
+
+def test_size_counts_distinct_networks(net: Supernet) -> None:
+    """Brute force over all gene vectors: equal networks have equal architectures, and size counts them."""
+    space = net.space
+    if math.prod(space.cardinalities) > 1000:
+        pytest.skip("too many to enumerate")
+    archs = {space.decode(genes) for genes in itertools.product(*(range(n) for n in space.cardinalities))}
+    networks = {tuple((name, tuple(at)) for name, at in sorted(positions(net, arch).items())) for arch in archs}
+    assert len(archs) == len(networks) == space.size
+    assert {space.smallest, space.largest} <= archs
+
+
+def _loosely_uniform(draws: np.ndarray, cardinality: int) -> None:
+    """Pearson's statistic, below its mean plus six standard deviations."""
+    counts = np.bincount(draws, minlength=cardinality)
+    assert len(counts) == cardinality
+    expected = len(draws) / cardinality
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    freedom = cardinality - 1
+    assert statistic <= freedom + 6 * math.sqrt(2 * freedom), counts
+
+
+def test_samples_are_uniform_and_independent_over_genes(net: Supernet, monkeypatch: pytest.MonkeyPatch) -> None:
+    space, rng = net.space, np.random.default_rng(0)
+    assert type(space.sample(rng)) is type(space.smallest)
+    monkeypatch.setattr(type(space), "decode", lambda self, genes: tuple(genes))
+    genes = np.array([space.sample(rng) for _ in range(3000)])
+    assert genes.shape == (3000, len(space.cardinalities))
+    for place, cardinality in enumerate(space.cardinalities):
+        _loosely_uniform(genes[:, place], cardinality)
+    for place, (first, second) in enumerate(itertools.pairwise(space.cardinalities)):
+        _loosely_uniform(genes[:, place] * second + genes[:, place + 1], first * second)
+
+
+def test_mutation_draws_each_gene_with_its_rate(net: Supernet, monkeypatch: pytest.MonkeyPatch) -> None:
+    space, rng = net.space, np.random.default_rng(0)
+    for arch in some_archs(net):
+        assert space.mutate(arch, rng, 0.0) == arch
+        mutant = space.mutate(arch, rng, 0.5)
+        assert space.decode(space.encode(mutant)) == mutant
+    old = np.array(space.encode(space.smallest))
+    monkeypatch.setattr(type(space), "decode", lambda self, genes: tuple(genes))
+    anew = np.array([space.mutate(space.smallest, rng, 1.0) for _ in range(3000)])
+    some = np.array([space.mutate(space.smallest, rng, 0.3) for _ in range(3000)])
+    for place, cardinality in enumerate(space.cardinalities):
+        _loosely_uniform(anew[:, place], cardinality)
+        changed = (some[:, place] != old[place]).mean()
+        assert changed == pytest.approx(0.3 * (1 - 1 / cardinality), abs=0.05)
+
+
+def test_samples_depend_on_the_generator_alone(net: Supernet) -> None:
+    draw = lambda: [net.space.sample(rng) for rng in [np.random.default_rng(3)] for _ in range(5)]  # noqa: E731
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    assert draw() == draw()
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert (np.random.get_state()[1] == numpy_state).all()  # noqa: NPY002
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle"])
+def test_copies_are_whole_and_apart(net: Supernet, how: str) -> None:
+    net.eval()
+    x, archs = batch(net), some_archs(net, 3)
+    before = [net(x, arch) for arch in archs]  # so that there is something remembered to copy
+    twin = copy.deepcopy(net) if how == "deepcopy" else pickle.loads(pickle.dumps(net))
+    assert twin.fingerprint == net.fingerprint
+    for arch, expected in zip(archs, before, strict=True):
+        torch.testing.assert_close(twin(x, arch), expected)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.mul_(-0.5).add_(0.1)
+    for arch, expected in zip(archs, before, strict=True):
+        torch.testing.assert_close(net(x, arch), expected)
+        torch.testing.assert_close(twin(x, arch), twin.subnet(arch)(x), rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(twin(x, arch), expected)
+
+
+def test_state_dict_is_the_shared_tensors(net: Supernet) -> None:
+    assert set(net.state_dict()) == set(net.shared_tensors())
+    assert [name for name, _ in net.named_parameters()] == list(net.shared_tensors())[: len(list(net.parameters()))]
+
+
+def test_fingerprints_are_plain_and_tell_instances_apart(net: Supernet) -> None:
+    assert json.loads(json.dumps(net.fingerprint)) == net.fingerprint
+    same = [name for name in INSTANCES if INSTANCES[name]().fingerprint == net.fingerprint]
+    assert len(same) == 1
+
+
+def test_no_batch_statistics_move_in_evaluation(net: Supernet) -> None:
+    net.eval()
+    before = copy.deepcopy(net.state_dict())
+    net(batch(net), net.space.largest)
+    net.cost(net.space.smallest)
+    for name, tensor in net.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_building_on_meta_allocates_nothing(net: Supernet) -> None:
+    assert {tensor.device.type for tensor in tensors(net.skeleton(net.space.largest)).values()} == {"meta"}
