@@ -55,7 +55,7 @@ class FederatedCLI(LightningCLI):
             save_config_callback=SaveConfig,
             save_config_kwargs={"overwrite": True},
             seed_everything_default=0,
-            args=args,
+            args=list(args) if args is not None else None,
         )
 
     @staticmethod
@@ -86,7 +86,7 @@ class FederatedCLI(LightningCLI):
         trainer = super().instantiate_trainer(**kwargs)
         beta_decay = self._get(self.config_init, "beta_decay")
         if beta_decay is not None:
-            trainer.callbacks.insert(0, beta_decay)
+            trainer.callbacks.insert(0, beta_decay)  # type: ignore[attr-defined]
         return trainer
 
 
@@ -129,7 +129,9 @@ def _best_of(last: Path) -> Path:
     for state in states:
         if isinstance(state, dict) and state.get("best_model_path"):
             return last.parent / Path(state["best_model_path"]).name
-    raise CheckpointError(f"ckpt_path: 'best' finds none in {last.parent}; train with --checkpoint.monitor, or use last")
+    raise CheckpointError(
+        f"ckpt_path: 'best' finds none in {last.parent}; train with --checkpoint.monitor, or use last"
+    )
 
 
 def _seed(value: Any) -> int:

@@ -32,9 +32,7 @@ def address_seed(seed: int, purpose: str, *address: int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def generator(
-    seed: int, purpose: str, *address: int, device: torch.device | str = "cpu"
-) -> torch.Generator:
+def generator(seed: int, purpose: str, *address: int, device: torch.device | str = "cpu") -> torch.Generator:
     """Returns torch's generator of an address: for batches, augmentation, paths.
 
     Example:

@@ -9,6 +9,7 @@ from lightning import Callback, LightningModule, Trainer
 
 from lit_fednas.aggregation import MaxNet
 from lit_fednas.errors import ConfigError
+from lit_fednas.federation import FederatedLightningModule
 
 
 @final
@@ -68,6 +69,7 @@ class BetaDecay(Callback):
         """Sees that there is a beta to set, and an end to decay towards."""
         if stage != "fit":
             return
+        assert isinstance(pl_module, FederatedLightningModule)
         if not isinstance(pl_module.aggregation, MaxNet):
             raise ConfigError(
                 f"beta_decay: model.aggregation is {type(pl_module.aggregation).__name__}, which has no beta; "
@@ -78,8 +80,7 @@ class BetaDecay(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Sets the round's beta."""
-        clients = trainer.datamodule.clients  # type: ignore[attr-defined]
-        size = pl_module.cohort.size(clients.num_clients)  # type: ignore[operator, union-attr]
-        pl_module.aggregation.beta = self.beta(  # type: ignore[union-attr]
-            trainer.current_epoch, trainer.max_epochs or -1, size
-        )
+        assert isinstance(pl_module, FederatedLightningModule)
+        assert isinstance(pl_module.aggregation, MaxNet)
+        cohort_size = pl_module.cohort.size(trainer.datamodule.clients.num_clients)  # type: ignore[attr-defined]
+        pl_module.aggregation.beta = self.beta(trainer.current_epoch, trainer.max_epochs or -1, cohort_size)

@@ -8,6 +8,8 @@ from typing import Any
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.federation.lightning_private import RoundFitLoop
 
 
@@ -41,15 +43,36 @@ class RoundCheckpoint(ModelCheckpoint):
             monitor=monitor,
             mode=mode,
             save_top_k=save_top_k if monitor is not None else 0,
-            save_last=True,
             every_n_epochs=every_n_rounds,
             save_on_train_epoch_end=True,
             enable_version_counter=False,
         )
+        self.every_n_rounds = every_n_rounds
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Finds the folder, and sees that the monitored metric will be there."""
+        super().setup(trainer, pl_module, stage)
+        assert isinstance(pl_module, FederatedLightningModule)
+        names = pl_module.validation_metrics
+        if stage == "fit" and self.monitor is not None and self.monitor not in names:
+            raise ConfigError(
+                f"checkpoint.monitor: {self.monitor!r} will not be logged; choose from {', '.join(names)}"
+            )
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keeps the best as Lightning does, and writes the last (which Lightning does for a new best only)."""
+        super().on_train_epoch_end(trainer, pl_module)
+        done = trainer.current_epoch + 1
+        if done % self.every_n_rounds == 0 or done == trainer.max_epochs or trainer.should_stop:
+            self._save_last(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Saves the last finished round, if the state is that."""
         loop: Any = trainer.fit_loop
         if trainer.training and isinstance(loop, RoundFitLoop) and loop.is_whole and trainer.global_step > 0:
+            self._save_last(trainer)
+
+    def _save_last(self, trainer: Trainer) -> None:
+        if not trainer.fast_dev_run:
             assert self.dirpath is not None
-            trainer.save_checkpoint(Path(self.dirpath) / "last.ckpt")
+            trainer.save_checkpoint(Path(self.dirpath) / f"{self.CHECKPOINT_NAME_LAST}.ckpt")

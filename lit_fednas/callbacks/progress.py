@@ -51,9 +51,7 @@ class RoundProgress(ProgressBar):
         self._rounds = tqdm(total=total, initial=trainer.current_epoch, desc="rounds", unit="round")
         self._cohort = tqdm(desc="clients", unit="client", leave=False)
 
-    def on_cohort_start(
-        self, trainer: Trainer, module: LightningModule, tasks: Sequence[ClientTask]
-    ) -> None:
+    def on_cohort_start(self, trainer: Trainer, module: LightningModule, tasks: Sequence[ClientTask]) -> None:
         """Starts the bar over the cohort anew."""
         if self._cohort is not None:
             self._cohort.reset(total=len(tasks))

@@ -95,9 +95,7 @@ class FederatedDataModule(LightningDataModule):
         if eval_batch_size < 1:
             raise ConfigError(f"eval_batch_size: {eval_batch_size} is no batch; give 1 or more")
         if num_workers < 0 or (in_memory and num_workers):
-            raise ConfigError(
-                f"num_workers: {num_workers} with in_memory {in_memory}; give 0, or in_memory false"
-            )
+            raise ConfigError(f"num_workers: {num_workers} with in_memory {in_memory}; give 0, or in_memory false")
         self.source = source
         self.partitioner = partitioner
         self.num_clients = num_clients
@@ -199,9 +197,7 @@ class FederatedDataModule(LightningDataModule):
             return np.empty(0, dtype=np.int64)
         count = holdout_count(self.server_val, len(targets))
         if count >= len(targets):
-            raise DataError(
-                f"server_val: {count} of {len(targets)} examples leave none to train on; give less"
-            )
+            raise DataError(f"server_val: {count} of {len(targets)} examples leave none to train on; give less")
         return stratified_rows(targets, count, numpy_generator(self.seed, "server-val"))
 
     def _client_rows(self, pool: np.ndarray) -> Mapping[str, Sequence[np.ndarray]]:

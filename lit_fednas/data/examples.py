@@ -68,9 +68,7 @@ class Examples:
         lengths = {"targets": len(self.targets), **{name: len(col) for name, col in self.columns.items()}}
         for name, length in lengths.items():
             if length != len(self.inputs):
-                raise DataError(
-                    f"{name}: {length} rows for {len(self.inputs)} inputs; give one row per input"
-                )
+                raise DataError(f"{name}: {length} rows for {len(self.inputs)} inputs; give one row per input")
 
     def __len__(self) -> int:
         return len(self.targets)

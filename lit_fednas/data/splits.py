@@ -17,9 +17,7 @@ def check_holdout(name: str, value: int | float) -> None:
     """Raises ConfigError unless ``value`` is a number of examples (int) or a fraction (float)."""
     if isinstance(value, float):
         if not 0 <= value < 1:
-            raise ConfigError(
-                f"{name}: {value} is no fraction; give a float from 0 to below 1, or a whole number"
-            )
+            raise ConfigError(f"{name}: {value} is no fraction; give a float from 0 to below 1, or a whole number")
     elif value < 0:
         raise ConfigError(f"{name}: {value} is negative; give a number of examples or a fraction below 1")
 

@@ -13,9 +13,7 @@ from lit_fednas.data.partition import Partition
 COLOUR = "#2a6fbb"
 
 
-def partition_rows(
-    partition: Partition, targets: np.ndarray, class_names: Sequence[str]
-) -> list[list[str | int]]:
+def partition_rows(partition: Partition, targets: np.ndarray, class_names: Sequence[str]) -> list[list[str | int]]:
     """Returns rows for ``csv.writer``: a header, then client, size and the count of each class.
 
     Example:
@@ -113,5 +111,5 @@ def _legend(figure: Figure, largest_count: int, largest: float) -> None:
         fontsize=8,
         title_fontsize=8,
         labelspacing=max(0.6, largest**0.5 / 8 / 1.5),  # in font sizes: the dots must not touch
-        handletextpad=max(0.8, largest**0.5 / 8 / 2.5),
+        handletextpad=max(0.8, largest**0.5 / 8 / 2),
     )

@@ -64,7 +64,7 @@ class Normalize:
         scale, shift = self._scale_and_shift(batch)
         if batch.device.type == "cpu":  # the fused operator does not vectorise over channels there
             return batch.to(torch.float32, copy=True).mul_(scale).add_(shift)
-        return torch.addcmul(shift, batch, scale)
+        return torch.addcmul(shift, batch if batch.dtype == torch.uint8 else batch.float(), scale)
 
     def __repr__(self) -> str:
         return f"Normalize(mean={list(self.mean)}, std={list(self.std)})"

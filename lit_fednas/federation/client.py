@@ -69,7 +69,7 @@ class ClientModule(pl.LightningModule):
         """Puts the network into training mode."""
         self.network.train()
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> int | None:
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
         """One local step; -1 when the steps asked for are done.
 
         A batch of one example is left out if the network normalises over batches, which one example does
@@ -81,14 +81,15 @@ class ClientModule(pl.LightningModule):
         count = len(targets)
         if count == 1 and self._needs_two:
             return None
-        strategy = self.trainer.client_strategy
+        trainer = self.trainer
+        assert isinstance(trainer, ClientTrainer)
         loss = self.objective.loss(self.network, inputs, targets)
-        self.trainer.client_optimizer.zero_grad(set_to_none=True)
+        trainer.client_optimizer.zero_grad(set_to_none=True)
         self.manual_backward(loss)
         if self.settings.clip_norm is not None:
-            strategy.unscale_gradients()
+            trainer.client_strategy.unscale_gradients()
             nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip_norm)
-        strategy.apply_gradients(self)
+        trainer.client_strategy.apply_gradients(self)
         if self._scheduler is not None:
             self._scheduler.step()
         self.loss_sum = self.loss_sum + loss.detach() * count
@@ -188,8 +189,10 @@ class ClientFits:
         weights = {name: p.detach() for name, p in network.named_parameters()}
         weights.update(network.named_buffers())
         if not _finite(weights.values()):
-            raise _Skip("non-finite", "the trained weights are not finite; lower client.optimizer's lr or set "
-                        "client.clip_norm")
+            raise _Skip(
+                "non-finite",
+                "the trained weights are not finite; lower client.optimizer's lr or set client.clip_norm",
+            )
         return ClientUpdate(
             task=task,
             weights=weights,
@@ -218,7 +221,7 @@ class ClientFits:
                 self._networks.popitem(last=False)
             network = self.supernet.empty_subnet(arch)
             if self.settings.channels_last:
-                network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+                network = network.to(memory_format=torch.channels_last)
             self._networks[arch] = network
         self._networks.move_to_end(arch)
         return self._networks[arch]

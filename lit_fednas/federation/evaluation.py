@@ -83,24 +83,29 @@ class SubnetMetrics(nn.Module):
         super().__init__()
         self.names = list(names)
         self.accuracy = nn.ModuleList(
-            Accuracy(task="multiclass", num_classes=num_classes, average="micro", top_k=top_k)
-            for _ in self.names
+            Accuracy(task="multiclass", num_classes=num_classes, average="micro", top_k=top_k) for _ in self.names
         )
         self.loss = nn.ModuleList(MeanMetric() for _ in self.names)
 
     def update(self, place: int, logits: Tensor, targets: Tensor) -> None:
         """Adds a batch of the subnet at a place among the names."""
         logits = logits.float()
-        self.accuracy[place].update(logits, targets)
-        losses = functional.cross_entropy(logits, targets)
-        self.loss[place].update(losses, weight=len(targets))
+        accuracy, loss = self.metrics_at(place)
+        accuracy.update(logits, targets)
+        loss.update(functional.cross_entropy(logits, targets), weight=len(targets))
+
+    def metrics_at(self, place: int) -> tuple[Metric, Metric]:
+        """Accuracy and loss of the subnet at a place among the names."""
+        accuracy, loss = self.accuracy[place], self.loss[place]
+        assert isinstance(accuracy, Metric)
+        assert isinstance(loss, Metric)
+        return accuracy, loss
 
     def by_name(self) -> dict[str, Metric]:
         """The metrics, named ``<subnet>/accuracy`` and ``<subnet>/loss``."""
         named: dict[str, Metric] = {}
-        for name, accuracy, loss in zip(self.names, self.accuracy, self.loss, strict=True):
-            named[f"{name}/accuracy"] = accuracy  # type: ignore[assignment]
-            named[f"{name}/loss"] = loss  # type: ignore[assignment]
+        for place, name in enumerate(self.names):
+            named[f"{name}/accuracy"], named[f"{name}/loss"] = self.metrics_at(place)
         return named
 
 

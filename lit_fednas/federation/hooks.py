@@ -27,7 +27,5 @@ class FederatedCallback(Callback):
     ) -> None:
         """Called when the cohort has its tasks."""
 
-    def on_client_end(
-        self, trainer: Trainer, module: FederatedLightningModule, result: ClientResult
-    ) -> None:
+    def on_client_end(self, trainer: Trainer, module: FederatedLightningModule, result: ClientResult) -> None:
         """Called after each client's part."""

@@ -51,8 +51,8 @@ class Interrupts:
         try:
             yield
         finally:
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
         if self._received is not None:

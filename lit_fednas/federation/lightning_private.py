@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -68,10 +68,11 @@ class RoundFitLoop(_FitLoop):
     def advance(self) -> None:
         """Runs a round: the cohort, then Lightning's own step and validation."""
         try:
-            self._one_batch.result = self.train_cohort(self.epoch_progress.current.processed)
+            self._one_batch.result = self.train_cohort(self.rounds_done)
         except BaseException:
             self.take_back()
-            for counter in (self.epoch_progress.current, self.epoch_progress.total):
+            counters: tuple[Any, ...] = (self.epoch_progress.current, self.epoch_progress.total)
+            for counter in counters:
                 counter.ready = counter.started = counter.processed
             raise
         super().advance()
@@ -79,7 +80,13 @@ class RoundFitLoop(_FitLoop):
     @property
     def is_whole(self) -> bool:
         """Whether the state is that between two rounds, so that it may be saved."""
-        return self.epoch_progress.current.ready == self.epoch_progress.current.processed
+        return self.epoch_progress.current.ready == self.rounds_done
+
+    @property
+    def rounds_done(self) -> int:
+        """Finished rounds."""
+        current: Any = self.epoch_progress.current
+        return int(current.processed)
 
     def _warn_if_modules_in_eval_mode(self) -> None:
         """The server's module is never trained itself, so its mode is no mistake."""
@@ -93,7 +100,7 @@ class ClientFitLoop(_FitLoop):
         trainer = self.trainer
         module = trainer.lightning_module
         strategy = trainer.strategy
-        batches: Iterable[Any] = self._data_source.instance
+        batches: Any = self._data_source.instance
         torch.set_grad_enabled(True)
         module.on_train_start()
         for index, batch in enumerate(batches):

@@ -9,6 +9,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -145,6 +146,7 @@ class FederatedLightningModule(pl.LightningModule):
     def training_step(self, batch: RoundResult, batch_idx: int) -> None:
         """The server's step: along the pseudo-gradient, or nowhere if too few clients survived."""
         optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
         survivors = batch.survivors
         optimizer.zero_grad(set_to_none=True)
         if len(survivors) >= self.faults.min_survivors:
@@ -183,6 +185,11 @@ class FederatedLightningModule(pl.LightningModule):
 
     # ---- evaluation -----------------------------------------------------------------------------------
 
+    @property
+    def validation_metrics(self) -> list[str]:
+        """The names of what is logged when the server's validation set is evaluated."""
+        return [f"val/{name}" for name in self.val_metrics.by_name()] + ["val/mean/accuracy"]
+
     def forward(self, x: Tensor, arch: Any = None) -> Tensor:
         """Runs a subnet of the global weights."""
         return self.supernet(x, arch)
@@ -217,7 +224,7 @@ class FederatedLightningModule(pl.LightningModule):
 
     def _recalibration_batches(self) -> list[Tensor]:
         """Batches of clients drawn by address, so that a resumed run evaluates alike."""
-        clients = self.trainer.datamodule.clients
+        clients = self.trainer.datamodule.clients  # type: ignore[attr-defined]
         rng = numpy_generator(self.seed, "recalibration")
         found: list[Tensor] = []
         for client in rng.permutation(clients.num_clients):
@@ -281,4 +288,3 @@ class FederatedLightningModule(pl.LightningModule):
                 f"({saved['shapes'].get(names[0])} there, {own['shapes'].get(names[0])} here); "
                 f"use the model.supernet settings that the run was started with"
             )
-

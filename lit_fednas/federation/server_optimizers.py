@@ -45,7 +45,7 @@ class _FedOptimizer(Optimizer):
         super().__init__(params, {"lr": lr, "beta1": beta1, "beta2": beta2, "tau": tau})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One server step: m, then v, then x <- x - lr m / (sqrt(v) + tau) for the pseudo-gradient."""
         loss = closure() if closure is not None else None
         for group in self.param_groups:

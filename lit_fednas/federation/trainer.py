@@ -129,9 +129,7 @@ class FederatedTrainer(pl.Trainer):
             CheckpointError: The checkpoint is missing or damaged.
         """
         check_readable(ckpt_path)
-        return super().test(
-            model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=verbose, weights_only=True
-        )
+        return super().test(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=verbose, weights_only=True)
 
     def partition(
         self,

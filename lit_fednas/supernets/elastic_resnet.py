@@ -21,7 +21,6 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from lit_fednas.errors import ConfigError
@@ -108,7 +107,7 @@ class ElasticSpace(SearchSpace[ElasticArch]):
         return depths + tuple(self.ratios.index(ratio) for ratio in arch.ratios)
 
     def canonical(self, arch: ElasticArch) -> ElasticArch:
-        """The same network written one way: ratios of absent blocks, and ratios of equal width, are settled."""
+        """The same network written one way: settles ratios of absent blocks and of equal widths."""
         depths = tuple(self.depths[self.depths.index(depth)] for depth in arch.depths)  # 1 for 1.0
         ratios = list(arch.ratios)
         for stage, depth in enumerate(depths):
@@ -119,7 +118,7 @@ class ElasticSpace(SearchSpace[ElasticArch]):
 
     @cached_property
     def _settled(self) -> list[dict[float, float]]:
-        """Per stage: each ratio's largest ratio of the same middle width (narrow stages round several together)."""
+        """Per stage and ratio: the largest ratio of the same middle width (narrow stages round alike)."""
         return [
             {
                 ratio: max(
@@ -164,9 +163,7 @@ class ElasticSpace(SearchSpace[ElasticArch]):
                 raise ConfigError(f"architecture {arch}: depth {depth} is not one of {list(self.depths)}")
         for ratio in arch.ratios:
             if ratio not in self.ratios:
-                raise ConfigError(
-                    f"architecture {arch}: expand ratio {ratio} is not one of {list(self.ratios)}"
-                )
+                raise ConfigError(f"architecture {arch}: expand ratio {ratio} is not one of {list(self.ratios)}")
 
     def parse(self, text: Any) -> ElasticArch:
         """Reads ``d: [0,1,0,1], e: 0.14``, a mapping with ``d`` and ``e``, or an ``ElasticArch``.

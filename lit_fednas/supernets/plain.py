@@ -107,7 +107,7 @@ class ResNet18(PlainNetwork):
 
 
 class BasicBlock(ResidualBlock):
-    """Two 3x3 convolutions of equal width; the shortcut is a 1x1 convolution where shapes change (option B)."""
+    """Two 3x3 convolutions of equal width; the shortcut is a 1x1 convolution where shapes change."""
 
     def __init__(self, width: int, out: int, stride: int, norm: Norm) -> None:
         super().__init__(width, out, out, stride, norm)

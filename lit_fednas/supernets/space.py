@@ -1,4 +1,4 @@
-"""The architectures that a supernet holds: sampling, bounds, mutation, and the integer encoding of the search."""
+"""The architectures that a supernet holds: bounds, sampling, mutation, integer encoding."""
 
 from __future__ import annotations
 
@@ -70,9 +70,7 @@ class SearchSpace(ABC, Generic[A]):
         genes = self.encode(arch)
         draws = [int(rng.integers(n)) for n in self.cardinalities]
         chosen = rng.random(len(genes)) < rate
-        return self.decode(
-            [new if take else old for old, new, take in zip(genes, draws, chosen, strict=True)]
-        )
+        return self.decode([new if take else old for old, new, take in zip(genes, draws, chosen, strict=True)])
 
     def named(self, text: Any) -> A:
         """Like :meth:`parse`, and knows the words ``smallest`` and ``largest``."""

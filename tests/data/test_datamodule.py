@@ -88,6 +88,15 @@ def test_everything_follows_the_seed_alone() -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
+def test_client_splits_follow_the_seed_too() -> None:
+    first, again, other = (
+        client_values(module(ByColumn("site"), None, server_val=0, client_val=0.5, seed=seed), 3, "val")
+        for seed in (0, 0, 1)
+    )
+    assert first == again
+    assert first != other  # the natural partition itself knows no seed
+
+
 def test_a_validation_split_of_the_source_wins(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         data = module(source=ArraySource(examples(), val=examples(9, 500)), server_val=0.3)
@@ -134,9 +143,7 @@ def test_evaluation_batches(in_memory: bool) -> None:
 def test_augment_false_leaves_the_augmentation_out() -> None:
     images = Examples(torch.full((40, 1, 4, 4), 255, dtype=torch.uint8), torch.arange(40) % 2)
     for augment in (True, False):
-        data = module(
-            source=ArraySource(images, augmentation=[RandomCrop(2)]), augment=augment, num_clients=2
-        )
+        data = module(source=ArraySource(images, augmentation=[RandomCrop(2)]), augment=augment, num_clients=2)
         batches = data.clients.batches(0, 40, generator(0, "b"))
         assert (torch.cat([x for x, _ in batches]) == 0).any() == augment
         assert all((x == 1).all() for x, _ in data.val_dataloader())
@@ -232,9 +239,7 @@ class TestYAML:
     def build(self, text: str) -> FederatedDataModule:
         parser = ArgumentParser()
         parser.add_subclass_arguments(FederatedDataModule, "data")
-        instantiate = getattr(
-            parser, "instantiate", parser.instantiate_classes
-        )  # the name since 4.49, and before
+        instantiate = getattr(parser, "instantiate", parser.instantiate_classes)  # the name since 4.49, and before
         return instantiate(parser.parse_string(text)).data
 
     def test_class_paths(self) -> None:

@@ -155,9 +155,7 @@ class TestDirichlet:
                 draws.append(1)
                 return super()._draw(targets, num_clients, rng)
 
-        with pytest.raises(
-            DataError, match=r"alpha: 0\.01 .*min_size 90 .*7 draws .*num_clients 20; raise alpha"
-        ):
+        with pytest.raises(DataError, match=r"alpha: 0\.01 .*min_size 90 .*7 draws .*num_clients 20; raise alpha"):
             Counting(0.01, min_size=90, max_tries=7).partition(TARGETS, 20)
         assert len(draws) == 7
 
@@ -166,8 +164,11 @@ class TestDirichlet:
             Dirichlet(1.0, min_size=300).partition(TARGETS, 10)
 
     def test_vanishing_alpha_still_ends(self) -> None:
-        partition = Dirichlet(1e-12, min_size=1).partition(TARGETS, 5)
-        assert sum(partition.sizes) == len(TARGETS)
+        """The one client that a class would go to may be full: the emptiest takes the class then."""
+        for seed in range(20):
+            with np.errstate(all="raise"):
+                partition = Dirichlet(1e-12, min_size=1).partition(TARGETS, 5, seed)
+            assert partition.sizes == (400,) * 5
 
     @pytest.mark.parametrize(
         "settings", [{"alpha": 0.0}, {"alpha": 1.0, "min_size": 0}, {"alpha": 1.0, "max_tries": 0}]
@@ -211,6 +212,14 @@ class TestBalancedDirichlet:
         spread = 0.1 * 0.9 / (alpha + 1)
         assert mean == pytest.approx(0.1)
         assert var == pytest.approx(spread + (0.1 * 0.9 - spread) / size, rel=0.15)
+
+    def test_no_client_is_always_the_one_that_takes_what_is_left(self) -> None:
+        """In the order of their numbers, the last clients would be left with half the classes of the others."""
+        counts = [
+            BalancedDirichlet(5.0).partition(TARGETS, 20, seed).class_counts(TARGETS, 10) for seed in range(60)
+        ]
+        classes = (np.array(counts) > 0).sum(axis=2).mean(axis=0)
+        assert classes[-3:].mean() == pytest.approx(classes.mean(), rel=0.1)
 
     def test_draws_are_those_of_one_by_one(self) -> None:
         mix, left = np.array([0.7, 0.2, 0.06, 0.04]), np.array([5, 4, 30, 2])

@@ -100,9 +100,7 @@ class TestImageFolder:
     def test_metadata_becomes_columns(self, root: Path) -> None:
         names = ["train/dog/10", "train/dog/1", "train/cat/2", "train/cat/1", "test/dog/1"]
         with (root / "metadata.csv").open("w", newline="") as stream:
-            csv.writer(stream).writerows(
-                [["file", "site"], *([f"{n}.png", f"s{i}"] for i, n in enumerate(names))]
-            )
+            csv.writer(stream).writerows([["file", "site"], *([f"{n}.png", f"s{i}"] for i, n in enumerate(names))])
         assert load(ImageFolder(root)).columns["site"].tolist() == ["s3", "s2", "s1", "s0"]
         assert load(ImageFolder(root), "test").columns["site"].tolist() == ["s4"]
         write_image(root / "train" / "cat" / "3.png", 1)
@@ -190,13 +188,18 @@ class TestCache:
         assert decoded == ["train"] * 2
 
     @pytest.mark.parametrize("damage", [b"", b"\x93NUMPY rubbish", None])
-    def test_a_damaged_file_is_decoded_anew(
-        self, root: Path, decoded: list[str], damage: bytes | None
-    ) -> None:
+    def test_a_damaged_file_is_decoded_anew(self, root: Path, decoded: list[str], damage: bytes | None) -> None:
         whole = load(ImageFolder(root)).inputs
         (path,) = (root / ".lit_fednas_cache").iterdir()
         path.write_bytes(path.read_bytes()[:-5] if damage is None else damage)
         assert torch.equal(load(ImageFolder(root)).inputs, whole)
+        assert torch.equal(load(ImageFolder(root)).inputs, whole)
+        assert decoded == ["train"] * 2
+
+    def test_a_file_of_another_shape_is_decoded_anew(self, root: Path, decoded: list[str]) -> None:
+        whole = load(ImageFolder(root)).inputs
+        (path,) = (root / ".lit_fednas_cache").iterdir()
+        np.save(path, np.zeros((4, 3, 2, 2), dtype=np.uint8))
         assert torch.equal(load(ImageFolder(root)).inputs, whole)
         assert decoded == ["train"] * 2
 
@@ -250,9 +253,7 @@ class TestDigits:
         assert Digits().load("val") is None
         everything = torch.cat([train.inputs, test.inputs]).flatten(1).float() * 16 / 255
         expected = load_digits().data
-        assert sorted(map(tuple, everything.round().int().tolist())) == sorted(
-            map(tuple, expected.astype(int))
-        )
+        assert sorted(map(tuple, everything.round().int().tolist())) == sorted(map(tuple, expected.astype(int)))
         share = np.bincount(test.targets) / np.bincount(load_digits().target)
         assert share == pytest.approx([0.2] * 10, abs=0.005)
 

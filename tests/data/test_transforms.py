@@ -7,9 +7,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.rng import generator
 
 
-def images(
-    count: int = 6, dtype: torch.dtype = torch.uint8, shape: tuple[int, ...] = (3, 7, 9)
-) -> torch.Tensor:
+def images(count: int = 6, dtype: torch.dtype = torch.uint8, shape: tuple[int, ...] = (3, 7, 9)) -> torch.Tensor:
     return torch.randint(1, 256, (count, *shape), generator=generator(0, "images")).to(dtype)
 
 

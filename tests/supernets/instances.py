@@ -142,7 +142,7 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "elastic": elastic,
     "elastic-groupnorm": lambda: elastic(GroupNorm(4)),
     "elastic-batchnorm": lambda: elastic(BatchNorm()),
-    "elastic-narrow": lambda: elastic(divisor=16),  # 0.25 and 0.5 of 16 channels are the same width
+    "elastic-narrow": lambda: elastic(ratios=[0.25, 0.5], divisor=8),  # both are 8 of the first stage's 16 channels
     "plain": plain,
     "resnet18": lambda: ResNet18((3, 8, 8), 5, width=8),
     "rolling": RollingNet,

@@ -1,6 +1,7 @@
 """What every supernet promises, for every instance in ``instances.py``."""
 
 import copy
+import functools
 import itertools
 import json
 import math
@@ -21,10 +22,20 @@ RANDOM_ARCHS = 20
 
 @pytest.fixture(params=sorted(INSTANCES))
 def net(request: pytest.FixtureRequest) -> Supernet:
+    """A fresh instance."""
     return instance(request.param)
 
 
-def some_archs(net: Supernet, count: int = RANDOM_ARCHS) -> list:
+@pytest.fixture(params=sorted(INSTANCES))
+def kept(request: pytest.FixtureRequest) -> Supernet:
+    """An instance for all tests that leave it as it was; so its networks are built once."""
+    return _kept(request.param)
+
+
+_kept = functools.cache(instance)
+
+
+def some_archs(net: Supernet, count: int) -> list:
     rng = numpy_generator(0, "archs")
     drawn = [net.space.sample(rng) for _ in range(count)]
     return list(dict.fromkeys([net.space.smallest, net.space.largest, *drawn]))
@@ -37,7 +48,7 @@ def tensors(network: nn.Module) -> dict[str, Tensor]:
 def positions(net: Supernet, arch: object) -> dict[str, list[int]]:
     """For each tensor of the subnet: the flat positions of its elements in the shared tensor."""
     found = {}
-    for name, region in net.index(arch).items():
+    for name, region in net.regions(arch).items():
         shared = net.shared_tensors()[region.name]
         found[name] = region.of(torch.arange(shared.numel()).view(shared.shape)).flatten().tolist()
     return found
@@ -49,22 +60,22 @@ def test_every_supernet_has_an_instance() -> None:
     assert not missing, f"add instances of {missing} to tests/supernets/instances.py"
 
 
-def test_index_covers_the_subnet_and_shapes_match(net: Supernet) -> None:
-    shared = net.shared_tensors()
-    assert set(shared) == set(tensors(net))
-    for arch in some_archs(net):
-        own = tensors(net.build(arch))
-        index = net.index(arch)
-        assert set(index) == set(own)
-        assert set(net.regions(arch)) == set(own)
+def test_index_covers_the_subnet_and_shapes_match(kept: Supernet) -> None:
+    shared = kept.shared_tensors()
+    assert set(shared) == set(tensors(kept))
+    for arch in some_archs(kept, RANDOM_ARCHS):
+        own = tensors(kept.subnet(arch))
+        index = kept.index(arch)
+        assert set(index) == set(kept.regions(arch)) == set(own)
         for name, region in index.items():
             assert region.of(shared[region.name]).shape == own[name].shape, name
             assert shared[region.name].dtype == own[name].dtype, name
-        for name, places in positions(net, arch).items():
+        for name, places in positions(kept, arch).items():
             assert len(set(places)) == len(places), f"{name} has an element twice"
 
 
-def test_the_largest_holds_all_weights(net: Supernet) -> None:
+def test_the_largest_holds_all_weights(kept: Supernet) -> None:
+    net = kept
     held = {region.name for region in net.index(net.space.largest).values()}
     parameters = dict(net.named_parameters())
     assert set(parameters) <= held
@@ -73,27 +84,30 @@ def test_the_largest_holds_all_weights(net: Supernet) -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_subnet_alone_equals_in_place(net: Supernet, training: bool) -> None:
-    x = batch(net)
+def test_subnet_alone_equals_in_place(kept: Supernet, training: bool) -> None:
+    net, x = kept, batch(kept)
+    before = copy.deepcopy(net.state_dict())
     net.train(training)
-    for arch in some_archs(net):
+    for arch in some_archs(net, RANDOM_ARCHS):
+        net.load_state_dict(before)
         subnet = net.subnet(arch)
         assert all(module.training == training for module in subnet.modules())
-        reference = copy.deepcopy(net)
         with isolated(0, "dropout"):
             alone = subnet(x)
         with isolated(0, "dropout"):
-            in_place = reference(x, arch)
+            in_place = net(x, arch)
         assert in_place.shape == (len(x), net.num_classes)
         torch.testing.assert_close(in_place, alone, rtol=1e-4, atol=1e-5)
         if arch == net.space.largest:
+            net.load_state_dict(before)
             with isolated(0, "dropout"):
                 torch.testing.assert_close(net(x), alone, rtol=1e-4, atol=1e-5)
+    net.load_state_dict(before)
 
 
 def test_running_in_place_moves_the_buffers_in_place(net: Supernet) -> None:
     net.train()
-    for arch in some_archs(net, 5):
+    for arch in some_archs(net, 3):
         subnet = net.subnet(arch)
         with isolated(0, "dropout"):
             subnet(batch(net))
@@ -106,7 +120,7 @@ def test_running_in_place_moves_the_buffers_in_place(net: Supernet) -> None:
 
 def test_gradients_in_place_are_those_of_the_subnet(net: Supernet) -> None:
     net.train()
-    for arch in some_archs(net, 5):
+    for arch in some_archs(net, 3):
         subnet = net.subnet(arch)
         reference = copy.deepcopy(net)
         with isolated(0, "dropout"):
@@ -116,9 +130,10 @@ def test_gradients_in_place_are_those_of_the_subnet(net: Supernet) -> None:
         places = positions(net, arch)
         expected = {name: torch.zeros(p.numel()) for name, p in reference.named_parameters()}
         for name, parameter in subnet.named_parameters():
-            assert parameter.requires_grad == dict(net.named_parameters())[net.index(arch)[name].name].requires_grad
+            shared = dict(net.named_parameters())[net.regions(arch)[name].name]
+            assert parameter.requires_grad == shared.requires_grad, name
             if parameter.grad is not None:
-                expected[net.index(arch)[name].name][places[name]] = parameter.grad.flatten()
+                expected[net.regions(arch)[name].name][places[name]] = parameter.grad.flatten()
         for name, parameter in reference.named_parameters():
             got = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             torch.testing.assert_close(got.flatten(), expected[name], rtol=1e-3, atol=1e-4, msg=f"{name} {arch}")
@@ -127,7 +142,7 @@ def test_gradients_in_place_are_those_of_the_subnet(net: Supernet) -> None:
 
 @torch.no_grad()
 def test_views_alias_and_nothing_else_changes(net: Supernet) -> None:
-    for arch in some_archs(net, 5):
+    for arch in some_archs(net, 3):
         before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
         written = {name: torch.zeros(tensor.numel(), dtype=torch.bool) for name, tensor in before.items()}
         index, places = net.regions(arch), positions(net, arch)
@@ -147,7 +162,7 @@ def test_views_alias_and_nothing_else_changes(net: Supernet) -> None:
 
 @torch.no_grad()
 def test_adding_to_regions_changes_just_them(net: Supernet) -> None:
-    for arch in some_archs(net, 5):
+    for arch in some_archs(net, 3):
         subnet, places = net.subnet(arch), positions(net, arch)
         totals = {name: torch.ones(t.shape, dtype=torch.float64) for name, t in net.shared_tensors().items()}
         expected = {name: total.flatten().clone() for name, total in totals.items()}
@@ -162,7 +177,7 @@ def test_adding_to_regions_changes_just_them(net: Supernet) -> None:
 
 @torch.no_grad()
 def test_subnet_is_a_copy_and_load_into_refreshes_it(net: Supernet) -> None:
-    for arch in some_archs(net, 5):
+    for arch in some_archs(net, 3):
         subnet = net.subnet(arch)
         before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
         storages = {tensor.untyped_storage().data_ptr() for tensor in before.values()}
@@ -175,14 +190,14 @@ def test_subnet_is_a_copy_and_load_into_refreshes_it(net: Supernet) -> None:
         net.load_into(subnet, arch)
         places = positions(net, arch)
         for name, tensor in tensors(subnet).items():
-            shared = net.shared_tensors()[net.index(arch)[name].name]
+            shared = net.shared_tensors()[net.regions(arch)[name].name]
             torch.testing.assert_close(tensor.flatten(), shared.flatten()[places[name]], rtol=0, atol=0)
             assert tensor.data_ptr() == own[name]
 
 
-def test_cost_is_that_of_the_extracted_subnet(net: Supernet) -> None:
-    net.eval()
-    for arch in some_archs(net):
+def test_cost_is_that_of_the_extracted_subnet(kept: Supernet) -> None:
+    net = kept.eval()
+    for arch in some_archs(net, RANDOM_ARCHS):
         subnet, cost = net.subnet(arch), net.cost(arch)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             subnet(batch(net, 3))
@@ -191,31 +206,37 @@ def test_cost_is_that_of_the_extracted_subnet(net: Supernet) -> None:
         assert cost.bytes == sum(t.numel() * t.element_size() for t in tensors(subnet).values())
 
 
-def test_the_bounds_bound_the_cost(net: Supernet) -> None:
-    least, most = net.cost(net.space.smallest), net.cost(net.space.largest)
-    for arch in some_archs(net):
-        cost = net.cost(arch)
+def test_the_bounds_bound_the_cost(kept: Supernet) -> None:
+    least, most = kept.cost(kept.space.smallest), kept.cost(kept.space.largest)
+    for arch in some_archs(kept, RANDOM_ARCHS):
+        cost = kept.cost(arch)
         assert least.macs <= cost.macs <= most.macs
         assert least.parameters <= cost.parameters <= most.parameters
         assert least.bytes <= cost.bytes <= most.bytes
 
 
-def test_more_architectures_than_are_remembered(net: Supernet) -> None:
-    archs = some_archs(net, 200)
-    first = [net.cost(arch) for arch in archs]
-    assert [net.cost(arch) for arch in archs] == first
+def test_more_architectures_than_are_remembered(kept: Supernet, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, archs = copy.deepcopy(kept).eval(), some_archs(kept, 5)
+    expected = [kept.eval()(batch(kept), arch) for arch in archs]
+    monkeypatch.setattr("lit_fednas.supernets.base._SKELETONS_KEPT", 2)
+    net._skeletons.clear()
+    for _ in range(2):
+        for arch, output in zip(archs, expected, strict=True):
+            assert net.cost(arch) == kept.cost(arch)
+            torch.testing.assert_close(net(batch(net), arch), output)
+            assert len(net._skeletons) <= 2
 
 
-def test_architectures_are_small_hashable_values(net: Supernet) -> None:
-    for arch in some_archs(net):
+def test_architectures_are_small_hashable_values(kept: Supernet) -> None:
+    for arch in some_archs(kept, RANDOM_ARCHS):
         assert hash(arch) == hash(copy.deepcopy(arch))
         assert pickle.loads(pickle.dumps(arch)) == arch
         assert len(pickle.dumps(arch)) < 2000
 
 
-def test_genes_and_text_go_round(net: Supernet) -> None:
-    space = net.space
-    for arch in some_archs(net, 50):
+def test_genes_and_text_go_round(kept: Supernet) -> None:
+    space = kept.space
+    for arch in some_archs(kept, 50):
         genes = space.encode(arch)
         assert len(genes) == len(space.cardinalities)
         assert all(0 <= gene < n for gene, n in zip(genes, space.cardinalities, strict=True))
@@ -223,16 +244,15 @@ def test_genes_and_text_go_round(net: Supernet) -> None:
         assert space.parse(str(arch)) == arch
         assert space.parse(arch) == arch
         assert space.named(str(arch)) == arch
-        json.dumps(str(arch))
     assert space.named("smallest") == space.smallest
     assert space.named("largest") == space.largest
 
 
-def test_size_counts_distinct_networks(net: Supernet) -> None:
+def test_size_counts_distinct_networks(kept: Supernet) -> None:
     """Brute force over all gene vectors: equal networks have equal architectures, and size counts them."""
-    space = net.space
-    if math.prod(space.cardinalities) > 1000:
-        pytest.skip("too many to enumerate")
+    net, space = kept, kept.space
+    if math.prod(space.cardinalities) > 100:
+        pytest.skip("too many to build in a short time")
     archs = {space.decode(genes) for genes in itertools.product(*(range(n) for n in space.cardinalities))}
     networks = {tuple((name, tuple(at)) for name, at in sorted(positions(net, arch).items())) for arch in archs}
     assert len(archs) == len(networks) == space.size
@@ -249,8 +269,8 @@ def _loosely_uniform(draws: np.ndarray, cardinality: int) -> None:
     assert statistic <= freedom + 6 * math.sqrt(2 * freedom), counts
 
 
-def test_samples_are_uniform_and_independent_over_genes(net: Supernet, monkeypatch: pytest.MonkeyPatch) -> None:
-    space, rng = net.space, np.random.default_rng(0)
+def test_samples_are_uniform_and_independent_over_genes(kept: Supernet, monkeypatch: pytest.MonkeyPatch) -> None:
+    space, rng = kept.space, np.random.default_rng(0)
     assert type(space.sample(rng)) is type(space.smallest)
     monkeypatch.setattr(type(space), "decode", lambda self, genes: tuple(genes))
     genes = np.array([space.sample(rng) for _ in range(3000)])
@@ -261,24 +281,28 @@ def test_samples_are_uniform_and_independent_over_genes(net: Supernet, monkeypat
         _loosely_uniform(genes[:, place] * second + genes[:, place + 1], first * second)
 
 
-def test_mutation_draws_each_gene_with_its_rate(net: Supernet, monkeypatch: pytest.MonkeyPatch) -> None:
-    space, rng = net.space, np.random.default_rng(0)
-    for arch in some_archs(net):
+def test_mutation_draws_each_gene_with_its_rate(kept: Supernet, monkeypatch: pytest.MonkeyPatch) -> None:
+    space, rng = kept.space, np.random.default_rng(0)
+    for arch in some_archs(kept, RANDOM_ARCHS):
         assert space.mutate(arch, rng, 0.0) == arch
         mutant = space.mutate(arch, rng, 0.5)
         assert space.decode(space.encode(mutant)) == mutant
-    old = np.array(space.encode(space.smallest))
+    smallest = space.smallest
+    old = np.array(space.encode(smallest))
     monkeypatch.setattr(type(space), "decode", lambda self, genes: tuple(genes))
-    anew = np.array([space.mutate(space.smallest, rng, 1.0) for _ in range(3000)])
-    some = np.array([space.mutate(space.smallest, rng, 0.3) for _ in range(3000)])
+    anew = np.array([space.mutate(smallest, rng, 1.0) for _ in range(3000)])
+    some = np.array([space.mutate(smallest, rng, 0.3) for _ in range(3000)])
     for place, cardinality in enumerate(space.cardinalities):
         _loosely_uniform(anew[:, place], cardinality)
         changed = (some[:, place] != old[place]).mean()
         assert changed == pytest.approx(0.3 * (1 - 1 / cardinality), abs=0.05)
 
 
-def test_samples_depend_on_the_generator_alone(net: Supernet) -> None:
-    draw = lambda: [net.space.sample(rng) for rng in [np.random.default_rng(3)] for _ in range(5)]  # noqa: E731
+def test_samples_depend_on_the_generator_alone(kept: Supernet) -> None:
+    def draw() -> list:
+        rng = np.random.default_rng(3)
+        return [kept.space.sample(rng) for _ in range(5)]
+
     torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
     assert draw() == draw()
     assert torch.equal(torch.get_rng_state(), torch_state)
@@ -303,19 +327,19 @@ def test_copies_are_whole_and_apart(net: Supernet, how: str) -> None:
         assert not torch.allclose(twin(x, arch), expected)
 
 
-def test_state_dict_is_the_shared_tensors(net: Supernet) -> None:
-    assert set(net.state_dict()) == set(net.shared_tensors())
-    assert [name for name, _ in net.named_parameters()] == list(net.shared_tensors())[: len(list(net.parameters()))]
+def test_state_dict_is_the_shared_tensors(kept: Supernet) -> None:
+    assert set(kept.state_dict()) == set(kept.shared_tensors())
+    parameters = [name for name, _ in kept.named_parameters()]
+    assert list(kept.shared_tensors())[: len(parameters)] == parameters
 
 
-def test_fingerprints_are_plain_and_tell_instances_apart(net: Supernet) -> None:
-    assert json.loads(json.dumps(net.fingerprint)) == net.fingerprint
-    same = [name for name in INSTANCES if INSTANCES[name]().fingerprint == net.fingerprint]
-    assert len(same) == 1
+def test_fingerprints_are_plain_and_tell_instances_apart(kept: Supernet) -> None:
+    assert json.loads(json.dumps(kept.fingerprint)) == kept.fingerprint
+    assert [_kept(name).fingerprint for name in INSTANCES].count(kept.fingerprint) == 1
 
 
-def test_no_batch_statistics_move_in_evaluation(net: Supernet) -> None:
-    net.eval()
+def test_nothing_moves_in_evaluation(kept: Supernet) -> None:
+    net = kept.eval()
     before = copy.deepcopy(net.state_dict())
     net(batch(net), net.space.largest)
     net.cost(net.space.smallest)
@@ -323,5 +347,5 @@ def test_no_batch_statistics_move_in_evaluation(net: Supernet) -> None:
         assert torch.equal(tensor, before[name])
 
 
-def test_building_on_meta_allocates_nothing(net: Supernet) -> None:
-    assert {tensor.device.type for tensor in tensors(net.skeleton(net.space.largest)).values()} == {"meta"}
+def test_the_skeleton_holds_no_memory(kept: Supernet) -> None:
+    assert {tensor.device.type for tensor in tensors(kept.skeleton(kept.space.largest)).values()} == {"meta"}

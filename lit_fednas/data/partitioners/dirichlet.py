@@ -81,9 +81,7 @@ class Dirichlet(Partitioner):
             share = rng.dirichlet(np.full(num_clients, self.alpha))
             if self.balance:
                 share = share * (sizes < len(targets) / num_clients)
-            if (
-                not share.sum() > 0
-            ):  # all proportions of the open clients vanished: the emptiest takes the class
+            if not share.sum() > 0:  # the open clients' shares all vanished: the emptiest takes the class
                 share = np.arange(num_clients) == sizes.argmin()
             # the last cut lies at len(members): rounding must not hand a remainder to a full client
             cuts = (np.cumsum(share / share.sum()) * len(members)).round().astype(int)

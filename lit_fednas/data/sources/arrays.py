@@ -51,9 +51,7 @@ class ArraySource(DataSource):
         self._augmentation = tuple(augmentation)
         if len(self._class_names) != self._num_classes:
             count = len(self._class_names)
-            raise ConfigError(
-                f"class_names: {count} names for {self._num_classes} classes; give one per class"
-            )
+            raise ConfigError(f"class_names: {count} names for {self._num_classes} classes; give one per class")
         for split, examples in self._splits.items():
             self._check(split, examples)
 
@@ -95,9 +93,7 @@ class ArraySource(DataSource):
             raise DataError(f"{split}: has no examples; leave it out")
         low, high = int(examples.targets.min()), int(examples.targets.max())
         if low < 0 or high >= self._num_classes:
-            raise DataError(
-                f"{split}: has targets {low}..{high}; give targets from 0 to {self._num_classes - 1}"
-            )
+            raise DataError(f"{split}: has targets {low}..{high}; give targets from 0 to {self._num_classes - 1}")
         if tuple(examples.inputs.shape[1:]) != self.input_shape:
             shape = tuple(examples.inputs.shape[1:])
             raise DataError(f"{split}: has inputs of shape {shape}; give {self.input_shape}, as in train")

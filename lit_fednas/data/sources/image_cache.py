@@ -31,9 +31,7 @@ class ImageCache:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def images(
-        self, files: ImageFiles, shape: tuple[int, ...], decode: Callable[[], np.ndarray]
-    ) -> np.ndarray:
+    def images(self, files: ImageFiles, shape: tuple[int, ...], decode: Callable[[], np.ndarray]) -> np.ndarray:
         """Returns the images from the cache, or decodes and keeps them."""
         stem, digest = self._names(files, shape)
         for folder in self._folders():

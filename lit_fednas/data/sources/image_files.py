@@ -77,9 +77,7 @@ def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | 
     stamps: list[tuple[int, int]] = []
     for folder in class_folders(root, split):
         if folder not in classes:
-            raise DataError(
-                f"root: {root / split / folder} is no class of train; rename or remove the folder"
-            )
+            raise DataError(f"root: {root / split / folder} is no class of train; rename or remove the folder")
         entries = sorted(
             (entry for entry in os.scandir(root / split / folder) if _is_image(entry)), key=lambda e: e.name
         )
@@ -108,17 +106,13 @@ def read_metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
         reader = csv.DictReader(stream)
         fields = list(reader.fieldnames or [])
         if "file" not in fields:
-            raise DataError(
-                f"metadata: {path} has columns {fields}; add the column 'file' (train/cat/0001.jpg)"
-            )
+            raise DataError(f"metadata: {path} has columns {fields}; add the column 'file' (train/cat/0001.jpg)")
         rows = {row["file"]: row for row in reader}
     missing = next((name for name in names if name not in rows), None)
     if missing is not None:
         raise DataError(f"metadata: {path} has no row for {missing}; add one per image")
     return {
-        column: np.array([rows[name][column] or "" for name in names])
-        for column in fields
-        if column != "file"
+        column: np.array([rows[name][column] or "" for name in names]) for column in fields if column != "file"
     }
 
 

@@ -66,9 +66,7 @@ class ImageFolder(DataSource):
             raise ConfigError(f"mean and std: {mean} and {std}; give both or neither")
         for name, value in (("mean", mean), ("std", std)):
             if value is not None and len(value) != channels:
-                raise ConfigError(
-                    f"{name}: {len(value)} values for {channels} channels; give one per channel"
-                )
+                raise ConfigError(f"{name}: {len(value)} values for {channels} channels; give one per channel")
         self.root = Path(root).expanduser()
         self.image_size = image_size
         self.channels = channels

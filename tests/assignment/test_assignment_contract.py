@@ -1,0 +1,123 @@
+"""What every assignment promises, for every instance in ``instances.py``."""
+
+import copy
+import inspect
+import io
+import pkgutil
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+
+import lit_fednas.assignment
+from lit_fednas.assignment import Assignment
+from lit_fednas.errors import CheckpointError
+from lit_fednas.rng import numpy_generator
+from lit_fednas.supernets import ElasticSpace, SearchSpace, SingleArchitecture
+from tests.assignment.instances import INSTANCES
+
+CLIENTS = 12
+SPACE = ElasticSpace((0, 1, 2), (0.1, 0.18, 0.25), (256, 512), 8)
+
+
+def ready(name: str, space: SearchSpace = SPACE) -> Assignment:
+    assignment = INSTANCES[name]()
+    assignment.setup(space, CLIENTS)
+    return assignment
+
+
+def cohort(round: int, size: int = 5) -> list[int]:
+    return sorted(numpy_generator(0, "cohort", round).choice(CLIENTS, size=size, replace=False).tolist())
+
+
+def rounds(assignment: Assignment, first: int, last: int, space: SearchSpace = SPACE) -> list[list]:
+    return [
+        assignment.assign(t, cohort(t), space, numpy_generator(0, "assignment", t)) for t in range(first, last)
+    ]
+
+
+pytestmark = pytest.mark.parametrize("name", sorted(INSTANCES))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, CLIENTS])
+def test_one_architecture_of_the_space_per_client(name: str, size: int) -> None:
+    assignment = ready(name)
+    for t in range(5):
+        archs = assignment.assign(t, cohort(t, size), SPACE, np.random.default_rng(t))
+        assert isinstance(archs, list)
+        assert len(archs) == size
+        assert [SPACE.decode(SPACE.encode(arch)) for arch in archs] == archs
+
+
+def test_a_space_of_one(name: str) -> None:
+    assignment = ready(name, SingleArchitecture())
+    assert rounds(assignment, 0, 3, SingleArchitecture()) == [["whole"] * 5] * 3
+
+
+def test_the_generator_decides(name: str) -> None:
+    np.random.seed(0)  # noqa: NPY002
+    first = rounds(ready(name), 0, 6)
+    np.random.seed(1)  # noqa: NPY002
+    torch.manual_seed(1)
+    assert rounds(ready(name), 0, 6) == first
+
+
+def test_the_cohort_is_left_alone(name: str) -> None:
+    clients = cohort(0)
+    ready(name).assign(0, clients, SPACE, np.random.default_rng(0))
+    assert clients == cohort(0)
+
+
+def test_state_is_plain_and_continues_alike(name: str) -> None:
+    straight = ready(name)
+    rounds(straight, 0, 7)
+    stream = io.BytesIO()
+    torch.save(straight.state_dict(), stream)
+    stream.seek(0)
+    state = torch.load(stream, weights_only=True)
+    assert state == straight.state_dict()
+    resumed = ready(name)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    assert rounds(resumed, 7, 20) == rounds(straight, 7, 20)
+    assert resumed.state_dict() == straight.state_dict()
+
+
+def test_a_saved_state_stays_as_it_was(name: str) -> None:
+    assignment = ready(name)
+    rounds(assignment, 0, 3)
+    state = assignment.state_dict()
+    kept = copy.deepcopy(state)
+    rounds(assignment, 3, 9)
+    assert state == kept
+    assignment.load_state_dict(state)
+    rounds(assignment, 3, 9)
+    assert state == kept
+
+
+def test_putting_a_state_back_undoes_a_round(name: str) -> None:
+    assignment = ready(name)
+    rounds(assignment, 0, 4)
+    state = assignment.state_dict()
+    first = rounds(assignment, 4, 5)
+    assignment.load_state_dict(state)
+    assert rounds(assignment, 4, 5) == first
+
+
+def test_a_foreign_state_is_refused(name: str) -> None:
+    with pytest.raises(CheckpointError, match="assignment"):
+        ready(name).load_state_dict({"somebody_elses": [1, 2, 3]})
+
+
+def test_every_assignment_has_an_instance(name: str) -> None:
+    for module in pkgutil.walk_packages(lit_fednas.assignment.__path__, "lit_fednas.assignment."):
+        import_module(module.name)
+    found, todo = set(), [Assignment]
+    while todo:
+        for kind in todo.pop().__subclasses__():
+            todo.append(kind)
+            if kind.__module__.startswith("lit_fednas.") and not inspect.isabstract(kind):
+                found.add(kind)
+    missing = sorted(kind.__name__ for kind in found - {type(make()) for make in INSTANCES.values()})
+    assert not missing, f"add instances of {missing} to tests/assignment/instances.py"

@@ -1,0 +1,174 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from lit_fednas.assignment import Assignment, FixedArchitecture, RandomArchitectures, Sandwich, TrackingSandwich
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.rng import numpy_generator
+from lit_fednas.supernets import ElasticSpace
+from tests.references.superfed import least_seen
+
+LARGE = ElasticSpace((0, 1, 2), (0.1, 0.14, 0.18, 0.22, 0.25), (256, 512, 1024, 2048), 8)  # no bound by chance
+TINY = ElasticSpace((0,), (0.1, 0.25), (256,), 8)  # nothing but the smallest and the largest
+
+
+def draw(assignment: Assignment, t: int, cohort: list[int], space: ElasticSpace) -> list:
+    return assignment.assign(t, cohort, space, numpy_generator(0, "assignment", t))
+
+
+def cohort(t: int, clients: int, size: int) -> list[int]:
+    return sorted(numpy_generator(5, "cohort", t).choice(clients, size=size, replace=False).tolist())
+
+
+@pytest.mark.parametrize("kind", [Sandwich, TrackingSandwich])
+@pytest.mark.parametrize("size", range(1, 9))
+def test_one_largest_and_one_smallest(kind: type[Sandwich], size: int) -> None:
+    assignment = kind()
+    assignment.setup(LARGE, 20)
+    for t in range(20):
+        archs = draw(assignment, t, cohort(t, 20, size), LARGE)
+        assert archs.count(LARGE.largest) == 1
+        assert archs.count(LARGE.smallest) == (1 if size > 1 else 0)
+        assert len(set(archs)) == size  # in a space of this size the random ones differ
+
+
+@pytest.mark.parametrize("kind", [Sandwich, TrackingSandwich])
+def test_the_rest_is_drawn_as_the_space_draws(kind: type[Sandwich]) -> None:
+    assignment = kind()
+    assignment.setup(TINY, 6)
+    archs = [arch for t in range(500) for arch in draw(assignment, t, list(range(6)), TINY)]
+    assert archs.count(TINY.largest) / len(archs) == pytest.approx((1 + 4 / 2) / 6, abs=0.03)
+
+
+def test_sandwich_gives_every_place_alike() -> None:
+    counts = Counter()
+    for t in range(3000):
+        archs = draw(Sandwich(), t, list(range(5)), LARGE)
+        counts[archs.index(LARGE.largest), archs.index(LARGE.smallest)] += 1
+    assert len(counts) == 20
+    assert all(count == pytest.approx(150, abs=60) for count in counts.values())
+
+
+def bounds_given(cohort: list[int], archs: list, space: ElasticSpace) -> tuple[list[int], list[int]]:
+    return (
+        [client for client, arch in zip(cohort, archs, strict=True) if arch == space.largest],
+        [client for client, arch in zip(cohort, archs, strict=True) if arch == space.smallest],
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_tracking_follows_the_rule(size: int) -> None:
+    """Section 2.4: the bounds go to those who have seen them the least; the largest is given first."""
+    tracking = TrackingSandwich()
+    tracking.setup(LARGE, 20)
+    largest_seen, smallest_seen = dict.fromkeys(range(20), 0), dict.fromkeys(range(20), 0)
+    for t in range(200):
+        clients = cohort(t, 20, size)
+        largest, smallest = bounds_given(clients, draw(tracking, t, clients, LARGE), LARGE)
+        assert len(largest) == 1
+        assert largest[0] in least_seen(largest_seen, clients)
+        largest_seen[largest[0]] += 1
+        others = [client for client in clients if client != largest[0]]
+        if others:
+            assert len(smallest) == 1
+            assert smallest[0] in least_seen(smallest_seen, others)
+            smallest_seen[smallest[0]] += 1
+    assert tracking.state_dict() == {
+        "largest_seen": list(largest_seen.values()),
+        "smallest_seen": list(smallest_seen.values()),
+    }
+
+
+def test_random_draws_that_are_bounds_are_counted() -> None:
+    tracking = TrackingSandwich()
+    tracking.setup(TINY, 10)
+    largest_seen, smallest_seen = [0] * 10, [0] * 10
+    for t in range(50):
+        clients = cohort(t, 10, 6)
+        largest, smallest = bounds_given(clients, draw(tracking, t, clients, TINY), TINY)
+        assert len(largest) + len(smallest) == 6
+        fewest = min(largest_seen[client] for client in clients)
+        assert fewest in {largest_seen[client] for client in largest}
+        for client in largest:
+            largest_seen[client] += 1
+        for client in smallest:
+            smallest_seen[client] += 1
+    assert sum(largest_seen) > 50
+    assert tracking.state_dict() == {"largest_seen": largest_seen, "smallest_seen": smallest_seen}
+
+
+def test_tracking_balances_and_the_sandwich_does_not() -> None:
+    def spread(assignment: Assignment) -> tuple[int, int]:
+        assignment.setup(LARGE, 20)
+        largest, smallest = np.zeros(20, int), np.zeros(20, int)
+        for t in range(400):
+            clients = cohort(t, 20, 8)
+            given = bounds_given(clients, draw(assignment, t, clients, LARGE), LARGE)
+            largest[given[0]] += 1
+            smallest[given[1]] += 1
+        return int(np.ptp(largest)), int(np.ptp(smallest))
+
+    tracked, untracked = spread(TrackingSandwich()), spread(Sandwich())
+    assert max(tracked) <= 2
+    assert min(untracked) >= 8
+
+
+def test_everybody_gets_both_bounds_in_time() -> None:
+    """In K rounds of all clients, each of K has had the largest once and the smallest once."""
+    tracking = TrackingSandwich()
+    tracking.setup(LARGE, 7)
+    for t in range(7):
+        draw(tracking, t, list(range(7)), LARGE)
+    assert tracking.state_dict()["largest_seen"] == [1] * 7
+    assert tracking.state_dict()["smallest_seen"] == [1] * 7
+
+
+def test_ties_are_broken_by_the_generator() -> None:
+    first: Counter = Counter()
+    for seed in range(1500):
+        tracking = TrackingSandwich()
+        tracking.setup(LARGE, 5)
+        archs = tracking.assign(0, list(range(5)), LARGE, np.random.default_rng(seed))
+        first[archs.index(LARGE.largest), archs.index(LARGE.smallest)] += 1
+    assert len(first) == 20
+    assert all(count == pytest.approx(75, abs=45) for count in first.values())
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"largest_seen": [0] * 3},
+        {"largest_seen": [0] * 3, "smallest_seen": [0] * 3},
+        {"largest_seen": [0] * 4, "smallest_seen": [0] * 3},
+        {"largest_seen": [0] * 4, "smallest_seen": [0] * 4, "more": 1},
+    ],
+)
+def test_states_that_do_not_fit(state: dict) -> None:
+    tracking = TrackingSandwich()
+    tracking.setup(LARGE, 4)
+    with pytest.raises(CheckpointError, match="assignment"):
+        tracking.load_state_dict(state)
+
+
+def test_random_draws_anew_for_every_client_and_round() -> None:
+    archs = [draw(RandomArchitectures(), t, [0, 1, 2], LARGE) for t in range(10)]
+    assert len({arch for row in archs for arch in row}) == 30
+
+
+def test_fixed_gives_what_it_was_told() -> None:
+    for text, arch in (
+        ("largest", LARGE.largest),
+        ("smallest", LARGE.smallest),
+        ("d: [0,1,0,1], e: 0.14", LARGE.parse("d: [0,1,0,1], e: 0.14")),
+    ):
+        fixed = FixedArchitecture(text)
+        fixed.setup(LARGE, 5)
+        assert draw(fixed, 3, [1, 4], LARGE) == [arch, arch]
+    assert FixedArchitecture().arch == "largest"
+
+
+def test_a_wrong_architecture_is_told_before_training() -> None:
+    with pytest.raises(ConfigError, match="depth 9"):
+        FixedArchitecture("d: 9, e: 0.14").setup(LARGE, 5)
