@@ -47,7 +47,9 @@ class OverlapAverage(Aggregation):
         self._sums = {name: torch.zeros_like(tensor, dtype=_summable(tensor)) for name, tensor in shared.items()}
         self._weights = {
             # a tensor's one weight stays on the CPU, so that reading it does not wait for a GPU
-            name: torch.zeros_like(tensor, dtype=torch.float32) if name in partial else torch.zeros(())
+            name: torch.zeros_like(tensor, dtype=_summable(tensor))
+            if name in partial
+            else torch.zeros((), dtype=_summable(tensor))
             for name, tensor in shared.items()
         }
 

@@ -202,21 +202,26 @@ class _BatchPlan:
 class EvalBatches:
     """All batches of some rows in their fixed order, never augmented: what validation and test loops take.
 
+    The batches are of near-equal size, so that none is a lone example, over which batch statistics cannot be taken.
+
     Example:
         >>> examples = Examples(torch.zeros(5, 1), torch.arange(5))
         >>> batches = EvalBatches(TensorReader(examples), None, 2)
         >>> len(batches), [len(y) for x, y in batches]
         (3, [2, 2, 1])
+        >>> [len(y) for x, y in EvalBatches(TensorReader(examples), None, 4)]
+        [3, 2]
     """
 
     def __init__(self, reader: Reader, rows: Tensor | None, batch_size: int) -> None:
         self.reader = reader
         self.rows = rows
-        self.batch_size = batch_size
+        count = len(reader) if rows is None else len(rows)
+        self._length = -(-count // batch_size)
+        self.batch_size = -(-count // max(1, self._length))
 
     def __len__(self) -> int:
-        count = len(self.reader) if self.rows is None else len(self.rows)
-        return -(-count // self.batch_size)
+        return self._length
 
     def __iter__(self) -> Iterator[Batch]:
         return self.reader.read(self.rows, self.batch_size)

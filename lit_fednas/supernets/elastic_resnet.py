@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -249,6 +250,8 @@ class ElasticResNet(NestedSupernet):
         self.stem_width = stem_width
         self.norm = norm
         self._space = ElasticSpace(depths, ratios, stage_widths, divisor)
+        for stage, ratio in product(range(len(stage_widths)), ratios):
+            norm(self._space.middle_width(stage, ratio))  # a width that it refuses is told now, not in a round
         self.network = self.build(self._space.largest)
 
     @property

@@ -5,6 +5,7 @@ A new supernet needs a line in ``INSTANCES``; a test fails as long as it has non
 
 from __future__ import annotations
 
+import functools
 import inspect
 import pkgutil
 from collections.abc import Callable, Sequence
@@ -142,7 +143,9 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "elastic": elastic,
     "elastic-groupnorm": lambda: elastic(GroupNorm(4)),
     "elastic-batchnorm": lambda: elastic(BatchNorm()),
-    "elastic-narrow": lambda: elastic(ratios=[0.25, 0.5], divisor=8),  # both are 8 of the first stage's 16 channels
+    "elastic-narrow": lambda: elastic(
+        ratios=[0.25, 0.5], divisor=8
+    ),  # both are 8 of the first stage's 16 channels
     "plain": plain,
     "resnet18": lambda: ResNet18((3, 8, 8), 5, width=8),
     "rolling": RollingNet,
@@ -161,6 +164,10 @@ def instance(name: str) -> Supernet:
             else:
                 buffer.copy_(torch.randint(1, 9, buffer.shape, generator=draws))
     return net
+
+
+#: An instance that is built once, for tests that leave it as it is.
+kept_instance = functools.cache(instance)
 
 
 def batch(net: Supernet, size: int = 4) -> Tensor:

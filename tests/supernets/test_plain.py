@@ -76,9 +76,7 @@ def test_resnet18_computes_what_torchvisions_does(norm: GroupNorm | BatchNorm) -
     torch.testing.assert_close(net(x), reference(x), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "net", [SmallCNN((1, 8, 8), 3), ResNet18((1, 8, 8), 3, width=8)], ids=["cnn", "resnet"]
-)
+@pytest.mark.parametrize("net", [SmallCNN((1, 8, 8), 3), ResNet18((1, 8, 8), 3, width=8)], ids=["cnn", "resnet"])
 def test_a_subnet_is_the_whole_network_with_weights_of_its_own(net: PlainNetwork) -> None:
     net = net.eval()
     subnet = net.subnet("whole")

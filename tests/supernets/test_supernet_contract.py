@@ -1,7 +1,6 @@
 """What every supernet promises, for every instance in ``instances.py``."""
 
 import copy
-import functools
 import itertools
 import json
 import math
@@ -15,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lit_fednas.rng import isolated, numpy_generator
 from lit_fednas.supernets import Supernet
-from tests.supernets.instances import INSTANCES, batch, concrete_supernets, instance
+from tests.supernets.instances import INSTANCES, batch, concrete_supernets, instance, kept_instance
 
 RANDOM_ARCHS = 20
 
@@ -29,10 +28,7 @@ def net(request: pytest.FixtureRequest) -> Supernet:
 @pytest.fixture(params=sorted(INSTANCES))
 def kept(request: pytest.FixtureRequest) -> Supernet:
     """An instance for all tests that leave it as it was; so its networks are built once."""
-    return _kept(request.param)
-
-
-_kept = functools.cache(instance)
+    return kept_instance(request.param)
 
 
 def some_archs(net: Supernet, count: int) -> list:
@@ -63,7 +59,7 @@ def test_every_supernet_has_an_instance() -> None:
 def test_index_covers_the_subnet_and_shapes_match(kept: Supernet) -> None:
     shared = kept.shared_tensors()
     assert set(shared) == set(tensors(kept))
-    for arch in some_archs(kept, RANDOM_ARCHS):
+    for arch in some_archs(kept, 6):
         own = tensors(kept.subnet(arch))
         index = kept.index(arch)
         assert set(index) == set(kept.regions(arch)) == set(own)
@@ -107,7 +103,7 @@ def test_subnet_alone_equals_in_place(kept: Supernet, training: bool) -> None:
 
 def test_running_in_place_moves_the_buffers_in_place(net: Supernet) -> None:
     net.train()
-    for arch in some_archs(net, 3):
+    for arch in some_archs(net, 1):
         subnet = net.subnet(arch)
         with isolated(0, "dropout"):
             subnet(batch(net))
@@ -120,7 +116,7 @@ def test_running_in_place_moves_the_buffers_in_place(net: Supernet) -> None:
 
 def test_gradients_in_place_are_those_of_the_subnet(net: Supernet) -> None:
     net.train()
-    for arch in some_archs(net, 3):
+    for arch in some_archs(net, 1):
         subnet = net.subnet(arch)
         reference = copy.deepcopy(net)
         with isolated(0, "dropout"):
@@ -142,7 +138,7 @@ def test_gradients_in_place_are_those_of_the_subnet(net: Supernet) -> None:
 
 @torch.no_grad()
 def test_views_alias_and_nothing_else_changes(net: Supernet) -> None:
-    for arch in some_archs(net, 3):
+    for arch in some_archs(net, 1):
         before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
         written = {name: torch.zeros(tensor.numel(), dtype=torch.bool) for name, tensor in before.items()}
         index, places = net.regions(arch), positions(net, arch)
@@ -162,7 +158,7 @@ def test_views_alias_and_nothing_else_changes(net: Supernet) -> None:
 
 @torch.no_grad()
 def test_adding_to_regions_changes_just_them(net: Supernet) -> None:
-    for arch in some_archs(net, 3):
+    for arch in some_archs(net, 1):
         subnet, places = net.subnet(arch), positions(net, arch)
         totals = {name: torch.ones(t.shape, dtype=torch.float64) for name, t in net.shared_tensors().items()}
         expected = {name: total.flatten().clone() for name, total in totals.items()}
@@ -177,7 +173,7 @@ def test_adding_to_regions_changes_just_them(net: Supernet) -> None:
 
 @torch.no_grad()
 def test_subnet_is_a_copy_and_load_into_refreshes_it(net: Supernet) -> None:
-    for arch in some_archs(net, 3):
+    for arch in some_archs(net, 1):
         subnet = net.subnet(arch)
         before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
         storages = {tensor.untyped_storage().data_ptr() for tensor in before.values()}
@@ -197,7 +193,7 @@ def test_subnet_is_a_copy_and_load_into_refreshes_it(net: Supernet) -> None:
 
 def test_cost_is_that_of_the_extracted_subnet(kept: Supernet) -> None:
     net = kept.eval()
-    for arch in some_archs(net, RANDOM_ARCHS):
+    for arch in some_archs(net, 8):
         subnet, cost = net.subnet(arch), net.cost(arch)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             subnet(batch(net, 3))
@@ -216,7 +212,7 @@ def test_the_bounds_bound_the_cost(kept: Supernet) -> None:
 
 
 def test_more_architectures_than_are_remembered(kept: Supernet, monkeypatch: pytest.MonkeyPatch) -> None:
-    net, archs = copy.deepcopy(kept).eval(), some_archs(kept, 5)
+    net, archs = copy.deepcopy(kept).eval(), some_archs(kept, 2)
     expected = [kept.eval()(batch(kept), arch) for arch in archs]
     monkeypatch.setattr("lit_fednas.supernets.base._SKELETONS_KEPT", 2)
     net._skeletons.clear()
@@ -312,7 +308,7 @@ def test_samples_depend_on_the_generator_alone(kept: Supernet) -> None:
 @pytest.mark.parametrize("how", ["deepcopy", "pickle"])
 def test_copies_are_whole_and_apart(net: Supernet, how: str) -> None:
     net.eval()
-    x, archs = batch(net), some_archs(net, 3)
+    x, archs = batch(net), some_archs(net, 1)
     before = [net(x, arch) for arch in archs]  # so that there is something remembered to copy
     twin = copy.deepcopy(net) if how == "deepcopy" else pickle.loads(pickle.dumps(net))
     assert twin.fingerprint == net.fingerprint
@@ -335,7 +331,7 @@ def test_state_dict_is_the_shared_tensors(kept: Supernet) -> None:
 
 def test_fingerprints_are_plain_and_tell_instances_apart(kept: Supernet) -> None:
     assert json.loads(json.dumps(kept.fingerprint)) == kept.fingerprint
-    assert [_kept(name).fingerprint for name in INSTANCES].count(kept.fingerprint) == 1
+    assert [kept_instance(name).fingerprint for name in INSTANCES].count(kept.fingerprint) == 1
 
 
 def test_nothing_moves_in_evaluation(kept: Supernet) -> None:

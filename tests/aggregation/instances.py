@@ -1,0 +1,78 @@
+"""One instance or several of every aggregation: what the contract's tests run over.
+
+A new aggregation needs a line in ``INSTANCES``; a test fails as long as it has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_fednas.aggregation import Aggregation, MaxNet, OverlapAverage
+from lit_fednas.messages import ClientTask, ClientUpdate
+from lit_fednas.rng import generator, numpy_generator
+from lit_fednas.supernets import Supernet
+
+INSTANCES: dict[str, Callable[[], Aggregation]] = {
+    "maxnet": MaxNet,
+    "maxnet-alike": lambda: MaxNet(0.5, weighted=False),
+    "overlap": OverlapAverage,
+    "overlap-alike": lambda: OverlapAverage(weighted=False),
+}
+
+
+def update(net: Supernet, client: int, arch: object, examples: int, seed: int = 0) -> ClientUpdate:
+    """A client's update with random weights, one in five of them exactly zero, and counters from 0 to 99."""
+    draws = generator(seed, "update", client)
+
+    def trained(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return torch.randint(0, 100, tensor.shape, generator=draws)
+        values = torch.randn(tensor.shape, generator=draws)
+        return values * (torch.rand(tensor.shape, generator=draws) > 0.2)
+
+    network = net.skeleton(arch)
+    weights = {name: trained(tensor) for name, tensor in [*network.named_parameters(), *network.named_buffers()]}
+    task = ClientTask(round=0, client=client, arch=arch, num_examples=examples)
+    return ClientUpdate(task, weights, num_steps=1, num_seen=examples, loss=0.0)
+
+
+def random_updates(net: Supernet, size: int, largest: bool, seed: int) -> list[ClientUpdate]:
+    """A cohort of random architectures and numbers of examples; one has the largest, if asked."""
+    rng = numpy_generator(seed, "cohort")
+    archs = [net.space.sample(rng) for _ in range(size)]
+    if largest:
+        archs[int(rng.integers(size))] = net.space.largest
+    clients = rng.permutation(3 * size)[:size]
+    return [
+        update(net, int(client), arch, int(rng.integers(1, 500)), seed)
+        for client, arch in zip(clients, archs, strict=True)
+    ]
+
+
+def aggregate(
+    aggregation: Aggregation,
+    net: Supernet,
+    updates: Sequence[ClientUpdate],
+    tasks: Sequence[ClientTask] | None = None,
+) -> dict[str, Tensor]:
+    """One round; ``tasks`` if more were asked than have answered."""
+    aggregation.start(net, [u.task for u in updates] if tasks is None else tasks)
+    for one in updates:
+        aggregation.add(one)
+    return aggregation.finish()
+
+
+def archs_of(updates: Sequence[ClientUpdate]) -> list:
+    return [u.task.arch for u in updates]
+
+
+def weights_of(updates: Sequence[ClientUpdate]) -> list:
+    return [u.weights for u in updates]
+
+
+def examples_of(updates: Sequence[ClientUpdate]) -> np.ndarray:
+    return np.array([u.task.num_examples for u in updates], dtype=float)

@@ -1,0 +1,171 @@
+from collections import Counter
+from itertools import combinations
+
+import pytest
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import (
+    AlwaysAvailable,
+    Availability,
+    CohortSampler,
+    DailyAvailability,
+    RandomAvailability,
+    SizeWeightedCohort,
+    UniformCohort,
+)
+
+
+class Only(Availability):
+    """The clients named, in every round."""
+
+    def __init__(self, *clients: int) -> None:
+        self.clients = list(clients)
+
+    def available(self, round: int, num_clients: int, seed: int) -> list[int]:
+        return self.clients
+
+
+@pytest.fixture(params=[UniformCohort, SizeWeightedCohort])
+def kind(request: pytest.FixtureRequest) -> type[CohortSampler]:
+    return request.param
+
+
+@pytest.mark.parametrize(
+    ("ratio", "clients", "size"),
+    [
+        (0.2, 20, 4),
+        (0.35, 20, 7),
+        (0.4, 20, 8),
+        (0.8, 20, 16),
+        (1.0, 20, 20),
+        (0.4, 100, 40),
+        (0.29, 100, 29),  # 28.999999999999996 in floats
+        (0.58, 50, 29),  # 28.999999999999996
+        (0.07, 100, 7),  # 7.000000000000001
+        (0.39, 10, 3),
+        (0.01, 20, 1),
+        (0.5, 1, 1),
+    ],
+)
+def test_size_is_max_of_c_k_and_one(kind: type[CohortSampler], ratio: float, clients: int, size: int) -> None:
+    sampler = kind(ratio=ratio)
+    assert sampler.size(clients) == size
+    assert len(sampler.draw(3, [5] * clients, seed=0)) == size
+
+
+def test_a_count(kind: type[CohortSampler]) -> None:
+    assert kind(count=3).size(3) == 3
+    assert len(kind(count=3).draw(0, [1] * 9, seed=1)) == 3
+    with pytest.raises(ConfigError, match=r"cohort\.count: 4 is more than the 3"):
+        kind(count=4).draw(0, [1] * 3, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, "cohort"),
+        ({"ratio": 0.5, "count": 2}, "give one of the two"),
+        ({"ratio": 0.0}, "cohort.ratio"),
+        ({"ratio": 1.1}, "cohort.ratio"),
+        ({"ratio": -0.1}, "cohort.ratio"),
+        ({"count": 0}, "cohort.count"),
+    ],
+)
+def test_settings_that_cannot_work(kind: type[CohortSampler], settings: dict, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        kind(**settings)
+
+
+def test_distinct_ascending_plain_numbers(kind: type[CohortSampler]) -> None:
+    for t in range(50):
+        cohort = kind(count=6).draw(t, list(range(1, 13)), seed=0)
+        assert cohort == sorted(set(cohort))
+        assert len(cohort) == 6
+        assert all(type(client) is int and 0 <= client < 12 for client in cohort)
+
+
+def test_a_cohort_belongs_to_seed_and_round(kind: type[CohortSampler]) -> None:
+    def draw(t: int, seed: int) -> tuple[int, ...]:
+        return tuple(kind(count=4).draw(t, [1] * 40, seed))
+
+    assert draw(7, 3) == draw(7, 3)
+    assert len({draw(t, 3) for t in range(20)}) == 20
+    assert len({draw(7, seed) for seed in range(20)}) == 20
+
+
+def test_every_cohort_is_as_likely_as_any_other() -> None:
+    counts = Counter(tuple(UniformCohort(count=2).draw(t, [1, 50, 3, 0, 9], seed=0)) for t in range(3000))
+    assert set(counts) == set(combinations(range(5), 2))
+    assert all(count == pytest.approx(300, abs=90) for count in counts.values())
+
+
+def test_more_data_more_often() -> None:
+    sizes = [10, 30, 0, 60]
+    counts = Counter(SizeWeightedCohort(count=1).draw(t, sizes, seed=0)[0] for t in range(3000))
+    for client, size in enumerate(sizes):
+        assert counts[client] / 3000 == pytest.approx(size / 100, abs=0.04)
+
+
+def test_weighted_pairs_are_drawn_one_after_the_other() -> None:
+    """P{a, b} = p_a p_b / (1 - p_a) + p_b p_a / (1 - p_b)."""
+    sizes, p = [1, 2, 7], [0.1, 0.2, 0.7]
+    counts = Counter(tuple(SizeWeightedCohort(count=2).draw(t, sizes, seed=0)) for t in range(3000))
+    for a, b in combinations(range(3), 2):
+        expected = p[a] * p[b] * (1 / (1 - p[a]) + 1 / (1 - p[b]))
+        assert counts[a, b] / 3000 == pytest.approx(expected, abs=0.04)
+
+
+def test_clients_without_data_are_not_weighed_in() -> None:
+    assert SizeWeightedCohort(count=3).draw(0, [0, 5, 0, 5], seed=0) == [1, 3]
+    assert SizeWeightedCohort(count=3).draw(0, [0, 0, 0, 0], seed=0) == []
+    assert SizeWeightedCohort(count=1, availability=Only(0, 2)).draw(0, [0, 5, 0, 5], seed=0) == []
+
+
+def test_fewer_there_than_wanted(kind: type[CohortSampler]) -> None:
+    assert kind(count=3, availability=Only(2, 5)).draw(0, [1] * 8, seed=0) == [2, 5]
+    assert kind(count=3, availability=Only()).draw(0, [1] * 8, seed=0) == []
+    three = {tuple(kind(count=1, availability=Only(2, 5, 7)).draw(t, [1] * 8, seed=0)) for t in range(40)}
+    assert three == {(2,), (5,), (7,)}
+
+
+def test_the_ratio_is_of_all_clients_not_of_those_there(kind: type[CohortSampler]) -> None:
+    assert len(kind(ratio=0.5, availability=Only(*range(6))).draw(0, [1] * 8, seed=0)) == 4
+
+
+def test_always() -> None:
+    assert AlwaysAvailable().available(3, 4, seed=1) == [0, 1, 2, 3]
+
+
+def test_random_availability() -> None:
+    availability = RandomAvailability(0.3)
+    days = [availability.available(t, 200, seed=0) for t in range(20)]
+    assert sum(map(len, days)) / 4000 == pytest.approx(0.7, abs=0.04)
+    assert len({tuple(day) for day in days}) == 20
+    assert availability.available(4, 200, seed=0) == days[4]
+    assert RandomAvailability(0.0).available(0, 9, seed=0) == list(range(9))
+    for away in (-0.1, 1.0):
+        with pytest.raises(ConfigError, match=r"availability\.away"):
+            RandomAvailability(away)
+
+
+@pytest.mark.parametrize(
+    ("day", "share", "there"), [(4, 0.5, 2), (24, 0.25, 6), (5, 0.5, 3), (4, 0.01, 1), (3, 1.0, 3)]
+)
+def test_daily_availability(day: int, share: float, there: int) -> None:
+    """Every client is there for one unbroken stretch a day, the same every day, and not all at once."""
+    availability = DailyAvailability(day, share)
+    table = [set(availability.available(t, 60, seed=2)) for t in range(3 * day)]
+    for client in range(60):
+        presence = [client in row for row in table]
+        assert sum(presence[:day]) == there
+        assert presence[:day] == presence[day : 2 * day] == presence[2 * day :]
+        arrivals = sum(presence[t] and not presence[t - 1] for t in range(day, 2 * day))
+        assert arrivals == (0 if there == day else 1)
+    if there < day:
+        assert len({frozenset(row) for row in table}) > 1
+
+
+@pytest.mark.parametrize("settings", [{"day": 0}, {"day": 4, "share": 0.0}, {"day": 4, "share": 1.1}])
+def test_daily_settings_out_of_range(settings: dict) -> None:
+    with pytest.raises(ConfigError, match=r"cohort\.availability"):
+        DailyAvailability(**settings)

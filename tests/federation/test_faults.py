@@ -1,0 +1,144 @@
+"""What goes wrong with a client stays with that client."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+import torch
+
+from lit_fednas.errors import ClientError
+from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.objectives import CrossEntropy
+from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, weights
+
+
+class Results(FederatedCallback):
+    def __init__(self):
+        self.all = []
+
+    def on_client_end(self, trainer, module, result):
+        self.all.append(result)
+
+    def status(self):
+        return {result.task.client: result.status for result in self.all}
+
+
+class Troubled(CrossEntropy):
+    """Clients 0, 1 and 2 raise, turn to NaN and dawdle."""
+
+    def begin(self, network, task, generator):
+        self.client = task.client
+
+    def loss(self, network, inputs, targets):
+        loss = super().loss(network, inputs, targets)
+        if self.client == 0:
+            raise RuntimeError("the disk is full")
+        if self.client == 1:
+            return loss * math.nan
+        if self.client == 2:
+            time.sleep(0.3)
+        return loss
+
+
+def run(rounds=1, objective=None, cohort=6, **faults):
+    results = Results()
+    module = make_module(
+        linear_net(),
+        objective=objective or Troubled(),
+        cohort=UniformCohort(count=cohort),
+        faults=FaultPolicy(**faults),
+    )
+    start = weights(module)
+    trainer = fit(module, tiny_data(), rounds, callbacks=[results])
+    return results, module, start, trainer
+
+
+def test_each_trouble_is_skipped_named_and_counted():
+    results, _, _, trainer = run(time_limit=0.25)
+    assert results.status() == {0: "error", 1: "non-finite", 2: "timeout", 3: "ok", 4: "ok", 5: "ok"}
+    assert "RuntimeError: the disk is full" in results.all[0].reason
+    assert "not finite" in results.all[1].reason
+    assert "0.25 s" in results.all[2].reason
+    assert float(trainer.callback_metrics["clients/failed"]) == 3
+    assert float(trainer.callback_metrics["clients/used"]) == 3
+
+
+def test_the_others_average_as_if_the_troubled_were_not_there():
+    class Only(UniformCohort):
+        def choose(self, present, wanted, sizes, rng):
+            return [3, 4, 5]
+
+    results, module, _, _ = run()
+    assert results.status()[0] == "error"
+    healthy = make_module(linear_net(), cohort=Only(count=3))
+    fit(healthy, tiny_data(), 1)
+    # client 2 only dawdles, and without a limit that is no fault
+    assert results.status()[2] == "ok"
+
+    results, module, _, _ = run(time_limit=0.25)
+    assert_same(weights(module), weights(healthy), rtol=1e-5, atol=1e-7)
+
+
+def test_too_few_survivors_leave_the_weights():
+    _, module, start, trainer = run(time_limit=0.25, min_survivors=4)
+    assert_same(weights(module), start)
+    assert trainer.global_step == 1
+
+
+def test_a_round_in_which_all_fail_leaves_the_weights():
+    class Broken(CrossEntropy):
+        def loss(self, network, inputs, targets):
+            raise RuntimeError("no")
+
+    results, module, start, trainer = run(rounds=3, objective=Broken())
+    assert_same(weights(module), start)
+    assert all(result.status == "error" for result in results.all)
+    assert trainer.current_epoch == 3
+
+
+def test_raise_stops_and_names_round_and_client():
+    with pytest.raises(ClientError, match="round 0, client 0: RuntimeError: the disk is full"):
+        run(on_client_error="raise")
+
+
+def test_clients_drop_out_at_the_given_rate_and_by_address():
+    first, _, _, _ = run(rounds=60, objective=CrossEntropy(), dropout_rate=0.3)
+    again, _, _, _ = run(rounds=60, objective=CrossEntropy(), dropout_rate=0.3)
+    assert [result.status for result in first.all] == [result.status for result in again.all]
+    share = sum(result.status == "dropped" for result in first.all) / len(first.all)
+    assert share == pytest.approx(0.3, abs=0.07)  # 360 draws: 2.9 standard deviations
+
+
+def test_nobody_available_is_a_round_without_clients():
+    from lit_fednas.federation import Availability
+
+    class Nobody(Availability):
+        def available(self, round, num_clients, seed):
+            return []
+
+    module = make_module(linear_net(), cohort=UniformCohort(count=3, availability=Nobody()))
+    start = weights(module)
+    trainer = fit(module, tiny_data(), 2)
+    assert_same(weights(module), start)
+    assert trainer.current_epoch == 2
+
+
+def test_a_lone_example_does_not_break_batch_norm():
+    # 120 examples for 6 clients: 20 each; batches of 19 leave one alone
+    results = Results()
+    module = make_module(client=ClientSettings(sgd(0.1), batch_size=19))
+    fit(module, tiny_data(), 1, callbacks=[results])
+    assert [(r.status, r.num_steps, r.num_seen) for r in results.all] == [("ok", 1, 19)] * 3
+
+
+def test_infinite_weights_do_not_reach_the_server():
+    _, module, _, _ = run(objective=CrossEntropy(), cohort=6)
+    assert all(torch.isfinite(value).all() for value in weights(module).values())
+    results = Results()
+    wild = make_module(linear_net(), client=ClientSettings(sgd(math.inf), batch_size=8))
+    start = weights(wild)
+    fit(wild, tiny_data(), 1, callbacks=[results])
+    assert {result.status for result in results.all} == {"non-finite"}
+    assert_same(weights(wild), start)

@@ -1,0 +1,84 @@
+"""Pins what the engine relies on inside Lightning, so that an upgrade that moves it is told by name."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch import nn
+
+import lit_fednas
+from lit_fednas.federation import ClientSettings
+from lit_fednas.federation.client import ClientModule
+from lit_fednas.federation.lightning_private import ClientTrainer
+from lit_fednas.objectives import CrossEntropy
+from tests.support import make_trainer, sgd
+
+
+def test_private_names_are_touched_in_one_file():
+    """Imports of underscored names from lightning, and _attributes of a trainer, stand in one module only."""
+    package = Path(lit_fednas.__file__).parent
+    for path in package.rglob("*.py"):
+        if path.name == "lightning_private.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lightning"):
+                private = [alias.name for alias in node.names if alias.name.startswith("_")]
+                assert not private, f"{path}: {private}"
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+                text = ast.unparse(node.value)
+                assert not text.endswith(("trainer", "strategy", "fit_loop")), f"{path}: {ast.unparse(node)}"
+
+
+def test_fit_loop_has_the_stages_that_are_overridden():
+    for name in ("setup_data", "advance", "on_advance_end", "run", "teardown", "_warn_if_modules_in_eval_mode"):
+        assert callable(getattr(_FitLoop, name)), name
+    source = inspect.getsource(_FitLoop.run)
+    assert [source.index(part) for part in ("setup_data", "on_advance_start", "self.advance", "on_advance_end")]
+    assert "self.epoch_loop.run(self._data_fetcher)" in inspect.getsource(_FitLoop.advance)
+    loop = make_trainer().fit_loop
+    assert loop._combined_loader is None
+    for counter in (loop.epoch_progress.current, loop.epoch_progress.total):
+        assert {"ready", "started", "processed", "completed"} <= set(vars(counter))
+
+
+def test_trainer_calls_what_the_client_trainer_replaces():
+    assert list(inspect.signature(pl.Trainer._run).parameters) == ["self", "model", "ckpt_path", "weights_only"]
+    assert "self._run(model" in inspect.getsource(pl.Trainer._fit_impl)
+    assert hasattr(SingleDeviceStrategy("cpu"), "_lightning_optimizers")
+    assert "enter_context" not in inspect.getsource(SingleDeviceStrategy.setup)
+
+
+def test_one_client_trainer_fits_many_modules_without_moving_them():
+    trainer = ClientTrainer(torch.device("cpu"))
+    for _ in range(3):
+        network = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+        before = [p.data_ptr() for p in network.parameters()]
+        module = ClientModule(network, CrossEntropy(), ClientSettings(sgd(0.1)))
+        batch = (torch.rand(6, 4), torch.randint(2, (6,)))
+        trainer.fit(module, train_dataloaders=iter([batch, batch]))
+        assert module.num_steps == 2
+        assert [p.data_ptr() for p in network.parameters()] == before
+        assert trainer.strategy.model is None  # nothing of the client is kept
+
+
+def test_a_failed_client_fit_leaves_the_trainer_usable():
+    trainer = ClientTrainer(torch.device("cpu"))
+
+    class Broken(CrossEntropy):
+        def loss(self, network, inputs, targets):
+            raise RuntimeError("no")
+
+    batch = (torch.rand(6, 4), torch.randint(2, (6,)))
+    for objective in (Broken(), CrossEntropy()):
+        module = ClientModule(nn.Linear(4, 2), objective, ClientSettings(sgd(0.1)))
+        try:
+            trainer.fit(module, train_dataloaders=iter([batch]))
+        except RuntimeError:
+            assert isinstance(objective, Broken)
+    assert module.num_steps == 1

@@ -1,0 +1,198 @@
+"""Run, stop, resume = run straight through, exactly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from lit_fednas.aggregation import MaxNet
+from lit_fednas.assignment import RandomArchitectures, TrackingSandwich
+from lit_fednas.callbacks import BetaDecay, CostLedger, RoundCheckpoint, RunRecorder
+from lit_fednas.errors import CheckpointError
+from lit_fednas.federation import FederatedCallback, FedYogi, UniformCohort
+from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.loggers import RunLogger
+from lit_fednas.supernets import ElasticResNet
+from tests.support import make_module, make_trainer, run_record, tiny_data, tiny_supernet
+
+ROUNDS = 5
+
+
+def superfed(**settings):
+    settings = {"assignment": TrackingSandwich(), "aggregation": MaxNet(), "cohort": UniformCohort(count=4), **settings}
+    return make_module(server_optimizer=lambda params: FedYogi(params, lr=0.1), **settings)
+
+
+def run(folder: Path, *extra, ckpt_path=None, **settings):
+    trainer = make_trainer(
+        ROUNDS,
+        check_val_every_n_rounds=2,
+        enable_checkpointing=True,
+        logger=RunLogger(str(folder), "run", "only"),
+        callbacks=[
+            BetaDecay(),
+            CostLedger(["smallest", "largest"]),
+            RunRecorder(),
+            RoundCheckpoint(monitor="val/largest/accuracy"),
+            *extra,
+        ],
+    )
+    trainer.fit(superfed(**settings), datamodule=tiny_data(), ckpt_path=ckpt_path)
+    return folder / "run" / "only"
+
+
+class StopAt(FederatedCallback):
+    """Stops the run as a signal or an error would, in the round's n-th client."""
+
+    def __init__(self, round: int, client: int, how: str) -> None:
+        self.at = round, client
+        self.how = how
+
+    def on_cohort_start(self, trainer, module, tasks):
+        self.count = 0
+
+    def on_client_end(self, trainer, module, result):
+        self.count += 1
+        if (result.task.round, self.count) == self.at:
+            if self.how == "error":
+                raise RuntimeError("out of the blue")
+            os.kill(os.getpid(), getattr(signal, self.how))
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    return run_record(run(tmp_path_factory.mktemp("straight")))
+
+
+@pytest.mark.parametrize(
+    ("how", "raised"), [("SIGINT", Interrupted), ("SIGTERM", Interrupted), ("error", RuntimeError)]
+)
+@pytest.mark.parametrize(("round", "client"), [(2, 1), (3, 3)])
+def test_a_stopped_run_resumes_exactly(tmp_path, straight, how, raised, round, client):
+    with pytest.raises(raised):
+        run(tmp_path, StopAt(round, client, how))
+    last = tmp_path / "run" / "only" / "checkpoints" / "last.ckpt"
+    saved = torch.load(last, weights_only=True)
+    assert saved["global_step"] == round  # what was trained is kept, and the unfinished round is not in it
+    assert run_record(run(tmp_path, ckpt_path=str(last))) == straight
+
+
+def test_a_signal_in_a_rounds_last_client_lets_the_round_end(tmp_path, straight):
+    with pytest.raises(Interrupted):
+        run(tmp_path, StopAt(2, 4, "SIGTERM"))
+    last = tmp_path / "run" / "only" / "checkpoints" / "last.ckpt"
+    assert torch.load(last, weights_only=True)["global_step"] == 3
+    assert run_record(run(tmp_path, ckpt_path=str(last))) == straight
+
+
+def test_a_second_resume_is_exact_too(tmp_path, straight):
+    with pytest.raises(Interrupted):
+        run(tmp_path, StopAt(1, 2, "SIGTERM"))
+    last = str(tmp_path / "run" / "only" / "checkpoints" / "last.ckpt")
+    with pytest.raises(Interrupted):
+        run(tmp_path, StopAt(3, 1, "SIGINT"), ckpt_path=last)
+    assert run_record(run(tmp_path, ckpt_path=last)) == straight
+
+
+def test_resuming_does_not_depend_on_the_process_state(tmp_path, straight):
+    with pytest.raises(Interrupted):
+        run(tmp_path, StopAt(2, 2, "SIGTERM"))
+    torch.manual_seed(1234)
+    torch.rand(17)
+    last = str(tmp_path / "run" / "only" / "checkpoints" / "last.ckpt")
+    # the initial weights that the resumed run is made with do not matter
+    assert run_record(run(tmp_path, ckpt_path=last, supernet=tiny_supernet(seed=9))) == straight
+
+
+def test_a_kill_in_mid_round_loses_that_round_only(tmp_path):
+    """SIGKILL cannot be caught: a process of its own is killed while a client trains."""
+    root = Path(__file__).parents[2]
+    script = (
+        "import sys, time; sys.path.insert(0, sys.argv[2])\n"
+        "import torch; torch.set_num_threads(1)\n"
+        "from pathlib import Path\n"
+        "from lit_fednas.federation import FederatedCallback\n"
+        "from tests.federation.test_resume import run\n"
+        "class Pause(FederatedCallback):\n"
+        "    def on_client_end(self, trainer, module, result):\n"
+        "        if result.task.round == 3 and len(sys.argv) == 4:\n"
+        "            Path(sys.argv[3]).touch(); time.sleep(60)\n"
+        "folder = Path(sys.argv[1])\n"
+        "last = folder / 'run' / 'only' / 'checkpoints' / 'last.ckpt'\n"
+        "run(folder, Pause(), ckpt_path=str(last) if last.exists() else None)\n"
+    )
+    here, there = tmp_path / "killed", tmp_path / "straight"
+    flag = tmp_path / "flag"
+    process = subprocess.Popen([sys.executable, "-c", script, str(here), str(root), str(flag)])
+    deadline = time.monotonic() + 120
+    while not flag.exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    last = here / "run" / "only" / "checkpoints" / "last.ckpt"
+    assert torch.load(last, weights_only=True)["global_step"] == 3
+    for folder in (here, there):
+        subprocess.run([sys.executable, "-c", script, str(folder), str(root)], check=True, timeout=120)
+    assert run_record(here / "run" / "only") == run_record(there / "run" / "only")
+
+
+def test_the_best_checkpoint_is_kept(tmp_path):
+    folder = run(tmp_path)
+    best = list((folder / "checkpoints").glob("round=*.ckpt"))
+    assert len(best) == 1
+
+
+def test_a_checkpoint_of_another_supernet_is_refused(tmp_path):
+    last = str(run(tmp_path) / "checkpoints" / "last.ckpt")
+    wider = ElasticResNet(
+        (1, 8, 8), 4, stem_width=4, stage_widths=[8, 32], depths=[0, 1], ratios=[0.25, 0.5], divisor=2
+    )
+    with pytest.raises(CheckpointError, match=r"differs in \d+ tensors, first in network"):
+        run(tmp_path / "other", ckpt_path=last, supernet=wider)
+
+
+def test_a_checkpoint_of_another_seed_or_assignment_is_refused(tmp_path):
+    last = str(run(tmp_path) / "checkpoints" / "last.ckpt")
+    with pytest.raises(CheckpointError, match="seed_everything: 1 is not that of the checkpoint's run, 0"):
+        run(tmp_path / "other", ckpt_path=last, seed=1)
+    with pytest.raises(CheckpointError, match="RandomArchitectures does not keep"):
+        run(tmp_path / "third", ckpt_path=last, assignment=RandomArchitectures())
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "nonsense"])
+def test_a_damaged_checkpoint_is_one_clear_error(tmp_path, damage):
+    path = run(tmp_path) / "checkpoints" / "last.ckpt"
+    if damage == "missing":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(path.read_bytes()[:2000])
+    else:
+        path.write_text("not a checkpoint")
+    expected = "does not exist" if damage == "missing" else "cannot be read"
+    with pytest.raises(CheckpointError, match=expected):
+        run(tmp_path / "other", ckpt_path=str(path))
+
+
+def test_a_kill_while_saving_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    path = run(tmp_path) / "checkpoints" / "last.ckpt"
+    before = path.read_bytes()
+
+    def killed(*args, **kwargs):
+        args[1].write(b"half of it")
+        raise KeyboardInterrupt
+
+    from lit_fednas.federation.lightning_private import AtomicCheckpointIO
+
+    monkeypatch.setattr(torch, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        AtomicCheckpointIO().save_checkpoint({}, path)
+    assert path.read_bytes() == before

@@ -1,0 +1,301 @@
+"""A round against a hand-written one, and the cases in which federated training is something known."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from lightning import Trainer
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from lit_fednas.aggregation import MaxNet, OverlapAverage
+from lit_fednas.assignment import RandomArchitectures, TrackingSandwich
+from lit_fednas.data import Dirichlet
+from lit_fednas.federation import ClientSettings, CosineRate, FederatedCallback, UniformCohort
+from lit_fednas.federation.client import ClientModule
+from lit_fednas.objectives import CrossEntropy
+from lit_fednas.rng import generator
+from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, tiny_supernet, weights
+
+
+def plain_client(network, data, client, round, batch_size=8, epochs=1, lr=0.1, momentum=0.0, seed=0):
+    """Local training written out by hand."""
+    network.train()
+    velocity = [torch.zeros_like(p) for p in network.parameters()]
+    for epoch in range(epochs):
+        draws = generator(seed, "batches", round, client, epoch)
+        for inputs, targets in data.clients.batches(client, batch_size, draws):
+            loss = functional.cross_entropy(network(inputs), targets)
+            gradients = torch.autograd.grad(loss, list(network.parameters()))
+            with torch.no_grad():
+                for p, g, v in zip(network.parameters(), gradients, velocity, strict=True):
+                    v.mul_(momentum).add_(g)
+                    p.sub_(lr * v)
+
+
+def plain_fedavg(supernet, data, rounds, cohorts, **local):
+    """FedAvg written out by hand on a copy of the supernet's network."""
+    server = copy.deepcopy(supernet.network)
+    for round in range(rounds):
+        total = sum(data.clients.sizes[client] for client in cohorts[round])
+        average = [torch.zeros_like(p) for p in server.parameters()]
+        for client in cohorts[round]:
+            local_copy = copy.deepcopy(server)
+            plain_client(local_copy, data, client, round, **local)
+            for a, p in zip(average, local_copy.parameters(), strict=True):
+                a.add_(p.detach(), alpha=data.clients.sizes[client] / total)
+        with torch.no_grad():
+            for p, a in zip(server.parameters(), average, strict=True):
+                p.copy_(a)
+    return server
+
+
+class Cohorts(FederatedCallback):
+    def __init__(self):
+        self.seen = []
+
+    def on_cohort_start(self, trainer, module, tasks):
+        self.seen.append([task.client for task in tasks])
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_fedavg_equals_a_hand_written_loop(momentum):
+    data = tiny_data(partitioner=Dirichlet(1.0, min_size=4))
+    data.setup("fit")
+    start = tiny_supernet()
+    cohorts = Cohorts()
+    client = ClientSettings(sgd(0.1, momentum=momentum), batch_size=8, epochs=2)
+    module = make_module(copy.deepcopy(start), client=client)
+    fit(module, data, 3, callbacks=[cohorts])
+    expected = plain_fedavg(start, data, 3, cohorts.seen, epochs=2, momentum=momentum)
+    for p, q in zip(module.supernet.network.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
+
+
+def test_one_client_with_all_data_equals_an_ordinary_trainer():
+    data = tiny_data(num_clients=1)
+    data.setup("fit")
+    start = linear_net()
+    module = make_module(copy.deepcopy(start), cohort=UniformCohort(count=1))
+    fit(module, data, 2)
+
+    class Ordinary(ClientModule):
+        """The same steps in Lightning's own Trainer and automatic optimization."""
+
+        def __init__(self, network):
+            super().__init__(network, CrossEntropy(), ClientSettings(sgd(0.1), batch_size=8))
+            self.automatic_optimization = True
+
+        def training_step(self, batch, batch_idx):
+            return functional.cross_entropy(self.network(batch[0]), batch[1])
+
+    ordinary = Ordinary(start.network)
+    batches = [
+        batch for round in range(2) for batch in data.clients.batches(0, 8, generator(0, "batches", round, 0, 0))
+    ]
+    Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    ).fit(ordinary, DataLoader(batches, batch_size=None))
+    for p, q in zip(module.supernet.network.parameters(), start.network.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+def test_maxnet_round_equals_the_paper(monkeypatch):
+    from tests.references.superfed import algorithm_2
+
+    data = tiny_data()
+    data.setup("fit")
+    start = tiny_supernet()
+    module = make_module(copy.deepcopy(start), TrackingSandwich(), MaxNet(beta=0.7), UniformCohort(count=4))
+    updates = []
+    original = MaxNet.add
+
+    def keep(self, update):
+        updates.append((update.task, {name: value.clone() for name, value in update.weights.items()}))
+        original(self, update)
+
+    monkeypatch.setattr(MaxNet, "add", keep)
+    fit(module, data, 1)
+    assert len(updates) == 4
+    archs = [task.arch for task, _ in updates]
+    expected = algorithm_2(
+        start.shared_tensors(),
+        archs,
+        [update for _, update in updates],
+        [task.num_examples for task, _ in updates],
+        j=archs.index(start.space.largest),
+        beta=0.7,
+    )
+    got = {name: tensor.double() for name, tensor in weights(module).items()}
+    assert_same(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_equal_seeds_equal_runs_and_other_seeds_other_runs():
+    def run(seed):
+        module = make_module(assignment=RandomArchitectures(), seed=seed)
+        fit(module, tiny_data())
+        return weights(module)
+
+    torch.manual_seed(1)  # the global generator has no part in a run
+    first = run(3)
+    torch.manual_seed(2)
+    assert_same(first, run(3))
+    other = run(4)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_global_generator_is_not_moved():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    module = make_module(assignment=RandomArchitectures())
+    after_making = torch.get_rng_state()
+    assert torch.equal(before, after_making)
+    fit(module, tiny_data())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_clients_training_does_not_depend_on_the_others():
+    """Each client's result belongs to (seed, round, client): a cohort of one equals its place in a larger one."""
+
+    class Losses(FederatedCallback):
+        def __init__(self):
+            self.by_client = {}
+
+        def on_client_end(self, trainer, module, result):
+            self.by_client[result.task.client] = result.loss
+
+    def losses(count):
+        seen = Losses()
+        fit(make_module(cohort=UniformCohort(count=count)), tiny_data(), 1, callbacks=[seen])
+        return seen.by_client
+
+    everyone = losses(6)
+    for count in (1, 2, 3):
+        some = losses(count)
+        assert all(everyone[client] == loss for client, loss in some.items())
+
+
+def test_round_schedule_scales_the_learning_rate():
+    data = tiny_data()
+    start = linear_net()
+    # factor 0 in the last round: the weights stay
+    client = ClientSettings(sgd(0.1), batch_size=8, lr_schedule=CosineRate(final=0.0))
+    module = make_module(copy.deepcopy(start), client=client)
+    snapshots = []
+
+    class Snapshots(FederatedCallback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            snapshots.append(weights(pl_module))
+
+    fit(module, data, 3, callbacks=[Snapshots()])
+    assert not torch.equal(snapshots[0]["network.1.weight"], snapshots[1]["network.1.weight"])
+    assert_same(snapshots[1], snapshots[2], rtol=0, atol=1e-7)
+
+
+def test_local_steps_replace_epochs():
+    results = []
+
+    class Steps(FederatedCallback):
+        def on_client_end(self, trainer, module, result):
+            results.append((result.num_steps, result.num_seen))
+
+    # 20 examples per client, batches of 8: 3 steps an epoch, so 7 steps are two epochs and one batch
+    client = ClientSettings(sgd(0.1), batch_size=8, steps=7)
+    fit(make_module(client=client), tiny_data(), 1, callbacks=[Steps()])
+    assert results == [(7, 20 + 20 + 8)] * 3
+
+
+def test_clipping_bounds_a_step():
+    start = linear_net()
+    client = ClientSettings(sgd(1.0), batch_size=8, steps=1, clip_norm=0.01)
+    module = make_module(copy.deepcopy(start), client=client, cohort=UniformCohort(count=1))
+    fit(module, tiny_data(), 1)
+    moved = torch.cat([
+        (p - q).detach().flatten()
+        for p, q in zip(module.supernet.network.parameters(), start.network.parameters(), strict=True)
+    ])
+    assert float(moved.norm()) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_local_scheduler_steps_after_every_batch():
+    from torch.optim.lr_scheduler import LambdaLR
+
+    start = linear_net()
+    # the learning rate is 1 in the first step and 0 afterwards: as many steps as you like equal one
+    once = make_module(copy.deepcopy(start), client=ClientSettings(sgd(0.1), batch_size=8, steps=1))
+    fit(once, tiny_data(), 1)
+    client = ClientSettings(
+        sgd(0.1), batch_size=8, steps=3, scheduler=lambda optimizer: LambdaLR(optimizer, lambda step: float(step < 1))
+    )
+    many = make_module(copy.deepcopy(start), client=client)
+    fit(many, tiny_data(), 1)
+    assert_same(weights(once), weights(many))
+
+
+def test_server_momentum_is_that_of_torch():
+    """The pseudo-gradient goes through any torch optimizer: two rounds of FedAvgM by hand."""
+    start = linear_net()
+    aggregates = []
+    original = OverlapAverage.finish
+
+    class Kept(OverlapAverage):
+        def finish(self):
+            result = original(self)
+            aggregates.append({name: value.clone() for name, value in result.items()})
+            return result
+
+    module = make_module(copy.deepcopy(start), aggregation=Kept(), server_optimizer=sgd(0.5, momentum=0.9))
+    fit(module, tiny_data(), 2)
+    present = {name: tensor.detach().clone() for name, tensor in start.shared_tensors().items()}
+    velocity = {name: torch.zeros_like(tensor) for name, tensor in present.items()}
+    for aggregate in aggregates:
+        for name in present:
+            velocity[name] = 0.9 * velocity[name] + (present[name] - aggregate[name])
+            present[name] = present[name] - 0.5 * velocity[name]
+    assert_same(weights(module), present, rtol=1e-5, atol=1e-6)
+
+
+def test_server_steps_are_global_steps():
+    trainer = fit(make_module(), tiny_data(), 4)
+    assert trainer.global_step == 4
+    assert trainer.current_epoch == 4
+
+
+def test_training_learns():
+    module = make_module(assignment=TrackingSandwich(), cohort=UniformCohort(count=4))
+    trainer = fit(module, tiny_data(), 8)
+    assert float(trainer.callback_metrics["val/largest/accuracy"]) > 0.9
+
+
+def test_precision_and_channels_last_train_alike():
+    start = tiny_supernet()
+    results = []
+    for settings in ({}, {"channels_last": True}, {"precision": "bf16-mixed"}):
+        module = make_module(copy.deepcopy(start), client=ClientSettings(sgd(0.05), batch_size=8, **settings))
+        fit(module, tiny_data(), 1)
+        results.append(weights(module))
+    assert_same(results[0], results[1], rtol=1e-3, atol=1e-4)
+    assert_same(results[0], results[2], rtol=0.2, atol=0.05)
+    assert any(not torch.equal(results[0][name], results[2][name]) for name in results[0])
+
+
+def test_memory_is_flat_over_rounds():
+    """No tensor survives a round: as many live after the tenth as after the third."""
+    import gc
+
+    counts = []
+
+    class Count(FederatedCallback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            gc.collect()
+            counts.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
+
+    fit(make_module(cohort=UniformCohort(count=5)), tiny_data(), 10, callbacks=[Count()])
+    assert counts[9] == counts[2]

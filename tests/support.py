@@ -1,0 +1,126 @@
+"""Small runs for tests: a dozen clients, a network of a few thousand weights, fractions of a second."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_fednas.aggregation import Aggregation, OverlapAverage
+from lit_fednas.assignment import Assignment, FixedArchitecture
+from lit_fednas.data import IID, ArraySource, Examples, FederatedDataModule
+from lit_fednas.federation import (
+    ClientSettings,
+    CohortSampler,
+    EvaluationSettings,
+    FederatedLightningModule,
+    FederatedTrainer,
+    UniformCohort,
+)
+from lit_fednas.supernets import ElasticResNet, PlainNetwork, Supernet
+
+
+def tiny_examples(count: int = 120, seed: int = 0) -> Examples:
+    """Images of 1x8x8 whose class is where the light is."""
+    draws = torch.Generator().manual_seed(seed)
+    targets = torch.randint(4, (count,), generator=draws)
+    images = 40 * torch.rand(count, 1, 8, 8, generator=draws)
+    for example, target in enumerate(targets.tolist()):
+        row, column = 4 * (target // 2), 4 * (target % 2)
+        images[example, :, row : row + 4, column : column + 4] += 160
+    return Examples(images.to(torch.uint8), targets)
+
+
+def tiny_data(num_clients: int = 6, **settings: Any) -> FederatedDataModule:
+    source = ArraySource(tiny_examples(), val=tiny_examples(40, 1), test=tiny_examples(40, 2))
+    settings = {"partitioner": IID(), "seed": 0, **settings}
+    return FederatedDataModule(source, num_clients=num_clients, **settings)
+
+
+def tiny_supernet(seed: int = 0) -> ElasticResNet:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return ElasticResNet(
+            (1, 8, 8), 4, stem_width=4, stage_widths=[8, 16], depths=[0, 1], ratios=[0.25, 0.5], divisor=2
+        )
+
+
+def linear_net(seed: int = 0) -> PlainNetwork:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), (1, 8, 8), 4)
+
+
+def sgd(lr: float, **settings: Any) -> Any:
+    return lambda params: torch.optim.SGD(params, lr=lr, **settings)
+
+
+def make_module(
+    supernet: Supernet | None = None,
+    assignment: Assignment | None = None,
+    aggregation: Aggregation | None = None,
+    cohort: CohortSampler | None = None,
+    client: ClientSettings | None = None,
+    **settings: Any,
+) -> FederatedLightningModule:
+    return FederatedLightningModule(
+        supernet or tiny_supernet(),
+        assignment or FixedArchitecture(),
+        aggregation or OverlapAverage(),
+        client or ClientSettings(sgd(0.1), batch_size=8),
+        cohort=cohort or UniformCohort(count=3),
+        evaluation=settings.pop("evaluation", EvaluationSettings(["largest"])),
+        **settings,
+    )
+
+
+def make_trainer(max_rounds: int = 3, **settings: Any) -> FederatedTrainer:
+    settings = {
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        **settings,
+    }
+    return FederatedTrainer(max_rounds=max_rounds, **settings)
+
+
+def fit(module: FederatedLightningModule, data: FederatedDataModule, max_rounds: int = 3, **settings: Any) -> Any:
+    trainer = make_trainer(max_rounds, **settings)
+    trainer.fit(module, datamodule=data)
+    return trainer
+
+
+def weights(module: FederatedLightningModule) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in module.supernet.shared_tensors().items()}
+
+
+def assert_same(left: dict[str, Tensor], right: dict[str, Tensor], **tolerance: float) -> None:
+    assert left.keys() == right.keys()
+    for name in left:
+        if tolerance:
+            torch.testing.assert_close(left[name], right[name], **tolerance)
+        else:
+            assert torch.equal(left[name], right[name]), name
+
+
+def run_record(folder: Path) -> dict[str, Any]:
+    """All that two equal runs have in common: weights, state, records without wall times, ledger, CSV."""
+    checkpoint = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for record in rounds:
+        for client in record["clients"]:
+            del client["seconds"]
+    return {
+        "weights": {name: tensor.tolist() for name, tensor in checkpoint["state_dict"].items()},
+        "federation": checkpoint["federation"],
+        "optimizer": str(checkpoint["optimizer_states"]),
+        "progress": (checkpoint["epoch"], checkpoint["global_step"]),
+        "rounds": rounds,
+        "ledger": json.loads((folder / "ledger.json").read_text()),
+        "metrics": (folder / "metrics.csv").read_text(),
+    }

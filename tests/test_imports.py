@@ -1,0 +1,191 @@
+"""The one direction of imports: every import of every module, read from its source."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import lit_fednas
+
+ROOT = Path(lit_fednas.__file__).parent
+PACKAGE = "lit_fednas"
+
+FLOOR = {"errors", "rng"}
+ROLES = {"assignment", "objectives", "aggregation"}
+SHARED = FLOOR | {"records", "messages", "costs", "data", "supernets"}
+ENGINE = SHARED | ROLES | {"federation"}
+#: What each part may import beside itself; a new part needs a line.
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "rng": set(),
+    "records": FLOOR,
+    "messages": FLOOR,
+    "costs": FLOOR | {"messages"},
+    "data": FLOOR,
+    "supernets": FLOOR | {"costs"},
+    **{role: FLOOR | {"supernets", "costs", "messages"} for role in ROLES},
+    "federation": SHARED | ROLES,
+    "callbacks": ENGINE,
+    "loggers": ENGINE,
+    "search": ENGINE,
+    "analysis": {"errors", "records"},
+    "cli": ENGINE | {"callbacks", "loggers", "search", "analysis"},
+    "__main__": {"cli"},
+    "": set(),  # lit_fednas/__init__.py
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One module's import of another of the package."""
+
+    source: str
+    target: str
+    line: int
+    typing_only: bool
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line} imports {self.target}"
+
+
+def part(module: str) -> str:
+    """``lit_fednas.data.readers`` is in ``data``."""
+    return module.removeprefix(PACKAGE).lstrip(".").split(".")[0]
+
+
+def modules(root: Path = ROOT) -> dict[str, Path]:
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        names = path.relative_to(root).with_suffix("").parts
+        names = names[:-1] if names[-1] == "__init__" else names
+        found[".".join((PACKAGE, *names))] = path
+    return found
+
+
+def imports(root: Path = ROOT) -> list[Import]:
+    """All imports within the package, wherever in a module they stand."""
+    known = modules(root)
+    found = []
+    for source, path in known.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        typing_only = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            for statement in node.body
+            for inner in ast.walk(statement)
+        }
+        for node in ast.walk(tree):
+            for target in targets(node, source, path, known):
+                found.append(Import(source, target, node.lineno, id(node) in typing_only))  # type: ignore[attr-defined]
+    return found
+
+
+def targets(node: ast.AST, source: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """The package's modules that a statement imports; the most precise name that is a module."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            package = source.split(".") if path.name == "__init__.py" else source.split(".")[:-1]
+            base = ".".join([*package[: len(package) - node.level + 1], *([base] if base else [])])
+        names = [f"{base}.{alias.name}" if f"{base}.{alias.name}" in known else base for alias in node.names]
+    else:
+        return
+    for name in dict.fromkeys(names):
+        if name == PACKAGE or name.startswith(PACKAGE + "."):
+            assert name in known, f"{source}:{node.lineno} imports {name}, which does not exist"
+            yield name
+
+
+def wrong_directions(found: list[Import]) -> list[str]:
+    """Imports of a part that their own part does not stand on; the bare package may be imported by all."""
+    return [
+        str(one)
+        for one in found
+        if part(one.source) != part(one.target)
+        and part(one.target) not in ALLOWED[part(one.source)]
+        and part(one.target) != ""
+    ]
+
+
+def circle(found: list[Import]) -> list[str]:
+    """The modules of one circle, or nothing; imports for type checkers make none."""
+    graph: dict[str, set[str]] = {}
+    for one in found:
+        if not one.typing_only:
+            graph.setdefault(one.source, set()).add(one.target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_every_part_has_its_place() -> None:
+    assert {part(module) for module in modules()} <= set(ALLOWED)
+    assert len(imports()) > 100
+
+
+def test_direction() -> None:
+    assert wrong_directions(imports()) == []
+
+
+def test_no_circles_between_modules() -> None:
+    assert circle(imports()) == []
+
+
+def test_no_circles_between_parts() -> None:
+    TopologicalSorter(ALLOWED).prepare()
+    used: dict[str, set[str]] = {}
+    for one in imports():
+        if part(one.source) != part(one.target):
+            used.setdefault(part(one.source), set()).add(part(one.target))
+    TopologicalSorter(used).prepare()
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        ("assignment/x.py", "from lit_fednas.aggregation import MaxNet", "lit_fednas.aggregation"),
+        ("assignment/x.py", "import lit_fednas.federation.loop", "lit_fednas.federation.loop"),
+        ("assignment/x.py", "from lit_fednas import data", "lit_fednas.data"),
+        ("assignment/x.py", "from lit_fednas.federation import loop", "lit_fednas.federation.loop"),
+        ("supernets/x.py", "from ..federation.loop import f", "lit_fednas.federation.loop"),
+        ("supernets/__init__.py", "from ..federation import loop", "lit_fednas.federation.loop"),
+        ("rng.py", "def f():\n    from .errors import E", "lit_fednas.errors"),
+        ("data/x.py", "if TYPE_CHECKING:\n    from lit_fednas.messages import M", "lit_fednas.messages"),
+        ("analysis/x.py", "class C:\n    import lit_fednas.rng", "lit_fednas.rng"),
+    ],
+)
+def test_wrong_directions_are_seen(tmp_path: Path, path: str, text: str, expected: str) -> None:
+    for name in ("aggregation", "federation", "data", "assignment", "supernets", "analysis"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    for name in ("__init__", "federation/loop", "errors", "messages", "rng"):
+        (tmp_path / f"{name}.py").touch()
+    (tmp_path / path).write_text(text)
+    assert [one.target for one in imports(tmp_path)] == [expected]
+    assert len(wrong_directions(imports(tmp_path))) == 1
+
+
+def test_circles_are_seen(tmp_path: Path) -> None:
+    for name in ("__init__", "data/__init__", "data/a", "data/b", "data/c"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.py").touch()
+    (tmp_path / "data/a.py").write_text("from lit_fednas.data.b import f")
+    (tmp_path / "data/b.py").write_text("def f():\n    from lit_fednas.data import c")
+    assert circle(imports(tmp_path)) == []
+    (tmp_path / "data/c.py").write_text("if TYPE_CHECKING:\n    from lit_fednas.data.a import g")
+    assert circle(imports(tmp_path)) == []
+    (tmp_path / "data/c.py").write_text("def g():\n    import lit_fednas.data.a")
+    assert set(circle(imports(tmp_path))) == {f"lit_fednas.data.{name}" for name in "abc"}
+    (tmp_path / "data/c.py").write_text("from lit_fednas.data import thing")
+    (tmp_path / "data/__init__.py").write_text("from lit_fednas.data.a import f")
+    assert circle(imports(tmp_path))
