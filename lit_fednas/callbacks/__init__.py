@@ -5,21 +5,25 @@ from lightning import Callback
 from lit_fednas.callbacks.beta_decay import BetaDecay
 from lit_fednas.callbacks.checkpoint import RoundCheckpoint
 from lit_fednas.callbacks.cost_ledger import CostLedger
+from lit_fednas.callbacks.partition_files import PartitionFiles
 from lit_fednas.callbacks.progress import RoundProgress
 from lit_fednas.callbacks.recorder import RunRecorder
 from lit_fednas.callbacks.subnet_table import SubnetTable
+from lit_fednas.callbacks.wandb_logging import WandbLogging
 
 __all__ = [
     "BetaDecay",
     "CostLedger",
+    "PartitionFiles",
     "RoundCheckpoint",
     "RoundProgress",
     "RunRecorder",
     "SubnetTable",
+    "WandbLogging",
     "default_callbacks",
 ]
 
 
 def default_callbacks() -> list[Callback]:
     """What the command line adds to every run; give them to a ``FederatedTrainer`` of your own likewise."""
-    return [CostLedger(), RunRecorder(), SubnetTable(), RoundProgress()]
+    return [CostLedger(), RunRecorder(), PartitionFiles(), SubnetTable(), WandbLogging(), RoundProgress()]

@@ -223,6 +223,7 @@ class ElasticResNet(NestedSupernet):
         ConfigError: The choices are empty, not ascending, or out of range.
 
     Example:
+        >>> import torch
         >>> net = ElasticResNet(stem_width=8, stage_widths=[16, 32, 64, 128])
         >>> net(torch.zeros(2, 3, 32, 32), net.space.smallest).shape
         torch.Size([2, 10])

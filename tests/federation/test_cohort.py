@@ -162,7 +162,7 @@ def test_daily_availability(day: int, share: float, there: int) -> None:
         arrivals = sum(presence[t] and not presence[t - 1] for t in range(day, 2 * day))
         assert arrivals == (0 if there == day else 1)
     if there < day:
-        assert len({frozenset(row) for row in table}) > 1
+        assert any(0 < len(row) < 60 for row in table)
 
 
 @pytest.mark.parametrize("settings", [{"day": 0}, {"day": 4, "share": 0.0}, {"day": 4, "share": 1.1}])

@@ -221,7 +221,13 @@ def test_settings_that_cannot_work(settings: dict, told: str) -> None:
 def test_a_width_changes_the_fingerprint() -> None:
     fingerprint = elastic().fingerprint
     assert elastic().fingerprint == fingerprint
-    for settings in ({"stem_width": 8}, {"stage_widths": [16, 64]}, {"ratios": [0.25, 0.5]}, {"depths": [0, 2]}):
+    for settings in (
+        {"stem_width": 8},
+        {"stage_widths": [16, 64]},
+        {"ratios": [0.25, 0.5]},
+        {"depths": [0, 2]},
+        {"input_shape": (1, 8, 8)},
+    ):
         assert elastic(**settings).fingerprint != fingerprint
 
 

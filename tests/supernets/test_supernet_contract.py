@@ -292,6 +292,10 @@ def test_mutation_draws_each_gene_with_its_rate(kept: Supernet, monkeypatch: pyt
         _loosely_uniform(anew[:, place], cardinality)
         changed = (some[:, place] != old[place]).mean()
         assert changed == pytest.approx(0.3 * (1 - 1 / cardinality), abs=0.05)
+    changes = some != old
+    for place, (first, second) in enumerate(itertools.pairwise(space.cardinalities)):  # each gene by itself
+        together = (changes[:, place] & changes[:, place + 1]).mean()
+        assert together == pytest.approx(0.3**2 * (1 - 1 / first) * (1 - 1 / second), abs=0.03)
 
 
 def test_samples_depend_on_the_generator_alone(kept: Supernet) -> None:

@@ -1,0 +1,21 @@
+"""Writes how the data were dealt to the clients into the run's folder."""
+
+from __future__ import annotations
+
+from lightning import Callback, LightningModule, Trainer
+
+from lit_fednas.callbacks.run_folder import run_folder
+from lit_fednas.data import FederatedDataModule
+from lit_fednas.federation.trainer import write_partition
+
+
+class PartitionFiles(Callback):
+    """Writes ``partition.csv`` and ``partition.png`` (SuperFed, Fig. 9) when training starts."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Writes both, once."""
+        folder = run_folder(trainer)
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        if trainer.is_global_zero and isinstance(data, FederatedDataModule):
+            if not (folder / "partition.png").exists():
+                write_partition(data, folder)
