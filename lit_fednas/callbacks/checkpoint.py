@@ -73,6 +73,6 @@ class RoundCheckpoint(ModelCheckpoint):
             self._save_last(trainer)
 
     def _save_last(self, trainer: Trainer) -> None:
-        if not trainer.fast_dev_run:
+        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             assert self.dirpath is not None
             trainer.save_checkpoint(Path(self.dirpath) / f"{self.CHECKPOINT_NAME_LAST}.ckpt")

@@ -16,6 +16,6 @@ class PartitionFiles(Callback):
         """Writes both, once."""
         folder = run_folder(trainer)
         data = trainer.datamodule  # type: ignore[attr-defined]
-        if trainer.is_global_zero and isinstance(data, FederatedDataModule):
-            if not (folder / "partition.png").exists():
-                write_partition(data, folder)
+        there = (folder / "partition.png").exists()
+        if trainer.is_global_zero and isinstance(data, FederatedDataModule) and not there:
+            write_partition(data, folder)

@@ -64,13 +64,14 @@ def count_macs(network: nn.Module, input_shape: tuple[int, ...]) -> int:
             hooks.append(module.register_forward_hook(linear))
     first = next(network.parameters(), None)
     device = first.device if first is not None else torch.device("cpu")
-    was_training = network.training
+    modes = [(module, module.training) for module in network.modules()]
     try:
         network.eval()
         with torch.no_grad():
             network(torch.zeros(2, *input_shape, device=device))  # batch norm refuses a batch of one
     finally:
-        network.train(was_training)
+        for module, mode in modes:
+            module.training = mode
         for hook in hooks:
             hook.remove()
     return total

@@ -202,7 +202,7 @@ class _BatchPlan:
 class EvalBatches:
     """All batches of some rows in their fixed order, never augmented: what validation and test loops take.
 
-    The batches are of near-equal size, so that none is a lone example, over which batch statistics cannot be taken.
+    The batches are of near-equal size, so that none is a lone example, which has no batch statistics.
 
     Example:
         >>> examples = Examples(torch.zeros(5, 1), torch.arange(5))

@@ -83,8 +83,8 @@ class ClientModule(pl.LightningModule):
             return None
         trainer = self.trainer
         assert isinstance(trainer, ClientTrainer)
+        trainer.client_optimizer.zero_grad(set_to_none=True)  # before the forward: its activations take their room
         loss = self.objective.loss(self.network, inputs, targets)
-        trainer.client_optimizer.zero_grad(set_to_none=True)
         self.manual_backward(loss)
         if self.settings.clip_norm is not None:
             trainer.client_strategy.unscale_gradients()
@@ -184,6 +184,7 @@ class ClientFits:
         with isolated(self.seed, "client", *address, device=self.device):
             self.objective.begin(network, task, generator(self.seed, "objective", *address))
             self.trainer.fit(module, train_dataloaders=self._batches(task))
+        network.zero_grad(set_to_none=True)
         if module.num_steps == 0:
             raise _Skip("empty", f"no batch to train on among {task.num_examples} examples")
         weights = {name: p.detach() for name, p in network.named_parameters()}
@@ -244,6 +245,6 @@ class _Skip(Exception):
 
 @torch.no_grad()
 def _finite(tensors: Any) -> bool:
-    """Whether all numbers are finite, with one look at the device."""
+    """Whether all numbers are finite (and their squares do not overflow), with one look at the device."""
     floating = [tensor for tensor in tensors if tensor.is_floating_point()]
-    return bool(torch.stack(torch._foreach_norm(floating, 1)).sum().isfinite()) if floating else True
+    return bool(torch.stack(torch._foreach_norm(floating)).sum().isfinite()) if floating else True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -95,21 +95,23 @@ class RoundFitLoop(_FitLoop):
 class ClientFitLoop(_FitLoop):
     """Runs ``training_step`` on batch after batch, and nothing else."""
 
+    batches: Iterable[Any] = ()
+
     def run(self) -> None:
         """Trains until the batches end, or ``training_step`` returns -1."""
         trainer = self.trainer
         module = trainer.lightning_module
         strategy = trainer.strategy
-        batches: Any = self._data_source.instance
         torch.set_grad_enabled(True)
         module.on_train_start()
-        for index, batch in enumerate(batches):
+        for index, batch in enumerate(self.batches):
             if strategy.training_step(batch, index) == -1:
                 break
         module.on_train_end()
 
     def teardown(self) -> None:
-        """Holds nothing."""
+        """Lets the batches go."""
+        self.batches = ()
 
 
 class ClientStrategy(SingleDeviceStrategy):
@@ -162,12 +164,19 @@ class ClientTrainer(pl.Trainer):
                 enable_model_summary=False,
                 num_sanity_val_steps=0,
             )
-        self.fit_loop = ClientFitLoop(self)
+        self.fit_loop: ClientFitLoop = ClientFitLoop(self)
+
+    def _fit_impl(self, model: pl.LightningModule, train_dataloaders: Any = None, *rest: Any) -> None:
+        """Lightning looks for data hooks and checkpoints here, which takes longer than a small client's step."""
+        model.trainer = self
+        self.fit_loop.batches = train_dataloaders
+        self._run(model)
 
     def _run(self, model: pl.LightningModule, ckpt_path: Any = None, weights_only: Any = None) -> None:
         self.strategy.connect(model)
         self.strategy.setup(self)
         self.fit_loop.run()
+        self.fit_loop.teardown()
         self.strategy.teardown()
         self.state.status = TrainerStatus.FINISHED
         self.state.stage = None

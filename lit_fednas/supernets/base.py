@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from lit_fednas.costs import Cost, count_cost
+from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.space import SearchSpace, SingleArchitecture
 
 _SKELETONS_KEPT = 64
@@ -30,7 +31,8 @@ class Region:
     Attributes:
         name: The supernet's parameter or buffer.
         index: What to index it with, dimension by dimension: slices, or integer tensors where the elements
-            are not adjacent. ``None`` means the whole tensor.
+            are not adjacent. Several integer tensors must be shaped to be crossed, as in
+            ``(rows[:, None], columns[None, :])``. ``None`` means the whole tensor.
     """
 
     name: str
@@ -84,6 +86,10 @@ class Supernet(nn.Module, ABC):
         super().__init__()
         self.input_shape = tuple(int(size) for size in input_shape)
         self.num_classes = int(num_classes)
+        if not self.input_shape or min(self.input_shape) < 1 or self.num_classes < 1:
+            raise ConfigError(
+                f"supernet: input_shape {list(self.input_shape)} and num_classes {num_classes} must be positive"
+            )
         self._skeletons: OrderedDict[Any, _Skeleton] = OrderedDict()
 
     @property

@@ -246,14 +246,24 @@ class ElasticResNet(NestedSupernet):
                 raise ConfigError(
                     f"supernet.{name}: {list(values)} must be ascending, distinct and not below {least:g}"
                 )
-        if not stage_widths or min(stage_widths) < 1 or stem_width < 1:
-            raise ConfigError(f"supernet.stage_widths: {list(stage_widths)} must be positive; give one per stage")
+        if any(depth != int(depth) for depth in depths):
+            raise ConfigError(f"supernet.depths: {list(depths)} must be whole numbers of blocks")
+        if not stage_widths or min(stage_widths) < 1 or stem_width < 1 or divisor < 1:
+            raise ConfigError(
+                f"supernet.stage_widths: {list(stage_widths)} (one per stage), stem_width: {stem_width} and "
+                f"divisor: {divisor} must be at least 1"
+            )
+        if len(self.input_shape) != 3:
+            raise ConfigError(f"supernet.input_shape: {list(self.input_shape)} must be channels, height, width")
         self.stem_width = stem_width
         self.norm = norm
         self._space = ElasticSpace(depths, ratios, stage_widths, divisor)
         for stage, ratio in product(range(len(stage_widths)), ratios):
             norm(self._space.middle_width(stage, ratio))  # a width that it refuses is told now, not in a round
         self.network = self.build(self._space.largest)
+        for module in self.network.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     @property
     def space(self) -> ElasticSpace:
@@ -281,9 +291,6 @@ class ElasticResNet(NestedSupernet):
         network.add_module("pool", nn.AdaptiveAvgPool2d(1))
         network.add_module("flatten", nn.Flatten())
         network.add_module("classifier", nn.Linear(width, self.num_classes))
-        for module in network.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         return network
 
 

@@ -43,6 +43,10 @@ class GroupNorm(Norm):
 
     group_size: int = 8
 
+    def __post_init__(self) -> None:
+        if self.group_size < 1:
+            raise ConfigError(f"norm.group_size: {self.group_size} must be at least 1")
+
     def __call__(self, channels: int) -> nn.Module:
         """Returns a ``torch.nn.GroupNorm``.
 

@@ -26,7 +26,12 @@ ROUNDS = 5
 
 
 def superfed(**settings):
-    settings = {"assignment": TrackingSandwich(), "aggregation": MaxNet(), "cohort": UniformCohort(count=4), **settings}
+    settings = {
+        "assignment": TrackingSandwich(),
+        "aggregation": MaxNet(),
+        "cohort": UniformCohort(count=4),
+        **settings,
+    }
     return make_module(server_optimizer=lambda params: FedYogi(params, lr=0.1), **settings)
 
 

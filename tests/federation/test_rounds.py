@@ -217,10 +217,12 @@ def test_clipping_bounds_a_step():
     client = ClientSettings(sgd(1.0), batch_size=8, steps=1, clip_norm=0.01)
     module = make_module(copy.deepcopy(start), client=client, cohort=UniformCohort(count=1))
     fit(module, tiny_data(), 1)
-    moved = torch.cat([
-        (p - q).detach().flatten()
-        for p, q in zip(module.supernet.network.parameters(), start.network.parameters(), strict=True)
-    ])
+    moved = torch.cat(
+        [
+            (p - q).detach().flatten()
+            for p, q in zip(module.supernet.network.parameters(), start.network.parameters(), strict=True)
+        ]
+    )
     assert float(moved.norm()) == pytest.approx(0.01, rel=1e-3)
 
 
@@ -232,7 +234,10 @@ def test_local_scheduler_steps_after_every_batch():
     once = make_module(copy.deepcopy(start), client=ClientSettings(sgd(0.1), batch_size=8, steps=1))
     fit(once, tiny_data(), 1)
     client = ClientSettings(
-        sgd(0.1), batch_size=8, steps=3, scheduler=lambda optimizer: LambdaLR(optimizer, lambda step: float(step < 1))
+        sgd(0.1),
+        batch_size=8,
+        steps=3,
+        scheduler=lambda optimizer: LambdaLR(optimizer, lambda step: float(step < 1)),
     )
     many = make_module(copy.deepcopy(start), client=client)
     fit(many, tiny_data(), 1)
