@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from lit_fednas.data.examples import ExampleDataset, Examples
 from lit_fednas.data.transforms import Augmentation, as_float
 from lit_fednas.errors import ConfigError
+from lit_fednas.rng import generator
 
 Batch = tuple[Tensor, Tensor]
 
@@ -200,9 +201,11 @@ class _BatchPlan:
 
 
 class EvalBatches:
-    """All batches of some rows in their fixed order, never augmented: what validation and test loops take.
+    """All batches of some rows, never augmented: what validation and test loops take.
 
-    The batches are of near-equal size, so that none is a lone example, which has no batch statistics.
+    Networks that normalise by the batch's own statistics make the batches matter: of a batch with one class
+    only, they know nothing. So the rows are in one random order, the same in every run (data sets are often
+    sorted by class), and the batches are of near-equal size, none of them a lone example.
 
     Example:
         >>> examples = Examples(torch.zeros(5, 1), torch.arange(5))
@@ -215,8 +218,9 @@ class EvalBatches:
 
     def __init__(self, reader: Reader, rows: Tensor | None, batch_size: int) -> None:
         self.reader = reader
-        self.rows = rows
         count = len(reader) if rows is None else len(rows)
+        order = torch.randperm(count, generator=generator(0, "evaluation-order"))
+        self.rows = order if rows is None else rows[order]
         self._length = -(-count // batch_size)
         self.batch_size = -(-count // max(1, self._length))
 

@@ -57,7 +57,7 @@ def test_every_training_example_is_in_one_place(in_memory: bool) -> None:
     assert sorted(everything) == list(range(200))
     assert len(places[-1]) == 30
     assert [data.clients.size(0, split) for split in ("train", "val", "test")] == [24, 7, 3]
-    assert values(data.test_dataloader()) == list(range(1000, 1030))
+    assert sorted(values(data.test_dataloader())) == list(range(1000, 1030))
 
 
 def test_targets_are_what_the_partition_indexes() -> None:
@@ -101,7 +101,7 @@ def test_a_validation_split_of_the_source_wins(caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.INFO):
         data = module(source=ArraySource(examples(), val=examples(9, 500)), server_val=0.3)
         data.setup("validate")
-    assert values(data.val_dataloader()) == list(range(500, 509))
+    assert sorted(values(data.val_dataloader())) == list(range(500, 509))
     assert len(data.targets) == 200
     assert [record.message for record in caplog.records] == [
         "server_val: 0.3 is ignored; the source has a validation split"
@@ -177,7 +177,7 @@ def test_a_trainer_takes_the_evaluation_batches(in_memory: bool, tmp_path: Path)
     )
     model = Probe()
     trainer.test(model, data, verbose=False)
-    assert torch.cat(model.seen).flatten().tolist() == list(range(1000, 1030))
+    assert sorted(torch.cat(model.seen).flatten().tolist()) == list(range(1000, 1030))
     trainer.validate(model, data, verbose=False)
     assert torch.cat(model.seen).shape == (50, 1)
 
@@ -287,3 +287,19 @@ class TestYAML:
         )
         assert type(data.source).__name__ == source
         assert data.server_val == 0.25
+
+
+def test_evaluation_batches_are_a_fair_mix_of_a_sorted_set():
+    """Batch statistics of one class only would ruin a network that normalises by them."""
+    targets = torch.arange(4).repeat_interleave(100)
+    examples = Examples(torch.arange(400).reshape(400, 1).float(), targets)
+    source = ArraySource(examples, val=examples, test=examples)
+    data = FederatedDataModule(source, IID(), num_clients=4, eval_batch_size=100)
+    data.setup()
+    for loader in (data.val_dataloader(), data.test_dataloader()):
+        batches = list(loader)
+        assert sorted(torch.cat([inputs[:, 0] for inputs, _ in batches]).tolist()) == list(range(400))
+        for _, batch_targets in batches:
+            assert torch.bincount(batch_targets, minlength=4).min() >= 12  # of 25 expected
+        again = torch.cat([batch_targets for _, batch_targets in loader])
+        assert torch.equal(again, torch.cat([batch_targets for _, batch_targets in batches]))
