@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse import Namespace
+from jsonargparse import ArgumentError, Namespace
+from jsonargparse._deprecated import JsonargparseDeprecationWarning
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import WandbLogger
 
@@ -24,6 +25,7 @@ from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import CheckpointError, ClientError, ConfigError, FedNASError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.federation.trainer import check_readable
 from lit_fednas.loggers import RunLogger
 
 RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
@@ -43,6 +45,7 @@ class FederatedCLI(LightningCLI):
     """LightningCLI for one module, one data module and one trainer."""
 
     def __init__(self, args: Sequence[str] | None = None) -> None:
+        strict = {"exit_on_error": False, "allow_abbrev": False}
         super().__init__(
             model_class=FederatedLightningModule,
             datamodule_class=FederatedDataModule,
@@ -55,6 +58,8 @@ class FederatedCLI(LightningCLI):
             save_config_callback=SaveConfig,
             save_config_kwargs={"overwrite": True},
             seed_everything_default=0,
+            auto_configure_optimizers=False,
+            parser_kwargs={**strict, **dict.fromkeys(self.subcommands(), strict)},
             args=list(args) if args is not None else None,
         )
 
@@ -74,6 +79,11 @@ class FederatedCLI(LightningCLI):
         parser.link_arguments("seed_everything", "data.seed", compute_fn=_seed)
         for name in ("num_classes", "input_shape"):
             parser.link_arguments(f"data.{name}", f"model.supernet.init_args.{name}", apply_on="instantiate")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parses, and sees that a checkpoint that is given can be read, before LightningCLI looks into it."""
+        super().parse_arguments(parser, args)
+        check_readable(self.config[self.config.subcommand].get("ckpt_path"))
 
     def before_instantiate_classes(self) -> None:
         """Finds the run's folder if a checkpoint is given."""
@@ -148,6 +158,13 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, int | float | bool | str | type(None)) else str(value)
 
 
+def _own_error(error: BaseException | None) -> BaseException | None:
+    """The error of ours behind one that jsonargparse has wrapped; none if there is none."""
+    while error is not None and not isinstance(error, FedNASError | ClientError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 def _quiet_surroundings() -> None:
     """Shows our own log lines plainly, and of Lightning's only warnings."""
     own = logging.getLogger("lit_fednas")
@@ -159,6 +176,8 @@ def _quiet_surroundings() -> None:
         own.propagate = False
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    # lightning 2.6 calls what jsonargparse 4.49 and later deprecate
+    warnings.filterwarnings("ignore", category=JsonargparseDeprecationWarning)
     # lightning 2.6 calls what torch 2.12 and later deprecate
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     # the server's validation data are batches already
@@ -178,9 +197,16 @@ def main(args: Sequence[str] | None = None) -> int:
     _quiet_surroundings()
     try:
         FederatedCLI(args)
-    except (FedNASError, ClientError) as error:
-        print(f"lit-fednas: {error}", file=sys.stderr)
-        return 1 if isinstance(error, ClientError) else 2
+    except ArgumentError as error:
+        line = " ".join(str(error).split())
+        print(f"lit-fednas: {line} (lit-fednas fit --help lists all options)", file=sys.stderr)
+        return 2
+    except (ValueError, ClientError) as error:
+        own = _own_error(error)
+        if own is None:
+            raise
+        print(f"lit-fednas: {own}", file=sys.stderr)
+        return 1 if isinstance(own, ClientError) else 2
     except Interrupted as stop:
         name = signal.Signals(stop.signum).name
         print(f"lit-fednas: stopped by {name}; go on with --ckpt_path last", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from itertools import count
 from time import perf_counter
 from typing import Any
 
@@ -78,8 +79,8 @@ class ClientModule(pl.LightningModule):
         if self.keep_going is not None:
             self.keep_going()
         inputs, targets = batch
-        count = len(targets)
-        if count == 1 and self._needs_two:
+        size = len(targets)
+        if size == 1 and self._needs_two:
             return None
         trainer = self.trainer
         assert isinstance(trainer, ClientTrainer)
@@ -92,8 +93,8 @@ class ClientModule(pl.LightningModule):
         trainer.client_strategy.apply_gradients(self)
         if self._scheduler is not None:
             self._scheduler.step()
-        self.loss_sum = self.loss_sum + loss.detach() * count
-        self.num_seen += count
+        self.loss_sum = self.loss_sum + loss.detach() * size
+        self.num_seen += size
         self.num_steps += 1
         return -1 if self.num_steps == self.settings.steps else None
 
@@ -183,7 +184,7 @@ class ClientFits:
         )
         with isolated(self.seed, "client", *address, device=self.device):
             self.objective.begin(network, task, generator(self.seed, "objective", *address))
-            self.trainer.fit(module, train_dataloaders=self._batches(task))
+            self.trainer.fit(module, train_dataloaders=self._batches(task, module))
         network.zero_grad(set_to_none=True)
         if module.num_steps == 0:
             raise _Skip("empty", f"no batch to train on among {task.num_examples} examples")
@@ -203,18 +204,14 @@ class ClientFits:
             report=self.objective.report(),
         )
 
-    def _batches(self, task: ClientTask) -> Iterator[tuple[Tensor, Tensor]]:
-        """Epoch after epoch of the client's batches; without end if steps are counted instead."""
-        epoch = 0
-        while self.settings.steps is not None or epoch < self.settings.epochs:
+    def _batches(self, task: ClientTask, module: ClientModule) -> Iterator[tuple[Tensor, Tensor]]:
+        """Epoch after epoch of the client's batches; if steps are counted, until an epoch allows none."""
+        for epoch in count() if self.settings.steps is not None else range(self.settings.epochs):
             draws = generator(self.seed, "batches", task.round, task.client, epoch)
-            some = False
-            for batch in self.data.batches(task.client, self.settings.batch_size, draws):
-                some = True
-                yield batch
-            if not some:
+            before = module.num_steps
+            yield from self.data.batches(task.client, self.settings.batch_size, draws)
+            if module.num_steps == before:
                 return
-            epoch += 1
 
     def _network(self, arch: Any) -> nn.Module:
         if arch not in self._networks:

@@ -28,6 +28,7 @@ class EvaluationSettings:
     Args:
         subnets: Architectures, each as the space writes it, or ``smallest`` or ``largest``. A name may
             stand before it: ``tiny = d: [0,0,0,0], e: 0.1``; otherwise metrics are named after the architecture.
+            If not given, the supernet's landmarks (for SuperFed's those of Table 4).
         top_k: The accuracy counts a class among the k likeliest as right.
         recalibrate_batches: Batches of the clients' training data on which batch-norm statistics are gathered
             anew, on a copy, before a subnet is evaluated; 0 for none.
@@ -36,12 +37,12 @@ class EvaluationSettings:
         ConfigError: A number is out of range, or no subnet is given.
     """
 
-    subnets: Sequence[str] = ("smallest", "largest")
+    subnets: Sequence[str] | None = None
     top_k: int = 1
     recalibrate_batches: int = 0
 
     def __post_init__(self) -> None:
-        if not self.subnets:
+        if self.subnets is not None and not self.subnets:
             raise ConfigError("evaluation.subnets: is empty; give at least one, for instance [largest]")
         if self.top_k < 1 or self.recalibrate_batches < 0:
             raise ConfigError(
@@ -59,7 +60,7 @@ class EvaluationSettings:
             ConfigError: One cannot be read, is not in the space, or a name stands twice.
         """
         found: dict[str, Any] = {}
-        for text in self.subnets:
+        for text in supernet.landmarks if self.subnets is None else self.subnets:
             name, equals, description = str(text).partition("=")
             description = description.strip() if equals else str(text)
             arch = supernet.space.named(description)

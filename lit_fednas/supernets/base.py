@@ -113,6 +113,11 @@ class Supernet(nn.Module, ABC):
             "shapes": {name: list(tensor.shape) for name, tensor in self.shared_tensors().items()},
         }
 
+    @property
+    def landmarks(self) -> tuple[str, ...]:
+        """The architectures to evaluate where nobody names any, as the space writes them."""
+        return ("smallest", "largest") if self.space.size > 1 else ("largest",)
+
     def shared_tensors(self) -> dict[str, Tensor]:
         """The global weights, parameters first, then buffers, by name; the tensors themselves."""
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}

@@ -29,6 +29,19 @@ from lit_fednas.supernets.base import NestedSupernet
 from lit_fednas.supernets.norms import BatchNorm, Norm
 from lit_fednas.supernets.space import SearchSpace
 
+#: The nine subnetworks of SuperFed's figures (Table 4), smallest first.
+TABLE_4 = (
+    "d: [0,0,0,0], e: 0.1",
+    "d: [0,0,0,1], e: 0.14",
+    "d: [0,1,0,1], e: 0.14",
+    "d: [0,1,1,1], e: 0.14",
+    "d: [1,1,1,1], e: 0.18",
+    "d: [1,1,1,2], e: 0.22",
+    "d: [1,2,1,2], e: 0.22",
+    "d: [1,2,2,2], e: 0.22",
+    "d: [2,2,2,2], e: 0.25",
+)
+
 
 @dataclass(frozen=True)
 class ElasticArch:
@@ -269,6 +282,16 @@ class ElasticResNet(NestedSupernet):
     def space(self) -> ElasticSpace:
         """Depths and expand ratios."""
         return self._space
+
+    @property
+    def landmarks(self) -> tuple[str, ...]:
+        """The nine of Table 4, if they are members; else the bounds."""
+        try:
+            for text in TABLE_4:
+                self._space.parse(text)
+        except ConfigError:
+            return super().landmarks
+        return TABLE_4
 
     def build(self, arch: ElasticArch) -> nn.Module:
         """Builds a residual network with the architecture's depths and middle widths."""

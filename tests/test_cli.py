@@ -1,0 +1,204 @@
+"""The command line, called in-process: what a user types, and what is told when it is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from lit_fednas.cli import main
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+DIGITS = CONFIGS / "superfed" / "digits.yaml"
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """An overlay that makes any configuration small; the working directory is empty."""
+    monkeypatch.chdir(tmp_path)
+    overlay = tmp_path / "tiny.yaml"
+    overlay.write_text(
+        yaml.safe_dump({
+            "trainer": {
+                "max_rounds": 2,
+                "check_val_every_n_rounds": 1,
+                "accelerator": "cpu",
+                "logger": {
+                    "class_path": "lit_fednas.loggers.RunLogger",
+                    "init_args": {"save_dir": "runs", "name": "digits"},
+                },
+            },
+            "model": {
+                "supernet": {
+                    "class_path": "lit_fednas.supernets.ElasticResNet",
+                    "init_args": {"stem_width": 4, "stage_widths": [8, 8, 8, 8], "divisor": 2},
+                },
+                "cohort": {"class_path": "lit_fednas.federation.UniformCohort", "init_args": {"ratio": 0.2}},
+            },
+        })
+    )
+    return ["--config", str(DIGITS), "--config", str(overlay)]
+
+
+def test_fit_writes_a_run_and_test_reads_it(tiny, capsys):
+    assert main(["fit", *tiny]) == 0
+    run = Path("runs/digits/version_0")
+    expected = "config.yaml ledger.json metrics.csv partition.csv partition.png rounds.jsonl subnets-val.csv"
+    assert {path.name for path in run.iterdir()} == {*expected.split(), "checkpoints"}
+    rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    assert [record["round"] for record in rounds] == [0, 1]
+    assert [len(record["clients"]) for record in rounds] == [2, 2]
+    out = capsys.readouterr()
+    assert "largest" in out.out
+    assert "times less computation" in out.err
+    assert "Epoch" not in out.err + out.out  # no bar of Lightning's, and no inner Trainer's chatter
+    assert "Trainer" not in out.err + out.out
+
+    assert main(["test", *tiny, "--ckpt_path", "last"]) == 0
+    assert (run / "subnets-test.csv").exists()
+    assert "test accuracy" in capsys.readouterr().out
+    assert main(["validate", *tiny, "--ckpt_path", "last"]) == 0
+    assert not Path("runs/digits/version_1").exists()
+
+
+def test_a_second_fit_is_a_new_run_and_last_is_the_newest(tiny):
+    assert main(["fit", *tiny]) == 0
+    assert main(["fit", *tiny, "--seed_everything", "1"]) == 0
+    assert Path("runs/digits/version_1").exists()
+    assert main(["fit", *tiny, "--seed_everything", "1", "--trainer.max_rounds", "3", "--ckpt_path", "last"]) == 0
+    assert not Path("runs/digits/version_2").exists()
+    assert len(Path("runs/digits/version_1/rounds.jsonl").read_text().splitlines()) == 3
+    checkpoint = torch.load("runs/digits/version_1/checkpoints/last.ckpt", weights_only=True)
+    assert checkpoint["federation"]["seed"] == 1
+
+
+def test_best_is_the_monitored_checkpoint(tiny):
+    assert main(["fit", *tiny, "--checkpoint.monitor", "val/largest/accuracy"]) == 0
+    assert main(["test", *tiny, "--checkpoint.monitor", "val/largest/accuracy", "--ckpt_path", "best"]) == 0
+
+
+def test_the_saved_config_runs_again(tiny):
+    assert main(["fit", *tiny]) == 0
+    assert main(["fit", "--config", "runs/digits/version_0/config.yaml"]) == 0
+    first, second = (
+        [json.loads(line)["metrics"] for line in Path(f"runs/digits/version_{n}/rounds.jsonl").open()] for n in (0, 1)
+    )
+    assert first == second
+
+
+def test_partition_writes_table_and_picture(tiny, capsys):
+    assert main(["partition", *tiny, "--output", "shown"]) == 0
+    assert Path("shown/partition.png").stat().st_size > 5000
+    header, *rows = Path("shown/partition.csv").read_text().splitlines()
+    assert header.startswith("client,size,")
+    assert len(rows) == 10
+    assert "total" in capsys.readouterr().out
+
+
+def test_short_names_of_a_sweep(tiny):
+    assert main(["fit", *tiny, "--beta_decay.beta0", "0.5", "--beta_decay.decay", "constant"]) == 0
+    saved = yaml.safe_load(Path("runs/digits/version_0/config.yaml").read_text())
+    assert saved["beta_decay"]["beta0"] == 0.5
+    betas = [json.loads(line)["metrics"]["beta"] for line in Path("runs/digits/version_0/rounds.jsonl").open()]
+    assert betas == [0.5, 0.5]
+
+
+def test_fast_dev_run_is_one_round_without_files(tiny):
+    assert main(["fit", *tiny, "--trainer.fast_dev_run", "true"]) == 0
+
+
+def refused(capsys, *args, code=2):
+    """The command's one line of error."""
+    capsys.readouterr()
+    assert main(list(args)) == code
+    err = capsys.readouterr().err.strip()
+    assert len(err.splitlines()) == 1, err
+    assert err.startswith("lit-fednas: ")
+    return err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model.client.batch_sizes", "3"], "unrecognized arguments: --model.client.batch_sizes"),
+        (["--trainer.max_round", "3"], "unrecognized arguments: --trainer.max_round"),
+        (["--trainer.max_epochs", "3"], "unrecognized arguments: --trainer.max_epochs"),
+        (["--model.client.batch_size", "abc"], 'key "model.client.batch_size": Expected'),
+        (["--model.client.batch_size", "0"], "client.batch_size: 0 must be above 0"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--model.assignment", "Foo"], 'key "model.assignment"'),
+        (["--model.evaluation.subnets", '["d: [0,0,0,9], e: 0.1"]'], "depth 9 is not one of [0, 1, 2]"),
+        (["--model.evaluation.subnets", '["d: 0, e: 0.3"]'], "expand ratio 0.3 is not one of"),
+        (["--model.assignment", "FixedArchitecture", "--model.assignment.arch", "d: 7, e: 0.1"], "depth 7"),
+        (["--data.num_clients", "5000"], "num_clients: 5000 for 1294 examples; give at most 1294"),
+        (["--model.cohort.ratio", "null", "--model.cohort.count", "11"], "cohort.count: 11 is more than the 10 clients"),
+        (["--data.source", "ImageFolder", "--data.source.root", "nowhere"], "root: nowhere is no folder"),
+        (["--data.source", "CIFAR10", "--data.source.root", "nowhere"], "nowhere"),
+        (["--data.partitioner.alpha", "-1"], "alpha: -1.0 is not positive"),
+        (["--model.aggregation", "OverlapAverage"], "use MaxNet, or set beta_decay to null"),
+        (["--beta_decay.beta0", "2"], "beta0 2.0"),
+        (["--checkpoint.monitor", "val/nobody/accuracy"], "will not be logged; choose from val/"),
+        (["--seed_everything", "true"], "seed_everything: True must be a number"),
+        (["--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt does not exist"),
+        (["--trainer.logger.init_args.name", "other", "--ckpt_path", "last"], "finds no run in runs/other"),
+    ],
+)
+def test_bad_input_is_one_clear_line_before_training(tiny, capsys, options, message):
+    assert message in refused(capsys, "fit", *tiny, *options)
+    assert not list(Path().rglob("rounds.jsonl"))
+
+
+def test_a_wrong_key_in_a_file_is_named(tiny, capsys):
+    Path("wrong.yaml").write_text("model:\n  client:\n    batch_sise: 3\n")
+    assert "model.client.batch_sise" in refused(capsys, "fit", *tiny, "--config", "wrong.yaml")
+    Path("wrong.yaml").write_text("model:\n  supernet:\n    init_args:\n      stemwidth: 3\n")
+    assert "stemwidth" in refused(capsys, "fit", *tiny, "--config", "wrong.yaml")
+
+
+def test_checkpoints_that_do_not_fit_are_one_clear_line(tiny, capsys):
+    assert main(["fit", *tiny]) == 0
+    last = "runs/digits/version_0/checkpoints/last.ckpt"
+    wider = ["--model.supernet.init_args.stage_widths", "[8,8,8,16]"]
+    assert "use the model.supernet settings that the run was started with" in refused(
+        capsys, "fit", *tiny, *wider, "--ckpt_path", last
+    )
+    for command in ("fit", "test"):
+        whole = Path(last).read_bytes()
+        Path("cut.ckpt").write_bytes(whole[: len(whole) // 2])
+        assert "cut.ckpt cannot be read" in refused(capsys, command, *tiny, "--ckpt_path", "cut.ckpt")
+    assert "finds none" in refused(capsys, "test", *tiny, "--ckpt_path", "best")
+
+
+def test_a_client_error_with_raise_is_one_line_and_exit_1(tiny, capsys, monkeypatch):
+    from lit_fednas.objectives import CrossEntropy
+
+    def broken(self, network, inputs, targets):
+        raise RuntimeError("out of paper")
+
+    monkeypatch.setattr(CrossEntropy, "loss", broken)
+    line = refused(capsys, "fit", *tiny, "--model.faults.on_client_error", "raise", code=1)
+    assert "round 0, client" in line
+    assert "out of paper" in line
+
+
+def test_wandb_offline_gets_metrics_config_partition_and_table(tiny, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    loggers = ["--config", str(CONFIGS / "loggers" / "wandb_offline.yaml")]
+    assert main(["fit", *tiny, *loggers]) == 0
+    run = Path("runs/run/version_0")
+    assert (run / "rounds.jsonl").exists()
+    (offline,) = Path("runs/wandb").glob("offline-run-*")
+    media = {path.suffix for path in (offline / "files" / "media").rglob("*.*")}
+    assert {".png", ".json"} <= media
+    import wandb
+
+    run_api = list((offline).glob("*.wandb"))
+    assert len(run_api) == 1
+    raw = run_api[0].read_bytes()
+    for name in (b"val/largest/accuracy", b"cost/total_macs", b"supernet", b"stage_widths", b"beta0"):
+        assert name in raw, name
+    wandb.finish()
