@@ -79,4 +79,7 @@ def test_every_overlay_runs_and_changes_something(tmp_path, monkeypatch, folder,
 
 @pytest.mark.parametrize("logger", LOGGERS, ids=lambda path: path.stem)
 def test_every_logger_runs(tmp_path, monkeypatch, folder, logger):
+    import wandb
+
     assert len(run(tmp_path, monkeypatch, folder, CONFIGS / "superfed" / "digits.yaml", logger)) == 1
+    wandb.finish()
