@@ -20,7 +20,7 @@ from jsonargparse._deprecated import JsonargparseDeprecationWarning
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import WandbLogger
 
-from lit_fednas.callbacks import BetaDecay, RoundCheckpoint, default_callbacks
+from lit_fednas.callbacks import BetaDecay, CostLedger, RoundCheckpoint, default_callbacks
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import CheckpointError, ClientError, ConfigError, FedNASError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
@@ -71,6 +71,7 @@ class FederatedCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the short names that sweeps set, and links what must agree."""
+        parser.add_lightning_class_args(CostLedger, "cost_ledger")
         parser.add_lightning_class_args(RoundCheckpoint, "checkpoint")
         parser.add_argument(
             "--beta_decay", type=BetaDecay | None, default=None, help="MaxNet's beta over the rounds."

@@ -21,24 +21,26 @@ def tiny(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     overlay = tmp_path / "tiny.yaml"
     overlay.write_text(
-        yaml.safe_dump({
-            "trainer": {
-                "max_rounds": 2,
-                "check_val_every_n_rounds": 1,
-                "accelerator": "cpu",
-                "logger": {
-                    "class_path": "lit_fednas.loggers.RunLogger",
-                    "init_args": {"save_dir": "runs", "name": "digits"},
+        yaml.safe_dump(
+            {
+                "trainer": {
+                    "max_rounds": 2,
+                    "check_val_every_n_rounds": 1,
+                    "accelerator": "cpu",
+                    "logger": {
+                        "class_path": "lit_fednas.loggers.RunLogger",
+                        "init_args": {"save_dir": "runs", "name": "digits"},
+                    },
                 },
-            },
-            "model": {
-                "supernet": {
-                    "class_path": "lit_fednas.supernets.ElasticResNet",
-                    "init_args": {"stem_width": 4, "stage_widths": [8, 8, 8, 8], "divisor": 2},
+                "model": {
+                    "supernet": {
+                        "class_path": "lit_fednas.supernets.ElasticResNet",
+                        "init_args": {"stem_width": 4, "stage_widths": [8, 8, 8, 8], "divisor": 2},
+                    },
+                    "cohort": {"class_path": "lit_fednas.federation.UniformCohort", "init_args": {"ratio": 0.2}},
                 },
-                "cohort": {"class_path": "lit_fednas.federation.UniformCohort", "init_args": {"ratio": 0.2}},
-            },
-        })
+            }
+        )
     )
     return ["--config", str(DIGITS), "--config", str(overlay)]
 
@@ -84,7 +86,8 @@ def test_the_saved_config_runs_again(tiny):
     assert main(["fit", *tiny]) == 0
     assert main(["fit", "--config", "runs/digits/version_0/config.yaml"]) == 0
     first, second = (
-        [json.loads(line)["metrics"] for line in Path(f"runs/digits/version_{n}/rounds.jsonl").open()] for n in (0, 1)
+        [json.loads(line)["metrics"] for line in Path(f"runs/digits/version_{n}/rounds.jsonl").open()]
+        for n in (0, 1)
     )
     assert first == second
 
@@ -102,8 +105,14 @@ def test_short_names_of_a_sweep(tiny):
     assert main(["fit", *tiny, "--beta_decay.beta0", "0.5", "--beta_decay.decay", "constant"]) == 0
     saved = yaml.safe_load(Path("runs/digits/version_0/config.yaml").read_text())
     assert saved["beta_decay"]["beta0"] == 0.5
-    betas = [json.loads(line)["metrics"]["beta"] for line in Path("runs/digits/version_0/rounds.jsonl").open()]
+    lines = Path("runs/digits/version_0/rounds.jsonl").read_text().splitlines()
+    betas = [json.loads(line)["metrics"]["beta"] for line in lines]
     assert betas == [0.5, 0.5]
+
+
+def test_the_ledger_compares_with_the_subnets_asked_for(tiny):
+    assert main(["fit", *tiny, "--cost_ledger.independent", "[largest]"]) == 0
+    assert list(json.loads(Path("runs/digits/version_0/ledger.json").read_text())["independent"]) == ["largest"]
 
 
 def test_fast_dev_run_is_one_round_without_files(tiny):
@@ -134,7 +143,10 @@ def refused(capsys, *args, code=2):
         (["--model.evaluation.subnets", '["d: 0, e: 0.3"]'], "expand ratio 0.3 is not one of"),
         (["--model.assignment", "FixedArchitecture", "--model.assignment.arch", "d: 7, e: 0.1"], "depth 7"),
         (["--data.num_clients", "5000"], "num_clients: 5000 for 1294 examples; give at most 1294"),
-        (["--model.cohort.ratio", "null", "--model.cohort.count", "11"], "cohort.count: 11 is more than the 10 clients"),
+        (
+            ["--model.cohort.ratio", "null", "--model.cohort.count", "11"],
+            "cohort.count: 11 is more than the 10 clients",
+        ),
         (["--data.source", "ImageFolder", "--data.source.root", "nowhere"], "root: nowhere is no folder"),
         (["--data.source", "CIFAR10", "--data.source.root", "nowhere"], "nowhere"),
         (["--data.partitioner.alpha", "-1"], "alpha: -1.0 is not positive"),

@@ -25,5 +25,8 @@ __all__ = [
 
 
 def default_callbacks() -> list[Callback]:
-    """What the command line adds to every run; give them to a ``FederatedTrainer`` of your own likewise."""
-    return [CostLedger(), RunRecorder(), PartitionFiles(), SubnetTable(), WandbLogging(), RoundProgress()]
+    """What the command line adds to every run; give them to a ``FederatedTrainer`` of your own likewise.
+
+    (The command line adds a :class:`CostLedger` and a :class:`RoundCheckpoint` too, each with settings.)
+    """
+    return [RunRecorder(), PartitionFiles(), SubnetTable(), WandbLogging(), RoundProgress()]

@@ -61,8 +61,9 @@ class RoundCheckpoint(ModelCheckpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keeps the best as Lightning does, and writes the last (which Lightning does for a new best only)."""
-        super().on_train_epoch_end(trainer, pl_module)
         done = trainer.current_epoch + 1
+        if done % (trainer.check_val_every_n_epoch or 1) == 0:  # else the metric is an earlier round's
+            super().on_train_epoch_end(trainer, pl_module)
         if done % self.every_n_rounds == 0 or done == trainer.max_epochs or trainer.should_stop:
             self._save_last(trainer)
 

@@ -53,10 +53,11 @@ class RunRecorder(FederatedCallback):
         if not trainer.is_global_zero:
             return
         validated = (trainer.current_epoch + 1) % (trainer.check_val_every_n_epoch or 1) == 0
-        metrics = {
+        trained = any(client["status"] == "ok" for client in self._clients)
+        metrics = {  # without those that Lightning still holds from an earlier round
             name: float(value)
             for name, value in trainer.callback_metrics.items()
-            if validated or not name.startswith("val/")
+            if (validated or not name.startswith("val/")) and (trained or name != "clients/loss")
         }
         record = {"round": trainer.current_epoch, "metrics": metrics, "clients": self._clients}
         append_round(run_folder(trainer), record)

@@ -5,6 +5,7 @@ Every batch of the library passes here: those of clients, of the server's valida
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
@@ -22,6 +23,8 @@ Batch = tuple[Tensor, Tensor]
 
 CHUNK_BYTES = 16 * 2**20
 """Examples whose float32 inputs fit in this many bytes are gathered, augmented and normalised at once."""
+
+log = logging.getLogger(__name__)
 
 
 class Reader(ABC):
@@ -95,7 +98,7 @@ class TensorReader(Reader):
     ) -> Iterator[Batch]:
         """Yields the rows in their order, gathered from the tensor."""
         count = len(self) if rows is None else len(rows)
-        rows = rows if rows is None else rows.to(self.device)
+        rows = rows if rows is None else rows.to(self.examples.inputs.device)
         chunk = max(batch_size, self._chunk // batch_size * batch_size)
         inputs, targets = self.examples.inputs, self.examples.targets
         for start in range(0, count, chunk):
@@ -104,12 +107,20 @@ class TensorReader(Reader):
                 raw, labels = inputs[part], targets[part]
             else:
                 raw, labels = inputs.index_select(0, rows[part]), targets.index_select(0, rows[part])
-            ready = self._finish(raw, generator)
+            labels = labels.to(self.device)
+            ready = self._finish(raw.to(self.device), generator)
             yield from zip(ready.split(batch_size), labels.split(batch_size), strict=True)
 
     def move_to(self, device: torch.device | str) -> None:
-        """Moves the whole tensor."""
+        """Moves the whole tensor, if it takes no more than half of a GPU's free memory; else batch by batch."""
         super().move_to(device)
+        if self.device.type == "cuda":
+            size, (free, _) = self.examples.inputs.nbytes, torch.cuda.mem_get_info(self.device)
+            if size > free / 2:
+                log.info(
+                    "data: %.1f GB stay in the CPU's memory; %.1f GB are free on the GPU", size / 1e9, free / 1e9
+                )
+                return
         self.examples = self.examples.to(device)
 
 

@@ -65,6 +65,8 @@ class EvaluationSettings:
             description = description.strip() if equals else str(text)
             arch = supernet.space.named(description)
             name = name.strip() if equals else _label(description)
+            if name in ("", "mean"):
+                raise ConfigError(f"evaluation.subnets: {text!r} names a subnet {name!r}; choose another name")
             if name in found:
                 raise ConfigError(f"evaluation.subnets: two are named {name!r}; write 'name = {text}'")
             found[name] = arch
@@ -151,8 +153,10 @@ def recalibrated(network: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
         norm.register_buffer("running_var", torch.ones(norm.num_features, device=device))
         norm.register_buffer("num_batches_tracked", torch.tensor(0, device=device))
         norm.momentum = None  # a plain mean over the batches  # type: ignore[assignment]
+    network.eval()  # dropout stays off
     if norms:
-        network.train()
+        for norm in norms:
+            norm.train()
         for inputs in batches:
             network(inputs)
     return network.eval()

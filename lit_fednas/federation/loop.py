@@ -85,8 +85,9 @@ class RoundLoop(RoundFitLoop):
 
     def _prepare_clients(self) -> None:
         module = self.module
-        clients = self.trainer.datamodule.clients  # type: ignore[attr-defined]
-        clients.move_to(self.trainer.strategy.root_device)
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        clients = data.clients
+        (data if hasattr(data, "move_to") else clients).move_to(self.trainer.strategy.root_device)
         self._fits = ClientFits(
             module.supernet,
             module.objective,

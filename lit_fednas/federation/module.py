@@ -107,6 +107,10 @@ class FederatedLightningModule(pl.LightningModule):
         data = getattr(self.trainer, "datamodule", None)
         if data is None or not hasattr(data, "clients"):
             raise ConfigError("data: the trainer has none; call fit(module, datamodule=FederatedDataModule(...))")
+        if stage == "fit" and self.trainer.world_size > 1:
+            raise ConfigError(
+                f"trainer.devices: {self.trainer.world_size} processes are not supported yet; set it to 1"
+            )
         if tuple(data.input_shape) != self.supernet.input_shape:
             raise ConfigError(
                 f"model.supernet.input_shape: {list(self.supernet.input_shape)} is not that of the data, "
@@ -230,7 +234,8 @@ class FederatedLightningModule(pl.LightningModule):
         for client in rng.permutation(clients.num_clients):
             draws = generator(self.seed, "recalibration", int(client))
             for inputs, _ in clients.batches(int(client), self.client.batch_size, draws, augment=False):
-                found.append(inputs)
+                if len(inputs) > 1:  # batch norm refuses a batch of one
+                    found.append(inputs)
                 if len(found) == self.evaluation.recalibrate_batches:
                     return found
         return found
@@ -243,6 +248,7 @@ class FederatedLightningModule(pl.LightningModule):
                 accuracies.append(value)
             self.log(f"{split}/{name}", value)
             metric.reset()
+        self._recalibration = None  # the next evaluation may be of other weights
         self.log(f"{split}/mean/accuracy", torch.stack(accuracies).mean(), prog_bar=True)
 
     # ---- checkpoints ----------------------------------------------------------------------------------

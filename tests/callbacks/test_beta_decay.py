@@ -1,0 +1,129 @@
+"""MaxNet's beta: SuperFed, section 2.4, values worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from lit_fednas.aggregation import MaxNet, OverlapAverage
+from lit_fednas.assignment import TrackingSandwich
+from lit_fednas.callbacks import BetaDecay, RoundCheckpoint
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import FederatedCallback, UniformCohort
+from tests.support import fit, make_module, make_trainer, tiny_data
+
+
+# beta0 0.9, final 1/4, over 8 of 10 rounds; (1 + cos(pi/4)) / 2 = 0.853553, (1 + cos(3 pi/4)) / 2 = 0.146447
+@pytest.mark.parametrize(
+    ("decay", "expected"),
+    [
+        ("cosine", {0: 0.9, 2: 0.804810, 4: 0.575, 6: 0.345190, 8: 0.25, 9: 0.25}),
+        ("linear", {0: 0.9, 2: 0.7375, 4: 0.575, 6: 0.4125, 8: 0.25, 9: 0.25}),
+        ("constant", {0: 0.9, 2: 0.9, 4: 0.9, 6: 0.9, 8: 0.9, 9: 0.9}),
+    ],
+)
+def test_beta_follows_the_formula(decay, expected):
+    callback = BetaDecay(beta0=0.9, decay=decay, period=0.8)
+    got = {round: callback.beta(round, 10, 4) for round in expected}
+    assert got == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("decay", ["cosine", "linear"])
+@pytest.mark.parametrize(("period", "rounds"), [(0.8, 10), (0.5, 8), (1.0, 5), (0.55, 100), (0.7, 10)])
+def test_the_final_value_is_reached_at_the_periods_end_and_kept(decay, period, rounds):
+    callback = BetaDecay(beta0=0.9, decay=decay, period=period, final=0.2)
+    end = round(period * rounds)
+    assert callback.beta(end - 1, rounds, 4) > 0.2 + 1e-4
+    assert callback.beta(end, rounds, 4) == pytest.approx(0.2, abs=1e-12)
+    assert [callback.beta(later, rounds, 4) for later in range(end + 1, rounds)] == [0.2] * (rounds - end - 1)
+
+
+def test_beta_never_rises():
+    callback = BetaDecay(beta0=0.9, decay="cosine", period=0.8)
+    betas = [callback.beta(round, 50, 8) for round in range(50)]
+    assert betas == sorted(betas, reverse=True)
+
+
+@pytest.mark.parametrize("cohort", [2, 8, 40])
+def test_the_final_value_is_one_over_the_cohort(cohort):
+    assert BetaDecay().beta(9, 10, cohort) == pytest.approx(1 / cohort)
+
+
+@pytest.mark.parametrize("settings", [{"beta0": 0.0}, {"beta0": 1.0}, {"final": 0.0}, {"final": 1.0}])
+def test_beta_must_lie_between_0_and_1(settings):
+    with pytest.raises(ConfigError, match="must lie between 0 and 1"):
+        BetaDecay(**settings)
+
+
+@pytest.mark.parametrize("period", [0.0, -0.5, 1.1])
+def test_the_period_is_a_share(period):
+    with pytest.raises(ConfigError, match=r"beta_decay.period: .* share"):
+        BetaDecay(period=period)
+
+
+def test_an_aggregation_without_beta_is_refused():
+    with pytest.raises(ConfigError, match="model.aggregation is OverlapAverage, which has no beta"):
+        fit(make_module(aggregation=OverlapAverage()), tiny_data(), callbacks=[BetaDecay()])
+
+
+def test_decay_needs_an_end():
+    with pytest.raises(ConfigError, match="trainer.max_rounds"):
+        fit(make_module(aggregation=MaxNet()), tiny_data(), -1, callbacks=[BetaDecay()])
+
+
+class Betas(FederatedCallback):
+    """The beta that each round's clients are weighted by, and the one that is logged."""
+
+    def __init__(self, stop_at: int = -1) -> None:
+        self.stop_at = stop_at
+        self.used: dict[int, float] = {}
+        self.logged: dict[int, float] = {}
+
+    def on_cohort_start(self, trainer, module, tasks):
+        if tasks[0].round == self.stop_at:
+            raise RuntimeError("enough")
+        self.used[tasks[0].round] = module.aggregation.beta
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.logged[trainer.current_epoch] = float(trainer.callback_metrics["beta"])
+
+
+def run(folder, betas, ckpt_path=None):
+    # the aggregation's own beta must not matter
+    module = make_module(
+        assignment=TrackingSandwich(), aggregation=MaxNet(beta=0.123), cohort=UniformCohort(count=4)
+    )
+    callbacks = [BetaDecay(0.9, "linear", period=1.0), betas, RoundCheckpoint(dirpath=str(folder))]
+    trainer = make_trainer(4, callbacks=callbacks, enable_checkpointing=True)
+    trainer.fit(module, datamodule=tiny_data(), ckpt_path=ckpt_path)
+
+
+EXPECTED = {0: 0.9, 1: 0.7375, 2: 0.575, 3: 0.4125}
+
+
+def test_every_round_uses_and_logs_its_beta(tmp_path):
+    betas = Betas()
+    run(tmp_path, betas)
+    assert betas.used == pytest.approx(EXPECTED)
+    assert betas.logged == pytest.approx(EXPECTED)
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 3])
+def test_a_resumed_run_goes_on_with_its_rounds_beta(tmp_path, stop_at):
+    with pytest.raises(RuntimeError, match="enough"):
+        run(tmp_path, Betas(stop_at))
+    rest = Betas()
+    run(tmp_path, rest, ckpt_path=str(tmp_path / "last.ckpt"))
+    assert rest.used == pytest.approx({round: EXPECTED[round] for round in range(stop_at, 4)})
+    assert rest.logged == pytest.approx(rest.used)
+
+
+def test_the_server_stays_as_it_is_with_a_constant_beta_and_no_end_is_needed():
+    class TwoRounds(FederatedCallback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            assert pl_module.aggregation.beta == 0.6
+            trainer.should_stop = trainer.current_epoch == 1
+
+    trainer = fit(
+        make_module(aggregation=MaxNet()), tiny_data(), -1, callbacks=[BetaDecay(0.6, "constant"), TwoRounds()]
+    )
+    assert trainer.current_epoch == 2

@@ -1,0 +1,180 @@
+"""The ledger against a recount (SuperFed, section 3.3, App. E and G)."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from lit_fednas.assignment import FixedArchitecture, RandomArchitectures
+from lit_fednas.callbacks import CostLedger, RunRecorder
+from lit_fednas.costs import RoundCost
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import ClientSettings, EvaluationSettings, FaultPolicy, UniformCohort
+from lit_fednas.objectives import CrossEntropy
+from lit_fednas.records import read_rounds
+from tests.support import fit, linear_net, make_module, sgd, tiny_data, tiny_supernet
+
+FAMILY = ["smallest", "d: [0,1], e: 0.25", "largest"]
+
+
+def run(folder, module, rounds=3, independent=None, **settings):
+    ledger = CostLedger(independent)
+    trainer = fit(
+        module, tiny_data(), rounds, callbacks=[ledger, RunRecorder()], default_root_dir=str(folder), **settings
+    )
+    return ledger, trainer
+
+
+def size(supernet, arch):
+    """Bytes one way, from a network of its own."""
+    network = supernet.subnet(arch)
+    return 4 * sum(tensor.numel() for tensor in [*network.parameters(), *network.buffers()])
+
+
+def test_a_linear_network_counted_by_hand(tmp_path):
+    # 64 inputs, 4 outputs: 256 multiply-accumulates, 260 numbers of 4 bytes; 20 examples per client, twice
+    client = ClientSettings(sgd(0.1), batch_size=8, epochs=2)
+    ledger, trainer = run(tmp_path, make_module(linear_net(), client=client), rounds=2)
+    assert ledger.total == RoundCost(2 * 3 * 40 * 256, 2 * 3 * 1040, 2 * 3 * 1040)
+    logged = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("cost/")}
+    assert logged == {
+        "cost/macs": 3 * 40 * 256,
+        "cost/bytes_down": 3 * 1040,
+        "cost/bytes_up": 3 * 1040,
+        "cost/total_macs": 2 * 3 * 40 * 256,
+        "cost/total_bytes": 2 * 2 * 3 * 1040,
+    }
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_totals_equal_a_recount_of_the_records(tmp_path, dropout):
+    supernet = tiny_supernet()
+    module = make_module(
+        supernet,
+        RandomArchitectures(),
+        cohort=UniformCohort(count=4),
+        faults=FaultPolicy(dropout_rate=dropout),
+    )
+    ledger, _ = run(tmp_path, module, rounds=4, independent=FAMILY)
+    total = [0, 0, 0]
+    by_client: dict[int, int] = {}
+    archs = set()
+    for record in read_rounds(tmp_path):
+        for client in record["clients"]:
+            archs.add(client["arch"])
+            arch = supernet.space.parse(client["arch"])
+            macs = supernet.cost(arch).macs * (20 if client["status"] == "ok" else 0)
+            up = size(supernet, arch) if client["status"] == "ok" else 0
+            assert (client["macs"], client["bytes_down"], client["bytes_up"]) == (macs, size(supernet, arch), up)
+            total = [total[0] + macs, total[1] + size(supernet, arch), total[2] + up]
+            by_client[client["client"]] = by_client.get(client["client"], 0) + macs + size(supernet, arch) + up
+    assert len(archs) > 3
+    assert ledger.total == RoundCost(*total)
+    assert {client: cost.macs + cost.bytes for client, cost in ledger.by_client.items()} == by_client
+    assert (ledger.total.bytes_up < ledger.total.bytes_down) == (dropout > 0)
+
+
+def test_the_clients_shares_add_up_to_the_total(tmp_path):
+    ledger, _ = run(tmp_path, make_module(assignment=RandomArchitectures()), rounds=5)
+    assert len(ledger.by_client) > 3
+    assert sum(ledger.by_client.values(), RoundCost()) == ledger.total
+
+
+@pytest.mark.parametrize("arch", ["smallest", "d: [0,1], e: 0.25", "largest"])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_training_one_architecture_costs_what_it_costs_alone(tmp_path, arch, dropout):
+    module = make_module(assignment=FixedArchitecture(arch), faults=FaultPolicy(dropout_rate=dropout))
+    ledger, _ = run(tmp_path, module, independent=[arch])
+    summary = ledger.summary()
+    assert summary["times_less_computation"] == 1.0
+    assert summary["times_less_communication"] == 1.0
+
+
+def test_a_family_costs_the_sum_of_its_members(tmp_path):
+    supernet = tiny_supernet()
+    ledger, _ = run(tmp_path, make_module(supernet, FixedArchitecture("largest")), independent=FAMILY)
+    archs = [supernet.space.named(text) for text in FAMILY]
+    largest = supernet.cost(supernet.space.largest)
+    summary = ledger.summary()
+    expected = sum(supernet.cost(arch).macs for arch in archs) / largest.macs
+    assert summary["times_less_computation"] == pytest.approx(expected, rel=1e-12)
+    expected = sum(size(supernet, arch) for arch in archs) / size(supernet, supernet.space.largest)
+    assert summary["times_less_communication"] == pytest.approx(expected, rel=1e-12)
+    # App. G.2: twice the cohort times the size, per round and subnet
+    alone = {name: cost["bytes_down"] + cost["bytes_up"] for name, cost in summary["independent"].items()}
+    assert list(alone.values()) == [3 * 2 * 3 * size(supernet, arch) for arch in archs]
+
+
+def test_training_the_supernet_costs_less_than_the_largest_alone(tmp_path):
+    """App. E."""
+    ledger, _ = run(tmp_path, make_module(assignment=RandomArchitectures()), independent=["largest"])
+    assert ledger.summary()["times_less_computation"] > 1
+    assert ledger.summary()["times_less_communication"] > 1
+
+
+def test_the_evaluated_subnets_are_compared_with_unless_others_are_named(tmp_path):
+    evaluation = EvaluationSettings(["small = smallest", "largest"])
+    ledger, _ = run(tmp_path, make_module(evaluation=evaluation), rounds=1)
+    assert list(ledger.baseline) == ["small", "largest"]
+
+
+def test_failed_clients_count_down_but_not_up(tmp_path):
+    class Troubled(CrossEntropy):
+        def begin(self, network, task, generator):
+            self.client = task.client
+
+        def loss(self, network, inputs, targets):
+            if self.client < 2:
+                raise RuntimeError("the disk is full")
+            return super().loss(network, inputs, targets) * (float("nan") if self.client == 2 else 1)
+
+    module = make_module(linear_net(), objective=Troubled(), cohort=UniformCohort(count=6))
+    ledger, _ = run(tmp_path, module, rounds=2)
+    assert ledger.total == RoundCost(2 * 3 * 20 * 256, 2 * 6 * 1040, 2 * 3 * 1040)
+    assert ledger.by_client[0] == ledger.by_client[2] == RoundCost(0, 2 * 1040, 0)
+    assert ledger.by_client[5] == RoundCost(2 * 20 * 256, 2 * 1040, 2 * 1040)
+
+
+def test_a_run_in_which_nobody_trains_has_no_ratio_of_computation(tmp_path):
+    class Broken(CrossEntropy):
+        def loss(self, network, inputs, targets):
+            raise RuntimeError("no")
+
+    ledger, _ = run(tmp_path, make_module(linear_net(), objective=Broken()), rounds=1)
+    assert ledger.summary()["times_less_computation"] is None
+    assert json.loads((tmp_path / "ledger.json").read_text())["total"]["macs"] == 0
+
+
+def test_the_file_and_the_last_line(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, logger="lit_fednas"):
+        ledger, _ = run(tmp_path, make_module(assignment=FixedArchitecture("largest")), independent=["largest"])
+    written = json.loads((tmp_path / "ledger.json").read_text())
+    assert written == ledger.summary()
+    assert written["rounds"] == 3
+    assert set(written) == {
+        "rounds",
+        "total",
+        "by_client",
+        "independent",
+        "times_less_computation",
+        "times_less_communication",
+    }
+    said = [record.message for record in caplog.records if "times less" in record.message]
+    assert said == [
+        "1.00 times less computation, 1.00 times less communication than training these 1 subnets "
+        "one by one: largest"
+    ]
+
+
+def test_the_state_is_taken_back(tmp_path):
+    ledger, _ = run(tmp_path, make_module(assignment=RandomArchitectures()), independent=FAMILY)
+    other = CostLedger()
+    other.load_state_dict(json.loads(json.dumps(ledger.state_dict())))  # plain values only
+    assert other.summary() == ledger.summary()
+
+
+def test_an_unknown_subnet_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"cost_ledger.independent: .*depth 7"):
+        run(tmp_path, make_module(), independent=["d: 7, e: 0.5"])

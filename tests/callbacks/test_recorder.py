@@ -1,0 +1,115 @@
+"""One record per round, with what was logged in it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lit_fednas.callbacks import RunRecorder
+from lit_fednas.federation import FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.objectives import CrossEntropy
+from lit_fednas.records import ROUNDS_FILE, append_round, read_rounds
+from tests.support import fit, linear_net, make_module, tiny_data
+
+VAL = {"val/largest/accuracy", "val/largest/loss", "val/mean/accuracy"}
+CLIENTS = {"clients/loss", "clients/used", "clients/failed"}
+
+
+def run(folder, module=None, rounds=3, callbacks=(), **settings):
+    fit(
+        module or make_module(linear_net()),
+        tiny_data(),
+        rounds,
+        callbacks=[RunRecorder(), *callbacks],
+        default_root_dir=str(folder),
+        **settings,
+    )
+    return list(read_rounds(folder))
+
+
+def test_one_record_per_round_with_its_clients(tmp_path):
+    class Seen(FederatedCallback):
+        def __init__(self):
+            self.results = []
+
+        def on_client_end(self, trainer, module, result):
+            self.results.append(result)
+
+    seen = Seen()
+    records = run(tmp_path, rounds=4, callbacks=[seen])
+    assert [record["round"] for record in records] == [0, 1, 2, 3]
+    clients = [client for record in records for client in record["clients"]]
+    assert len(clients) == len(seen.results) == 12
+    for client, result in zip(clients, seen.results, strict=True):
+        assert client == {
+            "client": result.task.client,
+            "arch": "whole",
+            "status": "ok",
+            "reason": "",
+            "num_examples": 20,
+            "num_seen": 20,
+            "num_steps": 3,
+            "loss": result.loss,
+            "macs": 20 * 256,
+            "bytes_down": 1040,
+            "bytes_up": 1040,
+            "seconds": round(result.seconds, 4),
+        }
+    for record in records:
+        losses = [client["loss"] for client in record["clients"]]  # all with equally many examples
+        assert record["metrics"]["clients/loss"] == pytest.approx(sum(losses) / 3)
+
+
+@pytest.mark.parametrize(("every", "validated"), [(1, [0, 1, 2, 3, 4]), (2, [1, 3]), (3, [2]), (9, [])])
+def test_validation_is_only_in_rounds_that_validated(tmp_path, every, validated):
+    records = run(tmp_path, rounds=5, check_val_every_n_rounds=every)
+    for record in records:
+        assert set(record["metrics"]) == CLIENTS | (VAL if record["round"] in validated else set())
+
+
+class Troubled(CrossEntropy):
+    """All clients fail in round 1; client 0 raises and client 1 turns to NaN always."""
+
+    def begin(self, network, task, generator):
+        self.task = task
+
+    def loss(self, network, inputs, targets):
+        if self.task.client == 0 or self.task.round == 1:
+            raise RuntimeError("the disk is full")
+        return super().loss(network, inputs, targets) * (math.nan if self.task.client == 1 else 1)
+
+
+def test_failures_are_written_with_their_reason_and_no_loss(tmp_path):
+    module = make_module(linear_net(), objective=Troubled(), cohort=UniformCohort(count=6))
+    first = run(tmp_path, module, rounds=1)[0]
+    assert [client["status"] for client in first["clients"]] == ["error", "non-finite", "ok", "ok", "ok", "ok"]
+    assert first["clients"][0]["reason"] == "RuntimeError: the disk is full"
+    for client in first["clients"]:
+        failed = client["status"] != "ok"
+        assert (client["loss"] is None) == failed
+        assert (client["bytes_up"] == 0) == failed
+        assert (client["num_seen"], client["num_steps"]) == ((0, 0) if failed else (20, 3))
+    assert first["metrics"]["clients/used"] == 4
+    assert first["metrics"]["clients/failed"] == 2
+
+
+def test_a_round_without_updates_has_no_loss_of_an_earlier_one(tmp_path):
+    records = run(tmp_path, make_module(linear_net(), objective=Troubled(), cohort=UniformCohort(count=6)))
+    assert ["clients/loss" in record["metrics"] for record in records] == [True, False, True]
+    assert records[1]["metrics"]["clients/used"] == 0
+
+
+def test_dropped_clients_are_written(tmp_path):
+    module = make_module(linear_net(), cohort=UniformCohort(count=6), faults=FaultPolicy(dropout_rate=0.5))
+    records = run(tmp_path, module, rounds=2)
+    assert {client["status"] for record in records for client in record["clients"]} == {"ok", "dropped"}
+
+
+def test_a_new_run_in_the_same_folder_starts_the_file_anew(tmp_path):
+    append_round(tmp_path, {"round": 0, "metrics": {"old": 1.0}, "clients": []})
+    with open(tmp_path / ROUNDS_FILE, "a") as file:
+        file.write('{"round":1,"metr')
+    records = run(tmp_path, rounds=2)
+    assert [record["round"] for record in records] == [0, 1]
+    assert "old" not in records[0]["metrics"]

@@ -1,0 +1,70 @@
+"""The records' file: what is written, read and dropped."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from lit_fednas.records import ROUNDS_FILE, append_round, forget_from, read_rounds
+
+
+def write(folder, count=3):
+    for round in range(count):
+        append_round(folder, {"round": round, "metrics": {"loss": 1 / (1 + round)}, "clients": []})
+
+
+def test_records_come_back_as_they_were_written(tmp_path):
+    folder = tmp_path / "new" / "run"
+    write(folder)
+    assert [record["round"] for record in read_rounds(folder)] == [0, 1, 2]
+    assert next(read_rounds(folder)) == {"round": 0, "metrics": {"loss": 1.0}, "clients": []}
+    assert (folder / ROUNDS_FILE).read_text().count("\n") == 3
+
+
+def test_without_a_file_there_are_no_records(tmp_path):
+    assert list(read_rounds(tmp_path)) == []
+    forget_from(tmp_path, 0)
+    assert not (tmp_path / ROUNDS_FILE).exists()
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_numbers_that_json_lacks_become_null(tmp_path, number):
+    append_round(tmp_path, {"round": 0, "metrics": {"a": number, "b": 2.5}, "clients": [{"loss": number}]})
+    text = (tmp_path / ROUNDS_FILE).read_text()
+    assert text == '{"round":0,"metrics":{"a":null,"b":2.5},"clients":[{"loss":null}]}\n'
+    assert json.loads(text, parse_constant=pytest.fail)["metrics"] == {"a": None, "b": 2.5}
+
+
+@pytest.mark.parametrize("cut", [1, 5, 30])
+def test_a_last_line_that_was_cut_short_is_left_out(tmp_path, cut):
+    write(tmp_path)
+    path = tmp_path / ROUNDS_FILE
+    path.write_text(path.read_text()[:-cut])
+    assert [record["round"] for record in read_rounds(tmp_path)] == [0, 1]
+
+
+@pytest.mark.parametrize(("round", "kept"), [(0, []), (1, [0]), (2, [0, 1]), (3, [0, 1, 2]), (9, [0, 1, 2])])
+def test_forgetting_drops_a_round_and_all_later_ones(tmp_path, round, kept):
+    write(tmp_path)
+    before = (tmp_path / ROUNDS_FILE).read_text().splitlines()
+    forget_from(tmp_path, round)
+    assert (tmp_path / ROUNDS_FILE).read_text().splitlines() == before[: len(kept)]
+    assert [record["round"] for record in read_rounds(tmp_path)] == kept
+    assert [path.name for path in tmp_path.iterdir()] == [ROUNDS_FILE]
+
+
+def test_forgetting_removes_a_cut_line_so_that_the_next_starts_afresh(tmp_path):
+    write(tmp_path)
+    path = tmp_path / ROUNDS_FILE
+    path.write_text(path.read_text()[:-4])
+    forget_from(tmp_path, 2)
+    append_round(tmp_path, {"round": 2, "metrics": {}, "clients": []})
+    assert [record["round"] for record in read_rounds(tmp_path)] == [0, 1, 2]
+
+
+def test_unknown_and_missing_keys_pass(tmp_path):
+    (tmp_path / ROUNDS_FILE).write_text('{"round":0}\n{"round":1,"weather":"fine"}\n')
+    forget_from(tmp_path, 2)
+    assert list(read_rounds(tmp_path)) == [{"round": 0}, {"round": 1, "weather": "fine"}]
