@@ -43,7 +43,8 @@ class _ResumingWriter(ExperimentWriter):
         self._earlier: list[dict[str, Any]] | None = None
         if os.path.isfile(self.metrics_file_path):
             with open(self.metrics_file_path, newline="") as file:
-                self._earlier = list(csv.DictReader(file))
+                whole = (line for line in file if line.endswith("\n"))  # a kill may have cut the last one short
+                self._earlier = list(csv.DictReader(whole))
 
     def log_metrics(self, metrics_dict: dict[str, float], step: int | None = None) -> None:
         """Adds a row; before the first, drops the earlier part's rows from its step on."""

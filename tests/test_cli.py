@@ -85,10 +85,8 @@ def test_best_is_the_monitored_checkpoint(tiny):
 def test_the_saved_config_runs_again(tiny):
     assert main(["fit", *tiny]) == 0
     assert main(["fit", "--config", "runs/digits/version_0/config.yaml"]) == 0
-    first, second = (
-        [json.loads(line)["metrics"] for line in Path(f"runs/digits/version_{n}/rounds.jsonl").open()]
-        for n in (0, 1)
-    )
+    files = [Path(f"runs/digits/version_{n}/rounds.jsonl").read_text().splitlines() for n in (0, 1)]
+    first, second = ([json.loads(line)["metrics"] for line in lines] for lines in files)
     assert first == second
 
 

@@ -48,16 +48,23 @@ class RoundCheckpoint(ModelCheckpoint):
             enable_version_counter=False,
         )
         self.every_n_rounds = every_n_rounds
+        self._started = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Finds the folder, and sees that the monitored metric will be there."""
         super().setup(trainer, pl_module, stage)
+        self._started = False
         assert isinstance(pl_module, FederatedLightningModule)
         names = pl_module.validation_metrics
         if stage == "fit" and self.monitor is not None and self.monitor not in names:
             raise ConfigError(
                 f"checkpoint.monitor: {self.monitor!r} will not be logged; choose from {', '.join(names)}"
             )
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Notes that a checkpoint to go on from, if there is one, has been taken in as a whole."""
+        super().on_train_start(trainer, pl_module)
+        self._started = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keeps the best as Lightning does, and writes the last (which Lightning does for a new best only)."""
@@ -70,7 +77,8 @@ class RoundCheckpoint(ModelCheckpoint):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Saves the last finished round, if the state is that."""
         loop: Any = trainer.fit_loop
-        if trainer.training and isinstance(loop, RoundFitLoop) and loop.is_whole and trainer.global_step > 0:
+        running = self._started and trainer.training
+        if running and isinstance(loop, RoundFitLoop) and loop.is_whole and trainer.global_step > 0:
             self._save_last(trainer)
 
     def _save_last(self, trainer: Trainer) -> None:

@@ -45,6 +45,7 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
+        self._received = None  # one that nobody asked for belonged to an earlier run
         before: dict[int, Any] = {}
         for signum in (signal.SIGINT, signal.SIGTERM):
             before[signum] = signal.signal(signum, self._receive)

@@ -80,7 +80,8 @@ class RoundFitLoop(_FitLoop):
     @property
     def is_whole(self) -> bool:
         """Whether the state is that between two rounds, so that it may be saved."""
-        return self.epoch_progress.current.ready == self.rounds_done
+        current: Any = self.epoch_progress.current
+        return bool(current.ready == current.completed)
 
     @property
     def rounds_done(self) -> int:

@@ -165,7 +165,6 @@ class FederatedLightningModule(pl.LightningModule):
             )
         optimizer.step()  # without gradients it only counts the step
         optimizer.zero_grad(set_to_none=True)
-        self._recalibration = None
         self._log_round(batch)
 
     @torch.no_grad()
@@ -205,6 +204,14 @@ class FederatedLightningModule(pl.LightningModule):
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Evaluates every subnet on a batch of the test set."""
         self._evaluate(self.test_metrics, batch)
+
+    def on_validation_epoch_start(self) -> None:
+        """Forgets statistics that belong to earlier weights."""
+        self._recalibration = None
+
+    def on_test_epoch_start(self) -> None:
+        """Forgets statistics that belong to earlier weights."""
+        self._recalibration = None
 
     def on_validation_epoch_end(self) -> None:
         """Logs ``val/<subnet>/accuracy``, ``val/<subnet>/loss`` and ``val/mean/accuracy``."""

@@ -8,11 +8,38 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.plugins.io import CheckpointIO
 
 from lit_fednas.data import FederatedDataModule, partition_rows, partition_table, plot_partition
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.lightning_private import AtomicCheckpointIO
 from lit_fednas.federation.loop import RoundLoop
+
+#: Arguments of Lightning's Trainer that are settled here.
+MEANINGLESS = {
+    "max_epochs",
+    "min_epochs",
+    "max_steps",
+    "min_steps",
+    "limit_train_batches",
+    "overfit_batches",
+    "val_check_interval",
+    "check_val_every_n_epoch",
+    "num_sanity_val_steps",
+    "log_every_n_steps",
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "gradient_clip_algorithm",
+    "use_distributed_sampler",
+    "reload_dataloaders_every_n_epochs",
+}
+#: What to use in their place, where there is something.
+MEANINGLESS_BUT = {
+    "max_epochs": "set max_rounds",
+    "max_steps": "set max_rounds",
+    "check_val_every_n_epoch": "set check_val_every_n_rounds",
+    "gradient_clip_val": "set client.clip_norm",
+}
 
 
 class FederatedTrainer(pl.Trainer):
@@ -34,8 +61,13 @@ class FederatedTrainer(pl.Trainer):
                 f"trainer: max_rounds {max_rounds} must be -1 or more, "
                 f"check_val_every_n_rounds {check_val_every_n_rounds} at least 1"
             )
+        for name in sorted(MEANINGLESS & kwargs.keys()):
+            instead = MEANINGLESS_BUT.get(name, "it speaks of batches of training, which a round has not")
+            raise ConfigError(f"trainer.{name}: {kwargs[name]} has no meaning here; {instead}")
         plugins = kwargs.pop("plugins", None) or []
         plugins = [*plugins] if isinstance(plugins, list) else [plugins]
+        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+            plugins.append(AtomicCheckpointIO())
         super().__init__(
             max_epochs=max_rounds,
             check_val_every_n_epoch=check_val_every_n_rounds,
@@ -52,7 +84,7 @@ class FederatedTrainer(pl.Trainer):
             gradient_clip_algorithm=None,
             use_distributed_sampler=False,
             reload_dataloaders_every_n_epochs=0,
-            plugins=[*plugins, AtomicCheckpointIO()],
+            plugins=plugins,
             **kwargs,
         )
         rounds = self.fit_loop.max_epochs  # fast_dev_run has set it to 1

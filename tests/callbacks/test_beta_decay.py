@@ -61,12 +61,12 @@ def test_the_period_is_a_share(period):
 
 
 def test_an_aggregation_without_beta_is_refused():
-    with pytest.raises(ConfigError, match="model.aggregation is OverlapAverage, which has no beta"):
+    with pytest.raises(ConfigError, match=r"model\.aggregation is OverlapAverage, which has no beta"):
         fit(make_module(aggregation=OverlapAverage()), tiny_data(), callbacks=[BetaDecay()])
 
 
 def test_decay_needs_an_end():
-    with pytest.raises(ConfigError, match="trainer.max_rounds"):
+    with pytest.raises(ConfigError, match=r"trainer\.max_rounds"):
         fit(make_module(aggregation=MaxNet()), tiny_data(), -1, callbacks=[BetaDecay()])
 
 
@@ -107,7 +107,7 @@ def test_every_round_uses_and_logs_its_beta(tmp_path):
     assert betas.logged == pytest.approx(EXPECTED)
 
 
-@pytest.mark.parametrize("stop_at", [1, 2, 3])
+@pytest.mark.parametrize("stop_at", [1, 3])
 def test_a_resumed_run_goes_on_with_its_rounds_beta(tmp_path, stop_at):
     with pytest.raises(RuntimeError, match="enough"):
         run(tmp_path, Betas(stop_at))

@@ -1,0 +1,215 @@
+"""When checkpoints are written, which are kept, and what an error leaves behind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lit_fednas.callbacks import RoundCheckpoint, RunRecorder
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import FederatedCallback
+from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.records import read_rounds
+from tests.federation.test_resume import StopAt
+from tests.federation.test_resume import run as full_run
+from tests.support import assert_same, fit, linear_net, make_module, make_trainer, run_record, tiny_data, weights
+
+
+class Values(FederatedCallback):
+    """Puts given values in the place of a validation metric."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def on_validation_epoch_end(self, trainer, pl_module):
+        value = self.values[trainer.current_epoch]
+        for metric in pl_module.val_metrics.accuracy:
+            metric.compute = lambda: torch.tensor(value)
+
+
+def run(folder, checkpoint, rounds=4, callbacks=(), **settings):
+    module = make_module(linear_net())
+    callbacks = [checkpoint, *callbacks]
+    settings = {"enable_checkpointing": True, "default_root_dir": str(folder), **settings}
+    return fit(module, tiny_data(), rounds, callbacks=callbacks, **settings), module
+
+
+def names(folder):
+    return sorted(path.name for path in folder.rglob("*.ckpt"))
+
+
+def step(path):
+    return torch.load(path, weights_only=True)["global_step"]
+
+
+@pytest.mark.parametrize(("every", "written"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (3, [3, 5]), (9, [5])])
+def test_the_last_is_written_every_so_many_rounds_and_at_the_end(tmp_path, every, written):
+    class Saves(FederatedCallback):
+        """Looks at the file when the next round starts, and at the end."""
+
+        def __init__(self):
+            self.steps = []
+
+        def look(self):
+            path = tmp_path / "checkpoints" / "last.ckpt"
+            if path.exists() and step(path) not in self.steps:
+                self.steps.append(step(path))
+
+        def on_cohort_start(self, trainer, module, tasks):
+            self.look()
+
+        def on_train_end(self, trainer, pl_module):
+            self.look()
+
+    saves = Saves()
+    _, module = run(tmp_path, RoundCheckpoint(every_n_rounds=every), 5, [saves])
+    assert saves.steps == written
+    assert names(tmp_path) == ["last.ckpt"]
+    saved = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    assert_same({f"supernet.{name}": tensor for name, tensor in weights(module).items()}, saved)
+
+
+def test_a_run_that_ends_early_writes_the_last(tmp_path):
+    class Stop(FederatedCallback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            trainer.should_stop = trainer.current_epoch == 2
+
+    run(tmp_path, RoundCheckpoint(every_n_rounds=2), 8, [Stop()])
+    assert step(tmp_path / "checkpoints" / "last.ckpt") == 3
+
+
+@pytest.mark.parametrize(
+    ("mode", "top_k", "kept"),
+    [("max", 1, [1]), ("max", 2, [1, 3]), ("min", 1, [0]), ("min", 3, [0, 2, 4])],
+)
+def test_the_best_are_kept(tmp_path, mode, top_k, kept):
+    checkpoint = RoundCheckpoint("val/largest/accuracy", mode, top_k, dirpath=str(tmp_path / "here"))
+    run(tmp_path, checkpoint, 5, [Values([0.1, 0.9, 0.3, 0.7, 0.5])])
+    assert names(tmp_path / "here") == ["last.ckpt", *(f"round={round}.ckpt" for round in kept)]
+    for round in kept:
+        assert step(tmp_path / "here" / f"round={round}.ckpt") == round + 1
+    assert step(tmp_path / "here" / "last.ckpt") == 5
+
+
+def test_only_rounds_that_validated_can_be_best(tmp_path):
+    checkpoint = RoundCheckpoint("val/mean/accuracy", save_top_k=2)
+    values = Values({1: 0.9, 3: 0.5})
+    run(tmp_path, checkpoint, 5, [values], check_val_every_n_rounds=2)
+    assert names(tmp_path) == ["last.ckpt", "round=1.ckpt", "round=3.ckpt"]
+    found = {path.split("/")[-1]: round(float(value), 3) for path, value in checkpoint.best_k_models.items()}
+    assert found == {"round=1.ckpt": 0.9, "round=3.ckpt": 0.5}
+
+
+@pytest.mark.parametrize("monitor", ["val/smallest/accuracy", "val_accuracy", "clients/loss"])
+def test_a_metric_that_will_not_be_there_is_refused_before_training(tmp_path, monitor):
+    expected = f"checkpoint.monitor: '{monitor}' will not be logged; choose from val/largest/accuracy, "
+    with pytest.raises(ConfigError, match=expected):
+        run(tmp_path, RoundCheckpoint(monitor=monitor))
+    assert names(tmp_path) == []
+
+
+def test_a_trial_run_writes_nothing(tmp_path):
+    trainer, _ = run(tmp_path, RoundCheckpoint(monitor="val/largest/accuracy"), fast_dev_run=True)
+    assert trainer.current_epoch == 1
+    assert list(tmp_path.rglob("*")) == []
+
+
+class Break(FederatedCallback):
+    """Raises in one hook of one round, after looking at the checkpoint."""
+
+    def __init__(self, hook, round, path):
+        self.path = path
+        setattr(self, hook, self.raise_at)
+        self.round = round
+        self.before = b""
+
+    def raise_at(self, trainer, *rest):
+        if trainer.current_epoch == self.round:
+            self.before = self.path.read_bytes()
+            raise RuntimeError("out of the blue")
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    return run_record(full_run(tmp_path_factory.mktemp("straight")))
+
+
+@pytest.mark.parametrize(
+    "hook",
+    ["on_cohort_start", "on_train_batch_end", "on_validation_start", "on_validation_end"],
+)
+def test_an_error_within_a_round_leaves_the_round_before(tmp_path, straight, hook):
+    """Rounds 1 and 3 validate; in round 3 the server may have stepped already."""
+    last = tmp_path / "run" / "only" / "checkpoints" / "last.ckpt"
+    broken = Break(hook, 3, last)
+    with pytest.raises(RuntimeError, match="out of the blue"):
+        full_run(tmp_path, broken)
+    before, now = tmp_path / "before.ckpt", torch.load(last, weights_only=True)
+    before.write_bytes(broken.before)
+    then = torch.load(before, weights_only=True)
+    assert now["global_step"] == then["global_step"] == 3
+    assert_same(now["state_dict"], then["state_dict"])
+    assert now["federation"] == then["federation"]
+    assert run_record(full_run(tmp_path, ckpt_path=str(last))) == straight
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_error_while_the_round_is_written_down_leaves_the_round_before(tmp_path, first):
+    """Whichever callback fails: what the checkpoint holds, the records hold too."""
+
+    def complete(broken=(), ckpt_path=None):
+        recorder = RunRecorder()
+        module = make_module(linear_net())
+        callbacks = [*broken, recorder] if first else [recorder, *broken]
+        trainer = make_trainer(
+            3,
+            callbacks=[*callbacks, RoundCheckpoint()],
+            enable_checkpointing=True,
+            default_root_dir=str(tmp_path),
+        )
+        trainer.fit(module, datamodule=tiny_data(), ckpt_path=ckpt_path)
+
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    with pytest.raises(RuntimeError, match="out of the blue"):
+        complete([Break("on_train_epoch_end", 1, last)])
+    assert step(last) == 1
+    complete(ckpt_path=str(last))
+    assert [record["round"] for record in read_rounds(tmp_path)] == [0, 1, 2]
+
+
+def test_a_checkpoint_that_cannot_be_taken_in_is_not_overwritten(tmp_path):
+    """The loop's counters are back already when the optimizer's state turns out not to fit."""
+
+    def with_groups(count, rounds, ckpt_path=None, callbacks=()):
+        def optimizer(params):
+            params = list(params)
+            groups = [{"params": params[place::count]} for place in range(count)]
+            return torch.optim.SGD(groups, lr=1.0, momentum=0.9)
+
+        trainer = make_trainer(
+            rounds,
+            callbacks=[RoundCheckpoint(), *callbacks],
+            enable_checkpointing=True,
+            default_root_dir=str(tmp_path),
+        )
+        module = make_module(linear_net(), server_optimizer=optimizer)
+        trainer.fit(module, datamodule=tiny_data(), ckpt_path=ckpt_path)
+
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    stop = StopAt(2, 1, "SIGTERM")
+    with pytest.raises(Interrupted):
+        with_groups(1, 4, callbacks=[stop])
+    before = last.read_bytes()
+    with pytest.raises(ValueError, match="parameter groups"):
+        with_groups(2, 4, str(last))
+    assert last.read_bytes() == before
+
+
+def test_an_error_before_the_first_round_is_over_writes_nothing(tmp_path):
+    class Early(FederatedCallback):
+        def on_client_end(self, trainer, module, result):
+            raise RuntimeError("out of the blue")
+
+    with pytest.raises(RuntimeError, match="out of the blue"):
+        run(tmp_path, RoundCheckpoint(), callbacks=[Early()])
+    assert names(tmp_path) == []

@@ -1,0 +1,182 @@
+"""What a run shows: bars in a terminal, lines elsewhere, and nothing else."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from lit_fednas.callbacks import RoundProgress, progress
+from lit_fednas.federation import FederatedCallback, UniformCohort
+from tests.support import linear_net, make_module, make_trainer, tiny_data
+
+LINE = r"round {}/{}  loss \d\.\d+  val accuracy [01]\.?\d*  failed 0  \d+\.\d\d s/round"
+
+
+def run(shown, rounds=3, callbacks=(), count=3, **settings):
+    trainer = make_trainer(rounds, enable_progress_bar=True, callbacks=[shown, *callbacks], **settings)
+    module = make_module(linear_net(), cohort=UniformCohort(count=count))
+    trainer.fit(module, datamodule=tiny_data())
+    return trainer
+
+
+def lines(capsys):
+    out, err = capsys.readouterr()
+    assert not re.findall("round", out)
+    return [line for line in err.splitlines() if line.startswith("round ")]
+
+
+def test_without_a_terminal_there_are_plain_lines(capsys):
+    run(RoundProgress(refresh_seconds=0.0))
+    found = lines(capsys)
+    assert len(found) == 3
+    for done, line in enumerate(found, start=1):
+        assert re.fullmatch(LINE.format(done, 3), line), line
+
+
+def test_the_figures_are_those_of_the_round(capsys):
+    class Figures(FederatedCallback):
+        def __init__(self):
+            self.all = []
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            metrics = trainer.callback_metrics
+            self.all.append((float(metrics["clients/loss"]), float(metrics["val/mean/accuracy"])))
+
+    figures = Figures()
+    run(RoundProgress(refresh_seconds=0.0), callbacks=[figures])
+    for (loss, accuracy), line in zip(figures.all, lines(capsys), strict=True):
+        assert f"  loss {loss:.4g}  val accuracy {accuracy:.4g}  failed 0  " in line
+
+
+@pytest.mark.parametrize(
+    ("refresh", "expected"),
+    [
+        # the clock moves 4 s from start to round and from round to round
+        (10.0, ["3/8 4.00", "6/8 4.00", "8/8 4.00"]),
+        (4.0, [f"{done}/8 4.00" for done in range(1, 9)]),
+        (1000.0, ["8/8 4.00"]),
+    ],
+)
+def test_lines_keep_their_distance_but_the_last_round_has_one(capsys, monkeypatch, refresh, expected):
+    clock = iter(range(0, 1000, 4))
+    monkeypatch.setattr(progress, "perf_counter", lambda: float(next(clock)))
+    run(RoundProgress(refresh_seconds=refresh), rounds=8)
+    assert [re.sub(r"round (\S+) .* (\S+) s/round", r"\1 \2", line) for line in lines(capsys)] == expected
+
+
+def test_disabled_it_shows_nothing(capsys, monkeypatch):
+    shown = RoundProgress(refresh_seconds=0.0)
+    monkeypatch.setattr(RoundProgress, "interactive", True)
+    monkeypatch.setattr(progress, "tqdm", pytest.fail)
+    shown.disable()
+    run(shown)
+    assert lines(capsys) == []
+    shown.enable()
+    monkeypatch.setattr(RoundProgress, "interactive", False)
+    run(shown)
+    assert len(lines(capsys)) == 3
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Bar(progress.tqdm):
+    """A bar that remembers itself."""
+
+    made: list[Bar]
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.made.append(self)
+        self.totals = [self.total]
+        self.closed = False
+
+    def reset(self, total=None):
+        super().reset(total)
+        self.totals.append(total)
+
+    def close(self):
+        self.closed = True
+        super().close()
+
+
+@pytest.fixture
+def bars(monkeypatch):
+    monkeypatch.setattr(progress, "tqdm", Bar)
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=Terminal(), modules={}))
+    Bar.made = []
+    return Bar.made
+
+
+def test_in_a_terminal_there_are_two_bars(bars):
+    run(RoundProgress(), rounds=3, count=5)
+    rounds, clients = bars
+    assert (rounds.desc, rounds.totals, rounds.n) == ("rounds", [3], 3)
+    assert (clients.desc, clients.totals, clients.n) == ("clients", [None, 5, 5, 5], 5)
+    assert rounds.closed
+    assert clients.closed
+    assert re.fullmatch(r"loss=\d\.\d+, val accuracy=[01]\.?\d*, failed=0", rounds.postfix)
+    assert progress.sys.stderr.getvalue() == ""  # no lines beside the bars
+
+
+def test_without_an_end_the_bar_has_no_total(bars):
+    class Stop(FederatedCallback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            trainer.should_stop = trainer.current_epoch == 1
+
+    run(RoundProgress(), rounds=-1, callbacks=[Stop()])
+    assert (bars[0].total, bars[0].n) == (None, 2)
+
+
+def test_bars_are_closed_after_an_error(bars):
+    class Break(FederatedCallback):
+        def on_client_end(self, trainer, module, result):
+            raise RuntimeError("out of the blue")
+
+    with pytest.raises(RuntimeError, match="out of the blue"):
+        run(RoundProgress(), callbacks=[Break()])
+    assert [bar.closed for bar in bars] == [True, True]
+
+
+class Keep(logging.Handler):
+    def __init__(self):
+        super().__init__(logging.INFO)
+        self.said = {}
+
+    def emit(self, record):
+        self.said[id(record)] = record.getMessage(), record
+
+
+def test_the_clients_trainers_say_nothing(capfd):
+    """Six fits of clients, and the only words are our lines and the outer trainer's last."""
+    trainer = make_trainer(2, enable_progress_bar=True, callbacks=[RoundProgress(refresh_seconds=0.0)])
+    module = make_module(linear_net())
+    data = tiny_data()
+    data.setup("fit")
+    capfd.readouterr()
+    names = ["", "lightning", "lightning.pytorch", "lightning.fabric", "lit_fednas"]
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    keep = Keep()
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.INFO)
+            logger.addHandler(keep)
+        trainer.fit(module, datamodule=data)
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.removeHandler(keep)
+            logger.setLevel(level)
+    ended = "`Trainer.fit` stopped: `max_epochs=2` reached."
+    assert [text for text, _ in keep.said.values()] == [ended]
+    out, err = capfd.readouterr()
+    assert out == ""
+    ours = [line for line in err.splitlines() if ended not in line]
+    assert len(ours) == 2
+    assert all(line.startswith(f"round {done}/2") for done, line in enumerate(ours, start=1))

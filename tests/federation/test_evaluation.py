@@ -1,0 +1,364 @@
+"""What is measured, on which weights, with which batch-norm statistics."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from lit_fednas.assignment import TrackingSandwich
+from lit_fednas.callbacks import RoundCheckpoint
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, RoundResult, UniformCohort
+from lit_fednas.federation.evaluation import Recalibration, SubnetMetrics, recalibrated
+from lit_fednas.messages import ClientResult, ClientTask
+from lit_fednas.rng import generator, numpy_generator
+from lit_fednas.supernets import BatchNorm, ElasticResNet, GroupNorm, PlainNetwork
+from tests.support import (
+    assert_same,
+    fit,
+    linear_net,
+    make_module,
+    make_trainer,
+    sgd,
+    tiny_data,
+    tiny_examples,
+    tiny_supernet,
+    weights,
+)
+
+# ---- metrics ------------------------------------------------------------------------------------------------
+
+
+def computed(metrics):
+    return {name: float(metric.compute()) for name, metric in metrics.by_name().items()}
+
+
+def test_metrics_by_hand_with_unequal_batches():
+    """The loss is a mean over the four examples, not over the two batches."""
+    metrics = SubnetMetrics(["a", "b"], num_classes=2)
+    # softmax of (log 3, 0) is (3/4, 1/4)
+    likely, unlikely = [math.log(3.0), 0.0], [0.0, math.log(3.0)]
+    metrics.update(0, torch.tensor([likely, likely, unlikely]), torch.tensor([0, 0, 0]))
+    metrics.update(0, torch.tensor([likely]), torch.tensor([1]))
+    metrics.update(1, torch.tensor([unlikely, unlikely]), torch.tensor([1, 1]))
+    assert computed(metrics) == pytest.approx(
+        {
+            "a/accuracy": 2 / 4,
+            "a/loss": (2 * math.log(4 / 3) + 2 * math.log(4)) / 4,
+            "b/accuracy": 1.0,
+            "b/loss": math.log(4 / 3),
+        }
+    )
+
+
+@pytest.mark.parametrize(("top_k", "accuracy"), [(1, 0.25), (2, 0.5), (3, 0.75)])
+def test_top_k_counts_a_class_among_the_likeliest(top_k, accuracy):
+    metrics = SubnetMetrics(["a"], num_classes=4, top_k=top_k)
+    logits = torch.tensor([4.0, 3.0, 2.0, 1.0]).repeat(4, 1)
+    metrics.update(0, logits, torch.tensor([0, 1, 2, 3]))
+    assert computed(metrics)["a/accuracy"] == accuracy
+
+
+def test_metrics_take_half_precision():
+    metrics = SubnetMetrics(["a"], num_classes=2)
+    metrics.update(0, torch.tensor([[300.0, 0.0]], dtype=torch.bfloat16), torch.tensor([1]))
+    assert computed(metrics)["a/loss"] == pytest.approx(300.0)
+
+
+def whole(network, examples):
+    """Accuracy and loss of all examples in one batch."""
+    with torch.no_grad():
+        logits = network(examples.inputs.float() / 255)
+    right = (logits.argmax(1) == examples.targets).float().mean()
+    return float(right), float(functional.cross_entropy(logits, examples.targets))
+
+
+@pytest.mark.parametrize("batch_size", [512, 16, 7])
+def test_a_fits_validation_and_test_equal_one_pass_by_hand(batch_size):
+    data = tiny_data(eval_batch_size=batch_size)
+    module = make_module(linear_net())
+    trainer = fit(module, data, 2)
+    accuracy, loss = whole(module.supernet, tiny_examples(40, 1))
+    metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    assert metrics["val/largest/accuracy"] == pytest.approx(accuracy)
+    assert metrics["val/largest/loss"] == pytest.approx(loss, rel=1e-5)
+    accuracy, loss = whole(module.supernet, tiny_examples(40, 2))
+    tested = trainer.test(module, datamodule=data)[0]
+    assert tested["test/largest/accuracy"] == pytest.approx(accuracy)
+    assert tested["test/largest/loss"] == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("recalibrate", [0, 3])
+def test_validate_after_a_fit_repeats_its_last_validation(recalibrate):
+    evaluation = EvaluationSettings(["smallest", "d: [0,1], e: 0.25", "largest"], recalibrate_batches=recalibrate)
+    module = make_module(assignment=TrackingSandwich(), evaluation=evaluation)
+    data = tiny_data(eval_batch_size=16)
+    trainer = fit(module, data, 3)
+    during = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val/")}
+    assert len(during) == 7
+    names = ("smallest", "d01-e0.25", "largest")
+    accuracies = [during[f"val/{name}/accuracy"] for name in names]
+    assert during["val/mean/accuracy"] == pytest.approx(sum(accuracies) / 3)
+    assert trainer.validate(module, datamodule=data)[0] == during
+    fresh = make_trainer()  # another trainer, the same weights
+    assert fresh.validate(module, datamodule=tiny_data(eval_batch_size=16))[0] == during
+    first = fresh.test(module, datamodule=data)[0]
+    assert set(first) == {name.replace("val/", "test/") for name in during}
+    assert fresh.test(module, datamodule=data)[0] == first
+
+
+# ---- which subnets ------------------------------------------------------------------------------------------
+
+
+def test_names_and_labels():
+    space = tiny_supernet().space
+    texts = [
+        "smallest",
+        "tiny = d: [0,0], e: 0.25",
+        "d: [0,1], e: 0.5",
+        "d: 1, e: [0.25,0.25,0.5,0.5]",
+        " a=largest",
+    ]
+    named = EvaluationSettings(texts).named(tiny_supernet())
+    assert list(named) == ["smallest", "tiny", "d01-e0.5", "d1-e0.25_0.25_0.5_0.5", "a"]
+    assert named["smallest"] == named["tiny"] == space.smallest
+    assert named["a"] == space.largest
+    assert named["d01-e0.5"] == space.parse("d: [0,1], e: 0.5")
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["largest", "largest"],
+        ["d: [0,1], e: 0.5", "d:[0,1],e:0.5"],
+        ["a = smallest", "a = largest"],
+        ["largest", "largest = smallest"],
+    ],
+)
+def test_a_name_may_stand_once(texts):
+    with pytest.raises(ConfigError, match=r"evaluation\.subnets: two are named"):
+        EvaluationSettings(texts).named(tiny_supernet())
+
+
+@pytest.mark.parametrize("text", ["mean = largest", "= largest"])
+def test_a_subnet_cannot_take_the_means_name_or_none(text):
+    with pytest.raises(ConfigError, match="choose another name"):
+        EvaluationSettings([text]).named(tiny_supernet())
+
+
+@pytest.mark.parametrize("text", ["huge", "d: 3, e: 0.5", "d: [0], e: 0.5", "x = y = largest"])
+def test_an_architecture_outside_the_space_is_refused(text):
+    with pytest.raises(ConfigError, match="architecture"):
+        EvaluationSettings([text]).named(tiny_supernet())
+
+
+@pytest.mark.parametrize("settings", [{"subnets": []}, {"top_k": 0}, {"recalibrate_batches": -1}])
+def test_settings_out_of_range_are_refused(settings):
+    with pytest.raises(ConfigError, match="evaluation"):
+        EvaluationSettings(**settings)
+
+
+def test_superfeds_nine_are_evaluated_unless_others_are_named():
+    """Table 4: depths and expand ratios."""
+    table_4 = [
+        ((0, 0, 0, 0), 0.1),
+        ((0, 0, 0, 1), 0.14),
+        ((0, 1, 0, 1), 0.14),
+        ((0, 1, 1, 1), 0.14),
+        ((1, 1, 1, 1), 0.18),
+        ((1, 1, 1, 2), 0.22),
+        ((1, 2, 1, 2), 0.22),
+        ((1, 2, 2, 2), 0.22),
+        ((2, 2, 2, 2), 0.25),
+    ]
+    with torch.device("meta"):
+        supernet = ElasticResNet(stem_width=8, divisor=1)
+    named = EvaluationSettings().named(supernet)
+    assert [(arch.depths, *set(arch.ratios)) for arch in named.values()] == table_4
+    assert list(named)[2] == "d0101-e0.14"
+    assert named["d0000-e0.1"] == supernet.space.smallest
+    assert named["d2222-e0.25"] == supernet.space.largest
+
+
+def test_other_spaces_have_their_bounds_as_landmarks():
+    assert list(EvaluationSettings().named(tiny_supernet())) == ["smallest", "largest"]
+    assert EvaluationSettings().named(linear_net()) == {"largest": "whole"}
+
+
+# ---- recalibration ------------------------------------------------------------------------------------------
+
+
+def by_hand(first, second, batches):
+    """Mean over batches of each batch's mean and (unbiased) variance, before two batch norms in a row."""
+    statistics = []
+    with torch.no_grad():
+        for x in batches:
+            h = x @ first.weight.T + first.bias
+            normal = (h - h.mean(0)) / (h.var(0, unbiased=False) + 1e-5).sqrt()
+            g = normal @ second.weight.T + second.bias
+            statistics.append((h.mean(0), h.var(0), g.mean(0), g.var(0)))
+    return [torch.stack(column).mean(0) for column in zip(*statistics, strict=True)]
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("affine", [True, False])
+def test_statistics_are_the_mean_over_batches(running, affine):
+    torch.manual_seed(0)
+    norms = [nn.BatchNorm1d(size, affine=affine, track_running_stats=running) for size in (3, 2)]
+    network = nn.Sequential(nn.Linear(5, 3), norms[0], nn.Linear(3, 2), norms[1])
+    batches = [3 * torch.randn(size, 5) + 1 for size in (4, 7, 2)]
+    network(batches[0])  # earlier running statistics do not matter
+    expected = by_hand(network[0], network[2], batches)
+    result = recalibrated(copy.deepcopy(network), batches)
+    assert not result.training
+    got = [result[1].running_mean, result[1].running_var, result[3].running_mean, result[3].running_var]
+    for left, right in zip(got, expected, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
+    x = torch.randn(3, 5)
+    with torch.no_grad():  # an example's output no longer depends on its batch
+        torch.testing.assert_close(result(x)[:1], result(x[:1]))
+        h = (network[0](x) - expected[0]) / (expected[1] + 1e-5).sqrt()
+        out = (network[2](h) - expected[2]) / (expected[3] + 1e-5).sqrt()
+        torch.testing.assert_close(result(x), out, rtol=1e-3, atol=1e-4)
+
+
+def test_networks_without_batch_norm_stay():
+    network = nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4))
+    before = copy.deepcopy(network.state_dict())
+    assert_same(dict(recalibrated(network, [torch.randn(3, 4)]).state_dict()), dict(before))
+
+
+def test_dropout_has_no_part():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(3))
+    x = torch.randn(50, 3)
+    state = torch.get_rng_state()
+    recalibrated(network, [x])
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close(network[1].running_mean, x.mean(0))
+
+
+def resnet(norm):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return ElasticResNet(
+            (1, 8, 8),
+            4,
+            stem_width=4,
+            stage_widths=[8, 16],
+            depths=[0, 1],
+            ratios=[0.25, 0.5],
+            divisor=2,
+            norm=norm,
+        )
+
+
+@pytest.mark.parametrize("norm", [BatchNorm(), BatchNorm(affine=False, running_statistics=False), GroupNorm(2)])
+def test_only_a_copy_is_recalibrated(norm):
+    supernet = resnet(norm).eval()
+    draws = torch.Generator().manual_seed(1)
+    batches = [torch.rand(8, 1, 8, 8, generator=draws) for _ in range(3)]
+    x = torch.rand(6, 1, 8, 8, generator=draws)
+    archs = [supernet.space.smallest, supernet.space.largest]
+    before = {name: tensor.clone() for name, tensor in supernet.shared_tensors().items()}
+    with torch.no_grad():
+        outputs = [supernet(x, arch) for arch in archs]
+        copies = Recalibration(batches)
+        for place, arch in enumerate(archs):
+            network = copies.network(str(place), supernet, arch)
+            assert network is copies.network(str(place), supernet, arch)
+            assert torch.equal(network(x), outputs[place]) == isinstance(norm, GroupNorm)
+        assert_same(supernet.shared_tensors(), before)
+        for arch, output in zip(archs, outputs, strict=True):
+            assert torch.equal(supernet(x, arch), output)
+
+
+class Metrics(FederatedCallback):
+    def __init__(self):
+        self.all = []
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.all.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+
+def recalibrating_run(batches, norm=None, seed=0):
+    torch.manual_seed(seed)
+    metrics = Metrics()
+    evaluation = EvaluationSettings(["smallest", "largest"], recalibrate_batches=batches)
+    module = make_module(resnet(norm or BatchNorm()), TrackingSandwich(), evaluation=evaluation)
+    fit(module, tiny_data(), 3, callbacks=[metrics])
+    return metrics.all, weights(module), module
+
+
+@pytest.mark.parametrize("norm", [BatchNorm(), BatchNorm(affine=False, running_statistics=False)])
+def test_recalibration_changes_what_is_measured_and_nothing_else(norm):
+    without, trained, _ = recalibrating_run(0, norm)
+    first, same, _ = recalibrating_run(2, norm)
+    again, _, _ = recalibrating_run(2, norm, seed=5)
+    assert first == again
+    assert_same(trained, same)
+    for left, right in zip(without, first, strict=True):
+        assert left["clients/loss"] == right["clients/loss"]
+        assert left["val/largest/loss"] != right["val/largest/loss"]
+
+
+def test_a_runs_recalibration_by_hand():
+    """Clients in an order drawn from the seed, their batches without augmentation."""
+    metrics, _, module = recalibrating_run(4)
+    data = tiny_data()
+    data.setup("fit")
+    batches = []
+    for client in numpy_generator(0, "recalibration").permutation(6):
+        draws = generator(0, "recalibration", int(client))
+        batches += [inputs for inputs, _ in data.clients.batches(int(client), 8, draws)]
+    for name, arch in module.subnets.items():
+        network = recalibrated(module.supernet.subnet(arch), batches[:4])
+        accuracy, loss = whole(network, tiny_examples(40, 1))
+        assert metrics[-1][f"val/{name}/accuracy"] == pytest.approx(accuracy)
+        assert metrics[-1][f"val/{name}/loss"] == pytest.approx(loss, rel=1e-4)
+
+
+def test_another_checkpoint_is_recalibrated_anew(tmp_path):
+    module = make_module(evaluation=EvaluationSettings(["largest"], recalibrate_batches=2))
+    best = RoundCheckpoint("val/largest/accuracy", save_top_k=-1, dirpath=str(tmp_path))
+    metrics = Metrics()
+    trainer = fit(module, tiny_data(), 3, callbacks=[best, metrics], enable_checkpointing=True)
+    for round in (0, 2, 1):
+        path = str(tmp_path / f"round={round}.ckpt")
+        found = trainer.validate(module, datamodule=tiny_data(), ckpt_path=path)[0]
+        assert found["val/largest/loss"] == metrics.all[round]["val/largest/loss"]
+
+
+def test_a_lone_example_is_no_batch_to_recalibrate_on():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)]
+    # 20 examples per client: batches of 19 leave one alone
+    module = make_module(
+        PlainNetwork(nn.Sequential(*layers), (1, 8, 8), 4),
+        client=ClientSettings(sgd(0.1), batch_size=19),
+        evaluation=EvaluationSettings(["largest"], recalibrate_batches=3),
+        cohort=UniformCohort(count=1),
+    )
+    trainer = fit(module, tiny_data(), 1)
+    assert math.isfinite(float(trainer.callback_metrics["val/largest/loss"]))
+
+
+# ---- a round's result ---------------------------------------------------------------------------------------
+
+
+def test_survivors_are_those_whose_update_is_used():
+    states = ["ok", "error", "ok", "dropped", "non-finite", "timeout", "empty"]
+    results = [
+        ClientResult(ClientTask(3, client, "whole", 5), status=status) for client, status in enumerate(states)
+    ]
+    round = RoundResult(3, iter(results))
+    assert round.round == 3
+    assert round.results == results
+    assert [result.task.client for result in round.survivors] == [0, 2]
+    assert RoundResult(0, []).survivors == []

@@ -1,0 +1,87 @@
+"""Signals wait for a moment at which the state is whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from lit_fednas.federation.interrupts import Interrupted, Interrupts
+
+BOTH = (signal.SIGINT, signal.SIGTERM)
+
+
+def send(signum: int) -> None:
+    os.kill(os.getpid(), signum)
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """Handlers that a test can recognise, so that a slip does not end the test process."""
+    received: list[int] = []
+
+    def own(signum, frame):
+        received.append(signum)
+
+    before = {signum: signal.signal(signum, own) for signum in BOTH}
+    yield own, received
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+@pytest.mark.parametrize("signum", BOTH)
+def test_the_first_signal_waits_until_it_is_asked_for(signum, handlers):
+    interrupts = Interrupts()
+    with interrupts.listening():
+        interrupts.check()
+        send(signum)
+        with pytest.raises(Interrupted, match=f"stopped by {signal.Signals(signum).name}") as caught:
+            interrupts.check()
+        assert caught.value.signum == signum
+        interrupts.check()  # it is told once
+    assert handlers[1] == []
+
+
+@pytest.mark.parametrize("first", BOTH)
+def test_the_second_stops_at_once(first):
+    interrupts = Interrupts()
+    with interrupts.listening():
+        send(first)
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+
+
+def test_handlers_are_restored(handlers):
+    interrupts = Interrupts()
+    with interrupts.listening():
+        assert signal.getsignal(signal.SIGINT) is not handlers[0]
+    assert [signal.getsignal(signum) for signum in BOTH] == [handlers[0]] * 2
+    with pytest.raises(ZeroDivisionError), interrupts.listening():
+        raise ZeroDivisionError
+    assert [signal.getsignal(signum) for signum in BOTH] == [handlers[0]] * 2
+    send(signal.SIGINT)
+    assert handlers[1] == [signal.SIGINT]
+    interrupts.check()
+
+
+def test_a_signal_that_nobody_asked_for_does_not_stop_the_next_run():
+    interrupts = Interrupts()
+    with interrupts.listening():
+        send(signal.SIGTERM)
+    with interrupts.listening():
+        interrupts.check()
+
+
+def test_other_threads_are_left_alone(handlers):
+    seen = []
+
+    def work():
+        with Interrupts().listening():
+            seen.extend(signal.getsignal(signum) for signum in BOTH)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [handlers[0]] * 2

@@ -1,0 +1,74 @@
+"""The trainer speaks of rounds, and Lightning's own machinery works around them."""
+
+from __future__ import annotations
+
+import pytest
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import FederatedCallback, FederatedTrainer
+from lit_fednas.federation.lightning_private import AtomicCheckpointIO
+from tests.support import assert_same, fit, make_module, make_trainer, tiny_data, weights
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "instead"),
+    [
+        ("max_epochs", 3, "set max_rounds"),
+        ("check_val_every_n_epoch", 2, "set check_val_every_n_rounds"),
+        ("gradient_clip_val", 1.0, "set client.clip_norm"),
+        ("accumulate_grad_batches", 2, "batches of training"),
+    ],
+)
+def test_arguments_without_meaning_are_refused(name, value, instead):
+    with pytest.raises(ConfigError, match=rf"trainer\.{name}: {value} has no meaning here.*{instead}"):
+        FederatedTrainer(**{name: value})
+
+
+@pytest.mark.parametrize("settings", [{"max_rounds": -2}, {"check_val_every_n_rounds": 0}])
+def test_rounds_out_of_range(settings):
+    with pytest.raises(ConfigError, match="trainer: max_rounds"):
+        FederatedTrainer(**settings)
+
+
+def test_validation_comes_every_n_rounds():
+    seen = []
+
+    class Seen(FederatedCallback):
+        def on_validation_end(self, trainer, pl_module):
+            seen.append(trainer.current_epoch)
+
+    fit(make_module(), tiny_data(), 7, check_val_every_n_rounds=3, callbacks=[Seen()])
+    assert seen == [2, 5]
+
+
+def test_early_stopping_stops_after_a_round():
+    stopping = EarlyStopping("val/largest/accuracy", mode="max", patience=1, min_delta=2.0)
+    trainer = fit(make_module(), tiny_data(), 20, callbacks=[stopping])
+    assert trainer.current_epoch == 2  # the first validation is best for ever, one more is waited for
+
+
+def test_no_rounds_train_nothing():
+    module = make_module()
+    start = weights(module)
+    fit(module, tiny_data(), 0)
+    assert_same(weights(module), start)
+
+
+def test_a_checkpoint_plugin_of_ones_own_is_kept():
+    own = TorchCheckpointIO()
+    assert make_trainer(plugins=[own]).strategy.checkpoint_io is own
+    assert isinstance(make_trainer().strategy.checkpoint_io, AtomicCheckpointIO)
+
+
+def test_data_are_needed_and_must_fit():
+    with pytest.raises(ConfigError, match="data: the trainer has none"):
+        make_trainer().fit(make_module())
+    from lit_fednas.supernets import ElasticResNet
+
+    for settings, field in (({"num_classes": 5}, "num_classes: 5"), ({"input_shape": (3, 8, 8)}, "input_shape")):
+        shape = {"input_shape": (1, 8, 8), "num_classes": 4, **settings}
+        supernet = ElasticResNet(**shape, stem_width=4, stage_widths=[8, 8], divisor=2)
+        with pytest.raises(ConfigError, match=rf"model\.supernet\.{field}"):
+            fit(make_module(supernet), tiny_data())
