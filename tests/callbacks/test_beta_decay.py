@@ -117,7 +117,7 @@ def test_a_resumed_run_goes_on_with_its_rounds_beta(tmp_path, stop_at):
     assert rest.logged == pytest.approx(rest.used)
 
 
-def test_the_server_stays_as_it_is_with_a_constant_beta_and_no_end_is_needed():
+def test_a_constant_beta_needs_no_end():
     class TwoRounds(FederatedCallback):
         def on_train_epoch_end(self, trainer, pl_module):
             assert pl_module.aggregation.beta == 0.6
