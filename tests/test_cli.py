@@ -115,6 +115,7 @@ def test_the_ledger_compares_with_the_subnets_asked_for(tiny):
 
 def test_fast_dev_run_is_one_round_without_files(tiny):
     assert main(["fit", *tiny, "--trainer.fast_dev_run", "true"]) == 0
+    assert [path.name for path in Path().iterdir()] == ["tiny.yaml"]
 
 
 def refused(capsys, *args, code=2):

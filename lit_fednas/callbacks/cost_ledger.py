@@ -10,9 +10,9 @@ from typing import Any
 
 from lightning import LightningModule, Trainer
 
-from lit_fednas.callbacks.run_folder import run_folder
+from lit_fednas.callbacks.run_folder import keeps_files, run_folder
 from lit_fednas.costs import RoundCost, client_cost, independent_cost
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import EvaluationSettings, FederatedCallback, FederatedLightningModule, RoundResult
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,14 @@ class CostLedger(FederatedCallback):
                 self._subnets = EvaluationSettings(self.independent).named(pl_module.supernet)
             except ConfigError as error:
                 raise ConfigError(f"cost_ledger.independent: {error}") from None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Sees that a resumed run goes on with the comparison that it began."""
+        if self.rounds and self.baseline.keys() != self._subnets.keys():
+            raise CheckpointError(
+                f"cost_ledger.independent: the run so far was compared with {', '.join(self.baseline)}, now it "
+                f"would be with {', '.join(self._subnets)}; give the former"
+            )
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RoundResult, batch_idx: int
@@ -88,9 +96,10 @@ class CostLedger(FederatedCallback):
         if not trainer.is_global_zero or self.rounds == 0:
             return
         summary = self.summary()
-        folder = run_folder(trainer)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "ledger.json").write_text(json.dumps(summary, indent=1) + "\n")
+        if keeps_files(trainer):
+            folder = run_folder(trainer)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "ledger.json").write_text(json.dumps(summary, indent=1) + "\n")
         if summary["times_less_computation"] is not None:
             log.info(
                 "%.2f times less computation, %.2f times less communication than training these %d subnets "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightning import Callback, LightningModule, Trainer
 
-from lit_fednas.callbacks.run_folder import run_folder
+from lit_fednas.callbacks.run_folder import keeps_files, run_folder
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation.trainer import write_partition
 
@@ -17,5 +17,5 @@ class PartitionFiles(Callback):
         folder = run_folder(trainer)
         data = trainer.datamodule  # type: ignore[attr-defined]
         there = (folder / "partition.png").exists()
-        if trainer.is_global_zero and isinstance(data, FederatedDataModule) and not there:
+        if keeps_files(trainer) and isinstance(data, FederatedDataModule) and not there:
             write_partition(data, folder)

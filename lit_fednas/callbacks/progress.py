@@ -27,6 +27,7 @@ class RoundProgress(ProgressBar):
         self._enabled = True
         self._rounds: Any = None
         self._cohort: Any = None
+        self._line = ""
 
     def disable(self) -> None:
         """Shows nothing (Lightning calls it on all ranks but the first)."""
@@ -72,16 +73,23 @@ class RoundProgress(ProgressBar):
             return
         now = perf_counter()
         done = trainer.current_epoch + 1
-        if done == trainer.max_epochs or now - self._printed >= self.refresh_seconds:
+        text = "  ".join(f"{name} {value}" for name, value in figures.items())
+        pace = (now - self._started) / (done - self._first)
+        of = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
+        self._line = f"round {done}{of}  {text}  {pace:.2f} s/round"
+        if now - self._printed >= self.refresh_seconds:
             self._printed = now
-            text = "  ".join(f"{name} {value}" for name, value in figures.items())
-            pace = (now - self._started) / (done - self._first)
-            of = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
-            print(f"round {done}{of}  {text}  {pace:.2f} s/round", file=sys.stderr, flush=True)
+            self._print_line()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Closes the bars."""
+        """Prints the last round, if it was not, and closes the bars."""
+        self._print_line()
         self._close()
+
+    def _print_line(self) -> None:
+        if self._line:
+            print(self._line, file=sys.stderr, flush=True)
+        self._line = ""
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Closes the bars."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning import LightningModule, Trainer
 
-from lit_fednas.callbacks.run_folder import run_folder
+from lit_fednas.callbacks.run_folder import keeps_files, run_folder
 from lit_fednas.costs import client_cost
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
 from lit_fednas.records import append_round, forget_from
@@ -21,7 +21,7 @@ class RunRecorder(FederatedCallback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drops what the run is about to write anew."""
-        if trainer.is_global_zero:
+        if keeps_files(trainer):
             forget_from(run_folder(trainer), trainer.current_epoch)
 
     def on_train_batch_end(
@@ -50,7 +50,7 @@ class RunRecorder(FederatedCallback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Writes the round's record."""
-        if not trainer.is_global_zero:
+        if not keeps_files(trainer):
             return
         validated = (trainer.current_epoch + 1) % (trainer.check_val_every_n_epoch or 1) == 0
         trained = any(client["status"] == "ok" for client in self._clients)

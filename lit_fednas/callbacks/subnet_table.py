@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from lit_fednas.callbacks.run_folder import run_folder
+from lit_fednas.callbacks.run_folder import keeps_files, run_folder
 from lit_fednas.federation import FederatedLightningModule
 
 COLUMNS = ("subnet", "arch", "split", "accuracy", "loss", "macs", "parameters", "bytes")
@@ -31,19 +30,20 @@ class SubnetTable(Callback):
         """The test set's figures."""
         self._show(trainer, pl_module, "test")
 
-    @rank_zero_only
     def _show(self, trainer: Trainer, pl_module: LightningModule, split: str) -> None:
         assert isinstance(pl_module, FederatedLightningModule)
         rows = table_rows(pl_module, trainer.callback_metrics, split)
         if not rows:
             return
-        folder = run_folder(trainer)
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / f"subnets-{split}.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
-        print(format_table(rows))
+        if keeps_files(trainer):
+            folder = run_folder(trainer)
+            folder.mkdir(parents=True, exist_ok=True)
+            with open(folder / f"subnets-{split}.csv", "w", newline="") as file:
+                writer = csv.DictWriter(file, COLUMNS)
+                writer.writeheader()
+                writer.writerows(rows)
+        if trainer.is_global_zero:
+            print(format_table(rows))
 
 
 def table_rows(module: FederatedLightningModule, metrics: Any, split: str) -> list[dict[str, Any]]:

@@ -193,7 +193,7 @@ class FederatedDataModule(LightningDataModule):
         """Returns the training rows that the server keeps for validation."""
         if has_val:
             if self.server_val:
-                log.info("server_val: %s is ignored; the source has a validation split", self.server_val)
+                log.debug("server_val: %s is ignored; the source has a validation split", self.server_val)
             return np.empty(0, dtype=np.int64)
         count = holdout_count(self.server_val, len(targets))
         if count >= len(targets):

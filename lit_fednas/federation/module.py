@@ -255,7 +255,6 @@ class FederatedLightningModule(pl.LightningModule):
                 accuracies.append(value)
             self.log(f"{split}/{name}", value)
             metric.reset()
-        self._recalibration = None  # the next evaluation may be of other weights
         self.log(f"{split}/mean/accuracy", torch.stack(accuracies).mean(), prog_bar=True)
 
     # ---- checkpoints ----------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def test_client_splits_follow_the_seed_too() -> None:
 
 
 def test_a_validation_split_of_the_source_wins(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.DEBUG, logger="lit_fednas"):
         data = module(source=ArraySource(examples(), val=examples(9, 500)), server_val=0.3)
         data.setup("validate")
     assert sorted(values(data.val_dataloader())) == list(range(500, 509))
