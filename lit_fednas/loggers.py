@@ -49,7 +49,16 @@ class _ResumingWriter(ExperimentWriter):
     def log_metrics(self, metrics_dict: dict[str, float], step: int | None = None) -> None:
         """Adds a row; before the first, drops the earlier part's rows from its step on."""
         if self._earlier is not None and step is not None:
-            os.remove(self.metrics_file_path)
-            self.metrics = [row for row in self._earlier if int(row["step"]) < step]
+            self._keep([row for row in self._earlier if int(row["step"]) < step])
             self._earlier = None
         super().log_metrics(metrics_dict, step)
+
+    def _keep(self, rows: list[dict[str, Any]]) -> None:
+        """Replaces the file by one of these rows; a kill leaves the one or the other."""
+        self.metrics_keys = sorted({name for row in rows for name in row})
+        temporary = f"{self.metrics_file_path}.part"
+        with open(temporary, "w", newline="") as file:
+            writer = csv.DictWriter(file, self.metrics_keys)
+            writer.writeheader()
+            writer.writerows(rows)
+        os.replace(temporary, self.metrics_file_path)

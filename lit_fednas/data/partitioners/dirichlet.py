@@ -1,4 +1,4 @@
-"""The Dirichlet partition of SuperFed (section 4, appendix L), after Lin et al. (2020)."""
+"""The Dirichlet partition of SuperFed (section 3.1, appendix L), after Lin et al. (2020)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lit_fednas.errors import ConfigError, DataError
 class Dirichlet(Partitioner):
     """Splits each class over the clients in proportions drawn from Dir(alpha); sizes differ too.
 
-    SuperFed says no more than that. The code that it and Lin et al. (2020) published also passes over
-    clients that already hold their share N / num_clients when a further class is split, and draws anew until
+    SuperFed says no more than that. Common implementations in the line of Lin et al. (2020) also pass over
+    clients that already hold their share N / num_clients when a further class is split, and draw anew until
     every client has 10 examples; ``balance`` and ``min_size`` are these two.
 
     Args:
