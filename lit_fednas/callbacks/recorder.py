@@ -17,12 +17,12 @@ class RunRecorder(FederatedCallback):
     """Writes one record per round; on resuming, the records after the checkpoint are dropped first."""
 
     def __init__(self) -> None:
-        self._clients: list[dict[str, Any]] = []
+        self._clients: list[dict[str, Any]] | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drops what the run is about to write anew."""
         if keeps_files(trainer):
-            forget_from(run_folder(trainer), trainer.current_epoch)
+            forget_from(run_folder(trainer), trainer.global_step)  # a round is a step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RoundResult, batch_idx: int
@@ -50,8 +50,8 @@ class RunRecorder(FederatedCallback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Writes the round's record."""
-        if not keeps_files(trainer):
-            return
+        if not keeps_files(trainer) or self._clients is None:
+            return  # the rest of a round that was recorded before
         validated = (trainer.current_epoch + 1) % (trainer.check_val_every_n_epoch or 1) == 0
         trained = any(client["status"] == "ok" for client in self._clients)
         metrics = {  # without those that Lightning still holds from an earlier round
@@ -61,3 +61,4 @@ class RunRecorder(FederatedCallback):
         }
         record = {"round": trainer.current_epoch, "metrics": metrics, "clients": self._clients}
         append_round(run_folder(trainer), record)
+        self._clients = None

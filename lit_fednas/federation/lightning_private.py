@@ -66,7 +66,14 @@ class RoundFitLoop(_FitLoop):
         super().setup_data()
 
     def advance(self) -> None:
-        """Runs a round: the cohort, then Lightning's own step and validation."""
+        """Runs a round: the cohort, then Lightning's own step and validation.
+
+        After resuming from a checkpoint that was made between the server's step and the round's end (as
+        Lightning's ``ModelCheckpoint`` can, after a validation), only the rest of that round is left to do.
+        """
+        if self.restarting and self.epoch_loop.global_step > self.rounds_done:
+            super().advance()
+            return
         try:
             self._one_batch.result = self.train_cohort(self.rounds_done)
         except BaseException:

@@ -11,16 +11,26 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lit_fednas.aggregation import MaxNet
+from lit_fednas.aggregation import MaxNet, OverlapAverage
 from lit_fednas.assignment import RandomArchitectures, TrackingSandwich
 from lit_fednas.callbacks import BetaDecay, CostLedger, RoundCheckpoint, RunRecorder
 from lit_fednas.errors import CheckpointError
 from lit_fednas.federation import FederatedCallback, FedYogi, UniformCohort
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.loggers import RunLogger
+from lit_fednas.records import read_rounds
 from lit_fednas.supernets import ElasticResNet
-from tests.support import make_module, make_trainer, run_record, tiny_data, tiny_supernet
+from tests.support import (
+    assert_same,
+    make_module,
+    make_trainer,
+    run_record,
+    tiny_data,
+    tiny_supernet,
+    weights,
+)
 
 ROUNDS = 5
 
@@ -148,6 +158,40 @@ def test_a_kill_in_mid_round_loses_that_round_only(tmp_path):
     for folder in (here, there):
         subprocess.run([sys.executable, "-c", script, str(folder), str(root)], check=True, timeout=120)
     assert run_record(here / "run" / "only") == run_record(there / "run" / "only")
+
+
+@pytest.mark.parametrize(
+    "when", [{}, {"save_on_train_epoch_end": True}, {"save_on_train_epoch_end": False}, {"every_n_train_steps": 1}]
+)
+def test_lightnings_own_checkpoints_resume_exactly(tmp_path, when):
+    """Lightning's ModelCheckpoint may save between the server's step and the round's end."""
+
+    def weights_after(rounds, ckpt_path=None, callbacks=()):
+        cohorts = []
+
+        class Cohorts(FederatedCallback):
+            def on_cohort_start(self, trainer, module, tasks):
+                cohorts.append([task.client for task in tasks])
+
+        module = superfed(aggregation=OverlapAverage())
+        trainer = make_trainer(
+            rounds,
+            enable_checkpointing=True,
+            default_root_dir=str(tmp_path),
+            logger=RunLogger(str(tmp_path), "run", "only"),
+            callbacks=[Cohorts(), RunRecorder(), *callbacks],
+        )
+        trainer.fit(module, datamodule=tiny_data(), ckpt_path=ckpt_path)
+        records = [record["round"] for record in read_rounds(tmp_path / "run" / "only")]
+        return weights(module), cohorts, records
+
+    straight, cohorts, _ = weights_after(4)
+    saving = ModelCheckpoint(dirpath=tmp_path, filename="x", enable_version_counter=False, **when)
+    weights_after(2, callbacks=[saving])
+    resumed, rest, records = weights_after(4, ckpt_path=str(tmp_path / "x.ckpt"))
+    assert rest == cohorts[2:]
+    assert records == [0, 1, 2, 3]
+    assert_same(straight, resumed)
 
 
 def test_the_best_checkpoint_is_kept(tmp_path):
