@@ -77,15 +77,20 @@ def count_macs(network: nn.Module, input_shape: tuple[int, ...]) -> int:
     return total
 
 
-def count_cost(network: nn.Module, input_shape: tuple[int, ...]) -> Cost:
+def count_cost(network: nn.Module, input_shape: tuple[int, ...], macs: int | None = None) -> Cost:
     """Counts MACs, parameters and bytes of a network.
+
+    Args:
+        network: The network; it may lie on the meta device.
+        input_shape: Shape of one example, without the batch dimension.
+        macs: Its multiply-accumulates, if they are known already.
 
     Example:
         >>> count_cost(nn.Linear(4, 2), (4,))
         Cost(macs=8, parameters=10, bytes=40)
     """
     return Cost(
-        macs=count_macs(network, input_shape),
+        macs=count_macs(network, input_shape) if macs is None else macs,
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         bytes=nbytes([*network.parameters(), *network.buffers()]),
     )

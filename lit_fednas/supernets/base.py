@@ -7,6 +7,7 @@ where the network's tensors lie in the shared ones (``index``). All else follows
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lit_fednas.costs import Cost, count_cost
+from lit_fednas.costs import Cost, count_cost, count_macs
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.space import SearchSpace, SingleArchitecture
 
@@ -65,7 +66,7 @@ class _Skeleton:
 
     network: nn.Module
     index: dict[str, Region]
-    cost: Cost
+    costs: list[Cost]  # one, once it was asked for
 
 
 class Supernet(nn.Module, ABC):
@@ -132,7 +133,14 @@ class Supernet(nn.Module, ABC):
 
     def cost(self, arch: Any) -> Cost:
         """MACs per example, parameters, and bytes of the architecture."""
-        return self._skeleton(arch).cost
+        made = self._skeleton(arch)
+        if not made.costs:
+            made.costs.append(count_cost(made.network, self.input_shape, self.macs(arch)))
+        return made.costs[0]
+
+    def macs(self, arch: Any) -> int:
+        """Multiply-accumulates of one example; a subclass may know them without a (dry) run."""
+        return count_macs(self.skeleton(arch), self.input_shape)
 
     def views(self, arch: Any) -> dict[str, Tensor]:
         """The architecture's tensors inside the shared ones, by their names in the subnet; views if possible."""
@@ -151,9 +159,7 @@ class Supernet(nn.Module, ABC):
     def empty_subnet(self, arch: Any) -> nn.Module:
         """A network of the architecture with unset weights, on the supernet's device."""
         device = next(iter(self.shared_tensors().values())).device
-        with torch.device("meta"):
-            network = self.build(arch)
-        return network.to_empty(device=device)
+        return copy.deepcopy(self.skeleton(arch)).to_empty(device=device)
 
     @torch.no_grad()
     def load_into(self, network: nn.Module, arch: Any) -> None:
@@ -179,13 +185,17 @@ class Supernet(nn.Module, ABC):
         skeleton.network.train(self.training)
         return functional_call(skeleton.network, self.views(arch), (x,))
 
+    def _index_of(self, arch: Any, network: nn.Module) -> dict[str, Region]:
+        """The index, where the architecture's network has been built already."""
+        return self.index(arch)
+
     def _skeleton(self, arch: Any) -> _Skeleton:
         if arch in self._skeletons:
             self._skeletons.move_to_end(arch)
             return self._skeletons[arch]
         with torch.device("meta"):
             network = self.build(arch)
-        made = _Skeleton(network, self.index(arch), count_cost(network, self.input_shape))
+        made = _Skeleton(network, self._index_of(arch, network), [])
         self._skeletons[arch] = made
         if len(self._skeletons) > _SKELETONS_KEPT:
             self._skeletons.popitem(last=False)
@@ -203,9 +213,11 @@ class NestedSupernet(Supernet):
 
     def index(self, arch: Any) -> dict[str, Region]:
         """Each tensor is the corner of the one of the same name."""
-        shared = self.shared_tensors()
         with torch.device("meta"):
-            network = self.build(arch)
+            return self._index_of(arch, self.build(arch))
+
+    def _index_of(self, arch: Any, network: nn.Module) -> dict[str, Region]:
+        shared = self.shared_tensors()
         regions = {}
         for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
             whole = shared[f"network.{name}"]
@@ -247,8 +259,6 @@ class PlainNetwork(NestedSupernet):
 
 def _structure_of(network: nn.Module) -> nn.Module:
     """A copy of a module's structure on the meta device, without copying its weights."""
-    import copy
-
     memo: dict[int, Any] = {}
     for tensor in network.parameters():
         memo[id(tensor)] = nn.Parameter(torch.empty_like(tensor, device="meta"), tensor.requires_grad)

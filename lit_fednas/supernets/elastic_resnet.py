@@ -293,6 +293,25 @@ class ElasticResNet(NestedSupernet):
             return super().landmarks
         return TABLE_4
 
+    def macs(self, arch: ElasticArch) -> int:
+        """Multiply-accumulates of one example, block by block."""
+        space = self._space
+        channels, height, width = self.input_shape
+        total = height * width * channels * self.stem_width * 9
+        channels = self.stem_width
+        for stage, (out, depth) in enumerate(zip(space.stage_widths, arch.depths, strict=True)):
+            for block in range(1 + depth):
+                middle = space.middle_width(stage, arch.ratios[stage * space.blocks + block])
+                strided = block == 0 and stage > 0
+                if strided:
+                    height, width = -(-height // 2), -(-width // 2)
+                per_pixel = 9 * channels * middle + 9 * middle * out
+                if strided or channels != out:
+                    per_pixel += channels * out
+                total += height * width * per_pixel
+                channels = out
+        return total + channels * self.num_classes
+
     def build(self, arch: ElasticArch) -> nn.Module:
         """Builds a residual network with the architecture's depths and middle widths."""
         space = self._space
