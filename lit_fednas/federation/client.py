@@ -209,7 +209,9 @@ class ClientFits:
         for epoch in count() if self.settings.steps is not None else range(self.settings.epochs):
             draws = generator(self.seed, "batches", task.round, task.client, epoch)
             before = module.num_steps
-            yield from self.data.batches(task.client, self.settings.batch_size, draws)
+            yield from self.data.batches(
+                task.client, self.settings.batch_size, draws, drop_last=self.settings.drop_last
+            )
             if module.num_steps == before:
                 return
 

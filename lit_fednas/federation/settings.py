@@ -50,6 +50,8 @@ class ClientSettings:
     Args:
         optimizer: The local optimizer, new for each fit.
         batch_size: Examples per step; a client's last batch may be smaller.
+        drop_last: Whether a smaller last batch is left out, unless it is the client's only one. Networks that
+            normalise over batches learn nonsense from a batch of two or three.
         epochs: Passes over the client's data per round.
         steps: Steps per round instead; passes follow each other until they are done.
         lr_schedule: What the learning rate is multiplied with, round by round.
@@ -66,6 +68,7 @@ class ClientSettings:
         self,
         optimizer: OptimizerCallable = lambda params: torch.optim.SGD(params, lr=0.1),
         batch_size: int = 32,
+        drop_last: bool = False,
         epochs: int = 1,
         steps: int | None = None,
         lr_schedule: RateSchedule = ConstantRate(),
@@ -84,6 +87,7 @@ class ClientSettings:
                 raise ConfigError(f"client.{name}: {value} must be above 0")
         self.optimizer = optimizer
         self.batch_size = batch_size
+        self.drop_last = drop_last
         self.epochs = epochs
         self.steps = steps
         self.lr_schedule = lr_schedule

@@ -212,6 +212,20 @@ def test_local_steps_replace_epochs():
     assert results == [(7, 20 + 20 + 8)] * 3
 
 
+def test_a_smaller_last_batch_can_be_left_out():
+    results = []
+
+    class Seen(FederatedCallback):
+        def on_client_end(self, trainer, module, result):
+            results.append((result.num_steps, result.num_seen))
+
+    # 20 examples per client, batches of 8: the last has 4; batches of 32: the only one has 20
+    for batch_size in (8, 32):
+        client = ClientSettings(sgd(0.1), batch_size=batch_size, drop_last=True)
+        fit(make_module(client=client), tiny_data(), 1, callbacks=[Seen()])
+    assert results == [(2, 16)] * 3 + [(1, 20)] * 3
+
+
 def test_clipping_bounds_a_step():
     start = linear_net()
     client = ClientSettings(sgd(1.0), batch_size=8, steps=1, clip_norm=0.01)
