@@ -45,7 +45,7 @@ def superfed(**settings):
     return make_module(server_optimizer=lambda params: FedYogi(params, lr=0.1), **settings)
 
 
-def run(folder: Path, *extra, ckpt_path=None, **settings):
+def run(folder: Path, *extra, ckpt_path=None, every_n_rounds=1, **settings):
     trainer = make_trainer(
         ROUNDS,
         check_val_every_n_rounds=2,
@@ -55,7 +55,7 @@ def run(folder: Path, *extra, ckpt_path=None, **settings):
             BetaDecay(),
             CostLedger(["smallest", "largest"]),
             RunRecorder(),
-            RoundCheckpoint(monitor="val/largest/accuracy"),
+            RoundCheckpoint(monitor="val/largest/accuracy", every_n_rounds=every_n_rounds),
             *extra,
         ],
     )
@@ -97,6 +97,15 @@ def test_a_stopped_run_resumes_exactly(tmp_path, straight, how, raised, round, c
     saved = torch.load(last, weights_only=True)
     assert saved["global_step"] == round  # what was trained is kept, and the unfinished round is not in it
     assert run_record(run(tmp_path, ckpt_path=str(last))) == straight
+
+
+def test_a_stop_saves_between_the_regular_checkpoints(tmp_path):
+    with pytest.raises(Interrupted):
+        run(tmp_path, StopAt(3, 2, "SIGTERM"), every_n_rounds=100)
+    last = tmp_path / "run" / "only" / "checkpoints" / "last.ckpt"
+    assert torch.load(last, weights_only=True)["global_step"] == 3
+    resumed = run_record(run(tmp_path, ckpt_path=str(last), every_n_rounds=100))
+    assert resumed == run_record(run(tmp_path / "straight", every_n_rounds=100))
 
 
 def test_a_signal_in_a_rounds_last_client_lets_the_round_end(tmp_path, straight):
@@ -245,3 +254,16 @@ def test_a_kill_while_saving_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         AtomicCheckpointIO().save_checkpoint({}, path)
     assert path.read_bytes() == before
+
+
+def test_a_checkpoint_is_replaced_in_one_step(tmp_path):
+    """The new file is moved over the old one, never written into it."""
+    from lit_fednas.federation.lightning_private import AtomicCheckpointIO
+
+    path = tmp_path / "last.ckpt"
+    AtomicCheckpointIO().save_checkpoint({"a": 1}, path)
+    first = path.stat().st_ino
+    AtomicCheckpointIO().save_checkpoint({"a": 2}, path)
+    assert path.stat().st_ino != first
+    assert torch.load(path, weights_only=True) == {"a": 2}
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]

@@ -17,6 +17,7 @@ from lit_fednas.federation import ClientSettings, CosineRate, FederatedCallback,
 from lit_fednas.federation.client import ClientModule
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.rng import generator
+from lit_fednas.supernets import PlainNetwork
 from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, tiny_supernet, weights
 
 
@@ -149,6 +150,19 @@ def test_equal_seeds_equal_runs_and_other_seeds_other_runs():
     assert_same(first, run(3))
     other = run(4)
     assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_every_round_draws_anew():
+    drawn = []
+
+    class Drawn(FederatedCallback):
+        def on_cohort_start(self, trainer, module, tasks):
+            drawn.append(([task.client for task in tasks], [task.arch for task in tasks]))
+
+    fit(make_module(assignment=RandomArchitectures()), tiny_data(), 6, callbacks=[Drawn()])
+    cohorts, archs = zip(*drawn, strict=True)
+    assert len({tuple(cohort) for cohort in cohorts}) > 1
+    assert len({tuple(arch) for arch in archs}) == 6
 
 
 def test_global_generator_is_not_moved():
@@ -318,3 +332,17 @@ def test_memory_is_flat_over_rounds():
 
     fit(make_module(cohort=UniformCohort(count=5)), tiny_data(), 10, callbacks=[Count()])
     assert counts[9] == counts[2]
+
+
+def test_dropout_belongs_to_the_address_too():
+    """Dropout layers draw from the global generator, which is seeded by (seed, round, client) for each fit."""
+
+    def run(global_seed):
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(64, 4))
+        module = make_module(PlainNetwork(network, (1, 8, 8), 4))
+        torch.manual_seed(global_seed)
+        fit(module, tiny_data(), 2)
+        return weights(module)
+
+    assert_same(run(1), run(2))
