@@ -69,14 +69,6 @@ class ElasticArch:
             ratios = json.dumps(self.ratios, separators=(",", ":"))
         return f"d: [{depths}], e: {ratios}"
 
-    @property
-    def label(self) -> str:
-        """A short name for metrics and file names."""
-        depths = "".join(str(depth) for depth in self.depths)
-        if len(set(self.ratios)) == 1:
-            return f"d{depths}-e{self.ratios[0]:g}"
-        return f"d{depths}-e" + "_".join(f"{ratio:g}" for ratio in self.ratios)
-
 
 class ElasticSpace(SearchSpace[ElasticArch]):
     """All depths and ratios of an elastic network.
