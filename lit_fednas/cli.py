@@ -19,10 +19,11 @@ from jsonargparse import ArgumentError, Namespace
 from jsonargparse._deprecated import JsonargparseDeprecationWarning
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
 
 from lit_fednas.callbacks import BetaDecay, CostLedger, RoundCheckpoint, default_callbacks
 from lit_fednas.data import FederatedDataModule
-from lit_fednas.errors import CheckpointError, ClientError, ConfigError, FedNASError
+from lit_fednas.errors import CheckpointError, ClientError, ConfigError, FedNASError, RankError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.federation.trainer import check_readable
@@ -159,9 +160,14 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, int | float | bool | str | type(None)) else str(value)
 
 
+def _rank() -> int:
+    """This process among those of the run; known from the environment before the trainer is made."""
+    return int(getattr(rank_zero_only, "rank", None) or 0)
+
+
 def _own_error(error: BaseException | None) -> BaseException | None:
     """The error of ours behind one that jsonargparse has wrapped; none if there is none."""
-    while error is not None and not isinstance(error, FedNASError | ClientError):
+    while error is not None and not isinstance(error, FedNASError | ClientError | RankError):
         error = error.__cause__ or error.__context__
     return error
 
@@ -173,7 +179,7 @@ def _quiet_surroundings() -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(message)s"))
         own.addHandler(handler)
-        own.setLevel(logging.INFO)
+        own.setLevel(logging.ERROR if _rank() else logging.INFO)  # every rank would say the same
         own.propagate = False
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
@@ -193,7 +199,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0; 2 for what the user can mend, told in one line; 1 if a client failed and the policy
-        is to stop; 128 and the signal's number if a signal stopped the run, whose state is saved.
+        is to stop, or another rank has gone; 128 and the signal's number if a signal stopped the run, whose state is saved.
     """
     _quiet_surroundings()
     try:
@@ -202,14 +208,16 @@ def main(args: Sequence[str] | None = None) -> int:
         line = " ".join(str(error).split())
         print(f"lit-fednas: {line} (lit-fednas fit --help lists all options)", file=sys.stderr)
         return 2
-    except (ValueError, ClientError) as error:
+    except (ValueError, ClientError, RankError) as error:
         own = _own_error(error)
         if own is None:
             raise
-        print(f"lit-fednas: {own}", file=sys.stderr)
-        return 1 if isinstance(own, ClientError) else 2
+        print(f"lit-fednas{f' (rank {_rank()})' if _rank() else ''}: {own}", file=sys.stderr)
+        return 2 if isinstance(own, FedNASError) else 1
     except Interrupted as stop:
         name = signal.Signals(stop.signum).name
+        if _rank():
+            return 128 + stop.signum
         print(f"lit-fednas: stopped by {name}; go on with --ckpt_path last", file=sys.stderr)
         return 128 + stop.signum
     return 0

@@ -21,3 +21,7 @@ class CheckpointError(FedNASError):
 
 class ClientError(RuntimeError):
     """A client's training failed and the policy is to stop; names the round and the client."""
+
+
+class RankError(RuntimeError):
+    """Another process of the run has failed or is gone; says which and why, as far as it is known."""

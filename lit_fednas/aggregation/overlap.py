@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lit_fednas.aggregation.base import Aggregation
+from lit_fednas.aggregation.buffers import FlatTensors
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, ClientUpdate
 from lit_fednas.supernets import Supernet
@@ -28,37 +29,47 @@ class OverlapAverage(Aggregation):
 
     def __init__(self, weighted: bool = True) -> None:
         self.weighted = weighted
+        self._sums: FlatTensors | None = None  # kept from round to round: new memory has to be cleared first
+        self._weights: FlatTensors | None = None
 
     def coefficient(self, task: ClientTask) -> float:
         """The weight of one client's update, n_k or 1."""
         return float(task.num_examples) if self.weighted else 1.0
 
     def start(self, supernet: Supernet, tasks: Sequence[ClientTask]) -> None:
-        """Allocates the sums, and weights: per element, or one per tensor that nobody holds a part of only."""
+        """Zeroes the sums, and weights: per element, or one per tensor that nobody holds a part of only."""
         self._supernet = supernet
         shared = supernet.shared_tensors()
+        dtypes = {name: _summable(tensor) for name, tensor in shared.items()}
         self._scale = self._normaliser(tasks)
+        if self._sums is not None and self._sums.fits(shared):
+            self._sums.zero_()
+        else:
+            self._sums = FlatTensors(shared, dtypes)
         partial = {
             region.name
             for arch in {task.arch for task in tasks}
             for region in supernet.regions(arch).values()
             if region.index is not None
         }
-        self._sums = {name: torch.zeros_like(tensor, dtype=_summable(tensor)) for name, tensor in shared.items()}
-        self._weights = {
-            # a tensor's one weight stays on the CPU, so that reading it does not wait for a GPU
-            name: torch.zeros_like(tensor, dtype=_summable(tensor))
-            if name in partial
-            else torch.zeros((), dtype=_summable(tensor))
-            for name, tensor in shared.items()
-        }
+        in_part = {name: tensor for name, tensor in shared.items() if name in partial}
+        if self._weights is not None and self._weights.fits(in_part):
+            self._weights.zero_()
+        else:
+            self._weights = FlatTensors(in_part, dtypes)
+        # a tensor's one weight stays on the CPU, so that reading it does not wait for a GPU
+        self._whole = {name: place for place, name in enumerate(name for name in shared if name not in partial)}
+        self._whole_weights = torch.zeros(len(self._whole), dtype=torch.float64)
 
     @torch.no_grad()
     def add(self, update: ClientUpdate) -> None:
         """Adds the update's tensors into their regions, in place."""
+        assert self._sums is not None
+        assert self._weights is not None
         weight = self.coefficient(update.task) * self._scale
         whole_sums: list[Tensor] = []
         whole_values: list[Tensor] = []
+        counted: list[int] = []
         for name, region in self._supernet.regions(update.task.arch).items():
             value = update.weights[name]
             total = self._sums[region.name]
@@ -67,31 +78,38 @@ class OverlapAverage(Aggregation):
                 whole_values.append(value)
             else:
                 region.add_to(total, value.to(total.dtype), weight)
-            counts = self._weights[region.name]
-            if counts.ndim == 0:
-                counts += weight
+            if region.name in self._whole:
+                counted.append(self._whole[region.name])
             else:
-                region.add_to(counts, 1.0, weight)
+                region.add_to(self._weights[region.name], 1.0, weight)
         if whole_sums:
             torch._foreach_add_(whole_sums, whole_values, alpha=weight)
+        self._whole_weights[counted] += weight
 
     def sums(self) -> list[Tensor]:
         """Sums and weights of all shared tensors."""
-        return [*self._sums.values(), *self._weights.values()]
+        assert self._sums is not None
+        assert self._weights is not None
+        return [*self._sums.buffers, *self._weights.buffers, self._whole_weights]
 
     @torch.no_grad()
     def finish(self) -> dict[str, Tensor]:
         """Divides sums by weights where anyone trained, and takes the old value elsewhere."""
+        assert self._sums is not None
+        assert self._weights is not None
         shared = self._supernet.shared_tensors()
-        averages: dict[str, Tensor] = {}
-        for name, total in self._sums.items():
-            weight = self._weights[name]
-            if weight.ndim == 0:
-                mean = total.div_(weight) if float(weight) > 0 else shared[name].detach().clone()
-            else:
-                mean = torch.where(weight > 0, total.div_(weight), shared[name])
-            averages[name] = mean.round_() if not shared[name].is_floating_point() else mean
-        del self._sums, self._weights
+        averages = dict(self._sums)
+        for name, weight in zip(self._whole, self._whole_weights.tolist(), strict=True):
+            if weight <= 0:
+                averages[name].copy_(shared[name])
+            elif abs(weight - 1) > 1e-12:  # else all have trained it, and one division less is to be made
+                averages[name].div_(weight)
+        for name, weights in self._weights.items():
+            mean = averages[name].div_(weights)
+            torch.where(weights > 0, mean, shared[name].to(mean.dtype), out=mean)
+        for name, mean in averages.items():
+            if not shared[name].is_floating_point():
+                mean.round_()
         return averages
 
     def _normaliser(self, tasks: Sequence[ClientTask]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedLightningModule
-from lit_fednas.federation.lightning_private import RoundFitLoop
+from lit_fednas.federation.lightning_private import RoundFitLoop, save_alone
 
 
 class RoundCheckpoint(ModelCheckpoint):
@@ -79,9 +80,9 @@ class RoundCheckpoint(ModelCheckpoint):
         loop: Any = trainer.fit_loop
         running = self._started and trainer.training
         if running and isinstance(loop, RoundFitLoop) and loop.is_whole and trainer.global_step > 0:
-            self._save_last(trainer)
+            self._save_last(trainer, save_alone)
 
-    def _save_last(self, trainer: Trainer) -> None:
+    def _save_last(self, trainer: Trainer, save: Callable[..., None] = Trainer.save_checkpoint) -> None:
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             assert self.dirpath is not None
-            trainer.save_checkpoint(Path(self.dirpath) / f"{self.CHECKPOINT_NAME_LAST}.ckpt")
+            save(trainer, Path(self.dirpath) / f"{self.CHECKPOINT_NAME_LAST}.ckpt")

@@ -14,8 +14,9 @@ class PartitionFiles(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Writes both, once."""
-        folder = run_folder(trainer)
         data = trainer.datamodule  # type: ignore[attr-defined]
-        there = (folder / "partition.png").exists()
-        if keeps_files(trainer) and isinstance(data, FederatedDataModule) and not there:
+        if not keeps_files(trainer) or not isinstance(data, FederatedDataModule):
+            return
+        folder = run_folder(trainer)
+        if not (folder / "partition.png").exists():
             write_partition(data, folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightning import Trainer
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 
 def keeps_files(trainer: Trainer) -> bool:
@@ -13,5 +14,12 @@ def keeps_files(trainer: Trainer) -> bool:
 
 
 def run_folder(trainer: Trainer) -> Path:
-    """The first logger's folder, or ``default_root_dir`` without one."""
-    return Path(trainer.log_dir or trainer.default_root_dir)
+    """The first logger's folder, or ``default_root_dir`` without one; rank 0's own, asking no other rank.
+
+    (Lightning's ``trainer.log_dir`` waits until every rank has asked for it.)
+    """
+    if not trainer.loggers:
+        return Path(trainer.default_root_dir)
+    first = trainer.loggers[0]
+    folder = first.log_dir if isinstance(first, CSVLogger | TensorBoardLogger) else first.save_dir
+    return Path(folder or trainer.default_root_dir)

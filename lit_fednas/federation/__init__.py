@@ -11,6 +11,7 @@ from lit_fednas.federation.cohort import (
 )
 from lit_fednas.federation.evaluation import EvaluationSettings
 from lit_fednas.federation.hooks import FederatedCallback
+from lit_fednas.federation.lightning_private import RankStrategy
 from lit_fednas.federation.module import FederatedLightningModule, RoundResult
 from lit_fednas.federation.schedules import ConstantRate, CosineRate, RateSchedule, StepRate
 from lit_fednas.federation.server_optimizers import FedAdagrad, FedAdam, FedYogi
@@ -34,6 +35,7 @@ __all__ = [
     "FederatedLightningModule",
     "FederatedTrainer",
     "RandomAvailability",
+    "RankStrategy",
     "RateSchedule",
     "RoundResult",
     "SizeWeightedCohort",

@@ -7,6 +7,7 @@ place: nothing is copied, except where batch-norm statistics are recalibrated, w
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,6 +104,17 @@ class SubnetMetrics(nn.Module):
         assert isinstance(accuracy, Metric)
         assert isinstance(loss, Metric)
         return accuracy, loss
+
+    def compute(self) -> dict[str, Tensor]:
+        """All values over the batches of all ranks, by name; starts anew."""
+        values = {}
+        with warnings.catch_warnings():
+            # a rank may have had no batch of a subnet
+            warnings.filterwarnings("ignore", message=".*was called before the ``update`` method.*")
+            for name, metric in self.by_name().items():
+                values[name] = metric.compute()
+                metric.reset()
+        return values
 
     def by_name(self) -> dict[str, Metric]:
         """The metrics, named ``<subnet>/accuracy`` and ``<subnet>/loss``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -25,6 +25,9 @@ class Interrupted(Exception):
 class Interrupts:
     """Remembers a signal until the loop asks for it; the second Ctrl-C stops at once.
 
+    Attributes:
+        pass_on: Called with SIGTERM, which (other than Ctrl-C) may have been sent to this process alone.
+
     Example:
         >>> interrupts = Interrupts()
         >>> interrupts.check()  # nothing came
@@ -32,6 +35,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._received: int | None = None
+        self.pass_on: Callable[[int], None] | None = None
 
     def check(self) -> None:
         """Raises :class:`Interrupted` if a signal has come."""
@@ -56,6 +60,8 @@ class Interrupts:
                 signal.signal(number, handler)
 
     def _receive(self, signum: int, frame: FrameType | None) -> None:
-        if self._received is not None:
+        if self._received is not None and signum == signal.SIGINT:
             raise KeyboardInterrupt
-        self._received = signum
+        if self.pass_on is not None and signum == signal.SIGTERM and self._received is None:
+            self.pass_on(signum)
+        self._received = self._received or signum

@@ -1,11 +1,12 @@
 """All private names of Lightning that the engine touches (lightning 2.6); a test pins them.
 
 Lightning's loops are private, and its Trainer reads some twenty attributes of its fit loop. What the engine
-needs of them is turned here into four classes with a public face:
+needs of them is turned here into classes with a public face:
 
 * :class:`RoundFitLoop`: Lightning's fit loop with a round for an epoch, and one server step for its batches;
 * :class:`ClientTrainer` with its loop and strategy: a Trainer whose ``fit`` costs a fraction of a millisecond,
-  because it is made once, keeps the weights where they are, and runs batches without connectors between.
+  because it is made once, keeps the weights where they are, and runs batches without connectors between;
+* :class:`RankStrategy`: Lightning's DDP without its wrapper around the module, and with ranks that are watched.
 """
 
 from __future__ import annotations
@@ -20,10 +21,16 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.loops.fit_loop import _FitLoop
-from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.overrides.distributed import _sync_module_states
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+from lightning.pytorch.trainer.connectors.accelerator_connector import _AcceleratorConnector
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
 from lightning.pytorch.trainer.states import TrainerStatus
 from torch.optim import Optimizer
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation.rank_watch import RankWatch
 
 
 class _OneBatch:
@@ -199,6 +206,88 @@ class ClientTrainer(pl.Trainer):
     def client_optimizer(self) -> Optimizer:
         """The present fit's optimizer."""
         return self.client_strategy._optimizers[0]
+
+
+class RankStrategy(DDPStrategy):
+    """Lightning's DDP for a run over several processes, on one node or more.
+
+    The module is not wrapped: its weights never have gradients of autograd's, so there is nothing that the
+    wrapper would reduce, and its buckets would take as much memory as the weights. What the ranks exchange is
+    said by the round loop.
+    """
+
+    #: The running watch over the processes that this one has started; processes outlive a strategy.
+    watch: RankWatch | None = None
+
+    def configure_ddp(self) -> None:
+        """Gives every rank the weights of rank 0."""
+        assert self.model is not None
+        _sync_module_states(self.model)
+
+    def _configure_launcher(self) -> None:
+        if self._start_method == "popen":
+            assert self.cluster_environment is not None
+            self._launcher = _WatchingLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
+        else:
+            super()._configure_launcher()
+
+
+class _WatchingLauncher(_SubprocessScriptLauncher):
+    """Starts the other ranks by running the same command again, and watches them.
+
+    (Lightning's own watch kills this process without a word, also while it writes a checkpoint.)
+    """
+
+    children: list[Any] = []  # of this process, whichever trainer has started them
+
+    def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
+        """Starts the ranks, if nobody has, and calls the function."""
+        self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
+        if not self.cluster_environment.creates_processes_externally:
+            self._call_children_scripts()
+            _WatchingLauncher.children = self.procs
+        self.procs = _WatchingLauncher.children
+        watch = RankStrategy.watch = RankWatch(self.procs)
+        watch.start()
+        try:
+            return function(*args, **kwargs)
+        except BaseException:
+            watch.stop()
+            watch.end_children()
+            raise
+        finally:
+            watch.stop()
+            RankStrategy.watch = None
+
+
+def strategy_with_ranks(strategy: Strategy | str, **settings: Any) -> Strategy | str:
+    """Puts :class:`RankStrategy` in the place of Lightning's DDP.
+
+    Args:
+        strategy: As given to the trainer.
+        **settings: ``devices``, ``accelerator`` and ``num_nodes``, as given to the trainer.
+
+    Raises:
+        ConfigError: The strategy shards or wraps the module in another way.
+    """
+    if strategy == "auto":
+        chosen = _AcceleratorConnector(**settings).strategy
+        return RankStrategy(start_method=chosen._start_method) if type(chosen) is DDPStrategy else strategy
+    methods = {"ddp": "popen", "ddp_spawn": "spawn", "ddp_fork": "fork", "ddp_notebook": "fork"}
+    if isinstance(strategy, str) and strategy in methods:
+        return RankStrategy(start_method=methods[strategy])  # type: ignore[arg-type]
+    if strategy == "single_device" or isinstance(strategy, SingleDeviceStrategy | RankStrategy):
+        return strategy
+    name = strategy if isinstance(strategy, str) else type(strategy).__name__
+    raise ConfigError(
+        f"trainer.strategy: {name} is not supported; give auto, ddp, ddp_spawn, ddp_fork, ddp_notebook, or "
+        f"lit_fednas.federation.RankStrategy with settings of its own"
+    )
+
+
+def save_alone(trainer: pl.Trainer, path: Any) -> None:
+    """Writes a checkpoint without waiting for the other ranks, which may be gone."""
+    trainer.strategy.save_checkpoint(trainer._checkpoint_connector.dump_checkpoint(), path)
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import lightning.pytorch as pl
+from torch import distributed
 
+from lit_fednas.errors import ClientError, RankError
 from lit_fednas.federation.client import ClientFits
 from lit_fednas.federation.interrupts import Interrupts
-from lit_fednas.federation.lightning_private import RoundFitLoop, call_hook
+from lit_fednas.federation.lightning_private import RankStrategy, RoundFitLoop, call_hook
 from lit_fednas.federation.module import FederatedLightningModule, RoundResult
+from lit_fednas.federation.ranks import Failure, Ranks, deal
+from lit_fednas.messages import ClientResult, ClientTask
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +35,7 @@ class RoundLoop(RoundFitLoop):
     def __init__(self, trainer: pl.Trainer, max_rounds: int) -> None:
         super().__init__(trainer, max_rounds)
         self.interrupts = Interrupts()
+        self.ranks = Ranks()
         self._fits: ClientFits | None = None
 
     @property
@@ -40,42 +46,118 @@ class RoundLoop(RoundFitLoop):
         return module
 
     def run(self) -> None:
-        """Runs all rounds, listening for Ctrl-C and SIGTERM."""
+        """Runs all rounds, listening for Ctrl-C and SIGTERM.
+
+        Raises:
+            RankError: Another rank has failed or is gone.
+        """
+        strategy: Any = self.trainer.strategy
+        self.ranks = Ranks(self.trainer.global_rank, self.trainer.world_size, strategy.root_device)
         self._prepare_clients()
+        launcher = strategy.launcher
+        self.interrupts.pass_on = launcher.kill if launcher is not None else None
         try:
             with self.interrupts.listening():
                 super().run()
+        except RuntimeError as error:
+            if self.ranks.size > 1 and not isinstance(error, ClientError | RankError):
+                self._explain(error)
+            raise
         finally:
             self._fits = None
 
     def on_advance_end(self) -> None:
         """Ends the round as Lightning does, then looks for a signal."""
         super().on_advance_end()
-        self.interrupts.check()
+        if self.ranks.size == 1:  # several ranks agree on it in the next round
+            self.interrupts.check()
 
     def train_cohort(self, round: int) -> RoundResult:
-        """Plans the round, trains its clients one after the other, and adds up their updates."""
-        assert self._fits is not None
+        """Plans the round, trains its clients, and adds up their updates.
+
+        With several ranks, each trains its share; whatever ends one of them in mid-round ends all.
+        """
         module = self.module
         clients = self.trainer.datamodule.clients  # type: ignore[attr-defined]
         self._assignment_before = module.assignment.state_dict()
         tasks = module.plan(round, clients.sizes, self.max_epochs or -1)
-        call_hook(self.trainer, "on_cohort_start", tasks)
-        if tasks:
-            module.aggregation.start(module.supernet, tasks)
-        results = []
-        for task in tasks:
-            self.interrupts.check()
-            result, update = self._fits.fit(task)
-            if update is not None:
-                module.aggregation.add(update)
-            else:
-                log.warning("round %d, client %d: %s (%s)", round, task.client, result.status, result.reason)
-            del update
-            results.append(result)
-            call_hook(self.trainer, "on_client_end", result)
+        own: list[ClientResult] = []
+        failure: Exception | None = None
+        try:
+            call_hook(self.trainer, "on_cohort_start", tasks)
+            if tasks:
+                module.aggregation.start(module.supernet, tasks)
+            for result in self._train(self._share(tasks)):
+                own.append(result)
+        except Exception as error:
+            if self.ranks.size == 1:
+                raise
+            failure = error
+        results = self._exchange(own, failure)
+        places = {task.client: place for place, task in enumerate(tasks)}
+        results.sort(key=lambda result: places[result.task.client])
+        if any(result.ok for result in results):
+            self.ranks.add_up(module.aggregation.sums())
         module.assignment.observe(results)
         return RoundResult(round, results)
+
+    def _share(self, tasks: list[ClientTask]) -> list[ClientTask]:
+        """Those of the round's tasks that this rank is dealt, by the work of a client's epoch."""
+        if self.ranks.size == 1:
+            return tasks
+        supernet = self.module.supernet
+        work = [task.num_examples * supernet.cost(task.arch).macs for task in tasks]
+        return [tasks[place] for place in deal(work, self.ranks.size)[self.ranks.rank]]
+
+    def _train(self, tasks: list[ClientTask]) -> Iterator[ClientResult]:
+        """Trains clients, and lets their updates stream into the aggregation."""
+        assert self._fits is not None
+        for result, update in self._fits.run(tasks):
+            if update is not None:
+                self.module.aggregation.add(update)
+            del update
+            self._tell(result)
+            yield result
+
+    def _exchange(self, own: list[ClientResult], failure: Exception | None) -> list[ClientResult]:
+        """The results of all ranks.
+
+        Raises:
+            Exception: This rank's failure, or else another's.
+        """
+        described = None if failure is None else Failure.of(failure)
+        shares = self.ranks.gather((own, described))
+        if failure is not None:
+            raise failure
+        results = []
+        for rank, (share, failed) in enumerate(shares):
+            if failed is not None:
+                raise failed.as_error(rank)
+            results += share
+            if rank != self.ranks.rank:
+                for result in share:
+                    self._tell(result)
+        return results
+
+    def _tell(self, result: ClientResult) -> None:
+        """Tells the log and the callbacks how it went for a client."""
+        if not result.ok and self.ranks.rank == 0:
+            task = result.task
+            log.warning("round %d, client %d: %s (%s)", task.round, task.client, result.status, result.reason)
+        call_hook(self.trainer, "on_client_end", result)
+
+    def _explain(self, error: RuntimeError) -> None:
+        """Raises what is behind an error of the connection to another rank, if that is what it is.
+
+        Raises:
+            RankError: Another rank is gone.
+        """
+        watch = RankStrategy.watch
+        reason = watch.wait_for_reason(2.0) if watch is not None else None
+        if reason is not None:
+            raise RankError(f"{reason}; rounds that were finished are saved") from error
+        if isinstance(error, distributed.DistError) or "Connection" in str(error):
+            raise RankError(f"lost another rank, whose own message says why ({error})") from error
 
     def take_back(self) -> None:
         """Gives the assignment its state of the round's start."""

@@ -18,6 +18,7 @@ from lit_fednas.assignment import Assignment
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.cohort import CohortSampler, UniformCohort
 from lit_fednas.federation.evaluation import EvaluationSettings, Recalibration, SubnetMetrics
+from lit_fednas.federation.server_optimizers import is_plain_averaging
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.objectives import CrossEntropy, Objective
@@ -107,10 +108,6 @@ class FederatedLightningModule(pl.LightningModule):
         data = getattr(self.trainer, "datamodule", None)
         if data is None or not hasattr(data, "clients"):
             raise ConfigError("data: the trainer has none; call fit(module, datamodule=FederatedDataModule(...))")
-        if stage == "fit" and self.trainer.world_size > 1:
-            raise ConfigError(
-                f"trainer.devices: {self.trainer.world_size} processes are not supported yet; set it to 1"
-            )
         if tuple(data.input_shape) != self.supernet.input_shape:
             raise ConfigError(
                 f"model.supernet.input_shape: {list(self.supernet.input_shape)} is not that of the data, "
@@ -154,7 +151,7 @@ class FederatedLightningModule(pl.LightningModule):
         survivors = batch.survivors
         optimizer.zero_grad(set_to_none=True)
         if len(survivors) >= self.faults.min_survivors:
-            self._set_pseudo_gradient(self.aggregation.finish())
+            self._set_weights_or_gradients(self.aggregation.finish(), optimizer.optimizer)
         else:
             log.warning(
                 "round %d: %d of %d updates can be used, faults.min_survivors asks for %d; the weights stay",
@@ -168,10 +165,18 @@ class FederatedLightningModule(pl.LightningModule):
         self._log_round(batch)
 
     @torch.no_grad()
-    def _set_pseudo_gradient(self, aggregate: dict[str, Tensor]) -> None:
-        """Parameters get (present - aggregate) as their gradient; buffers are set to the aggregate."""
-        for name, parameter in self.supernet.named_parameters():
-            parameter.grad = aggregate[name].neg_().add_(parameter)
+    def _set_weights_or_gradients(self, aggregate: dict[str, Tensor], optimizer: Optimizer) -> None:
+        """Parameters get (present - aggregate) as their gradient; buffers are set to the aggregate.
+
+        Plain averaging needs no gradient: the parameters are set to the aggregate itself, exactly.
+        """
+        parameters = dict(self.supernet.named_parameters())
+        targets = [aggregate[name] for name in parameters]
+        if is_plain_averaging(optimizer):
+            torch._foreach_copy_(list(parameters.values()), targets)
+        else:
+            for parameter, target in zip(parameters.values(), targets, strict=True):
+                parameter.grad = torch.sub(parameter, target, out=target)
         for name, buffer in self.supernet.named_buffers():
             buffer.copy_(aggregate[name])
 
@@ -199,11 +204,11 @@ class FederatedLightningModule(pl.LightningModule):
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Evaluates every subnet on a batch of the server's validation set."""
-        self._evaluate(self.val_metrics, batch)
+        self._evaluate(self.val_metrics, batch, batch_idx)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Evaluates every subnet on a batch of the test set."""
-        self._evaluate(self.test_metrics, batch)
+        self._evaluate(self.test_metrics, batch, batch_idx)
 
     def on_validation_epoch_start(self) -> None:
         """Forgets statistics that belong to earlier weights."""
@@ -221,10 +226,12 @@ class FederatedLightningModule(pl.LightningModule):
         """Logs ``test/...``."""
         self._log_metrics("test", self.test_metrics)
 
-    def _evaluate(self, metrics: SubnetMetrics, batch: tuple[Tensor, Tensor]) -> None:
+    def _evaluate(self, metrics: SubnetMetrics, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        """Runs the subnets; each pair of batch and subnet on one rank, whole batches as one rank would."""
         inputs, targets = batch
         for place, (name, arch) in enumerate(self.subnets.items()):
-            metrics.update(place, self._network(name, arch)(inputs), targets)
+            if (batch_idx + place) % self.trainer.world_size == self.trainer.global_rank:
+                metrics.update(place, self._network(name, arch)(inputs), targets)
 
     def _network(self, name: str, arch: Any) -> Callable[[Tensor], Tensor]:
         if self.evaluation.recalibrate_batches == 0:
@@ -249,13 +256,11 @@ class FederatedLightningModule(pl.LightningModule):
 
     def _log_metrics(self, split: str, metrics: SubnetMetrics) -> None:
         accuracies = []
-        for name, metric in metrics.by_name().items():
-            value = metric.compute()
+        for name, value in metrics.compute().items():
             if name.endswith("/accuracy"):
                 accuracies.append(value)
-            self.log(f"{split}/{name}", value)
-            metric.reset()
-        self.log(f"{split}/mean/accuracy", torch.stack(accuracies).mean(), prog_bar=True)
+            self.log(f"{split}/{name}", value, sync_dist=True)  # all ranks have it; Lightning wants to be told
+        self.log(f"{split}/mean/accuracy", torch.stack(accuracies).mean(), prog_bar=True, sync_dist=True)
 
     # ---- checkpoints ----------------------------------------------------------------------------------
 

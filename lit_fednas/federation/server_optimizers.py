@@ -85,3 +85,11 @@ class FedYogi(_FedOptimizer):
 
     def _second_moment(self, v: Tensor, squared: Tensor, beta2: float) -> None:
         v.addcmul_(squared, torch.sign(v - squared), value=-(1 - beta2))
+
+
+def is_plain_averaging(optimizer: Optimizer) -> bool:
+    """Whether a step along the pseudo-gradient leads to the aggregate itself: SGD with lr 1 and nothing else."""
+    plain = {"lr": 1.0, "momentum": 0, "weight_decay": 0, "maximize": False}
+    return type(optimizer) is torch.optim.SGD and all(
+        all(group[name] == value for name, value in plain.items()) for group in optimizer.param_groups
+    )

@@ -12,7 +12,7 @@ from lightning.pytorch.plugins.io import CheckpointIO
 
 from lit_fednas.data import FederatedDataModule, partition_rows, partition_table, plot_partition
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation.lightning_private import AtomicCheckpointIO
+from lit_fednas.federation.lightning_private import AtomicCheckpointIO, strategy_with_ranks
 from lit_fednas.federation.loop import RoundLoop
 
 #: Arguments of Lightning's Trainer that are settled here.
@@ -68,6 +68,8 @@ class FederatedTrainer(pl.Trainer):
         plugins = [*plugins] if isinstance(plugins, list) else [plugins]
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(AtomicCheckpointIO())
+        placement = {name: kwargs[name] for name in ("devices", "accelerator", "num_nodes") if name in kwargs}
+        kwargs["strategy"] = strategy_with_ranks(kwargs.get("strategy", "auto"), **placement)
         super().__init__(
             max_epochs=max_rounds,
             check_val_every_n_epoch=check_val_every_n_rounds,

@@ -1,0 +1,86 @@
+"""Watches the processes that rank 0 has started, so that none of them dies in silence.
+
+A rank that is gone breaks the connections of the others, which then fail with a message about sockets, or (with
+NCCL) hang. So rank 0 looks at its children several times a second, keeps the reason, and ends what hangs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+
+log = logging.getLogger(__name__)
+
+
+class RankWatch:
+    """Finds out which child has died, and how.
+
+    Args:
+        children: The processes of rank 1, 2, ... of this node.
+        grace: Seconds that this process gets to end by itself after a child's death.
+        period: Seconds between two looks.
+
+    Example:
+        >>> watch = RankWatch([subprocess.Popen(["false"])], grace=60, period=0.01)
+        >>> watch.start()
+        >>> watch.wait_for_reason(10)
+        'rank 1 has ended with status 1; its own message says why'
+        >>> watch.stop()
+    """
+
+    def __init__(self, children: Sequence[subprocess.Popen[bytes]], grace: float = 30.0, period: float = 0.2) -> None:
+        self.children = children
+        self.grace = grace
+        self.period = period
+        self.reason: str | None = None
+        self._known = threading.Event()
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """Begins to watch, in a thread that does not keep the process alive."""
+        threading.Thread(target=self._watch, daemon=True, name="rank-watch").start()
+
+    def stop(self) -> None:
+        """Ends the watch."""
+        self._stopped.set()
+
+    def wait_for_reason(self, seconds: float) -> str | None:
+        """Why a child has died, as soon as it is known; nothing if none has."""
+        self._known.wait(seconds)
+        return self.reason
+
+    def end_children(self, seconds: float = 10.0) -> None:
+        """Waits for the children to end, and kills those that do not."""
+        for child in self.children:
+            try:
+                child.wait(seconds)
+            except subprocess.TimeoutExpired:
+                child.kill()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self.period):
+            dead = next((rank for rank, child in enumerate(self.children, 1) if child.poll()), None)
+            if dead is not None:
+                self.reason = _reason(dead, self.children[dead - 1].returncode)
+                self._known.set()
+                break
+        else:
+            return
+        if not self._stopped.wait(self.grace):
+            log.error("%s; this process hangs since %g s and is killed", self.reason, self.grace)
+            for child in self.children:
+                child.kill()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _reason(rank: int, status: int) -> str:
+    """A child's end in words."""
+    if status > 0:
+        return f"rank {rank} has ended with status {status}; its own message says why"
+    name = signal.Signals(-status).name
+    hint = " (often: the machine has no memory left)" if name == "SIGKILL" else ""
+    return f"rank {rank} was killed by {name}{hint}"

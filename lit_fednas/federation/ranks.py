@@ -1,0 +1,108 @@
+"""The processes that share a run's work: who trains which clients, and how their shares become one round.
+
+Every rank holds all weights and all data, plans the same round, trains its share of the cohort, and adds up the
+updates of its own clients. Then the ranks tell each other how it went, add their sums, and each takes the same
+server step. So a round costs one exchange of results and one sum over the ranks, whatever the cohort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, distributed
+
+from lit_fednas.errors import ClientError, RankError
+from lit_fednas.federation.interrupts import Interrupted
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those of the run.
+
+    Attributes:
+        rank: This process, from 0.
+        size: How many there are.
+        device: Where this process computes.
+    """
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = torch.device("cpu")
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, in the order of the ranks; values must be picklable."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        distributed.all_gather_object(values, value)
+        return values
+
+    def add_up(self, tensors: Iterable[Tensor]) -> None:
+        """Replaces each tensor by its sum over the ranks, in place."""
+        if self.size == 1:
+            return
+        for tensor in tensors:
+            if tensor.device == self.device:
+                distributed.all_reduce(tensor)
+            else:  # NCCL knows the GPU's memory only
+                there = tensor.to(self.device)
+                distributed.all_reduce(there)
+                tensor.copy_(there)
+
+
+def deal(work: Sequence[float], ranks: int) -> list[list[int]]:
+    """Deals pieces of work to ranks, the longest first, each to the rank that has least.
+
+    Graham's rule: the longest share is at most 4/3 of the best possible one.
+
+    Args:
+        work: How long each piece takes, in any unit.
+        ranks: How many to deal to.
+
+    Returns:
+        For each rank the places of its pieces, in ascending order.
+
+    Example:
+        >>> deal([5, 1, 4, 3, 3], 2)
+        [[0, 3], [1, 2, 4]]
+    """
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [0.0] * ranks
+    for place in sorted(range(len(work)), key=lambda place: (-work[place], place)):
+        rank = loads.index(min(loads))
+        shares[rank].append(place)
+        loads[rank] += work[place]
+    return [sorted(share) for share in shares]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a rank could not finish its share, in a form that can be sent to the others.
+
+    Attributes:
+        kind: The exception's class.
+        text: Its message.
+        signum: The signal, if the rank was asked to stop.
+    """
+
+    kind: str
+    text: str
+    signum: int = 0
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """Describes an exception."""
+        return cls(type(error).__name__, str(error), error.signum if isinstance(error, Interrupted) else 0)
+
+    def as_error(self, rank: int) -> Exception:
+        """What the other ranks raise."""
+        if self.signum:
+            return Interrupted(self.signum)
+        if self.kind == ClientError.__name__:
+            return ClientError(self.text)
+        return RankError(f"rank {rank}: {self.kind}: {self.text}")
