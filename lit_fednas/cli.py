@@ -199,7 +199,8 @@ def main(args: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0; 2 for what the user can mend, told in one line; 1 if a client failed and the policy
-        is to stop, or another rank has gone; 128 and the signal's number if a signal stopped the run, whose state is saved.
+        is to stop, or another rank has gone; 128 and the signal's number if a signal stopped the run, whose state
+        is saved.
     """
     _quiet_surroundings()
     try:

@@ -21,7 +21,8 @@ class FlatTensors(Mapping[str, Tensor]):
         buffers: The blocks of memory; the padding between views is zero as long as nobody writes there.
 
     Example:
-        >>> flat = FlatTensors({"a": torch.ones(2, 3), "b": torch.ones(4)}, {"a": torch.float32, "b": torch.float32})
+        >>> like = {"a": torch.ones(2, 3), "b": torch.ones(4)}
+        >>> flat = FlatTensors(like, dict.fromkeys(like, torch.float32))
         >>> flat["b"] += 1
         >>> [float(buffer.sum()) for buffer in flat.buffers]
         [4.0]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,8 @@ class EvaluationSettings:
         top_k: The accuracy counts a class among the k likeliest as right.
         recalibrate_batches: Batches of the clients' training data on which batch-norm statistics are gathered
             anew, on a copy, before a subnet is evaluated; 0 for none.
+        precision: ``bf16-mixed`` or ``16-mixed`` run the subnets under autocast; metrics are float32 always.
+        channels_last: Whether images keep the channels innermost in memory, which is often faster.
 
     Raises:
         ConfigError: A number is out of range, or no subnet is given.
@@ -41,6 +43,8 @@ class EvaluationSettings:
     subnets: Sequence[str] | None = None
     top_k: int = 1
     recalibrate_batches: int = 0
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    channels_last: bool = False
 
     def __post_init__(self) -> None:
         if self.subnets is not None and not self.subnets:
@@ -50,6 +54,27 @@ class EvaluationSettings:
                 f"evaluation: top_k {self.top_k} must be at least 1, recalibrate_batches "
                 f"{self.recalibrate_batches} at least 0"
             )
+
+    def logits(self, network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+        """Runs a network on a batch as the settings say.
+
+        Weights stay as they are: it is enough that the images are channels-last, for a convolution's output has
+        the layout of its input.
+
+        Args:
+            network: A subnet in place, or a copy.
+            inputs: ``[batch, ...]``.
+
+        Returns:
+            float32 logits, ``[batch, num_classes]``.
+        """
+        if self.channels_last and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        if self.precision == "32-true":
+            return network(inputs).float()
+        dtype = torch.bfloat16 if self.precision == "bf16-mixed" else torch.float16
+        with torch.autocast(inputs.device.type, dtype):
+            return network(inputs).float()
 
     def named(self, supernet: Supernet) -> dict[str, Any]:
         """Reads the architectures.
@@ -93,7 +118,6 @@ class SubnetMetrics(nn.Module):
 
     def update(self, place: int, logits: Tensor, targets: Tensor) -> None:
         """Adds a batch of the subnet at a place among the names."""
-        logits = logits.float()
         accuracy, loss = self.metrics_at(place)
         accuracy.update(logits, targets)
         loss.update(functional.cross_entropy(logits, targets), weight=len(targets))

@@ -11,11 +11,12 @@ needs of them is turned here into classes with a public face:
 
 from __future__ import annotations
 
+import atexit
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning.pytorch as pl
 import torch
@@ -27,6 +28,7 @@ from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.trainer.connectors.accelerator_connector import _AcceleratorConnector
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
 from lightning.pytorch.trainer.states import TrainerStatus
+from torch import distributed
 from torch.optim import Optimizer
 
 from lit_fednas.errors import ConfigError
@@ -238,7 +240,7 @@ class _WatchingLauncher(_SubprocessScriptLauncher):
     (Lightning's own watch kills this process without a word, also while it writes a checkpoint.)
     """
 
-    children: list[Any] = []  # of this process, whichever trainer has started them
+    children: ClassVar[list[Any]] = []  # of this process, whichever trainer has started them
 
     def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
         """Starts the ranks, if nobody has, and calls the function."""
@@ -252,12 +254,18 @@ class _WatchingLauncher(_SubprocessScriptLauncher):
         try:
             return function(*args, **kwargs)
         except BaseException:
-            watch.stop()
-            watch.end_children()
+            atexit.register(_end_ranks, watch)  # not yet: the ranks' script may catch this, and go on
             raise
         finally:
             watch.stop()
             RankStrategy.watch = None
+
+
+def _end_ranks(watch: RankWatch) -> None:
+    """Lets go of ranks that may be waiting for this one, and sees that they end."""
+    if distributed.is_initialized() and distributed.get_backend() == "gloo":
+        distributed.destroy_process_group()
+    watch.end_children()
 
 
 def strategy_with_ranks(strategy: Strategy | str, **settings: Any) -> Strategy | str:

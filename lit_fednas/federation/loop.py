@@ -13,6 +13,7 @@ from lit_fednas.errors import ClientError, RankError
 from lit_fednas.federation.client import ClientFits
 from lit_fednas.federation.interrupts import Interrupts
 from lit_fednas.federation.lightning_private import RankStrategy, RoundFitLoop, call_hook
+from lit_fednas.federation.machine import keep_freed_memory, threads_set
 from lit_fednas.federation.module import FederatedLightningModule, RoundResult
 from lit_fednas.federation.ranks import Failure, Ranks, deal
 from lit_fednas.messages import ClientResult, ClientTask
@@ -30,10 +31,12 @@ class RoundLoop(RoundFitLoop):
     Args:
         trainer: The outer trainer.
         max_rounds: When to stop; -1 for never.
+        threads: Of each rank; see :func:`~lit_fednas.federation.machine.threads_set`.
     """
 
-    def __init__(self, trainer: pl.Trainer, max_rounds: int) -> None:
+    def __init__(self, trainer: pl.Trainer, max_rounds: int, threads: int | None = None) -> None:
         super().__init__(trainer, max_rounds)
+        self.threads = threads
         self.interrupts = Interrupts()
         self.ranks = Ranks()
         self._fits: ClientFits | None = None
@@ -56,8 +59,12 @@ class RoundLoop(RoundFitLoop):
         self._prepare_clients()
         launcher = strategy.launcher
         self.interrupts.pass_on = launcher.kill if launcher is not None else None
+        keep_freed_memory()
+        module = self.module
+        ranks_here = self.ranks.size // self.trainer.num_nodes
+        threads = threads_set(self.threads, module.supernet, module.client.batch_size, ranks_here)
         try:
-            with self.interrupts.listening():
+            with self.interrupts.listening(), threads:
                 super().run()
         except RuntimeError as error:
             if self.ranks.size > 1 and not isinstance(error, ClientError | RankError):
@@ -155,7 +162,7 @@ class RoundLoop(RoundFitLoop):
         watch = RankStrategy.watch
         reason = watch.wait_for_reason(2.0) if watch is not None else None
         if reason is not None:
-            raise RankError(f"{reason}; rounds that were finished are saved") from error
+            raise RankError(reason) from error
         if isinstance(error, distributed.DistError) or "Connection" in str(error):
             raise RankError(f"lost another rank, whose own message says why ({error})") from error
 

@@ -231,7 +231,8 @@ class FederatedLightningModule(pl.LightningModule):
         inputs, targets = batch
         for place, (name, arch) in enumerate(self.subnets.items()):
             if (batch_idx + place) % self.trainer.world_size == self.trainer.global_rank:
-                metrics.update(place, self._network(name, arch)(inputs), targets)
+                logits = self.evaluation.logits(self._network(name, arch), inputs)
+                metrics.update(place, logits, targets)
 
     def _network(self, name: str, arch: Any) -> Callable[[Tensor], Tensor]:
         if self.evaluation.recalibrate_batches == 0:

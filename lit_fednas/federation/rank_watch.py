@@ -32,7 +32,9 @@ class RankWatch:
         >>> watch.stop()
     """
 
-    def __init__(self, children: Sequence[subprocess.Popen[bytes]], grace: float = 30.0, period: float = 0.2) -> None:
+    def __init__(
+        self, children: Sequence[subprocess.Popen[bytes]], grace: float = 30.0, period: float = 0.2
+    ) -> None:
         self.children = children
         self.grace = grace
         self.period = period

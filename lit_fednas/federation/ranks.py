@@ -8,7 +8,7 @@ server step. So a round costs one exchange of results and one sum over the ranks
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -32,7 +32,7 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def gather(self, value: T) -> list[T]:
         """Every rank's value, in the order of the ranks; values must be picklable."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from lit_fednas.data import FederatedDataModule, partition_rows, partition_table
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.lightning_private import AtomicCheckpointIO, strategy_with_ranks
 from lit_fednas.federation.loop import RoundLoop
+from lit_fednas.federation.machine import threads_set
+from lit_fednas.federation.module import FederatedLightningModule
 
 #: Arguments of Lightning's Trainer that are settled here.
 MEANINGLESS = {
@@ -48,6 +52,8 @@ class FederatedTrainer(pl.Trainer):
     Args:
         max_rounds: Rounds of communication; -1 for no end.
         check_val_every_n_rounds: How often the server's validation set is evaluated.
+        threads: With how many threads each rank computes on a CPU; chosen by the network's size and the ranks
+            on a node if not given, unless ``OMP_NUM_THREADS`` is set.
         **kwargs: As in ``lightning.Trainer``. Those that speak of epochs, steps or batches of training have no
             meaning here and are refused.
 
@@ -55,12 +61,16 @@ class FederatedTrainer(pl.Trainer):
         ConfigError: An argument that has no meaning here, or a number out of range.
     """
 
-    def __init__(self, max_rounds: int = 100, check_val_every_n_rounds: int = 1, **kwargs: Any) -> None:
+    def __init__(
+        self, max_rounds: int = 100, check_val_every_n_rounds: int = 1, threads: int | None = None, **kwargs: Any
+    ) -> None:
         if max_rounds < -1 or check_val_every_n_rounds < 1:
             raise ConfigError(
                 f"trainer: max_rounds {max_rounds} must be -1 or more, "
                 f"check_val_every_n_rounds {check_val_every_n_rounds} at least 1"
             )
+        if threads is not None and threads < 1:
+            raise ConfigError(f"trainer.threads: {threads} must be at least 1, or null for a suitable number")
         for name in sorted(MEANINGLESS & kwargs.keys()):
             instead = MEANINGLESS_BUT.get(name, "it speaks of batches of training, which a round has not")
             raise ConfigError(f"trainer.{name}: {kwargs[name]} has no meaning here; {instead}")
@@ -89,8 +99,9 @@ class FederatedTrainer(pl.Trainer):
             plugins=plugins,
             **kwargs,
         )
+        self.threads = threads
         rounds = self.fit_loop.max_epochs  # fast_dev_run has set it to 1
-        self.fit_loop = RoundLoop(self, -1 if rounds is None else rounds)
+        self.fit_loop = RoundLoop(self, -1 if rounds is None else rounds, threads)
 
     @property
     def current_round(self) -> int:
@@ -140,9 +151,10 @@ class FederatedTrainer(pl.Trainer):
             CheckpointError: The checkpoint is missing or damaged.
         """
         check_readable(ckpt_path)
-        return super().validate(
-            model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=verbose, weights_only=True
-        )
+        with self._threads(model):
+            return super().validate(
+                model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=verbose, weights_only=True
+            )
 
     def test(  # type: ignore[override]
         self,
@@ -163,7 +175,23 @@ class FederatedTrainer(pl.Trainer):
             CheckpointError: The checkpoint is missing or damaged.
         """
         check_readable(ckpt_path)
-        return super().test(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=verbose, weights_only=True)
+        with self._threads(model):
+            return super().test(
+                model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=verbose, weights_only=True
+            )
+
+    @contextmanager
+    def _threads(self, model: pl.LightningModule | None) -> Iterator[None]:
+        """The threads of an evaluation."""
+        module = model or self.lightning_module
+        assert isinstance(module, FederatedLightningModule)
+        with threads_set(self.threads, module.supernet, module.client.batch_size, self.ranks_here):
+            yield
+
+    @property
+    def ranks_here(self) -> int:
+        """How many ranks share this node."""
+        return self.world_size // self.num_nodes
 
     def partition(
         self,

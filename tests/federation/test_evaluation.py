@@ -362,3 +362,55 @@ def test_survivors_are_those_whose_update_is_used():
     assert round.results == results
     assert [result.task.client for result in round.survivors] == [0, 2]
     assert RoundResult(0, []).survivors == []
+
+
+# ---- precision and layout -----------------------------------------------------------------------------------
+
+
+def test_precision_and_layout_change_how_a_subnet_runs_and_hardly_what_it_says():
+    net, inputs = tiny_supernet(), torch.rand(16, 1, 8, 8)
+    seen = []
+
+    def run(settings):
+        def network(x):
+            logits = net(x, net.space.largest)
+            seen.append((x.is_contiguous(memory_format=torch.channels_last), logits.dtype))
+            return logits
+
+        with torch.no_grad():
+            return settings.logits(network, inputs.repeat(1, 1, 1, 1))
+
+    plain = run(EvaluationSettings())
+    last = run(EvaluationSettings(channels_last=True))
+    half = run(EvaluationSettings(precision="bf16-mixed"))
+    assert seen[0][1] == seen[1][1] == torch.float32
+    assert seen[2][1] == torch.bfloat16
+    assert plain.dtype == half.dtype == torch.float32
+    torch.testing.assert_close(last, plain, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(half, plain)
+    torch.testing.assert_close(half, plain, rtol=0.1, atol=0.1)
+
+
+def test_channels_last_reaches_the_network():
+    colour = torch.rand(4, 3, 8, 8)
+    for wanted in (False, True):
+        settings = EvaluationSettings(channels_last=wanted)
+        layout = []
+        settings.logits(lambda x, layout=layout: layout.append(x.stride(1) == 1) or x.flatten(1), colour)
+        assert layout == [wanted]
+    flat = torch.rand(4, 5)  # no image: left as it is
+    assert torch.equal(EvaluationSettings(channels_last=True).logits(lambda x: x, flat), flat)
+
+
+def test_a_run_evaluates_in_the_precision_asked_for():
+    dtypes = []
+
+    class Net(PlainNetwork):
+        def forward(self, x, arch=None):
+            logits = super().forward(x, arch)
+            dtypes.append(logits.dtype)
+            return logits
+
+    net = Net(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), (1, 8, 8), 4)
+    fit(make_module(net, evaluation=EvaluationSettings(["largest"], precision="bf16-mixed")), tiny_data(), 1)
+    assert set(dtypes) == {torch.bfloat16}

@@ -1,0 +1,97 @@
+"""How a process uses the machine during a run: its threads, and the memory that it keeps.
+
+Threads: an operation is split among threads and then waits for the last, which costs some hundredths of a
+millisecond (more where threads sleep while they wait, as ``lit_fednas`` sets it, so that a busy neighbour does
+not cost a multiple). Operations of small networks are over before that. Ranks on one node share its cores.
+
+Memory: glibc hands large freed blocks back to the system at once and gets them again, zeroed page by page, in the
+next step. It is told to keep them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from lit_fednas.supernets import Supernet
+
+log = logging.getLogger(__name__)
+
+#: Multiply-accumulates of one operation below which one thread is faster than several.
+SMALL_OPERATION = 8e6
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_KEPT_BYTES, _LARGEST_KEPT_BLOCK = 2**30, 2**25  # the latter is the most that glibc allows
+
+
+def suggested_threads(supernet: Supernet, batch_size: int, ranks_here: int, present: int) -> int:
+    """How many threads a rank should compute with on a CPU.
+
+    Args:
+        supernet: The network; its largest architecture counts.
+        batch_size: Examples per step.
+        ranks_here: Ranks on this node.
+        present: Threads that torch would use, usually one per core.
+
+    Example:
+        >>> from lit_fednas.supernets import SmallCNN
+        >>> suggested_threads(SmallCNN((3, 32, 32), 10), 32, ranks_here=1, present=8)
+        8
+        >>> suggested_threads(SmallCNN((3, 32, 32), 10), 32, ranks_here=4, present=8)
+        2
+        >>> suggested_threads(SmallCNN((1, 8, 8), 10), 8, ranks_here=1, present=8)
+        1
+    """
+    largest = supernet.space.largest
+    layers = sum(tensor.ndim > 1 for tensor in supernet.skeleton(largest).parameters())
+    if batch_size * supernet.cost(largest).macs / max(1, layers) < SMALL_OPERATION:
+        return 1
+    return max(1, present // ranks_here)
+
+
+@contextmanager
+def threads_set(threads: int | None, supernet: Supernet, batch_size: int, ranks_here: int) -> Iterator[None]:
+    """Computes with so many threads inside the block, and says so if it is not what torch had.
+
+    Args:
+        threads: How many; what suits the network and the ranks if not given, unless ``OMP_NUM_THREADS`` is set.
+        supernet: The network.
+        batch_size: Examples per step.
+        ranks_here: Ranks on this node.
+    """
+    before = torch.get_num_threads()
+    if threads is None and "OMP_NUM_THREADS" in os.environ:
+        threads = before
+    number = threads or suggested_threads(supernet, batch_size, ranks_here, before)
+    if number != before or ranks_here > 1:
+        log.info(
+            "%s%d of %d threads (trainer.threads sets another number)",
+            f"{ranks_here} ranks on this node, each with " if ranks_here > 1 else "computing with ",
+            number,
+            before,
+        )
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def keep_freed_memory() -> bool:
+    """Tells glibc to keep what is freed for the next step; returns whether it was told.
+
+    Who has set glibc's options in the environment keeps his settings; other C libraries are left alone.
+    """
+    mine = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
+    if not sys.platform.startswith("linux") or any(name in os.environ for name in mine):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+    if mallopt is None:
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BLOCK) and mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES))

@@ -1,0 +1,91 @@
+"""Every method that there is, as small runs: each assignment and each aggregation, and what else changes a round.
+
+Used to see that a run does not depend on the number of ranks. A new assignment or aggregation joins by its line
+in the instances of its contract's tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from lit_fednas.data import Dirichlet
+from lit_fednas.federation import (
+    ClientSettings,
+    EvaluationSettings,
+    FaultPolicy,
+    FedAdam,
+    FederatedLightningModule,
+    UniformCohort,
+)
+from lit_fednas.supernets import ElasticResNet, GroupNorm, PlainNetwork
+from tests.aggregation.instances import INSTANCES as AGGREGATIONS
+from tests.assignment.instances import INSTANCES as ASSIGNMENTS
+from tests.support import make_module, sgd, tiny_data
+
+ROUNDS = 3
+
+
+def data():
+    return tiny_data(num_clients=7, partitioner=Dirichlet(alpha=1.0, min_size=4), eval_batch_size=16)
+
+
+def steady_net() -> ElasticResNet:
+    """Group norm, so that a rounding of the weights stays one in what they compute."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return ElasticResNet(
+            (1, 8, 8),
+            4,
+            stem_width=4,
+            stage_widths=[8, 16],
+            depths=[0, 1],
+            ratios=[0.25, 0.5],
+            divisor=2,
+            norm=GroupNorm(2),
+        )
+
+
+def counting_net() -> PlainNetwork:
+    """Batch norm with running statistics and a counter, which are averaged too."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 4))
+        return PlainNetwork(layers, (1, 8, 8), 4)
+
+
+def method(**settings) -> Callable[[], FederatedLightningModule]:
+    def make() -> FederatedLightningModule:
+        chosen = {name: value() if callable(value) else value for name, value in settings.items()}
+        return make_module(
+            **{
+                "supernet": steady_net(),
+                "cohort": UniformCohort(count=5),
+                "client": ClientSettings(sgd(0.05), batch_size=8),
+                "evaluation": EvaluationSettings(["smallest", "largest"]),
+                **chosen,
+            }
+        )
+
+    return make
+
+
+METHODS: dict[str, Callable[[], FederatedLightningModule]] = {
+    **{f"assignment {name}": method(assignment=kind) for name, kind in ASSIGNMENTS.items()},
+    **{
+        f"aggregation {name}": method(assignment=ASSIGNMENTS["tracking-sandwich"], aggregation=kind)
+        for name, kind in AGGREGATIONS.items()
+    },
+    "buffers and dropout": method(supernet=counting_net),
+    "server optimizer": method(server_optimizer=lambda: lambda params: FedAdam(params, lr=0.01)),
+    "recalibration": method(
+        supernet=counting_net, evaluation=EvaluationSettings(["largest"], recalibrate_batches=2)
+    ),
+    "clients that go away": method(faults=FaultPolicy(dropout_rate=0.5)),
+    "too few survivors": method(faults=FaultPolicy(dropout_rate=0.4, min_survivors=3)),
+    "a cohort of one": method(cohort=UniformCohort(count=1)),
+    "bfloat16": method(client=ClientSettings(sgd(0.05), batch_size=8, precision="bf16-mixed")),
+    "channels last": method(client=ClientSettings(sgd(0.05), batch_size=8, channels_last=True)),
+}

@@ -1,0 +1,108 @@
+"""Threads by the size of the network and the ranks; freed memory that is kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import FederatedTrainer
+from lit_fednas.federation.machine import SMALL_OPERATION, suggested_threads, threads_set
+from lit_fednas.supernets import SmallCNN
+from tests.support import fit, linear_net, make_module, tiny_data
+
+
+def test_threads_by_work_per_operation():
+    """The linear net does 64 x 4 multiply-accumulates per example in its one layer."""
+    enough = -(-int(SMALL_OPERATION) // 256)
+    assert suggested_threads(linear_net(), enough - 1, 1, 8) == 1
+    assert suggested_threads(linear_net(), enough, 1, 8) == 8
+
+
+def test_ranks_share_the_cores():
+    net = SmallCNN((3, 32, 32), 10)
+    assert [suggested_threads(net, 32, ranks, 8) for ranks in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
+
+
+@pytest.fixture
+def three_threads(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_threads_are_set_for_the_block(three_threads, caplog):
+    with threads_set(None, linear_net(), 8, 1):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 3
+    with threads_set(2, linear_net(), 8, 1):  # as asked
+        assert torch.get_num_threads() == 2
+
+
+def test_threads_of_the_environment_are_kept(three_threads, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    with threads_set(None, linear_net(), 8, 2):
+        assert torch.get_num_threads() == 3
+
+
+def test_a_run_and_an_evaluation_compute_with_the_trainers_threads(three_threads):
+    seen = []
+
+    class Net(type(linear_net())):
+        def forward(self, x, arch=None):
+            seen.append(torch.get_num_threads())
+            return super().forward(x, arch)
+
+    net = linear_net()
+    net.__class__ = Net
+    module, data = make_module(net), tiny_data()
+    trainer = fit(module, data, 1, threads=2)
+    trainer.validate(module, datamodule=data)
+    trainer.test(module, datamodule=data)
+    assert set(seen) == {2}
+    assert torch.get_num_threads() == 3
+
+
+def test_threads_must_be_positive():
+    with pytest.raises(ConfigError, match=r"trainer.threads: 0 must be at least 1"):
+        FederatedTrainer(threads=0)
+
+
+PROGRAM = """
+import resource, sys
+from lit_fednas.federation.machine import keep_freed_memory
+import torch
+told = keep_freed_memory() if sys.argv[1] == "keep" else None
+def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+network, images = torch.nn.Conv2d(3, 32, 3), torch.rand(32, 3, 32, 32)
+network = torch.nn.Sequential(network, torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3), torch.nn.ReLU())
+for step in range(13):
+    if step == 3:
+        before = faults()
+    network(images).sum().backward()
+print(told, faults() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's options")
+def test_freed_memory_is_not_asked_for_again():
+    """A network's activations, of several MiB each, come and go; without the option each step gets new pages."""
+
+    def run(word: str, **environment: str) -> list[str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC", "GLIBC"))}
+        command = [sys.executable, "-c", PROGRAM, word]
+        return subprocess.run(
+            command, env=clean | environment, capture_output=True, text=True, check=True
+        ).stdout.split()
+
+    told, kept = run("keep")
+    _, lost = run("leave")
+    assert told == "True"
+    assert int(kept) * 10 < int(lost)
+    assert run("keep", MALLOC_TRIM_THRESHOLD_="131072")[0] == "False"  # whoever has set it keeps it

@@ -1,0 +1,197 @@
+"""A run over several ranks: equal to a run on one, its work dealt evenly, and no rank dies in silence."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+
+import lit_fednas
+from lit_fednas.errors import ClientError, ConfigError, RankError
+from lit_fednas.federation import FederatedTrainer, RankStrategy
+from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.federation.rank_watch import RankWatch
+from lit_fednas.federation.ranks import Failure, Ranks, deal
+from tests.federation import methods, two_ranks
+
+ROOT = Path(lit_fednas.__file__).parent.parent
+
+
+def start(*words: str, **environment: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", *words],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+# ---- dealing ------------------------------------------------------------------------------------------
+
+
+def test_deal_by_hand():
+    """7 first, then 5 to the other, 4 to the one with 5, 3 to the one with 7, 2 to either (9 against 10)."""
+    assert deal([3, 7, 4, 2, 5], 2) == [[0, 1], [2, 3, 4]]
+    assert deal([1, 1, 1, 1], 3) == [[0, 3], [1], [2]]
+    assert deal([], 2) == [[], []]
+    assert deal([1.0], 3) == [[0], [], []]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_deal_is_close_to_the_best(seed):
+    """Every piece once, and the longest share within Graham's bound of the optimum, found by trying all."""
+    draws = torch.Generator().manual_seed(seed)
+    work = (torch.rand(7, generator=draws) ** 3).tolist()
+    for ranks in (2, 3):
+        shares = deal(work, ranks)
+        assert sorted(itertools.chain(*shares)) == list(range(7))
+        longest = max(sum(work[place] for place in share) for share in shares)
+        best = min(
+            max(sum(w for w, r in zip(work, owners, strict=True) if r == rank) for rank in range(ranks))
+            for owners in itertools.product(range(ranks), repeat=7)
+        )
+        assert longest <= best * (4 / 3 - 1 / (3 * ranks)) + 1e-9
+
+
+def test_one_rank_needs_no_others():
+    tensor = torch.ones(3)
+    assert Ranks().gather("mine") == ["mine"]
+    Ranks().add_up([tensor])
+    assert torch.equal(tensor, torch.ones(3))
+
+
+def test_failures_travel():
+    assert isinstance(Failure.of(Interrupted(signal.SIGTERM)).as_error(1), Interrupted)
+    assert str(Failure.of(ClientError("round 3")).as_error(1)) == "round 3"
+    error = Failure.of(KeyError("x")).as_error(2)
+    assert isinstance(error, RankError)
+    assert str(error) == "rank 2: KeyError: 'x'"
+
+
+# ---- strategies ---------------------------------------------------------------------------------------
+
+
+def test_ddp_means_ranks_without_a_wrapper():
+    for strategy in ("ddp", "auto"):
+        trainer = FederatedTrainer(1, accelerator="cpu", devices=2, strategy=strategy, logger=False)
+        assert type(trainer.strategy) is RankStrategy
+        assert trainer.world_size == trainer.ranks_here == 2
+    assert isinstance(FederatedTrainer(1, accelerator="cpu", logger=False).strategy, SingleDeviceStrategy)
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "ddp_find_unused_parameters_true", DDPStrategy()])
+def test_other_strategies_are_refused(strategy):
+    with pytest.raises(ConfigError, match=r"trainer.strategy: \w+ is not supported; give auto, ddp"):
+        FederatedTrainer(1, accelerator="cpu", devices=2, strategy=strategy)
+
+
+# ---- one rank equals two ------------------------------------------------------------------------------
+
+
+def test_two_ranks_equal_one(tmp_path):
+    """Every method: weights and metrics up to rounding, all else exactly; a stopped run goes on to the bit."""
+    program = start("tests.federation.two_ranks", str(tmp_path))
+    _, errors = program.communicate(timeout=300)
+    assert program.returncode == 0, errors
+    first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in (0, 1))
+    told, own = first.pop("errors"), second.pop("errors")
+    assert told[0] == own[0]
+    assert told[0].startswith("ClientError: round 0, client ")
+    assert told[0].endswith("ArithmeticError: seven apples")
+    assert told[1] == "RankError: rank 1: ArithmeticError: eight apples"
+    assert own[1] == "own: eight apples"
+    resumed = first.pop("resumed"), second.pop("resumed")
+    assert first.keys() == second.keys() == methods.METHODS.keys()
+    for name, two in first.items():
+        one = two_ranks.run(name)
+        tolerance = 5e-3 if name == "bfloat16" else 2e-6
+        for key, tensor in one["weights"].items():
+            torch.testing.assert_close(two["weights"][key], tensor, rtol=0, atol=tolerance, msg=f"{name}: {key}")
+            assert torch.equal(two["weights"][key], second[name]["weights"][key]), f"{name}: {key}"
+        for got in (two, second[name]):
+            assert got["told"] == one["told"], name  # every rank's callbacks hear of every client, once
+            assert got["assignment"] == one["assignment"], name
+            assert [[r[:4] for r in results] for results in got["rounds"]] == [
+                [r[:4] for r in results] for results in one["rounds"]
+            ], name
+            assert got["metrics"] == pytest.approx(one["metrics"], abs=10 * tolerance), name
+            assert got["metrics"] == two["metrics"], name
+    for again, straight in zip(resumed, (first, second), strict=True):
+        for key, tensor in straight["aggregation maxnet"]["weights"].items():
+            assert torch.equal(again["weights"][key], tensor)
+
+
+# ---- ranks that die -----------------------------------------------------------------------------------
+
+
+def test_watch_says_how_a_child_ended():
+    for command, reason in (
+        ("exit 3", "rank 2 has ended with status 3"),
+        ("kill -9 $$", "rank 2 was killed by SIGKILL"),
+    ):
+        children = [subprocess.Popen(["sleep", "60"]), subprocess.Popen(["sh", "-c", command])]
+        watch = RankWatch(children, grace=60, period=0.01)
+        watch.start()
+        assert (watch.wait_for_reason(20) or "").startswith(reason)
+        watch.stop()
+        watch.end_children(0.01)
+        assert children[0].wait() == -signal.SIGKILL
+
+
+def test_watch_has_nothing_to_say_of_children_that_end_well():
+    watch = RankWatch([subprocess.Popen(["true"])], period=0.01)
+    watch.start()
+    assert watch.wait_for_reason(0.5) is None
+    watch.stop()
+
+
+def digits_run(folder: Path) -> subprocess.Popen:
+    return start(
+        "lit_fednas",
+        *("fit", "--config", "configs/superfed/digits.yaml", "--trainer.max_rounds", "100000"),
+        *("--trainer.accelerator", "cpu", "--trainer.devices", "2"),
+        *("--trainer.logger.init_args.save_dir", str(folder)),
+    )
+
+
+def wait_for_rounds(folder: Path, count: int) -> Path:
+    for _ in range(600):
+        found = [path for path in folder.rglob("rounds.jsonl") if len(path.read_text().splitlines()) >= count]
+        if found:
+            return found[0]
+        time.sleep(0.1)
+    raise AssertionError("no rounds in a minute")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("signum", "victim", "status", "message"),
+    [
+        (signal.SIGKILL, 1, 1, "lit-fednas: rank 1 was killed by SIGKILL"),
+        (signal.SIGTERM, 0, 128 + signal.SIGTERM, "lit-fednas: stopped by SIGTERM; go on with --ckpt_path last"),
+        (signal.SIGKILL, 0, -signal.SIGKILL, "lit-fednas (rank 1): lost another rank"),
+    ],
+)
+def test_a_rank_that_is_stopped_ends_the_run_with_its_reason(tmp_path, signum, victim, status, message):
+    main = digits_run(tmp_path)
+    records = wait_for_rounds(tmp_path, 2)
+    child = int(subprocess.run(["pgrep", "-P", str(main.pid)], capture_output=True, text=True).stdout.split()[0])
+    os.kill(child if victim else main.pid, signum)
+    _, errors = main.communicate(timeout=60)  # until the other rank has closed it, too
+    assert main.returncode == status, errors
+    assert message in errors
+    last = torch.load(records.parent / "checkpoints" / "last.ckpt", weights_only=True)
+    done = len(records.read_text().splitlines())
+    assert last["global_step"] in ((done,) if signum == signal.SIGTERM else (done - 1, done))
+    assert json.loads(records.read_text().splitlines()[-1])["round"] == done - 1

@@ -1,0 +1,101 @@
+"""A program of two ranks: runs every method and writes what each has come to. ``test_ranks`` reads it.
+
+Lightning starts the second rank by running the same command again, so both go through the same runs in step.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from lit_fednas.callbacks import RoundCheckpoint
+from lit_fednas.federation import FaultPolicy, FederatedCallback
+from lit_fednas.objectives import CrossEntropy
+from tests.federation import methods
+from tests.support import make_trainer, weights
+
+
+class Witness(FederatedCallback):
+    """Notes, round by round, what the ranks must agree on, and of whom the callbacks were told."""
+
+    def __init__(self) -> None:
+        self.rounds: list[list[tuple[Any, ...]]] = []
+        self.live: list[int] = []
+
+    def on_client_end(self, trainer, module, result):
+        self.live.append(result.task.client)
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.rounds.append(
+            [(r.task.client, str(r.task.arch), r.status, r.num_seen, r.loss) for r in batch.results]
+        )
+
+
+def run(name: str, rounds: int = methods.ROUNDS, folder: Path | None = None, **settings: Any) -> dict[str, Any]:
+    """One method's run: weights, results, validation; what each rank has of it."""
+    module, witness = methods.METHODS[name](), Witness()
+    callbacks: list[Any] = [witness]
+    if folder is not None:
+        callbacks.append(RoundCheckpoint(dirpath=str(folder)))
+    ckpt_path = settings.pop("ckpt_path", None)
+    trainer = make_trainer(rounds, callbacks=callbacks, enable_checkpointing=folder is not None, **settings)
+    trainer.fit(module, datamodule=methods.data(), ckpt_path=ckpt_path)
+    return {
+        "weights": weights(module),
+        "rounds": witness.rounds,
+        "told": sorted(witness.live),
+        "metrics": {key: float(value) for key, value in trainer.callback_metrics.items()},
+        "assignment": module.assignment.state_dict(),
+    }
+
+
+class Broken(CrossEntropy):
+    """Fails on the second rank alone."""
+
+    def loss(self, network, inputs, targets):
+        if distributed.get_rank() == 1:
+            raise ArithmeticError("seven apples")
+        return super().loss(network, inputs, targets)
+
+
+class BrokenCallback(FederatedCallback):
+    """Fails on the second rank alone, in its share of the cohort."""
+
+    def on_client_end(self, trainer, module, result):
+        if trainer.global_rank == 1:
+            raise ArithmeticError("eight apples")
+
+
+def errors(**settings: Any) -> list[str]:
+    """What this rank raises when a client of the other fails, and when its callback does."""
+    found = []
+    faults = FaultPolicy(on_client_error="raise")
+    for objective, callbacks in ((Broken(), []), (CrossEntropy(), [BrokenCallback()])):
+        module = methods.METHODS["aggregation overlap"]()
+        module.objective, module.faults = objective, faults
+        try:
+            make_trainer(2, callbacks=callbacks, **settings).fit(module, datamodule=methods.data())
+        except RuntimeError as error:
+            found.append(f"{type(error).__name__}: {error}")
+        except ArithmeticError as error:
+            found.append(f"own: {error}")
+    return found
+
+
+def main(output: Path) -> None:
+    two = {"strategy": "ddp", "devices": 2, "threads": 1}
+    found = {name: run(name, **two) for name in methods.METHODS}
+    name = "aggregation maxnet"
+    run(name, rounds=1, folder=output / "stopped", **two)
+    found["resumed"] = run(name, ckpt_path=str(output / "stopped" / "last.ckpt"), **two)
+    found["errors"] = errors(**two)
+    torch.save(found, output / f"rank{distributed.get_rank()}.pt")
+    distributed.barrier()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
