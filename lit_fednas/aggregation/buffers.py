@@ -70,4 +70,4 @@ class FlatTensors(Mapping[str, Tensor]):
 
 def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
     """The tensor's strides without gaps: in channels-last order if it is, so that sums run along its memory."""
-    return torch.empty_like(tensor, device="meta").stride()
+    return tensor.stride() if tensor.is_contiguous() else torch.empty_like(tensor, device="meta").stride()

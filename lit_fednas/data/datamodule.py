@@ -30,7 +30,7 @@ class FederatedDataModule(LightningDataModule):
 
     There is no ``train_dataloader``: the engine asks ``clients`` for the batches of one client at a time.
 
-    Under several ranks every rank holds all data, and evaluates on all of the server's.
+    Under several ranks every rank holds all data; who evaluates what is the server module's business.
 
     Args:
         source: where the examples come from.

@@ -142,9 +142,14 @@ class Supernet(nn.Module, ABC):
         """Multiply-accumulates of one example; a subclass may know them without a (dry) run."""
         return count_macs(self.skeleton(arch), self.input_shape)
 
-    def views(self, arch: Any) -> dict[str, Tensor]:
-        """The architecture's tensors inside the shared ones, by their names in the subnet; views if possible."""
-        shared = self.shared_tensors()
+    def views(self, arch: Any, shared: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """The architecture's tensors inside the shared ones, by their names in the subnet; views if possible.
+
+        Args:
+            arch: The architecture.
+            shared: :meth:`shared_tensors`, where the caller has them; finding them takes longer than the views.
+        """
+        shared = self.shared_tensors() if shared is None else shared
         return {name: region.of(shared[region.name]) for name, region in self.regions(arch).items()}
 
     def subnet(self, arch: Any) -> nn.Module:

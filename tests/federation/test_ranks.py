@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -119,6 +120,8 @@ def test_two_ranks_equal_one(tmp_path):
         for key, tensor in one["weights"].items():
             torch.testing.assert_close(two["weights"][key], tensor, rtol=0, atol=tolerance, msg=f"{name}: {key}")
             assert torch.equal(two["weights"][key], second[name]["weights"][key]), f"{name}: {key}"
+        assert two["evaluated"] + second[name]["evaluated"] == one["evaluated"], name
+        assert abs(two["evaluated"] - second[name]["evaluated"]) <= one["evaluated"] / 3, name
         for got in (two, second[name]):
             assert got["told"] == one["told"], name  # every rank's callbacks hear of every client, once
             assert got["assignment"] == one["assignment"], name
@@ -130,6 +133,55 @@ def test_two_ranks_equal_one(tmp_path):
     for again, straight in zip(resumed, (first, second), strict=True):
         for key, tensor in straight["aggregation maxnet"]["weights"].items():
             assert torch.equal(again["weights"][key], tensor)
+
+
+@pytest.mark.slow
+def test_two_nodes_are_two_ranks(tmp_path):
+    """One process on each of two "nodes", that find each other by the address of the first."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    runs = [
+        start(
+            *("lit_fednas", "fit", "--config", "configs/superfed/digits.yaml", "--trainer.max_rounds", "2"),
+            *("--trainer.accelerator", "cpu", "--trainer.num_nodes", "2", "--trainer.devices", "1"),
+            *("--trainer.logger.init_args.save_dir", str(tmp_path)),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=port,
+            NODE_RANK=str(node),
+        )
+        for node in (0, 1)
+    ]
+    for run in runs:
+        _, errors = run.communicate(timeout=120)
+        assert run.returncode == 0, errors
+    (records,) = tmp_path.rglob("rounds.jsonl")
+    rounds = [json.loads(line) for line in records.read_text().splitlines()]
+    assert [len(record["clients"]) for record in rounds] == [4, 4]
+
+
+FORK = """
+import torch
+from tests.federation import methods
+from tests.support import assert_same, make_trainer, weights
+
+def train(**settings):
+    module = methods.METHODS["aggregation maxnet"]()
+    make_trainer(2, **settings).fit(module, datamodule=methods.data())
+    return weights(module)
+
+forked = train(strategy="ddp_notebook", devices=2, threads=1)
+assert_same(forked, train(), rtol=0, atol=2e-6)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_in_a_notebook_hand_their_weights_back():
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", FORK], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
 
 
 # ---- ranks that die -----------------------------------------------------------------------------------

@@ -42,12 +42,16 @@ def run(name: str, rounds: int = methods.ROUNDS, folder: Path | None = None, **s
     if folder is not None:
         callbacks.append(RoundCheckpoint(dirpath=str(folder)))
     ckpt_path = settings.pop("ckpt_path", None)
+    evaluated = []
+    update = module.val_metrics.update
+    module.val_metrics.update = lambda place, *rest: evaluated.append(place) or update(place, *rest)
     trainer = make_trainer(rounds, callbacks=callbacks, enable_checkpointing=folder is not None, **settings)
     trainer.fit(module, datamodule=methods.data(), ckpt_path=ckpt_path)
     return {
         "weights": weights(module),
         "rounds": witness.rounds,
         "told": sorted(witness.live),
+        "evaluated": len(evaluated),
         "metrics": {key: float(value) for key, value in trainer.callback_metrics.items()},
         "assignment": module.assignment.state_dict(),
     }
