@@ -10,13 +10,13 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from lit_fednas.costs import Cost, count_cost, count_macs
 from lit_fednas.errors import ConfigError
@@ -67,6 +67,30 @@ class _Skeleton:
     network: nn.Module
     index: dict[str, Region]
     costs: list[Cost]  # one, once it was asked for
+
+    @cached_property
+    def slots(self) -> list[tuple[dict[str, Any], str, str]]:
+        """Where the network's tensors are kept: a module's dictionary, the key there, the name in the network."""
+        named = [*self.network.named_parameters(), *self.network.named_buffers()]
+        names = {id(tensor): name for name, tensor in named}  # one that stands twice has one name
+        return [
+            (kept, key, names[id(tensor)])
+            for module in self.network.modules()
+            for kept in (module._parameters, module._buffers)
+            for key, tensor in kept.items()
+            if tensor is not None
+        ]
+
+    def run(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Runs the network with these tensors (``functional_call``, without its checks, which take longer)."""
+        before = [kept[key] for kept, key, _ in self.slots]
+        try:
+            for kept, key, name in self.slots:
+                kept[key] = tensors[name]
+            return self.network(x)
+        finally:
+            for (kept, key, _), tensor in zip(self.slots, before, strict=True):
+                kept[key] = tensor
 
 
 class Supernet(nn.Module, ABC):
@@ -189,8 +213,9 @@ class Supernet(nn.Module, ABC):
         """
         arch = self.space.largest if arch is None else arch
         skeleton = self._skeleton(arch)
-        skeleton.network.train(self.training)
-        return functional_call(skeleton.network, self.views(arch), (x,))
+        if skeleton.network.training != self.training:
+            skeleton.network.train(self.training)
+        return skeleton.run(self.views(arch), x)
 
     def _index_of(self, arch: Any, network: nn.Module) -> dict[str, Region]:
         """The index, where the architecture's network has been built already."""
