@@ -1,68 +1,100 @@
 import json
-import logging
-import sys
-from collections.abc import Iterator
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "benchmark_round"
 TINY = ["--clients", "4", "--cohort", "2", "--examples", "5", "--rounds", "2", "--warmup", "1"]
+TINY += ["--tasks", "cnn-32"]
 
 
-@pytest.fixture(autouse=True)
-def lightnings_log_level() -> Iterator[None]:
-    """The script silences Lightning for its process, which here is that of other tests, too."""
-    log = logging.getLogger("lightning.pytorch")
-    level = log.level
-    yield
-    log.setLevel(level)
+def report_of(script: ModuleType, folder: Path, *args: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Runs the script; returns the whole report, and its one task's."""
+    script.main([*TINY, "--json", str(folder / "report.json"), "--plot", str(folder / "plot.png"), *args])
+    report = json.loads((folder / "report.json").read_text())
+    (row,) = report["tasks"]
+    return report, row
 
 
-@pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    spec = spec_from_loader("benchmark_round", SourceFileLoader("benchmark_round", str(SCRIPT)))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules["benchmark_round"] = module
-    spec.loader.exec_module(module)
-    return module
+def check_compared(row: dict[str, Any], count: int) -> None:
+    """What every comparison of the two promises."""
+    assert row["task"] == "cnn-32"
+    assert row["ratio"] > 0
+    assert len(row["ratios"]) == len(row["library_first"]) == count
+    lower, upper = row["ratio_quartiles"]
+    assert lower <= upper
+    assert min(row["library"]["seconds"] + row["plain"]["seconds"] + row["library"]["cpu_seconds"]) > 0
 
 
 def test_both_come_to_the_same_weights_and_are_timed(
-    benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    benchmark_round: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = tmp_path / "report.json"
-    benchmark.main([*TINY, "--tasks", "cnn-32", "--no-memory", "--json", str(report)])
-    (row,) = json.loads(report.read_text())["tasks"]
-    assert row["task"] == "cnn-32"
+    report, row = report_of(benchmark_round, tmp_path, "--no-memory", "--goals", "1.1")
+    check_compared(row, 2)
     assert 0 <= row["greatest_difference"] <= 1e-6
     assert len(row["library"]["seconds"]) == len(row["plain"]["seconds"]) == 2
-    assert min(row["library"]["seconds"] + row["plain"]["seconds"]) > 0
-    assert row["ratio"] > 0
+    assert row["library_first"] == [False, True]  # the first round does not count
+    assert report["torch_threads"] == torch.get_num_threads()
+    assert row["threads_used"][0] >= 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"torch {torch.__version__}, {torch.get_num_threads()} threads, cpu")
+    assert lines[0].startswith(f"torch {torch.__version__}, 1 rank, cpu, 2 rounds")
     assert len({len(line) for line in lines[1:]}) == 1
+    assert (tmp_path / "plot.png").stat().st_size > 0
 
 
 @pytest.mark.parametrize("who", ["library", "plain"])
-def test_one_by_itself_reports_its_memory(benchmark: ModuleType, tmp_path: Path, who: str) -> None:
-    report = tmp_path / "report.json"
-    benchmark.main([*TINY, "--tasks", "cnn-32", "--only", who, "--json", str(report)])
-    (row,) = json.loads(report.read_text())["tasks"]
+def test_one_by_itself_reports_its_memory(benchmark_round: ModuleType, tmp_path: Path, who: str) -> None:
+    benchmark_round.main([*TINY, "--only", who, "--json", str(tmp_path / "report.json")])
+    (row,) = json.loads((tmp_path / "report.json").read_text())["tasks"]
     assert row["only"] == who
     assert len(row[who]["seconds"]) == 2
     assert row["peak_mib"] >= 0
+    assert row["first_loss"] == pytest.approx(2.3, abs=0.5)
 
 
-def test_other_work_is_noticed(benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        benchmark.PlainLoop, "train_client", lambda self, *_: [p.data.zero_() for p in self.params] and 0.0
-    )
-    with pytest.raises(AssertionError, match="cnn-32: the weights differ"):
-        benchmark.main([*TINY, "--tasks", "cnn-32", "--no-memory"])
+def test_each_alone_in_turns(benchmark_round: ModuleType, tmp_path: Path, in_this_process: None) -> None:
+    _, row = report_of(benchmark_round, tmp_path, "--separate", "--repetitions", "3")
+    check_compared(row, 3)
+    assert row["library_first"] == [True, False, True]
+    assert len(row["library"]["seconds"]) == len(row["plain"]["seconds"]) == 6
+    assert row["peak_mib"].keys() == {"library", "plain"}
+    assert (tmp_path / "plot.png").exists()
+
+
+@pytest.mark.slow  # four processes that import torch
+def test_the_peak_memory_is_that_of_processes_of_their_own(benchmark_round: ModuleType, tmp_path: Path) -> None:
+    _, row = report_of(benchmark_round, tmp_path)
+    assert 5 < row["peak_mib"]["plain"] < 500
+    assert 5 < row["peak_mib"]["library"] < 500
+
+
+@pytest.mark.slow  # two processes that import torch, and two that wait for each other
+def test_two_ranks_come_to_the_same_weights(benchmark_round: ModuleType, tmp_path: Path) -> None:
+    report, row = report_of(benchmark_round, tmp_path, "--ranks", "2", "--threads", "1", "--no-memory")
+    check_compared(row, 2)
+    assert report["ranks"] == row["ranks"] == 2
+    assert 0 <= row["greatest_difference"] <= 1e-6
+
+
+@pytest.mark.slow  # two processes that import torch
+def test_the_plain_loop_shares_its_cohort_by_itself(benchmark_round: ModuleType, tmp_path: Path) -> None:
+    args = (*TINY, "--only", "plain", "--json", str(tmp_path / "report.json"))
+    losses = []
+    for ranks in ("1", "2"):
+        benchmark_round.main([*args, "--ranks", ranks, "--threads", "1"])
+        (row,) = json.loads((tmp_path / "report.json").read_text())["tasks"]
+        losses.append(row["first_loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert row["peak_mib"] > 0
+
+
+def test_other_work_is_noticed(benchmark_round: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lazy(self: Any, number: int, client: int) -> torch.Tensor:
+        torch._foreach_zero_([param.data for param in self.params])
+        return torch.tensor(2.3)
+
+    monkeypatch.setattr("benchmarking.plain.PlainLoop.train_client", lazy)
+    with pytest.raises(AssertionError, match="cnn: the weights differ"):
+        benchmark_round.main([*TINY, "--no-memory"])

@@ -1,0 +1,147 @@
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from lit_fednas.errors import ClientError
+
+SMALL = ["--image", "8", "--stem", "4", "--widths", "8", "16"]
+
+
+def report_of(script: ModuleType, folder: Path, *args: str) -> dict[str, Any]:
+    """Runs a sub-command; returns its report, after a look at what all of them promise."""
+    plot = folder / "plot.png"
+    script.main([*args, "--threads", "1", "--json", str(folder / "report.json"), "--plot", str(plot)])
+    report = json.loads((folder / "report.json").read_text())
+    assert report["command"] == args[0]
+    assert {"torch", "device", "cores", "threads", "load_average"} <= report.keys()
+    assert plot.stat().st_size > 0
+    return report
+
+
+def test_memory(
+    benchmark_scale: ModuleType, tmp_path: Path, in_this_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["--rounds", "4", "--cohorts", "2", "3", "--examples", "4", "--settled", "1", *SMALL]
+    runs = report_of(benchmark_scale, tmp_path, "memory", *args)["runs"]
+    assert [(run["network"], run["who"], run["cohort"]) for run in runs] == [
+        (network, who, cohort)
+        for cohort in (2, 3)
+        for network, who in (("cnn", "library"), ("cnn", "plain"), ("elastic", "library"))
+    ]
+    for run in runs:
+        assert len(run["mib"]) == 4
+        assert {"start_mib", "peak_mib", "end_mib", "growth_kib_per_round", "imports_mib"} <= run.keys()
+    lines = capsys.readouterr().out.splitlines()
+    assert len({len(line) for line in lines[1:]}) == 1
+
+
+def test_memory_needs_rounds_to_see_a_growth(benchmark_scale: ModuleType) -> None:
+    with pytest.raises(SystemExit, match="--rounds 3 must exceed --settled 5"):
+        benchmark_scale.main(["memory", "--rounds", "3"])
+
+
+@pytest.mark.slow  # three processes that import torch
+def test_memory_of_processes_of_their_own(benchmark_scale: ModuleType, tmp_path: Path) -> None:
+    args = ["--rounds", "3", "--cohorts", "2", "--examples", "4", "--settled", "1", *SMALL]
+    runs = report_of(benchmark_scale, tmp_path, "memory", *args)["runs"]
+    for run in runs:
+        assert 0 <= run["start_mib"] <= run["end_mib"] <= run["peak_mib"] + 1
+        assert run["imports_mib"] > 50
+    assert runs[0]["peak_ratio"] == pytest.approx(runs[0]["peak_mib"] / runs[1]["peak_mib"])
+
+
+def test_subnets(benchmark_scale: ModuleType, tmp_path: Path) -> None:
+    args = ["--fits", "2", "--warmup", "1", "--steps", "2", "--batch-size", "4", *SMALL]
+    report = report_of(benchmark_scale, tmp_path, "subnets", *args)
+    assert [row["name"] for row in report["subnets"]] == ["smallest", "middle", "largest"]
+    assert 0 <= report["greatest_difference"] <= 1e-6
+    macs = [row["macs"] for row in report["subnets"]]
+    assert macs == sorted(set(macs))
+    for row in report["subnets"]:
+        assert {"arch", "parameters", "ns_per_mac", "macs_to_first", "time_to_first"} <= row.keys()
+        assert {who: len(ms) for who, ms in row["ms_per_step"].items()} == {"library": 2, "plain": 2}
+        assert len(row["ratios"]) == 2
+
+
+def test_layout(benchmark_scale: ModuleType, tmp_path: Path) -> None:
+    args = ["--fits", "2", "--warmup", "1", "--steps", "1", "--batch-size", "4", "--passes", "2", *SMALL]
+    args += ["--networks", "cnn", "elastic", "--variants", "bf16", "channels last"]
+    report = report_of(benchmark_scale, tmp_path, "layout", *args)
+    assert [(row["network"], row["variant"]) for row in report["layouts"]] == [
+        (network, variant) for network in ("cnn", "elastic") for variant in ("float32", "bf16", "channels last")
+    ]
+    for base, bf16, last in (report["layouts"][:3], report["layouts"][3:]):
+        assert base["speed_up"] == 1
+        assert bf16["mean_loss"] == pytest.approx(base["mean_loss"], rel=0.05)
+        # dropout draws in the order of the memory
+        close = 0.05 if base["network"] == "cnn" else 1e-3
+        assert last["mean_loss"] == pytest.approx(base["mean_loss"], rel=close)
+    assert [row["name"] for row in report["evaluation"]] == ["smallest", "middle", "largest"]
+    assert all(len(row["ratios"]) == 2 for row in report["evaluation"])
+
+
+def test_what_cannot_be_done_here_is_left_out(
+    benchmark_scale: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from benchmarking.library import Fits
+
+    train = Fits.train
+
+    def refuse(self: Fits, *args: Any) -> None:
+        if self.client.get("compile"):
+            raise ClientError("no compiler")
+        train(self, *args)
+
+    monkeypatch.setattr(Fits, "train", refuse)
+    args = ["--fits", "1", "--steps", "1", "--batch-size", "4", "--passes", "1", "--networks", "elastic", *SMALL]
+    report = report_of(benchmark_scale, tmp_path, "layout", *args, "--variants", "compiled")
+    assert report["layouts"][-1] == {"network": "elastic", "variant": "compiled", "left_out": "no compiler"}
+    assert "left out" in capsys.readouterr().out
+
+
+def test_ranks_of_one(benchmark_scale: ModuleType, tmp_path: Path, in_this_process: None) -> None:
+    args = ["--grid", "1x1", "1x2", "--rounds", "2", "--warmup", "1", "--repetitions", "2", *SMALL]
+    args += ["--clients", "4", "--cohort", "2", "--examples", "8"]
+    ways = report_of(benchmark_scale, tmp_path, "ranks", *args)["ways"]
+    assert [(way["ranks"], way["threads"]) for way in ways] == [(1, 1), (1, 2)]
+    assert ways[0]["speed_up"] == 1
+    for way in ways:
+        assert len(way["seconds"]) == 4
+        assert len(way["by_run"]) == 2
+        assert way["busiest_to_mean"] == 1
+
+
+@pytest.mark.slow  # three processes that import torch
+def test_ranks_of_two(benchmark_scale: ModuleType, tmp_path: Path) -> None:
+    args = ["--grid", "1x1", "2x1", "--rounds", "2", "--warmup", "1", "--repetitions", "1", *SMALL]
+    args += ["--clients", "6", "--cohort", "4", "--examples", "16"]
+    _, two = report_of(benchmark_scale, tmp_path, "ranks", *args)["ways"]
+    assert [len(rank) for rank in two["cpu_by_rank"][0]] == [2, 2]
+    assert 1 <= two["busiest_to_mean"] <= 2
+
+
+def test_together(benchmark_scale: ModuleType, tmp_path: Path) -> None:
+    args = ["--together", "1", "3", "--rounds", "2", "--warmup", "1", "--clients", "6", "--cohort", "4"]
+    args += ["--examples", "6", "--batch-size", "4", "--image", "8"]
+    runs = report_of(benchmark_scale, tmp_path, "together", *args)["runs"]
+    expected = [(network, together) for network in ("cnn", "tiny") for together in (1, 3)]
+    assert [(run["network"], run["together"]) for run in runs] == expected
+    for run in runs:
+        assert 0 <= run["greatest_difference"] <= 1e-4
+        assert len(run["ratios"]) == len(run["library"]["seconds"]) == 2
+        assert run["clients_per_second"]["library"] > 0
+    assert runs[0]["speed_up"] == runs[2]["speed_up"] == 1
+
+
+def test_together_says_so_where_it_is_not_there(
+    benchmark_scale: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarking.together.ClientSettings", lambda batch_size: None)
+    with pytest.raises(SystemExit, match="one by one only"):
+        benchmark_scale.main(["together"])
