@@ -1,10 +1,15 @@
-"""One client's training: a small LightningModule in a sub-Trainer's fit."""
+"""The clients' training: a small LightningModule in a sub-Trainer's fit, for one client or for several."""
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import count, islice
+from math import isfinite
 from time import perf_counter
 from typing import Any
 
@@ -15,10 +20,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from lit_fednas.data.clients import ClientData
-from lit_fednas.errors import ClientError
+from lit_fednas.errors import ClientError, ConfigError
+from lit_fednas.federation.compiled import MOST_ARCHITECTURES, check_compilable, compile_network, uncompiled
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.federation.lightning_private import ClientTrainer
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
+from lit_fednas.federation.stacked import StackedClient, StackedModule, Stacks, check_stackable
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives import Objective
 from lit_fednas.rng import generator, isolated, numpy_generator
@@ -26,12 +33,52 @@ from lit_fednas.supernets import Supernet
 
 _NETWORKS_KEPT = 4
 
+log = logging.getLogger(__name__)
+
+
+class ClientNetwork:
+    """An architecture's network that one client after the other is trained in.
+
+    What would be looked for in its modules anew for each client is found once.
+
+    Args:
+        network: The network, its weights unset.
+
+    Attributes:
+        network: The network.
+        parameters: Its parameters.
+        weights: All its tensors by name, detached; the memory is the network's own.
+        needs_two: Whether it normalises over batches, which one example does not allow.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+        self.parameters = list(network.parameters())
+        self.weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
+        self.weights.update(network.named_buffers())
+        self.needs_two = any(isinstance(module, _BatchNorm) for module in network.modules())
+
+    @torch.no_grad()
+    def receive(self, weights: Mapping[str, Tensor]) -> None:
+        """Writes weights, by name, into the network's tensors."""
+        torch._foreach_copy_(list(self.weights.values()), [weights[name] for name in self.weights])
+
+    def forget_gradients(self) -> None:
+        """Lets the gradients' memory go."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def size(self) -> Tensor:
+        """The sum of its tensors' norms; finite if all weights (and their squares) are."""
+        return torch.stack(torch._foreach_norm([t for t in self.weights.values() if t.is_floating_point()])).sum()
+
 
 class ClientModule(pl.LightningModule):
     """Trains one network on one client's batches.
 
     Args:
-        network: The subnet as the client received it; trained in place.
+        client_network: The subnet as the client received it; trained in place.
         objective: The local loss.
         settings: Optimizer, steps, clipping.
         lr_factor: What the round multiplies the learning rate with.
@@ -40,7 +87,7 @@ class ClientModule(pl.LightningModule):
 
     def __init__(
         self,
-        network: nn.Module,
+        client_network: ClientNetwork,
         objective: Objective,
         settings: ClientSettings,
         lr_factor: float = 1.0,
@@ -48,22 +95,19 @@ class ClientModule(pl.LightningModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.network = network
+        self.client_network = client_network
+        self.network = client_network.network
         self.objective = objective
         self.settings = settings
         self.lr_factor = lr_factor
         self.keep_going = keep_going
         self.num_steps = 0
         self.num_seen = 0
-        self.loss_sum: Tensor | float = 0.0
-        self._needs_two = any(isinstance(module, _BatchNorm) for module in network.modules())
+        self._loss_sum: Tensor | float = 0.0
 
     def configure_optimizers(self) -> Optimizer:
         """The local optimizer at the round's learning rate, and its scheduler if there is one."""
-        optimizer = self.settings.optimizer(self.network.parameters())
-        for group in optimizer.param_groups:
-            group["lr"] = group["lr"] * self.lr_factor
-        self._scheduler = self.settings.scheduler(optimizer) if self.settings.scheduler else None
+        optimizer, self._scheduler = self.settings.optimizers(self.client_network.parameters, self.lr_factor)
         return optimizer
 
     def on_train_start(self) -> None:
@@ -80,30 +124,38 @@ class ClientModule(pl.LightningModule):
             self.keep_going()
         inputs, targets = batch
         size = len(targets)
-        if size == 1 and self._needs_two:
+        if size == 1 and self.client_network.needs_two:
             return None
         trainer = self.trainer
         assert isinstance(trainer, ClientTrainer)
         trainer.client_optimizer.zero_grad(set_to_none=True)  # before the forward: its activations take their room
-        loss = self.objective.loss(self.network, inputs, targets)
+        compiled = not self.settings.compile or size == self.settings.batch_size
+        with nullcontext() if compiled else uncompiled():
+            loss = self.objective.loss(self.network, inputs, targets)
         self.manual_backward(loss)
         if self.settings.clip_norm is not None:
             trainer.client_strategy.unscale_gradients()
-            nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip_norm)
+            nn.utils.clip_grad_norm_(self.client_network.parameters, self.settings.clip_norm)
         trainer.client_strategy.apply_gradients(self)
         if self._scheduler is not None:
             self._scheduler.step()
-        self.loss_sum = self.loss_sum + loss.detach() * size
+        self._loss_sum = self._loss_sum + loss.detach() * size
         self.num_seen += size
         self.num_steps += 1
         return -1 if self.num_steps == self.settings.steps else None
 
+    def outcome(self) -> tuple[float, float]:
+        """The sum of the losses and :meth:`ClientNetwork.size`, with one look at the device."""
+        size = self.client_network.size()
+        loss_sum = torch.as_tensor(self._loss_sum, device=size.device)
+        return tuple(torch.stack([loss_sum, size]).tolist())
+
 
 class ClientFits:
-    """Trains clients one after the other with one reused Trainer and a few reused networks.
+    """Trains clients with one reused Trainer and a few reused networks.
 
-    A client's weights are written into the tensors of a network that is there already, trained, and handed
-    out as the update; so they must be aggregated before the next fit.
+    A client's weights are written into tensors that are there already, trained, and handed out as the update;
+    so they must be aggregated before the next fit.
 
     Args:
         supernet: The global weights.
@@ -113,6 +165,9 @@ class ClientFits:
         faults: What happens when one fails.
         seed: The run's seed.
         check: Called before every batch; raises ``Interrupted`` if the run was asked to stop.
+
+    Raises:
+        ConfigError: Clients shall be trained together, or compiled, which the other settings do not allow.
     """
 
     def __init__(
@@ -125,6 +180,10 @@ class ClientFits:
         seed: int,
         check: Callable[[], None],
     ) -> None:
+        if settings.together > 1:
+            check_stackable(settings, faults, objective)
+        if settings.compile:
+            check_compilable(supernet)
         self.supernet = supernet
         self.objective = objective
         self.data = data
@@ -134,7 +193,31 @@ class ClientFits:
         self.check = check
         self.device = next(iter(supernet.shared_tensors().values())).device
         self.trainer = ClientTrainer(self.device, settings.precision)
-        self._networks: OrderedDict[Any, nn.Module] = OrderedDict()
+        self._networks: OrderedDict[Any, ClientNetwork] = OrderedDict()
+        self._shared: dict[str, Tensor] | None = None  # found once for all clients of a round
+        self._stacks = Stacks(supernet, objective, settings)
+
+    def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
+        """Trains the clients; yields how each went, and its update if it can be used.
+
+        An update's tensors hold until the next pair is drawn. The pairs come in the order of the tasks, unless
+        clients are trained together (``client.together``): then group by group.
+
+        Raises:
+            ClientError: A fit failed and the policy is to raise.
+            ConfigError: The network cannot be trained for several clients together.
+            Interrupted: The run was asked to stop.
+        """
+        self._shared = self.supernet.shared_tensors()
+        try:
+            for group in self._groups(tasks):
+                self.check()
+                if len(group) == 1:
+                    yield self.fit(group[0])
+                else:
+                    yield from self._fit_together(group)
+        finally:
+            self._shared = None
 
     def fit(self, task: ClientTask) -> tuple[ClientResult, ClientUpdate | None]:
         """Trains one client.
@@ -147,84 +230,173 @@ class ClientFits:
             Interrupted: The run was asked to stop.
         """
         start = perf_counter()
+        result, update = self._settle(task, lambda: self._train(task))
+        return replace(result, seconds=perf_counter() - start), update
+
+    def _groups(self, tasks: Sequence[ClientTask]) -> Iterator[Sequence[ClientTask]]:
+        """Clients of one architecture, those with the most examples first: they take similar numbers of steps.
+
+        Who goes away is alone, since there is nothing to train.
+        """
+        if self.settings.together == 1:
+            yield from ([task] for task in tasks)
+            return
+        alike: dict[Any, list[ClientTask]] = {}
+        for task in tasks:
+            if self._goes_away(task):
+                yield [task]
+            else:
+                alike.setdefault((task.arch, task.round, task.lr_factor), []).append(task)
+        for group in alike.values():
+            group.sort(key=lambda task: -task.num_examples)
+            for first in range(0, len(group), self.settings.together):
+                yield group[first : first + self.settings.together]
+
+    def _fit_together(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
+        """Trains clients of one architecture in one fit; one by one if that fails, so that none pays for another.
+
+        The seconds of each are its share of the fit: the fit's, divided by the number of clients.
+        """
+        start = perf_counter()
         try:
-            update = self._train(task, start)
-        except Interrupted:
+            module = self._train_together(tasks)
+            outcomes = module.outcomes()
+        except (ConfigError, Interrupted):
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+        else:
+            share = (perf_counter() - start) / len(tasks)
+            for row, (loss_sum, size) in enumerate(outcomes):
+                client = module.clients[row]
+                weights = {name: tensor[row] for name, tensor in module.weights.items()}
+                judge = partial(_judge, client.task, weights, client.num_steps, client.num_seen, loss_sum, size)
+                result, update = self._settle(client.task, judge)
+                yield replace(result, seconds=share), update
+            return
+        self._stacks.clear()
+        log.warning(
+            "round %d, clients %s: training them together failed (%s); they are trained one by one",
+            tasks[0].round,
+            ", ".join(str(task.client) for task in tasks),
+            reason,
+        )
+        for task in tasks:
+            self.check()
+            yield self.fit(task)
+
+    def _train_together(self, tasks: Sequence[ClientTask]) -> StackedModule:
+        arch = tasks[0].arch
+        gradients = self._stacks.gradients(arch, self.trainer.precision_plugin.train_step_context)
+        clients = []
+        for task in tasks:
+            # the address of the seed that one client alone sets for its dropout
+            draws = generator(self.seed, "client", task.round, task.client, device=self.device)
+            client = StackedClient(task, draws)
+            client.batches = self._batches(task, client, ahead=True)
+            clients.append(client)
+        module = StackedModule(
+            gradients,
+            self._stacks.weights(arch, len(tasks)),
+            clients,
+            self.settings,
+            tasks[0].lr_factor,
+            self.check,
+        )
+        self.trainer.fit(module, train_dataloaders=module.steps())
+        return module
+
+    def _settle(
+        self, task: ClientTask, train: Callable[[], ClientUpdate]
+    ) -> tuple[ClientResult, ClientUpdate | None]:
+        """Turns what went wrong with a client into its result, or raises it, as the policy says."""
+        try:
+            update = train()
+        except (ConfigError, Interrupted):
             raise
         except _Skip as skip:
-            result = ClientResult(task, skip.status, skip.reason, seconds=perf_counter() - start)
             if self.faults.on_client_error == "raise" and skip.status in ("non-finite", "timeout"):
                 raise ClientError(f"round {task.round}, client {task.client}: {skip.reason}") from None
-            return result, None
+            return ClientResult(task, skip.status, skip.reason), None
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             if self.faults.on_client_error == "raise":
                 raise ClientError(f"round {task.round}, client {task.client}: {reason}") from error
-            return ClientResult(task, "error", reason, seconds=perf_counter() - start), None
+            return ClientResult(task, "error", reason), None
         result = ClientResult(
             task,
             num_steps=update.num_steps,
             num_seen=update.num_seen,
             loss=update.loss,
-            seconds=perf_counter() - start,
             report=update.report,
         )
         return result, update
 
-    def _train(self, task: ClientTask, start: float) -> ClientUpdate:
+    def _train(self, task: ClientTask) -> ClientUpdate:
         address = (task.round, task.client)
-        if self.faults.dropout_rate > 0:
-            draw = numpy_generator(self.seed, "dropout-of-client", *address).random()
-            if draw < self.faults.dropout_rate:
-                raise _Skip("dropped", "the client went away")
+        if self._goes_away(task):
+            raise _Skip("dropped", "the client went away")
         network = self._network(task.arch)
-        self.supernet.load_into(network, task.arch)
+        start = perf_counter()  # a compilation is not the client's time
+        network.receive(self.supernet.views(task.arch, self._shared))
         module = ClientModule(
             network, self.objective, self.settings, task.lr_factor, lambda: self._keep_going(start)
         )
         with isolated(self.seed, "client", *address, device=self.device):
-            self.objective.begin(network, task, generator(self.seed, "objective", *address))
+            self.objective.begin(network.network, task, generator(self.seed, "objective", *address))
             self.trainer.fit(module, train_dataloaders=self._batches(task, module))
-        network.zero_grad(set_to_none=True)
-        if module.num_steps == 0:
-            raise _Skip("empty", f"no batch to train on among {task.num_examples} examples")
-        weights = {name: p.detach() for name, p in network.named_parameters()}
-        weights.update(network.named_buffers())
-        if not _finite(weights.values()):
-            raise _Skip(
-                "non-finite",
-                "the trained weights are not finite; lower client.optimizer's lr or set client.clip_norm",
-            )
-        return ClientUpdate(
-            task=task,
-            weights=weights,
-            num_steps=module.num_steps,
-            num_seen=module.num_seen,
-            loss=float(module.loss_sum) / module.num_seen,
-            report=self.objective.report(),
-        )
+        network.forget_gradients()
+        loss_sum, size = module.outcome()
+        update = _judge(task, network.weights, module.num_steps, module.num_seen, loss_sum, size)
+        return replace(update, report=self.objective.report())
 
-    def _batches(self, task: ClientTask, module: ClientModule) -> Iterator[tuple[Tensor, Tensor]]:
-        """Epoch after epoch of the client's batches; if steps are counted, until an epoch allows none."""
-        for epoch in count() if self.settings.steps is not None else range(self.settings.epochs):
+    def _goes_away(self, task: ClientTask) -> bool:
+        if self.faults.dropout_rate == 0:
+            return False
+        draw = numpy_generator(self.seed, "dropout-of-client", task.round, task.client).random()
+        return bool(draw < self.faults.dropout_rate)
+
+    def _batches(
+        self, task: ClientTask, taken: ClientModule | StackedClient, ahead: bool = False
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Epoch after epoch of the client's batches; if steps are counted, until an epoch allows none.
+
+        Args:
+            task: The client's task.
+            taken: Counts its steps.
+            ahead: Whether to read what is needed of an epoch at once. Where several clients' epochs are under
+                way at a time, a data loader with workers of its own could not give them batch by batch.
+        """
+        steps = self.settings.steps
+        for epoch in count() if steps is not None else range(self.settings.epochs):
             draws = generator(self.seed, "batches", task.round, task.client, epoch)
-            before = module.num_steps
-            yield from self.data.batches(
+            before = taken.num_steps
+            batches = self.data.batches(
                 task.client, self.settings.batch_size, draws, drop_last=self.settings.drop_last
             )
-            if module.num_steps == before:
+            yield from list(islice(batches, steps and steps - before)) if ahead else batches
+            if taken.num_steps == before:
                 return
 
-    def _network(self, arch: Any) -> nn.Module:
+    def _network(self, arch: Any) -> ClientNetwork:
         if arch not in self._networks:
-            if len(self._networks) >= _NETWORKS_KEPT:
+            if len(self._networks) >= (MOST_ARCHITECTURES if self.settings.compile else _NETWORKS_KEPT):
                 self._networks.popitem(last=False)
             network = self.supernet.empty_subnet(arch)
             if self.settings.channels_last:
                 network = network.to(memory_format=torch.channels_last)
-            self._networks[arch] = network
+            made = ClientNetwork(network)
+            if self.settings.compile:
+                made.receive(self.supernet.views(arch, self._shared))
+                with self.trainer.precision_plugin.train_step_context():
+                    compile_network(network, self._full_batch())
+            self._networks[arch] = made
         self._networks.move_to_end(arch)
         return self._networks[arch]
+
+    def _full_batch(self) -> Tensor:
+        """Zeros of the shape of a full batch."""
+        return torch.zeros(self.settings.batch_size, *self.supernet.input_shape, device=self.device)
 
     def _keep_going(self, start: float) -> None:
         self.check()
@@ -242,8 +414,29 @@ class _Skip(Exception):
         self.reason = reason
 
 
-@torch.no_grad()
-def _finite(tensors: Any) -> bool:
-    """Whether all numbers are finite (and their squares do not overflow), with one look at the device."""
-    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
-    return bool(torch.stack(torch._foreach_norm(floating)).sum().isfinite()) if floating else True
+def _judge(
+    task: ClientTask,
+    weights: Mapping[str, Tensor],
+    num_steps: int,
+    num_seen: int,
+    loss_sum: float,
+    size: float,
+) -> ClientUpdate:
+    """Makes a trained client's update, if it can be used.
+
+    Args:
+        task: What it was asked.
+        weights: Its weights, by name.
+        num_steps: Steps taken.
+        num_seen: Examples seen.
+        loss_sum: The sum of their losses.
+        size: The sum of the norms of the weights.
+    """
+    if num_steps == 0:
+        raise _Skip("empty", f"no batch to train on among {task.num_examples} examples")
+    if not isfinite(size):
+        raise _Skip(
+            "non-finite",
+            "the trained weights are not finite; lower client.optimizer's lr or set client.clip_norm",
+        )
+    return ClientUpdate(task, weights, num_steps, num_seen, loss_sum / num_seen)

@@ -238,11 +238,11 @@ class FederatedLightningModule(pl.LightningModule):
         if self.evaluation.recalibrate_batches == 0:
             return lambda inputs: self.supernet(inputs, arch)
         if self._recalibration is None:
-            self._recalibration = Recalibration(self._recalibration_batches())
+            self._recalibration = Recalibration(self.recalibration_batches())
         return self._recalibration.network(name, self.supernet, arch)
 
-    def _recalibration_batches(self) -> list[Tensor]:
-        """Batches of clients drawn by address, so that a resumed run evaluates alike."""
+    def recalibration_batches(self) -> list[Tensor]:
+        """Batches of clients' training data, drawn by address, so that a resumed run evaluates alike."""
         clients = self.trainer.datamodule.clients  # type: ignore[attr-defined]
         rng = numpy_generator(self.seed, "recalibration")
         found: list[Tensor] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,20 @@ class Objective(ABC):
 
     One fit is :meth:`begin`, :meth:`loss` once per batch, :meth:`report`. One fit runs at a time, so what a
     method must remember during a fit may be kept in attributes.
+
+    Attributes:
+        stackable: Whether :meth:`loss` may run under ``torch.vmap`` for several clients at once: it keeps
+            nothing between calls, draws nothing, and needs neither :meth:`begin` nor :meth:`report`, which are
+            not called then. A subclass that defines one of the three says it anew; if it does not, it is False.
     """
+
+    stackable: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        own = vars(cls)
+        if "stackable" not in own and any(name in own for name in ("begin", "loss", "report")):
+            cls.stackable = False
 
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:  # noqa: B027
         """Called before the first batch, with the weights as they were received.

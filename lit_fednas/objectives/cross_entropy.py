@@ -20,6 +20,8 @@ class CrossEntropy(Objective):
         1.3862943649291992
     """
 
+    stackable = True
+
     def __init__(self, label_smoothing: float = 0.0) -> None:
         self.label_smoothing = label_smoothing
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import lit_fednas
 from lit_fednas.federation import ClientSettings
-from lit_fednas.federation.client import ClientModule
+from lit_fednas.federation.client import ClientModule, ClientNetwork
 from lit_fednas.federation.lightning_private import ClientTrainer
 from lit_fednas.objectives import CrossEntropy
 from tests.support import make_trainer, sgd
@@ -59,7 +59,7 @@ def test_one_client_trainer_fits_many_modules_without_moving_them():
     for _ in range(3):
         network = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
         before = [p.data_ptr() for p in network.parameters()]
-        module = ClientModule(network, CrossEntropy(), ClientSettings(sgd(0.1)))
+        module = ClientModule(ClientNetwork(network), CrossEntropy(), ClientSettings(sgd(0.1)))
         batch = (torch.rand(6, 4), torch.randint(2, (6,)))
         trainer.fit(module, train_dataloaders=iter([batch, batch]))
         assert module.num_steps == 2
@@ -76,7 +76,7 @@ def test_a_failed_client_fit_leaves_the_trainer_usable():
 
     batch = (torch.rand(6, 4), torch.randint(2, (6,)))
     for objective in (Broken(), CrossEntropy()):
-        module = ClientModule(nn.Linear(4, 2), objective, ClientSettings(sgd(0.1)))
+        module = ClientModule(ClientNetwork(nn.Linear(4, 2)), objective, ClientSettings(sgd(0.1)))
         try:
             trainer.fit(module, train_dataloaders=iter([batch]))
         except RuntimeError:

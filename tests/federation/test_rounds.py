@@ -14,7 +14,7 @@ from lit_fednas.aggregation import MaxNet, OverlapAverage
 from lit_fednas.assignment import RandomArchitectures, TrackingSandwich
 from lit_fednas.data import Dirichlet
 from lit_fednas.federation import ClientSettings, CosineRate, FederatedCallback, UniformCohort
-from lit_fednas.federation.client import ClientModule
+from lit_fednas.federation.client import ClientModule, ClientNetwork
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.rng import generator
 from lit_fednas.supernets import PlainNetwork
@@ -86,7 +86,7 @@ def test_one_client_with_all_data_equals_an_ordinary_trainer():
         """The same steps in Lightning's own Trainer and automatic optimization."""
 
         def __init__(self, network):
-            super().__init__(network, CrossEntropy(), ClientSettings(sgd(0.1), batch_size=8))
+            super().__init__(ClientNetwork(network), CrossEntropy(), ClientSettings(sgd(0.1), batch_size=8))
             self.automatic_optimization = True
 
         def training_step(self, batch, batch_idx):
