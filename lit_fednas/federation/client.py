@@ -25,7 +25,8 @@ from lit_fednas.federation.compiled import MOST_ARCHITECTURES, check_compilable,
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.federation.lightning_private import ClientTrainer
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
-from lit_fednas.federation.stacked import StackedClient, StackedModule, Stacks, check_stackable
+from lit_fednas.federation.stacked import StackedClient, StackedModule, check_stackable
+from lit_fednas.federation.stacked_gradients import Stacks
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives import Objective
 from lit_fednas.rng import generator, isolated, numpy_generator

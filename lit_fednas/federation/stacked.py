@@ -10,35 +10,21 @@ padded; with its own dropout masks; clipped by its own norm; and left as it is o
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
-from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
-from torch.overrides import TorchFunctionMode
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation.compiled import compile_now
 from lit_fednas.federation.lightning_private import ClientTrainer
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
+from lit_fednas.federation.stacked_gradients import ALONE, Batch, StackedGradients
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives import Objective
-from lit_fednas.rng import generator, isolated
-from lit_fednas.supernets import Supernet
-
-Batch = tuple[Tensor, Tensor]
-
-_FUNCTIONS_KEPT = 64
-_STACKS_KEPT = 4
-_ALONE = "set client.together to 1"
 
 # what they do to an element depends on nothing but that element, so a step on stacked tensors is one step for each
 _ELEMENTWISE = (
@@ -67,18 +53,18 @@ def check_stackable(settings: ClientSettings, faults: FaultPolicy, objective: Ob
     if faults.time_limit is not None:
         raise ConfigError(
             f"{asked} clients in one fit cannot be stopped one by one after faults.time_limit, "
-            f"{faults.time_limit:g} s; set it to null, or {_ALONE}"
+            f"{faults.time_limit:g} s; set it to null, or {ALONE}"
         )
     if not objective.stackable:
         raise ConfigError(
             f"{asked} clients in one fit is not possible with the objective {type(objective).__name__}, which is "
-            f"not stackable; {_ALONE}"
+            f"not stackable; {ALONE}"
         )
     optimizer, _ = settings.optimizers([nn.Parameter(torch.zeros(1, 1))])
     if type(optimizer) not in _ELEMENTWISE:
         raise ConfigError(
             f"{asked} clients in one fit need an optimizer of torch that steps element by element, such as SGD or "
-            f"Adam, and client.optimizer is {type(optimizer).__name__}; {_ALONE}"
+            f"Adam, and client.optimizer is {type(optimizer).__name__}; {ALONE}"
         )
 
 
@@ -99,176 +85,6 @@ class StackedClient:
     batches: Iterator[Batch] = field(init=False)
     num_steps: int = 0
     num_seen: int = 0
-
-
-class StackedGradients:
-    """The gradient function of an architecture, mapped over clients.
-
-    Calling it takes the parameters and the other tensors by name, ``[clients, ...]``, inputs
-    ``[clients, batch, ...]``, targets ``[clients, batch]`` and one generator per client. It returns the
-    gradients, ``[clients, ...]`` by name, and the losses, ``[clients]``; running statistics among the other
-    tensors are updated in place.
-
-    Args:
-        network: The architecture's network, on the meta device.
-        objective: The local loss.
-        weights: The architecture's tensors by name.
-        input_shape: Shape of one example.
-        settings: How many clients are trained together, and whether full batches of as many are compiled.
-
-    Attributes:
-        trained: Names of the parameters that the loss depends on.
-        needs_two: Whether the network normalises over batches, which one example does not allow.
-
-    Raises:
-        ConfigError: A dry run shows that the network or the objective cannot be mapped over clients.
-    """
-
-    def __init__(
-        self,
-        network: nn.Module,
-        objective: Objective,
-        weights: Mapping[str, Tensor],
-        input_shape: tuple[int, ...],
-        settings: ClientSettings,
-    ) -> None:
-        self._network = network
-        self._lossy = _Lossy(network, objective)
-        self._mapped = vmap(grad_and_value(self._loss), randomness="error")
-        self.needs_two = any(isinstance(module, _BatchNorm) for module in network.modules())
-        self.start()
-        some = next(tensor for tensor in weights.values() if tensor.is_floating_point())
-        batch = some.new_zeros(2, *input_shape), some.new_zeros(2, dtype=torch.int64)
-        self.trained = self._dry_run_of_one(weights, batch)
-        self._has_dropout = self._dry_run_of_two(weights, batch, settings.together)
-        self._compiled: Callable[..., tuple[dict[str, Tensor], Tensor]] | None = None
-        self._to_compile = (settings.together, settings.batch_size) if settings.compile else ()
-        if self._has_dropout and settings.compile:
-            raise ConfigError(
-                f"client.compile: true cannot compile the dropout of together: {settings.together} clients; set "
-                f"client.compile to false, or client.together to 1"
-            )
-
-    def start(self) -> None:
-        """Puts the network into training mode; others run it too, in theirs."""
-        self._network.train()
-
-    def __call__(
-        self,
-        parameters: Mapping[str, Tensor],
-        others: Mapping[str, Tensor],
-        inputs: Tensor,
-        targets: Tensor,
-        draws: Sequence[torch.Generator],
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Gradients and losses of one batch per client."""
-        tensors = (parameters, others, inputs, targets)
-        if inputs.shape[:2] == self._to_compile:
-            return (self._compiled or self._compile(*tensors))(*tensors)
-        if not self._has_dropout:
-            return self._mapped(*tensors)
-        with _OwnDropout(draws):
-            return self._mapped(*tensors)
-
-    def _compile(self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor], *batch: Tensor) -> Any:
-        """Compiles the mapped function for tensors of these shapes."""
-        compiled = torch.compile(self._mapped, dynamic=False)
-        like: list[Any] = [{name: t.clone() for name, t in part.items()} for part in (parameters, others)]
-        like += [torch.zeros_like(part) for part in batch]
-        compile_now(lambda: compiled(*like), batch[0].device)
-        self._compiled = compiled
-        return compiled
-
-    def _loss(self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor], *batch: Tensor) -> Tensor:
-        named = {f"network.{name}": tensor for part in (parameters, others) for name, tensor in part.items()}
-        return functional_call(self._lossy, named, batch)
-
-    def _dry_run_of_one(self, weights: Mapping[str, Tensor], batch: Batch) -> tuple[str, ...]:
-        """Finds the parameters that get a gradient; torch's optimizers pass the others by."""
-        names = [name for name, parameter in self._network.named_parameters() if parameter.requires_grad]
-        parameters = {name: weights[name].detach().clone().requires_grad_() for name in names}
-        others = {name: tensor.detach().clone() for name, tensor in weights.items() if name not in parameters}
-        with torch.enable_grad(), isolated(0, "dry run", device=batch[0].device):
-            loss = self._loss(parameters, others, *batch)
-            gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-        return tuple(name for name, gradient in zip(names, gradients, strict=True) if gradient is not None)
-
-    def _dry_run_of_two(self, weights: Mapping[str, Tensor], batch: Batch, together: int) -> bool:
-        """Maps over two clients; says whether there is dropout."""
-        pairs = {name: torch.stack([tensor.detach()] * 2) for name, tensor in weights.items()}
-        parameters = {name: pairs.pop(name) for name in self.trained}
-        mode = _OwnDropout([generator(0, "dry run", device=batch[0].device) for _ in range(2)])
-        try:
-            with mode:
-                self._mapped(parameters, pairs, *(torch.stack([part] * 2) for part in batch))
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            if "random" in reason:
-                what = f"the network draws random numbers by {mode.failed}, which cannot be stacked"
-            else:
-                what = f"the network or the objective cannot be stacked ({mode.failed or 'backward'}: {reason})"
-            raise ConfigError(f"client.together: {together}: {what}; {_ALONE}") from error
-        return mode.used
-
-
-class Stacks:
-    """What clients that are trained together need of an architecture, kept for those of lately.
-
-    Args:
-        supernet: The global weights.
-        objective: The local loss.
-        settings: How many clients are trained in one fit, at most, and whether that is compiled.
-    """
-
-    def __init__(self, supernet: Supernet, objective: Objective, settings: ClientSettings) -> None:
-        self._supernet = supernet
-        self._objective = objective
-        self._settings = settings
-        self._functions: OrderedDict[Any, StackedGradients] = OrderedDict()
-        self._stacks: OrderedDict[Any, dict[str, Tensor]] = OrderedDict()
-
-    def gradients(self, arch: Any, context: Callable[[], AbstractContextManager[None]]) -> StackedGradients:
-        """The gradient function of an architecture, after a dry run if it is new.
-
-        Args:
-            arch: The architecture.
-            context: What a step runs in (its precision).
-        """
-        if arch not in self._functions:
-            supernet = self._supernet
-            with context():
-                self._functions[arch] = StackedGradients(
-                    supernet.skeleton(arch),
-                    self._objective,
-                    supernet.views(arch),
-                    supernet.input_shape,
-                    self._settings,
-                )
-        self._functions.move_to_end(arch)
-        if len(self._functions) > _FUNCTIONS_KEPT:
-            self._functions.popitem(last=False)
-        return self._functions[arch]
-
-    @torch.no_grad()
-    def weights(self, arch: Any, count: int) -> dict[str, Tensor]:
-        """The architecture's present weights, ``[count, ...]`` by name, in tensors that the next call reuses."""
-        views = self._supernet.views(arch)
-        room = self._stacks.pop(arch, {})
-        if not room or len(next(iter(room.values()))) < count:
-            room.clear()
-            while len(self._stacks) >= _STACKS_KEPT:
-                self._stacks.popitem(last=False)
-            room.update({name: view.new_empty((count, *view.shape)) for name, view in views.items()})
-        self._stacks[arch] = room
-        stacked = {name: tensor[:count] for name, tensor in room.items()}
-        torch._foreach_copy_(list(stacked.values()), [view.expand(count, *view.shape) for view in views.values()])
-        return stacked
-
-    def clear(self) -> None:
-        """Gives the memory back."""
-        self._stacks.clear()
 
 
 class StackedModule(pl.LightningModule):
@@ -455,81 +271,3 @@ def clip_each(gradients: Sequence[Tensor | None], max_norm: float) -> None:
     factors = (max_norm / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
     for gradient in found:
         gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))
-
-
-class _Lossy(nn.Module):
-    """A network and its loss as one module, so that ``functional_call`` gives the network its weights."""
-
-    def __init__(self, network: nn.Module, objective: Objective) -> None:
-        super().__init__()
-        self.network = network
-        self.objective = objective
-
-    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of one batch."""
-        return self.objective.loss(self.network, inputs, targets)
-
-
-class _OwnDropout(TorchFunctionMode):
-    """Lets dropout, where it is mapped over clients, draw each client's mask from the client's own generator.
-
-    On a CPU these are the masks of ``torch.nn.Dropout`` under ``isolated``, number by number. On a GPU, where
-    dropout is one fused operation, they are equally distributed but other masks; there, too, they belong to the
-    client alone.
-
-    Args:
-        draws: One generator per client.
-
-    Attributes:
-        used: Whether there was any dropout.
-        failed: The name of the function of torch that raised an error.
-    """
-
-    def __init__(self, draws: Sequence[torch.Generator]) -> None:
-        super().__init__()
-        self.draws = draws
-        self.used = False
-        self.failed = ""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        try:
-            return (self._dropout if func is functional.dropout else func)(*args, **kwargs)
-        except Exception:
-            self.failed = self.failed or getattr(func, "__name__", str(func))
-            raise
-
-    def _dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        if not training or not 0 < p < 1:
-            return functional.dropout(input, p, training, inplace)  # draws nothing
-        self.used = True
-        mask = _Masks.apply(input, 1 - p, self.draws)
-        return input.mul_(mask) if inplace else input * mask
-
-
-class _Masks(torch.autograd.Function):
-    """Dropout masks that are drawn outside of ``vmap``, which allows no random operation inside."""
-
-    @staticmethod
-    def forward(like: Tensor, keep: float, draws: Sequence[torch.Generator]) -> Tensor:
-        raise RuntimeError("dropout of what is the same for all clients: a random mask cannot be stacked")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return None, None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], like: Tensor, keep: float, draws: Sequence[torch.Generator]
-    ) -> tuple[Tensor, int]:
-        """Masks ``[clients, ...]`` for inputs of that shape, whose clients stand in dimension ``in_dims[0]``."""
-        masks = like.new_empty(like.movedim(in_dims[0], 0).shape)
-        for mask, own in zip(masks, draws, strict=True):
-            mask.bernoulli_(keep, generator=own)
-        return masks.div_(keep), 0
