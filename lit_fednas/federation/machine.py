@@ -24,7 +24,7 @@ from lit_fednas.supernets import Supernet
 log = logging.getLogger(__name__)
 
 #: Multiply-accumulates of one operation below which one thread is faster than several.
-SMALL_OPERATION = 8e6
+SMALL_OPERATION = 2e7
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT_BYTES, _LARGEST_KEPT_BLOCK = 2**30, 2**25  # the latter is the most that glibc allows
