@@ -23,7 +23,7 @@ class FlatTensors(Mapping[str, Tensor]):
     Example:
         >>> like = {"a": torch.ones(2, 3), "b": torch.ones(4)}
         >>> flat = FlatTensors(like, dict.fromkeys(like, torch.float32))
-        >>> flat["b"] += 1
+        >>> ones = flat["b"].add_(1)
         >>> [float(buffer.sum()) for buffer in flat.buffers]
         [4.0]
     """

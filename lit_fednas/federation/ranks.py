@@ -69,7 +69,7 @@ def deal(work: Sequence[float], ranks: int) -> list[list[int]]:
 
     Example:
         >>> deal([5, 1, 4, 3, 3], 2)
-        [[0, 3], [1, 2, 4]]
+        [[0, 4], [1, 2, 3]]
     """
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0.0] * ranks
