@@ -1,7 +1,8 @@
-"""The command line: ``lit-fednas fit | validate | test | partition``.
+"""The command line: ``lit-fednas fit | validate | test | partition | search | export | report``.
 
 A LightningCLI: every setting is a key of a YAML file and an option of the same name. A run is a folder, by
-default ``runs/<name>/version_<n>``; ``--ckpt_path last`` goes on in the newest one, in place.
+default ``runs/<name>/version_<n>``; ``--ckpt_path last`` goes on in the newest one, in place. ``report`` alone takes
+no settings: it reads a run's folder.
 """
 
 from __future__ import annotations
@@ -15,20 +16,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse import ArgumentError, Namespace
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from jsonargparse._deprecated import JsonargparseDeprecationWarning
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from lit_fednas.analysis.report import write_report
 from lit_fednas.callbacks import BetaDecay, CostLedger, RoundCheckpoint, default_callbacks
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import CheckpointError, ClientError, ConfigError, FedNASError, RankError
-from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
+from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.federation.trainer import check_readable
 from lit_fednas.loggers import RunLogger
+from lit_fednas.search import SearchTrainer
 
+#: Commands that work on a trained run: without a checkpoint they take the newest.
+AFTER_TRAINING = ("search", "export")
 RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
 
 
@@ -50,7 +55,7 @@ class FederatedCLI(LightningCLI):
         super().__init__(
             model_class=FederatedLightningModule,
             datamodule_class=FederatedDataModule,
-            trainer_class=FederatedTrainer,
+            trainer_class=SearchTrainer,
             trainer_defaults={
                 "logger": RUN_LOGGER,
                 "callbacks": default_callbacks(),
@@ -66,9 +71,10 @@ class FederatedCLI(LightningCLI):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Lightning's, and ``partition``."""
+        """Lightning's, ``partition``, and what comes after training."""
         kept = {name: names for name, names in LightningCLI.subcommands().items() if name != "predict"}
-        return {**kept, "partition": {"model", "datamodule"}}
+        own = ("partition", *AFTER_TRAINING)
+        return {**kept, **{name: {"model", "datamodule", "folder"} for name in own}}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the short names that sweeps set, and links what must agree."""
@@ -90,6 +96,8 @@ class FederatedCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Finds the run's folder if a checkpoint is given."""
         config = self.config[self.subcommand]
+        if self.subcommand in AFTER_TRAINING and not config.get("ckpt_path"):
+            config.ckpt_path = "last"
         if config.get("ckpt_path"):
             continue_run(config)
 
@@ -191,6 +199,15 @@ def _quiet_surroundings() -> None:
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
 
 
+def report(words: Sequence[str]) -> None:
+    """Runs ``lit-fednas report RUN``: one HTML page of all that a run's folder holds."""
+    parser = ArgumentParser(prog="lit-fednas report", description=write_report.__doc__, exit_on_error=False)
+    parser.add_argument("run", type=Path, help="A run's folder, as runs/digits/version_0.")
+    parser.add_argument("--output", type=Path | None, default=None, help="The file; report.html in the run's folder.")
+    given = parser.parse_args(list(words))
+    print(f"written: {write_report(given.run, given.output)}")
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Runs a command.
 
@@ -203,8 +220,12 @@ def main(args: Sequence[str] | None = None) -> int:
         is saved.
     """
     _quiet_surroundings()
+    words = sys.argv[1:] if args is None else list(args)
     try:
-        FederatedCLI(args)
+        if words[:1] == ["report"]:
+            report(words[1:])
+        else:
+            FederatedCLI(args)
     except ArgumentError as error:
         line = " ".join(str(error).split())
         print(f"lit-fednas: {line} (lit-fednas fit --help lists all options)", file=sys.stderr)

@@ -14,6 +14,7 @@ from lit_fednas.cli import main
 CONFIGS = Path(__file__).parents[1] / "configs"
 BASES = sorted(CONFIGS.glob("superfed/*.yaml"))
 OVERLAYS = sorted(CONFIGS.glob("superfed/overlays/*.yaml"))
+SWEEPS = sorted(CONFIGS.glob("sweeps/*.yaml"))  # tests/scripts/test_sweep.py
 LOGGERS = [path for path in sorted(CONFIGS.glob("loggers/*.yaml")) if "online" not in path.name]
 
 
@@ -21,7 +22,7 @@ def test_all_are_found():
     assert [path.stem for path in BASES] == ["cifar10", "cifar100", "cifar10_small", "cinic10", "digits"]
     assert len(OVERLAYS) == 15
     assert [path.stem for path in LOGGERS] == ["csv", "tensorboard", "wandb_offline"]
-    assert len(list(CONFIGS.rglob("*.yaml"))) == len(BASES) + len(OVERLAYS) + len(LOGGERS) + 1
+    assert len(list(CONFIGS.rglob("*.yaml"))) == len(BASES) + len(OVERLAYS) + len(LOGGERS) + len(SWEEPS) + 1
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import lit_fednas
 ROOT = Path(lit_fednas.__file__).parent
 PACKAGE = "lit_fednas"
 
-FLOOR = {"errors", "rng"}
+FLOOR = {"errors", "rng", "text_table"}
 ROLES = {"assignment", "objectives", "aggregation"}
 SHARED = FLOOR | {"records", "messages", "costs", "data", "supernets"}
 ENGINE = SHARED | ROLES | {"federation"}
@@ -23,6 +23,7 @@ ENGINE = SHARED | ROLES | {"federation"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "rng": set(),
+    "text_table": set(),
     "records": FLOOR,
     "messages": FLOOR,
     "costs": FLOOR | {"messages"},
@@ -30,10 +31,10 @@ ALLOWED: dict[str, set[str]] = {
     "supernets": FLOOR | {"costs"},
     **{role: FLOOR | {"supernets", "costs", "messages"} for role in ROLES},
     "federation": SHARED | ROLES,
-    "callbacks": ENGINE,
+    "callbacks": ENGINE | {"analysis"},
     "loggers": ENGINE,
-    "search": ENGINE,
-    "analysis": {"errors", "records"},
+    "analysis": FLOOR | {"records"},
+    "search": ENGINE | {"analysis"},
     "cli": ENGINE | {"callbacks", "loggers", "search", "analysis"},
     "__main__": {"cli"},
     "": set(),  # lit_fednas/__init__.py

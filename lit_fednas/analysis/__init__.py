@@ -1,1 +1,20 @@
+"""Tables and figures of finished runs; reads what ``lit_fednas.records`` says a run writes."""
 
+from lit_fednas.analysis.figures import fronts_figure, pareto_figure, progress_figure
+from lit_fednas.analysis.run_figures import clients_figure, costs_figure, rounds_figure, subnets_figure
+from lit_fednas.analysis.runs import Run, SearchResult, newest_run, read_run, read_search
+
+__all__ = [
+    "Run",
+    "SearchResult",
+    "clients_figure",
+    "costs_figure",
+    "fronts_figure",
+    "newest_run",
+    "pareto_figure",
+    "progress_figure",
+    "read_run",
+    "read_search",
+    "rounds_figure",
+    "subnets_figure",
+]

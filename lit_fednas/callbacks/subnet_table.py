@@ -8,8 +8,9 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 
-from lit_fednas.callbacks.run_folder import keeps_files, run_folder
+from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.text_table import text_table
 
 COLUMNS = ("subnet", "arch", "split", "accuracy", "loss", "macs", "parameters", "bytes")
 
@@ -83,12 +84,4 @@ def format_table(rows: Sequence[dict[str, Any]]) -> str:
         ]
         for row in rows
     ]
-    widths = [max(len(line[place]) for line in [head, *body]) for place in range(len(head))]
-    lines = []
-    for line in [head, *body]:
-        cells = [
-            cell.ljust(width) if place < 2 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return text_table(head, body, left=2)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import wandb
@@ -11,10 +15,11 @@ from lightning.pytorch.loggers import WandbLogger
 from lit_fednas.callbacks.subnet_table import COLUMNS, table_rows
 from lit_fednas.data import plot_partition
 from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.records import SEARCH_FILES, SearchFiles
 
 
 class WandbLogging(Callback):
-    """Logs the partition's picture, the table of subnets and the ledger's summary to every ``WandbLogger``.
+    """Logs the partition's picture, the tables of subnets and what a search found to every ``WandbLogger``.
 
     Without one it does nothing. The configuration goes there as nested hyperparameters (``lit_fednas.cli``).
     """
@@ -34,14 +39,77 @@ class WandbLogging(Callback):
         """Logs the test of all subnets."""
         self._log_subnets(trainer, pl_module, "test")
 
+    def on_search_end(self, trainer: Trainer, pl_module: LightningModule, folder: Path) -> None:
+        """Logs a search's fronts as tables and charts, and each tier's network as an artifact.
+
+        Args:
+            trainer: The trainer that searched.
+            pl_module: The module that was searched.
+            folder: What the search wrote (``lit_fednas.records.search``); its name begins those of the entries.
+        """
+        files = SearchFiles(folder)
+        for run in _runs(trainer):
+            run.log({f"{folder.name}/{name}": chart for name, chart in search_charts(files).items()})
+            for row in files.rows("tiers"):
+                found = {name: value for name, value in row.items() if name != "tier" and value is not None}
+                run.summary.update({f"{folder.name}/{row['tier']}/{name}": value for name, value in found.items()})
+            for artifact in tier_artifacts(files, run.name or run.id):
+                run.log_artifact(artifact)
+
     def _log_subnets(self, trainer: Trainer, pl_module: LightningModule, split: str) -> None:
         assert isinstance(pl_module, FederatedLightningModule)
         rows = table_rows(pl_module, trainer.callback_metrics, split)
         for run in _runs(trainer) if rows else []:
             cells = [[row[column] for column in COLUMNS] for row in rows]
-            run.log({f"subnets/{split}": wandb.Table(columns=list(COLUMNS), data=cells)})
+            run.log({f"subnets/{split}": _table(COLUMNS, cells)})
             for row in rows:
                 run.summary[f"subnets/{split}/{row['subnet']}/accuracy"] = row["accuracy"]
+
+
+def search_charts(files: SearchFiles) -> dict[str, Any]:
+    """What W&B shows of a search.
+
+    Returns:
+        ``front``: the table of that name; ``evaluations``: a scatter chart of accuracy against the traded cost,
+        with a table whose column ``front`` names the tiers whose fronts an architecture is on; ``fronts``: a
+        line per tier.
+    """
+    cost = files.settings().get("cost", "macs")
+    front, rows = files.rows("front"), files.rows("evaluations")
+    points: dict[str, list[Any]] = {}
+    on: dict[str, list[str]] = {}
+    for row in front:
+        points.setdefault(row["tier"], []).append(row)
+        on.setdefault(row["arch"], []).append(row["tier"])
+    columns = list(SEARCH_FILES["evaluations"])
+    marked = [[*(row[name] for name in columns), " ".join(on.get(row["arch"], []))] for row in rows]
+    return {
+        "front": _table(SEARCH_FILES["front"], [list(row.values()) for row in front]),
+        "evaluations": wandb.plot.scatter(
+            _table([*columns, "front"], marked), cost, "accuracy", f"validation accuracy against {cost}"
+        ),
+        "fronts": wandb.plot.line_series(
+            [[row[cost] for row in line] for line in points.values()],
+            [[row["accuracy"] for row in line] for line in points.values()],
+            keys=list(points),
+            title="front of each tier",
+            xname=cost,
+        ),
+    }
+
+
+def tier_artifacts(files: SearchFiles, run: str) -> Iterator[wandb.Artifact]:
+    """Each tier's network as an artifact ``<run>-<tier>``, with ``architecture.json`` as its metadata."""
+    for tier in files.tier_names:
+        name = re.sub(r"[^\w.-]+", "-", f"{run}-{tier}")  # W&B takes no others
+        artifact = wandb.Artifact(name, type="model", metadata=asdict(files.tier_model(tier)))
+        for file in ("weights.pt", "architecture.json"):
+            artifact.add_file(str(files.tier_folder(tier) / file))
+        yield artifact
+
+
+def _table(columns: Sequence[str], rows: list[list[Any]]) -> wandb.Table:
+    return wandb.Table(columns=list(columns), data=rows)
 
 
 def _runs(trainer: Trainer) -> list[Any]:

@@ -1,6 +1,24 @@
-"""What architectures, rounds and runs cost: multiply-accumulates, parameters, bytes."""
+"""What architectures, rounds and runs cost: multiply-accumulates, parameters, bytes, memory, time."""
 
+from lit_fednas.costs.activations import peak_activation_bytes
 from lit_fednas.costs.counting import Cost, count_cost, count_macs
+from lit_fednas.costs.devices import DeviceProfile
+from lit_fednas.costs.latency import Latency, LatencySource, MeasuredLatency, measure
+from lit_fednas.costs.latency_table import LatencyTable
 from lit_fednas.costs.ledger import RoundCost, client_cost, independent_cost
 
-__all__ = ["Cost", "RoundCost", "client_cost", "count_cost", "count_macs", "independent_cost"]
+__all__ = [
+    "Cost",
+    "DeviceProfile",
+    "Latency",
+    "LatencySource",
+    "LatencyTable",
+    "MeasuredLatency",
+    "RoundCost",
+    "client_cost",
+    "count_cost",
+    "count_macs",
+    "independent_cost",
+    "measure",
+    "peak_activation_bytes",
+]

@@ -137,7 +137,8 @@ class SubnetMetrics(nn.Module):
             warnings.filterwarnings("ignore", message=".*was called before the ``update`` method.*")
             for name, metric in self.by_name().items():
                 values[name] = metric.compute()
-                metric.reset()
+                with torch.inference_mode(False):  # a fit after validate could not add to inference tensors
+                    metric.reset()
         return values
 
     def by_name(self) -> dict[str, Metric]:
@@ -181,14 +182,7 @@ def recalibrated(network: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
         >>> float(recalibrated(norm, [x]).running_mean)
         1.5
     """
-    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
-    for norm in norms:
-        norm.track_running_stats = True
-        device = next(network.parameters()).device if list(network.parameters()) else None
-        norm.register_buffer("running_mean", torch.zeros(norm.num_features, device=device))
-        norm.register_buffer("running_var", torch.ones(norm.num_features, device=device))
-        norm.register_buffer("num_batches_tracked", torch.tensor(0, device=device))
-        norm.momentum = None  # a plain mean over the batches  # type: ignore[assignment]
+    norms = fresh_statistics(network)
     network.eval()  # dropout stays off
     if norms:
         for norm in norms:
@@ -196,6 +190,25 @@ def recalibrated(network: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
         for inputs in batches:
             network(inputs)
     return network.eval()
+
+
+def fresh_statistics(network: nn.Module) -> list[_BatchNorm]:
+    """Gives a network's batch norms running statistics of no batch yet, in place; returns those norms.
+
+    Example:
+        >>> norm = nn.BatchNorm2d(1, track_running_stats=False)
+        >>> fresh_statistics(norm)[0].running_var
+        tensor([1.])
+    """
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    device = next((parameter.device for parameter in network.parameters()), None)
+    for norm in norms:
+        norm.track_running_stats = True
+        norm.register_buffer("running_mean", torch.zeros(norm.num_features, device=device))
+        norm.register_buffer("running_var", torch.ones(norm.num_features, device=device))
+        norm.register_buffer("num_batches_tracked", torch.tensor(0, device=device))
+        norm.momentum = None  # a plain mean over the batches  # type: ignore[assignment]
+    return norms
 
 
 def _label(text: str) -> str:

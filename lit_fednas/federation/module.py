@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from lit_fednas.aggregation import Aggregation
 from lit_fednas.assignment import Assignment
+from lit_fednas.data import ClientData
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.cohort import CohortSampler, UniformCohort
 from lit_fednas.federation.evaluation import EvaluationSettings, Recalibration, SubnetMetrics
@@ -238,12 +239,20 @@ class FederatedLightningModule(pl.LightningModule):
         if self.evaluation.recalibrate_batches == 0:
             return lambda inputs: self.supernet(inputs, arch)
         if self._recalibration is None:
-            self._recalibration = Recalibration(self.recalibration_batches())
+            self._recalibration = Recalibration(self.recalibration_batches(self.trainer.datamodule.clients))  # type: ignore[attr-defined]
         return self._recalibration.network(name, self.supernet, arch)
 
-    def recalibration_batches(self) -> list[Tensor]:
-        """Batches of clients' training data, drawn by address, so that a resumed run evaluates alike."""
-        clients = self.trainer.datamodule.clients  # type: ignore[attr-defined]
+    def recalibration_batches(self, clients: ClientData) -> list[Tensor]:
+        """Batches of clients' training data, drawn by address, so that a resumed run evaluates alike.
+
+        Args:
+            clients: The clients' data.
+
+        Returns:
+            As many as ``evaluation.recalibrate_batches`` says, or all there are.
+        """
+        if self.evaluation.recalibrate_batches == 0:
+            return []
         rng = numpy_generator(self.seed, "recalibration")
         found: list[Tensor] = []
         for client in rng.permutation(clients.num_clients):

@@ -112,6 +112,17 @@ def test_validate_after_a_fit_repeats_its_last_validation(recalibrate):
     assert fresh.test(module, datamodule=data)[0] == first
 
 
+def test_a_module_that_was_validated_can_be_trained():
+    """Validation runs in inference mode; what it leaves in the metrics must not be of that mode."""
+    module, data = make_module(), tiny_data()
+    make_trainer().validate(module, datamodule=data)
+    fresh = make_module()
+    assert_same(weights(module), weights(fresh))
+    fit(module, data, 2)
+    fit(fresh, tiny_data(), 2)
+    assert_same(weights(module), weights(fresh))
+
+
 # ---- which subnets ------------------------------------------------------------------------------------------
 
 

@@ -65,3 +65,8 @@ def benchmark_round(beside_the_scripts: None) -> ModuleType:
 @pytest.fixture(scope="session")
 def benchmark_scale(beside_the_scripts: None) -> ModuleType:
     return load("benchmark_scale")
+
+
+@pytest.fixture(scope="session")
+def sweep(beside_the_scripts: None) -> ModuleType:
+    return load("sweep")

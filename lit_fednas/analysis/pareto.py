@@ -1,0 +1,64 @@
+"""Pareto fronts of accuracy against cost, and what they dominate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+from pymoo.indicators.hv import Hypervolume
+from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
+
+
+def pareto_front(costs: ArrayLike, accuracies: ArrayLike) -> np.ndarray:
+    """Places of the non-dominated points, by ascending cost; of equal points the first.
+
+    A point is dominated if another costs no more, is no less accurate, and is better in one of the two.
+
+    Args:
+        costs: ``[n]``, less is better.
+        accuracies: ``[n]``, more is better.
+
+    Example:
+        >>> pareto_front([1, 2, 3, 2], [0.5, 0.4, 0.9, 0.7]).tolist()
+        [0, 3, 2]
+    """
+    points = np.column_stack([np.asarray(costs, dtype=float), -np.asarray(accuracies, dtype=float)])
+    if len(points) == 0:
+        return np.empty(0, dtype=int)
+    _, first = np.unique(points, axis=0, return_index=True)
+    first = np.sort(first)
+    front = first[NonDominatedSorting().do(points[first], only_non_dominated_front=True)]
+    return front[np.argsort(points[front, 0], kind="stable")]
+
+
+def hypervolume(costs: ArrayLike, accuracies: ArrayLike, reference: float) -> float:
+    """Share of the square (cost from 0 to a reference, accuracy from 0 to 1) that the points dominate.
+
+    Args:
+        costs: ``[n]``.
+        accuracies: ``[n]``, from 0 to 1.
+        reference: The cost at which a point dominates nothing: a tier's budget, or the largest architecture's.
+
+    Returns:
+        From 0 (nothing) to 1 (a point of no cost that is always right).
+
+    Example:
+        >>> round(hypervolume([1, 2], [0.5, 0.8], reference=4), 3)  # (4 - 1) * 0.5 / 4 + (4 - 2) * 0.3 / 4
+        0.525
+    """
+    points = np.column_stack([np.asarray(costs, dtype=float) / reference, 1 - np.asarray(accuracies, dtype=float)])
+    if len(points) == 0:
+        return 0.0
+    return float(Hypervolume(ref_point=np.array([1.0, 1.0])).do(points))
+
+
+def best_within(costs: Sequence[float], accuracies: Sequence[float], budget: float) -> int | None:
+    """Place of the most accurate point within a budget, of equally accurate ones the cheapest; none if none fits.
+
+    Example:
+        >>> best_within([3, 2, 5], [0.8, 0.8, 0.9], budget=4)
+        1
+    """
+    fitting = [place for place, cost in enumerate(costs) if cost <= budget]
+    return min(fitting, key=lambda place: (-accuracies[place], costs[place]), default=None)

@@ -1,0 +1,181 @@
+"""A finished run's folder, and a search's in it, read into tables.
+
+Files that an older or an interrupted run lacks become empty tables or ``None``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from lit_fednas.errors import DataError
+from lit_fednas.records import ROUNDS_FILE, SEARCH_FILES, SearchFiles, TierModel, read_rounds
+
+CLIENT_COLUMNS = (
+    *("round", "client", "arch", "status", "reason", "num_examples", "num_seen", "num_steps", "loss"),
+    *("macs", "bytes_down", "bytes_up", "seconds"),
+)
+SUBNET_COLUMNS = ("subnet", "arch", "split", "accuracy", "loss", "macs", "parameters", "bytes")
+_TEXTS = {"arch", "status", "reason", "tier", "encoding"}
+
+
+@dataclass(frozen=True, eq=False)
+class SearchResult:
+    """A search's files (``lit_fednas.records.search``) as tables.
+
+    Attributes:
+        name: Of its folder.
+        settings: ``settings.json``.
+        evaluations: One row per distinct architecture.
+        history: One row per tier and generation.
+        front: Non-dominated rows per tier; ``*`` is the front of all.
+        tiers: The best of every tier.
+        models: ``architecture.json`` by tier.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    evaluations: pd.DataFrame
+    history: pd.DataFrame
+    front: pd.DataFrame
+    tiers: pd.DataFrame
+    models: dict[str, TierModel]
+
+    @property
+    def cost(self) -> str:
+        """The cost that was traded against accuracy."""
+        return self.settings.get("cost", "macs")
+
+    @property
+    def tier_names(self) -> list[str]:
+        """As they were given to the search."""
+        return [tier["name"] for tier in self.settings.get("tiers", [])]
+
+    def limits(self, tier: str) -> tuple[float | None, float | None]:
+        """The least (excluded) and the greatest traded cost of a tier, where it has them."""
+        tiers: list[dict[str, Any]] = self.settings.get("tiers", [])
+        given = next((one for one in tiers if one["name"] == tier), {})
+        above, at_most = ((given.get(key) or {}).get(self.cost) for key in ("above", "at_most"))
+        return above, at_most
+
+
+def read_search(folder: Path | str) -> SearchResult:
+    """Reads a search's folder, also that of a search which has not ended.
+
+    Raises:
+        DataError: It holds no search.
+    """
+    files = SearchFiles(folder)
+    if not files.exists():
+        raise DataError(f"{folder}: holds no search (no settings.json); make one with lit-fednas search")
+    tables = {table: _frame(files.rows(table), columns) for table, columns in SEARCH_FILES.items()}
+    models = {tier: files.tier_model(tier) for tier in files.tier_names}
+    return SearchResult(files.folder.name, files.settings(), **tables, models=models)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder; its files are read when they are first asked for.
+
+    Attributes:
+        folder: Usually ``runs/<name>/version_<n>``.
+    """
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The folder's last two names, such as ``digits/version_0``."""
+        return "/".join(self.folder.resolve().parts[-2:])
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """``config.yaml``."""
+        path = self.folder / "config.yaml"
+        return (yaml.safe_load(path.read_text()) or {}) if path.exists() else {}
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """One row per round: ``round`` and the metrics; empty cells where a metric was not logged."""
+        rows = [{"round": record["round"], **record.get("metrics", {})} for record in self._records]
+        return _frame(rows, dict.fromkeys(["round", *(name for row in rows for name in row)]))
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """One row per round and client of its cohort."""
+        rows = [
+            {"round": record["round"], **client}
+            for record in self._records
+            for client in record.get("clients", [])
+        ]
+        return _frame(rows, CLIENT_COLUMNS)
+
+    def subnets(self, split: str) -> pd.DataFrame:
+        """The evaluated subnets of a split, ``val`` or ``test``."""
+        table = self._table(f"subnets-{split}.csv", {"subnet": str, "arch": str})
+        return table if len(table.columns) else pd.DataFrame(columns=list(SUBNET_COLUMNS))
+
+    @cached_property
+    def ledger(self) -> dict[str, Any] | None:
+        """``ledger.json``."""
+        path = self.folder / "ledger.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    @cached_property
+    def partition(self) -> pd.DataFrame:
+        """One row per client: ``client``, ``size``, and the count of each class."""
+        return self._table("partition.csv", {})
+
+    def search(self, name: str = "search") -> SearchResult | None:
+        """The search of a name, if there was one."""
+        return read_search(self.folder / name) if SearchFiles(self.folder / name).exists() else None
+
+    @cached_property
+    def _records(self) -> list[dict[str, Any]]:
+        return list(read_rounds(self.folder))
+
+    def _table(self, name: str, types: Mapping[str, type]) -> pd.DataFrame:
+        path = self.folder / name
+        return pd.read_csv(path, dtype=dict(types)) if path.exists() else pd.DataFrame()
+
+
+def read_run(folder: Path | str) -> Run:
+    """Opens a run's folder.
+
+    Raises:
+        DataError: The folder is no run's.
+    """
+    folder = Path(folder)
+    if not any((folder / name).is_file() for name in ("config.yaml", ROUNDS_FILE)):
+        raise DataError(
+            f"{folder}: is no run, without config.yaml and {ROUNDS_FILE}; give a folder like runs/<name>/version_0"
+        )
+    return Run(folder)
+
+
+def newest_run(root: Path | str = "runs") -> Path:
+    """The run under a folder that was written to last.
+
+    Raises:
+        DataError: There is none.
+    """
+    found = {path.parent: path.stat().st_mtime for path in Path(root).glob(f"**/{ROUNDS_FILE}")}
+    if not found:
+        raise DataError(f"{root}: holds no run; train one with lit-fednas fit")
+    return max(found, key=lambda folder: found[folder])
+
+
+def _frame(rows: list[dict[str, Any]], columns: Iterable[str]) -> pd.DataFrame:
+    """Rows as a table of just these columns, with numbers as numbers and NaN for none."""
+    table = pd.DataFrame(rows, columns=list(columns))
+    for name in table:
+        if name not in _TEXTS:
+            table[name] = pd.to_numeric(table[name])
+    return table

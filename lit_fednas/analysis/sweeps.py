@@ -1,0 +1,189 @@
+"""The runs of a sweep beside each other: as a table, and as a figure like SuperFed's Figure 5."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+from lit_fednas.analysis.runs import Run, read_run
+from lit_fednas.analysis.style import label, legend, look, new_figure
+from lit_fednas.errors import DataError
+
+#: Within a sweep's folder: ``runs``, a list of ``parameters`` (values by name), ``seed``, ``folder``, ``status``.
+SWEEP_FILE = "sweep.json"
+#: What is drawn and compared where nothing else is asked for, as far as it was logged.
+METRICS = ("val/smallest/accuracy", "val/mean/accuracy", "val/largest/accuracy")
+_MOST_VALUES = 6  # of a parameter; with more, they are taken for draws from a range
+_PLACES = ("trainer.logger", "ckpt_path", "config")  # where a run writes, and where it went on from
+
+
+def read_sweep(where: Path | str | Sequence[Path | str]) -> pd.DataFrame:
+    """One row per run, also of those that have not finished.
+
+    Args:
+        where: The folder of a sweep, or the folders of any runs: then the parameters are the settings that differ
+            between their ``config.yaml``.
+
+    Returns:
+        The parameters' columns, then ``seed``, ``status``, ``rounds`` (done), ``folder``, then the last value of
+        every metric that was logged.
+
+    Raises:
+        DataError: There is no sweep, or no run.
+    """
+    rows = _listed(Path(where)) if isinstance(where, str | Path) else _compared([read_run(path) for path in where])
+    if not rows:
+        raise DataError(f"{where}: no runs to compare; give a sweep's folder or those of runs")
+    parameters = list(dict.fromkeys(name for row in rows for name in row["parameters"]))
+    own = ["seed", "status", "rounds", "folder"]
+    flat = [{**row["parameters"], **{name: row[name] for name in own}, **row["metrics"]} for row in rows]
+    metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
+    return pd.DataFrame(flat, columns=[*parameters, *own, *metrics])
+
+
+def swept(table: pd.DataFrame) -> list[str]:
+    """The parameters of :func:`read_sweep`'s table that have more than one value."""
+    names = table.columns[: table.columns.get_loc("seed")]
+    return [name for name in names if table[name].nunique(dropna=False) > 1]
+
+
+def compare(table: pd.DataFrame, metrics: Sequence[str] | None = None) -> pd.DataFrame:
+    """Each combination's metrics over its seeds; runs that have not finished are left out.
+
+    Args:
+        table: From :func:`read_sweep`.
+        metrics: Columns; :data:`METRICS` if not given.
+
+    Returns:
+        The parameters, ``seeds`` (how many), and per metric its ``mean``, ``low`` and ``high`` (least and
+        greatest) as ``<metric> <word>``.
+    """
+    done, metrics = _finished(table, metrics)
+    names = swept(table) or ["status"]
+    groups = done.groupby(names, sort=False, dropna=False)
+    parts = [groups["seed"].nunique().rename("seeds")]
+    for metric in metrics:
+        found = groups[metric].agg(mean="mean", low="min", high="max")
+        parts.append(found.rename(columns=lambda word, metric=metric: f"{metric} {word}"))
+    return pd.concat(parts, axis=1).reset_index()
+
+
+def sweep_figure(table: pd.DataFrame, metrics: Sequence[str] | None = None) -> Figure:
+    """A panel per parameter: every run as a point, and per value the mean and range of all runs that have it.
+
+    A parameter of many numbers, as a random sweep draws them, has its points only, on a logarithmic axis if they
+    span more than a factor of 20. Runs that have not finished are left out.
+
+    Args:
+        table: From :func:`read_sweep`.
+        metrics: Columns, a line each; :data:`METRICS` if not given.
+
+    Raises:
+        DataError: No run has finished, or none has such a metric, or no parameter has two values.
+    """
+    done, metrics = _finished(table, metrics)
+    names = swept(done)
+    if not names:
+        raise DataError("sweep: the finished runs do not differ in any parameter; finish more of them")
+    figure = new_figure(len(names))
+    for axes, name in zip(figure.axes, names, strict=True):
+        _panel(axes, done, name, metrics)
+    for axes in figure.axes[1:]:
+        axes.sharey(figure.axes[0])
+        axes.set_ylabel("")
+    legend(figure)
+    return figure
+
+
+def _panel(axes: Axes, done: pd.DataFrame, name: str, metrics: Sequence[str]) -> None:
+    numeric = is_numeric_dtype(done[name]) and not is_bool_dtype(done[name]) and done[name].notna().all()
+    column = done[name] if numeric else done[name].map(str)
+    values = sorted(set(column)) if numeric else list(column.drop_duplicates())
+    drawn = numeric and len(values) > _MOST_VALUES
+    for place, metric in enumerate(metrics):
+        style = {**look(place), "label": metric.removeprefix("val/").removesuffix("/accuracy")}
+        if drawn:
+            axes.plot(column, done[metric], **{**style, "linestyle": ""}, markersize=4, alpha=0.8)
+        else:
+            groups = [done.loc[column == value, metric] for value in values]
+            joined = style if numeric else {**style, "linestyle": ""}  # names have no order
+            _values(axes, groups, 0.12 * (place - (len(metrics) - 1) / 2), joined)
+    if not drawn:
+        axes.set_xticks(range(len(values)), [str(value) for value in values])
+        axes.set_xlim(-0.5, len(values) - 0.5)
+    elif values[0] > 0 and values[-1] > 20 * values[0]:
+        axes.set_xscale("log")
+    label(axes, name, "validation accuracy" if all(one.endswith("/accuracy") for one in metrics) else "")
+
+
+def _values(axes: Axes, groups: Sequence[pd.Series], shift: float, style: Mapping[str, Any]) -> None:
+    """One metric at each value: the points, a little aside of the other metrics', their mean and their range."""
+    x = [place + shift for place in range(len(groups))]
+    ranges = [group.min() for group in groups], [group.max() for group in groups]
+    axes.vlines(x, *ranges, color=style["color"], linewidth=0.8)
+    axes.plot(x, [group.mean() for group in groups], **style, markersize=5, linewidth=1.2)
+    for at, group in zip(x, groups, strict=True):
+        axes.plot([at] * len(group), group, ".", color=style["color"], markersize=3, alpha=0.6)
+
+
+def _finished(table: pd.DataFrame, metrics: Sequence[str] | None) -> tuple[pd.DataFrame, list[str]]:
+    done = table[table["status"] == "finished"]
+    wanted = list(METRICS if metrics is None else metrics)
+    found = [name for name in wanted if name in table]
+    if not len(done) or not found or (metrics is not None and found != wanted):
+        raise DataError(f"sweep: {len(done)} of {len(table)} runs have finished; none logged {', '.join(wanted)}")
+    return done, found
+
+
+def _listed(folder: Path) -> list[dict[str, Any]]:
+    """The runs that ``sweep.json`` lists."""
+    path = folder / SWEEP_FILE
+    if not path.exists():
+        raise DataError(f"{folder}: holds no {SWEEP_FILE}; make one with scripts/sweep, or give the runs' folders")
+    runs = json.loads(path.read_text())["runs"]
+    return [{**run, **_outcome(Run(folder / run["folder"]))} for run in runs]
+
+
+def _compared(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Any runs, with the settings in which they differ."""
+    settings = [dict(_leaves(run.settings)) for run in runs]
+    names = dict.fromkeys(name for one in settings for name in one if not name.startswith(_PLACES))
+    names.pop("seed_everything", None)
+    differ = [name for name in names if len({repr(one.get(name)) for one in settings}) > 1]
+    rows = []
+    for run, one in zip(runs, settings, strict=True):
+        outcome = _outcome(run)
+        whole = outcome["rounds"] == one.get("trainer.max_rounds")
+        rows.append(
+            {
+                "parameters": {name: one.get(name) for name in differ},
+                "seed": one.get("seed_everything"),
+                "status": "finished" if whole else "unfinished",
+                "folder": run.name,
+                **outcome,
+            }
+        )
+    return rows
+
+
+def _outcome(run: Run) -> dict[str, Any]:
+    """How many rounds a run has done, and the last value of each metric."""
+    table = run.rounds
+    last = {name: table[name].dropna() for name in table if name != "round"}
+    return {"rounds": len(table), "metrics": {name: found.iloc[-1] for name, found in last.items() if len(found)}}
+
+
+def _leaves(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """A configuration's values by dotted name; a list is a value, as text."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", json.dumps(value) if isinstance(value, list) else value

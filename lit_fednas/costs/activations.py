@@ -1,0 +1,101 @@
+"""Memory that a network's activations take while one example runs.
+
+What is counted is what the computation itself needs, so that it holds for an exported network on a device: the
+input and the output, which belong to the caller, live throughout and up to the end; any other tensor lives from
+the operation that makes it to the last one that reads it. (Eager PyTorch holds the input of every enclosing
+module as well, and results that nobody reads, such as the indices of a max pooling.) Tensors that share memory
+count once: views and in-place operations add nothing. An operation's own scratch memory is not counted.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+_BATCH = 2  # batch norm refuses a batch of one where it has no running statistics and the map is 1x1
+
+
+def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...]) -> int:
+    """Finds the greatest number of bytes of activations alive at once in one example's forward pass.
+
+    In evaluation mode, without gradients, the input included, parameters and buffers and what is computed from
+    them alone not. The network may lie on the meta device, where nothing is computed.
+
+    Args:
+        network: Any network whose activations all have the batch dimension.
+        input_shape: Shape of one example, without the batch dimension.
+
+    Example:
+        >>> network = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Conv2d(8, 4, 1))
+        >>> peak_activation_bytes(network, (1, 10, 10)) == 4 * 100 * (1 + 8 + 4)
+        True
+    """
+    first = next(network.parameters(), None)
+    inputs = torch.zeros(_BATCH, *input_shape, device=first.device if first is not None else None)
+    trace = _Trace(inputs)
+    modes = [(module, module.training) for module in network.modules()]
+    try:
+        network.eval()
+        with torch.no_grad(), trace:
+            outputs = network(inputs)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    trace.time += 1
+    trace.read([inputs, outputs])  # by the caller
+    return trace.peak() // _BATCH
+
+
+class _Trace(TorchDispatchMode):
+    """Follows the storages that depend on the input: when each was made, and when it was last read.
+
+    Time is the number of operations so far. All storages are kept, so that no two have the same address.
+    """
+
+    def __init__(self, inputs: Tensor) -> None:
+        super().__init__()
+        self.time = 0
+        self.storages: dict[int, torch.UntypedStorage] = {}
+        self.lives: dict[int, list[int]] = {}
+        self._made(inputs)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.time += 1
+        if self.read([args, kwargs]):
+            for tensor in _tensors(result):
+                self._made(tensor)
+        return result
+
+    def read(self, tree: Any) -> bool:
+        """Notes that these are read now; whether any depends on the input."""
+        keys = [tensor.untyped_storage()._cdata for tensor in _tensors(tree)]
+        known = [key for key in keys if key in self.lives]
+        for key in known:
+            self.lives[key][1] = self.time
+        return bool(known)
+
+    def peak(self) -> int:
+        """The greatest sum of bytes alive at one time; a storage that was never read is not alive."""
+        change: dict[int, int] = defaultdict(int)
+        for key, (made, last) in self.lives.items():
+            if last > made:
+                change[made] += self.storages[key].nbytes()
+                change[last + 1] -= self.storages[key].nbytes()
+        return max(accumulate(change[time] for time in sorted(change)), default=0)
+
+    def _made(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.lives:
+            self.storages[storage._cdata] = storage
+            self.lives[storage._cdata] = [self.time, self.time]
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]

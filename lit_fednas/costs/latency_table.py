@@ -1,0 +1,245 @@
+"""Latency predicted from a table of layers, in the manner of ProxylessNAS (Cai et al., 2019).
+
+Each distinct layer (type, hyperparameters, shape of its input) is measured once, alone. A network's layers are
+added up, and a line fitted on whole networks corrects the sum: for what happens outside layers, such as the
+additions of residual blocks, and for caches, which are warmer when a layer runs alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lit_fednas.costs.latency import (
+    LatencySource,
+    MeasuredLatency,
+    inference_structure,
+    measure,
+    measure_batch,
+)
+from lit_fednas.errors import ConfigError
+
+_FEWEST = 4  # networks: two for the line, two for its check
+
+
+@dataclass(frozen=True)
+class LatencyFit:
+    """The line from sums of layers to networks, and how well it predicts networks that it was not fitted on.
+
+    Attributes:
+        scale: What the sum is multiplied by.
+        intercept_ms: What is added.
+        checked_on: Networks of the check; 0 before the fit.
+        spearman: Rank correlation of predicted and measured latency; ``None`` where all are equal.
+        mean_relative_error: Mean of |predicted - measured| / measured.
+    """
+
+    scale: float = 1.0
+    intercept_ms: float = 0.0
+    checked_on: int = 0
+    spearman: float | None = None
+    mean_relative_error: float | None = None
+
+
+class LatencyTable(LatencySource):
+    """Predicts from layers that were measured; before :meth:`prepare`, by their plain sum.
+
+    Args:
+        measured: How layers and networks are measured.
+        file: JSON file of the table: read if it is there, written when something was measured. A table whose
+            file knows all layers keeps its fit.
+        measure_missing: Whether unknown layers are measured. Without it the file, which may come from another
+            machine, is all that is used, with the batch size that it was measured with.
+
+    Raises:
+        ConfigError: The file was measured otherwise, cannot be read, or is needed and not there.
+
+    Example:
+        >>> table = LatencyTable(MeasuredLatency(repeats=3))
+        >>> table.milliseconds(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), (8,)) > 0
+        True
+        >>> list(table.layers)
+        ['Linear(in_features=8, out_features=8, bias=True) [8x8, 8] 1x8', 'ReLU() [] 1x8']
+    """
+
+    def __init__(
+        self,
+        measured: MeasuredLatency = MeasuredLatency(),
+        file: str | None = None,
+        measure_missing: bool = True,
+    ) -> None:
+        self.measured = measured
+        self.file = file
+        self.measure_missing = measure_missing
+        self.settings = measured.prepare([], ())
+        self.layers: dict[str, float] = {}
+        self.fit = LatencyFit()
+        if file is not None and Path(file).exists():
+            self.load(file)
+        elif not measure_missing:
+            raise ConfigError(f"latency.file: {file} is not there; give a table, or set measure_missing: true")
+
+    def prepare(self, networks: Sequence[nn.Module], input_shape: tuple[int, ...]) -> dict[str, Any]:
+        """Measures layers and networks; fits on the networks' first half and checks on the second.
+
+        Raises:
+            ConfigError: Fewer than four networks are given, or a layer is unknown and must not be measured.
+        """
+        known = len(self.layers)
+        sums = np.array([self._sum(network, input_shape) for network in networks])
+        if self.measure_missing and (len(self.layers) > known or not self.fit.checked_on):
+            if len(networks) < _FEWEST:
+                raise ConfigError(
+                    f"latency: a table is fitted and checked on {_FEWEST} networks or more, not {len(networks)}; "
+                    f"use MeasuredLatency"
+                )
+            times = [measure(network, input_shape, self.measured).median_ms for network in networks]
+            self.fit = fit_line(sums, np.array(times))
+            self._keep()
+        return {**self.settings, "file": self.file, "layers": len(self.layers), **asdict(self.fit)}
+
+    def milliseconds(self, network: nn.Module, input_shape: tuple[int, ...]) -> float:
+        """The prediction; layers not seen before are measured.
+
+        Raises:
+            ConfigError: A layer is unknown and must not be measured.
+        """
+        known = len(self.layers)
+        total = self._sum(network, input_shape)
+        return self.fit.intercept_ms + self.fit.scale * total
+
+    def save(self, path: str | Path) -> None:
+        """Writes the table; a kill leaves the old file or the new one."""
+        record = {"settings": self.settings, "fit": asdict(self.fit), "layers": self.layers}
+        part = Path(f"{path}.part")
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(record, indent=1) + "\n")
+        os.replace(part, path)
+
+    def load(self, path: str | Path) -> None:
+        """Reads a table in place of this one.
+
+        Raises:
+            ConfigError: It cannot be read, or measurements of here cannot be added to it.
+        """
+        try:
+            record = json.loads(Path(path).read_text())
+            settings, fit, layers = dict(record["settings"]), LatencyFit(**record["fit"]), dict(record["layers"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"latency.file: {path} is no table of latencies ({error}); delete it") from None
+        if self.measure_missing and settings != self.settings:
+            name = next(name for name in self.settings if self.settings[name] != settings.get(name))
+            raise ConfigError(
+                f"latency.file: {path} was measured with {name} {settings.get(name)!r}, not "
+                f"{self.settings[name]!r}; set measure_missing: false to use it as it is, or choose another file"
+            )
+        self.settings, self.fit, self.layers = settings, fit, layers
+
+    def _keep(self) -> None:
+        if self.file is not None:
+            self.save(self.file)
+
+    def _sum(self, network: nn.Module, input_shape: tuple[int, ...]) -> float:
+        """Milliseconds of all layers; measures the unknown."""
+        total = 0.0
+        for signature, layer, shape in calls(network, (self.settings["batch_size"], *input_shape)):
+            if signature not in self.layers:
+                if not self.measure_missing:
+                    raise ConfigError(
+                        f"latency.file: {self.file} lacks the layer {signature}; measure it, with "
+                        f"measure_missing: true, on the device that the table is of"
+                    )
+                self.layers[signature] = measure_batch(layer, shape, self.measured).median_ms
+            total += self.layers[signature]
+        return total
+
+
+def calls(network: nn.Module, batch_shape: tuple[int, ...]) -> list[tuple[str, nn.Module, tuple[int, ...]]]:
+    """The layers (modules without children) in the order of their calls, on the meta device.
+
+    Args:
+        network: Left as it is; it may lie on the meta device.
+        batch_shape: Shape of a batch.
+
+    Returns:
+        Per call: the layer's signature, the layer, the shape of its input.
+
+    Raises:
+        ConfigError: A layer takes anything but one tensor.
+    """
+    found: list[tuple[str, nn.Module, tuple[int, ...]]] = []
+
+    def note(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if len(inputs) != 1 or not isinstance(inputs[0], Tensor) or not inputs[0].is_floating_point():
+            raise ConfigError(
+                f"latency: a table measures layers of one float tensor; {layer} takes others; use MeasuredLatency"
+            )
+        shape = tuple(inputs[0].shape)
+        weights = ", ".join(_times(weight.shape) for weight in layer.parameters())
+        found.append((f"{layer} [{weights}] {_times(shape)}", layer, shape))
+
+    structure = inference_structure(network)
+    leaves = [module for module in structure.modules() if not any(module.children())]
+    hooks = [leaf.register_forward_pre_hook(note) for leaf in leaves]
+    with torch.no_grad():
+        structure(torch.empty(batch_shape, device="meta"))
+    for hook in hooks:
+        hook.remove()  # the layers are measured next
+    return found
+
+
+def fit_line(sums: np.ndarray, times: np.ndarray) -> LatencyFit:
+    """Fits the first half by least squares of the relative error, so that small networks count as much as large.
+
+    Args:
+        sums: Milliseconds of each network's layers.
+        times: Milliseconds of each network.
+
+    Example:
+        >>> sums = np.array([1.0, 2.0, 3.0, 4.0])
+        >>> fit = fit_line(sums, 2 * sums + 1)
+        >>> round(fit.scale, 6), round(fit.intercept_ms, 6), fit.checked_on, fit.spearman
+        (2.0, 1.0, 2, 1.0)
+    """
+    half = len(sums) // 2
+    lines = np.stack([sums, np.ones_like(sums)], axis=1)
+    weighted = lines[:half] / times[:half, None]
+    (scale, intercept), *_ = np.linalg.lstsq(weighted, np.ones(half), rcond=None)
+    predicted, measured = lines[half:] @ [scale, intercept], times[half:]
+    return LatencyFit(
+        scale=float(scale),
+        intercept_ms=float(intercept),
+        checked_on=len(measured),
+        spearman=spearman(predicted, measured),
+        mean_relative_error=float(np.mean(np.abs(predicted - measured) / measured)),
+    )
+
+
+def spearman(left: np.ndarray, right: np.ndarray) -> float | None:
+    """Spearman's rank correlation, equal values sharing their mean rank; ``None`` if all on a side are equal.
+
+    Example:
+        >>> spearman(np.array([1.0, 5.0, 9.0]), np.array([10.0, 30.0, 20.0]))
+        0.5
+    """
+    if min(np.ptp(left), np.ptp(right)) == 0:
+        return None
+    return round(float(np.corrcoef(_ranks(left), _ranks(right))[0, 1]), 6)
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray(last - (counts - 1) / 2)[place]
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "x".join(str(size) for size in shape)

@@ -1,0 +1,95 @@
+"""The costs of architectures, each counted or measured once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from lit_fednas.costs import LatencySource, peak_activation_bytes
+from lit_fednas.errors import ConfigError
+from lit_fednas.records import COST_NAMES
+from lit_fednas.supernets import Supernet
+
+#: What a tier may limit: the costs, and what must lie in memory at once.
+LIMITED_COSTS = (*COST_NAMES, "memory_bytes")
+
+
+class ArchitectureCosts:
+    """What an architecture costs, by name.
+
+    Args:
+        supernet: The supernet.
+        latency: How latency is found; without it, it is not known.
+
+    Example:
+        >>> from lit_fednas.supernets import ElasticResNet
+        >>> net = ElasticResNet((1, 8, 8), 4, stem_width=4, stage_widths=[8], depths=[0], ratios=[0.5])
+        >>> costs = ArchitectureCosts(net).all(net.space.largest)
+        >>> costs["macs"], costs["bytes"], costs["latency_ms"]
+        (45088, 3280, None)
+    """
+
+    def __init__(self, supernet: Supernet, latency: LatencySource | None = None) -> None:
+        self.supernet = supernet
+        self.latency = latency
+        self._known: dict[tuple[Any, str], float] = {}
+        self._counters: dict[str, Callable[[Any], float]] = {
+            "macs": lambda arch: self.supernet.macs(arch),
+            "parameters": lambda arch: self.supernet.cost(arch).parameters,
+            "bytes": lambda arch: self.supernet.cost(arch).bytes,
+            "activation_bytes": self._activation_bytes,
+            "memory_bytes": lambda arch: self.cost(arch, "bytes") + self.cost(arch, "activation_bytes"),
+            "latency_ms": self._latency,
+        }
+
+    def cost(self, arch: Any, name: str) -> float:
+        """One cost of an architecture.
+
+        Raises:
+            ConfigError: Latency is asked for and nothing says how it is found.
+        """
+        key = (arch, name)
+        if key not in self._known:
+            self._known[key] = self._counters[name](arch)
+        return self._known[key]
+
+    def all(self, arch: Any) -> dict[str, float | None]:
+        """All costs of :data:`~lit_fednas.records.COST_NAMES`; latency is ``None`` where it is not known."""
+        known = [name for name in COST_NAMES if name != "latency_ms" or self.latency is not None]
+        return {name: self.cost(arch, name) if name in known else None for name in COST_NAMES}
+
+    def take(self, arch: Any, name: str, value: float) -> None:
+        """Takes a value that was found earlier, such as a measured latency."""
+        self._known[arch, name] = value
+
+    def prepare_latency(self, archs: Sequence[Any]) -> dict[str, Any] | None:
+        """Lets the source of latencies measure what it needs.
+
+        Args:
+            archs: Architectures to measure, as many as the source may want to learn from.
+
+        Returns:
+            How latency is found, or ``None`` if it is not.
+        """
+        if self.latency is None:
+            return None
+        networks = [self._network(arch) for arch in archs]
+        return {"source": type(self.latency).__name__, **self.latency.prepare(networks, self.supernet.input_shape)}
+
+    def _activation_bytes(self, arch: Any) -> float:
+        return peak_activation_bytes(self.supernet.skeleton(arch), self.supernet.input_shape)
+
+    def _latency(self, arch: Any) -> float:
+        if self.latency is None:
+            raise ConfigError(
+                "search.latency: is null, but a tier or the objective needs latency_ms; "
+                "set it to lit_fednas.costs.MeasuredLatency or LatencyTable"
+            )
+        return self.latency.milliseconds(self._network(arch), self.supernet.input_shape)
+
+    @torch.no_grad()
+    def _network(self, arch: Any) -> nn.Module:
+        return self.supernet.subnet(arch).cpu().eval()

@@ -1,0 +1,142 @@
+"""The part of a space that fits a tier: sampling it, and moving into it what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.search.costs import ArchitectureCosts
+from lit_fednas.search.tiers import Tier
+from lit_fednas.supernets.space import SearchSpace
+
+_DRAWS = 8  # before an architecture is moved into the tier
+_STARTS, _STEPS = 32, 400  # of the search for a first architecture that fits
+_ANCHORS = 256
+_REPEATS = 2000  # known architectures in a row after which a tier counts as exhausted
+
+
+class Feasible:
+    """The architectures that fit a tier.
+
+    In a wide tier, sampling is drawing until one fits. In a narrow one that would not end: what does not fit is then
+    moved, gene by gene in random order, towards an architecture that does, until it fits. This needs nothing of
+    the space but its genes, and ends always.
+
+    Args:
+        space: The space.
+        costs: Its costs.
+        tier: The limits.
+        rng: For the search for a first architecture that fits.
+
+    Raises:
+        ConfigError: No architecture fits, as far as could be found.
+    """
+
+    def __init__(
+        self, space: SearchSpace[Any], costs: ArchitectureCosts, tier: Tier, rng: np.random.Generator
+    ) -> None:
+        self.space = space
+        self.costs = costs
+        self.tier = tier
+        self._anchors = [space.encode(self._first(rng))]
+
+    def fits(self, arch: Any) -> bool:
+        """Whether an architecture is within all limits."""
+        return self.excess(arch) == 0
+
+    def excess(self, arch: Any) -> float:
+        """By how much it is not (:meth:`Tier.excess`)."""
+        return self.tier.excess({name: self.costs.cost(arch, name) for name in self.tier.limited})
+
+    def sample(self, rng: np.random.Generator) -> Any:
+        """Draws an architecture that fits."""
+        for _ in range(_DRAWS):
+            arch = self.space.sample(rng)
+            if self.fits(arch):
+                self._remember(arch, rng)
+                return arch
+        return self.space.decode(self.repaired(self.space.encode(arch), rng))
+
+    def distinct(self, known: set[Any], count: int, rng: np.random.Generator) -> list[Any]:
+        """Draws architectures that fit and are not known; fewer if no more are found.
+
+        Args:
+            known: Those that are known; the new ones are added.
+            count: How many.
+            rng: Random numbers.
+        """
+        found: list[Any] = []
+        repeats = 0
+        while len(found) < count and repeats < _REPEATS:
+            arch = self.sample(rng)
+            if arch in known:
+                repeats += 1
+                continue
+            known.add(arch)
+            found.append(arch)
+            repeats = 0
+        return found
+
+    def repaired(self, genes: Sequence[int], rng: np.random.Generator) -> tuple[int, ...]:
+        """Moves genes into the tier; those that fit stay, written canonically.
+
+        Returns:
+            Genes of an architecture that fits.
+        """
+        arch = self.space.decode(genes)
+        if not self.fits(arch):
+            anchor = self._anchors[int(rng.integers(len(self._anchors)))]
+            for arch in self._towards(list(genes), anchor, rng):
+                if self.fits(arch):
+                    break
+        self._remember(arch, rng)
+        return self.space.encode(arch)
+
+    def _towards(self, genes: list[int], anchor: Sequence[int], rng: np.random.Generator) -> Iterator[Any]:
+        """The architectures on the way to another; the last is that other."""
+        for place in rng.permutation(len(genes)):
+            if genes[place] != anchor[place]:
+                genes[place] = anchor[place]
+                yield self.space.decode(genes)
+        yield self.space.decode(anchor)
+
+    def _remember(self, arch: Any, rng: np.random.Generator) -> None:
+        genes = self.space.encode(arch)
+        if len(self._anchors) < _ANCHORS:
+            self._anchors.append(genes)
+        else:
+            self._anchors[int(rng.integers(_ANCHORS))] = genes
+
+    def _first(self, rng: np.random.Generator) -> Any:
+        """An architecture that fits: the smallest or the largest, or one found by descending the excess."""
+        least = min([self.space.smallest, self.space.largest], key=self.excess)
+        starts = iter(range(_STARTS))
+        while not self.fits(least) and next(starts, None) is not None:
+            found = self._descended(self.space.sample(rng), rng)
+            least = min([least, found], key=self.excess)
+        if not self.fits(least):
+            has = ", ".join(f"{name} {self.costs.cost(least, name):g}" for name in self.tier.limited)
+            limits = [f"{name} at most {limit:g}" for name, limit in self.tier.at_most.items()]
+            limits += [f"{name} above {limit:g}" for name, limit in self.tier.above.items()]
+            raise ConfigError(
+                f"search.tiers.{self.tier.name}: no architecture was found with {' and '.join(limits)}; the nearest "
+                f"has {has} ({least}); change the limits"
+            )
+        return least
+
+    def _descended(self, arch: Any, rng: np.random.Generator) -> Any:
+        """Follows single-gene changes that do not raise the excess."""
+        excess = self.excess(arch)
+        for _ in range(_STEPS):
+            if excess == 0:
+                break
+            genes = list(self.space.encode(arch))
+            place = int(rng.integers(len(genes)))
+            genes[place] = int(rng.integers(self.space.cardinalities[place]))
+            changed = self.space.decode(genes)
+            if (changed_excess := self.excess(changed)) <= excess:
+                arch, excess = changed, changed_excess
+        return arch

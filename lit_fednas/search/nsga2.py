@@ -1,0 +1,154 @@
+"""NSGA-II (Deb et al., 2002) on pymoo, as FedorAS searches its tiers (section 3.2, App. E.5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pymoo.algorithms.moo.nsga2 import NSGA2 as PymooNSGA2
+from pymoo.core.duplicate import DuplicateElimination
+from pymoo.core.evaluator import Evaluator
+from pymoo.core.mutation import Mutation
+from pymoo.core.population import Population
+from pymoo.core.problem import Problem
+from pymoo.core.repair import Repair
+from pymoo.core.sampling import Sampling
+from pymoo.core.termination import NoTermination
+from pymoo.operators.crossover.ux import UniformCrossover
+from pymoo.problems.static import StaticProblem
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.search.feasible import Feasible
+from lit_fednas.search.method import Proposals, SearchMethod
+
+
+@dataclass(frozen=True)
+class NSGA2(SearchMethod):
+    """Trades error against the objective cost, within a tier.
+
+    Genes are crossed uniformly and drawn anew when mutated. What breaks a limit is moved into the tier
+    (:meth:`Feasible.repaired`), so every evaluation is of an architecture that fits; none is proposed twice.
+
+    Args:
+        population: Architectures that survive (FedorAS: 128).
+        sample: New architectures per generation (FedorAS: 64).
+        crossover_rate: Share of pairs that are crossed; the others are passed on as they are, and mutated.
+        mutation_rate: With what probability a gene is drawn anew; one in the number of genes if not given.
+
+    Raises:
+        ConfigError: A number is out of range.
+    """
+
+    population: int = 128
+    sample: int = 64
+    crossover_rate: float = 0.9
+    mutation_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.population < 2 or self.sample < 1:
+            raise ConfigError(
+                f"search.method: population {self.population} must be at least 2, sample {self.sample} at least 1"
+            )
+        for name, rate in (("crossover_rate", self.crossover_rate), ("mutation_rate", self.mutation_rate)):
+            if rate is not None and not 0 <= rate <= 1:
+                raise ConfigError(f"search.method.{name}: {rate} must be between 0 and 1")
+
+    def search(self, feasible: Feasible, rng: np.random.Generator) -> Proposals:
+        """Asks pymoo for generations and tells it how they did."""
+        space = feasible.space
+        genes = len(space.cardinalities)
+        problem = Problem(n_var=genes, n_obj=2, xl=0, xu=np.array(space.cardinalities) - 1, vtype=int)
+        known = _Known(feasible)
+        algorithm = _Algorithm(
+            pop_size=self.population,
+            n_offsprings=self.sample,
+            sampling=_FeasibleSampling(known),
+            crossover=UniformCrossover(prob=self.crossover_rate),
+            mutation=_RedrawGenes(1 / genes if self.mutation_rate is None else self.mutation_rate),
+            repair=_IntoTier(feasible),
+            eliminate_duplicates=known,
+        )
+        algorithm.setup(problem, seed=int(rng.integers(2**31)), termination=NoTermination())
+        while (asked := algorithm.ask()) is not None:
+            known.add(asked)
+            scores = yield [space.decode(row) for row in asked.get("X").tolist()]
+            objectives = np.array([[score.error, score.cost] for score in scores])
+            Evaluator().eval(StaticProblem(problem, F=objectives), asked)
+            algorithm.tell(infills=asked)
+
+
+class _Algorithm(PymooNSGA2):  # type: ignore[misc]
+    """pymoo's, which ends when mating finds nothing new: here the generation is then filled up from the tier."""
+
+    def _infill(self) -> Any:
+        children = self.mating.do(
+            self.problem, self.pop, self.n_offsprings, algorithm=self, random_state=self.random_state
+        )
+        missing = self.n_offsprings - len(children)
+        if missing:
+            self.eliminate_duplicates.add(children)
+            fresh = self.initialization.sampling(self.problem, missing, random_state=self.random_state)
+            children = Population.merge(children, fresh)
+        return children if len(children) else None
+
+
+class _FeasibleSampling(Sampling):  # type: ignore[misc]
+    """Distinct architectures of the tier that were not proposed."""
+
+    def __init__(self, known: _Known) -> None:
+        super().__init__()
+        self.known = known
+
+    def _do(self, problem: Any, n_samples: int, *args: Any, random_state: Any = None, **kwargs: Any) -> np.ndarray:
+        drawn = self.known.feasible.distinct(set(self.known.proposed), n_samples, random_state)
+        genes = [self.known.feasible.space.encode(arch) for arch in drawn]
+        return np.array(genes, dtype=int).reshape(len(genes), problem.n_var)
+
+
+class _RedrawGenes(Mutation):  # type: ignore[misc]
+    """Draws each gene anew with some probability."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def _do(self, problem: Any, X: np.ndarray, *args: Any, random_state: Any = None, **kwargs: Any) -> np.ndarray:
+        drawn = random_state.integers(problem.xl, problem.xu + 1, size=X.shape)
+        return np.where(random_state.random(X.shape) < self.rate, drawn, X)
+
+
+class _IntoTier(Repair):  # type: ignore[misc]
+    """Writes genes canonically, and moves what does not fit into the tier."""
+
+    def __init__(self, feasible: Feasible) -> None:
+        super().__init__()
+        self.feasible = feasible
+
+    def _do(self, problem: Any, X: np.ndarray, *args: Any, random_state: Any = None, **kwargs: Any) -> np.ndarray:
+        rows = [self.feasible.repaired(row, random_state) for row in X.tolist()]
+        return np.array(rows, dtype=int).reshape(X.shape)
+
+
+class _Known(DuplicateElimination):  # type: ignore[misc]
+    """Refuses what was proposed before in any generation, not only what is in the population."""
+
+    def __init__(self, feasible: Feasible) -> None:
+        super().__init__()
+        self.feasible = feasible
+        self.proposed: set[Any] = set()
+
+    def add(self, population: Any) -> None:
+        """Remembers a generation."""
+        self.proposed.update(self._archs(population))
+
+    def _do(self, pop: Any, other: Any, is_duplicate: np.ndarray) -> np.ndarray:
+        seen = set(self.proposed) if other is None else set(self._archs(other))
+        for place, arch in enumerate(self._archs(pop)):
+            is_duplicate[place] = arch in seen
+            if other is None:
+                seen.add(arch)
+        return is_duplicate
+
+    def _archs(self, population: Any) -> list[Any]:
+        return [self.feasible.space.decode(individual.X.tolist()) for individual in population]

@@ -1,0 +1,255 @@
+"""A search from its first proposal to the tiers' networks.
+
+The search itself keeps no state: methods draw from addressed generators and every evaluation is on disk, so a search
+that was stopped is started again, meets its own evaluations, and goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any
+
+import torch
+
+from lit_fednas.analysis.pareto import hypervolume, pareto_front
+from lit_fednas.errors import ConfigError
+from lit_fednas.records import SearchFiles
+from lit_fednas.rng import numpy_generator
+from lit_fednas.search.costs import ArchitectureCosts
+from lit_fednas.search.evaluations import Evaluations
+from lit_fednas.search.evaluator import Evaluator
+from lit_fednas.search.feasible import Feasible
+from lit_fednas.search.method import Score
+from lit_fednas.search.settings import SearchSettings
+from lit_fednas.search.tiers import EVERYTHING, Tier
+
+log = logging.getLogger(__name__)
+
+_LATENCY_SAMPLES = 24  # architectures that a source of latencies may learn from
+#: Settings that a search that goes on may change.
+_FREE = {"evaluations", "complete", "reference", "latency", "checkpoint"}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a search is.
+
+    Attributes:
+        tier: The tier that is searched.
+        evaluations: Its evaluations so far.
+        best: The best accuracy among them.
+        hypervolume: Of the tier's finished generations; none before the first.
+    """
+
+    tier: str
+    evaluations: int
+    best: float
+    hypervolume: float | None
+
+
+class TierSearch:
+    """Searches tiers with one method and writes down what it finds.
+
+    Args:
+        settings: What to do.
+        evaluator: The weights and the validation data.
+        files: The search's folder.
+        seed: The run's seed.
+        checkpoint: Where the weights came from, for the reader of ``settings.json``.
+        watch: Called after every evaluation; may raise to stop the search.
+
+    Raises:
+        ConfigError: The folder holds another search, or a tier cannot be met.
+    """
+
+    def __init__(
+        self,
+        settings: SearchSettings,
+        evaluator: Evaluator,
+        files: SearchFiles,
+        seed: int,
+        checkpoint: str = "",
+        watch: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        self.settings = settings
+        self.evaluator = evaluator
+        self.files = files
+        self.seed = seed if settings.seed is None else settings.seed
+        self.watch = watch
+        self.supernet = evaluator.supernet
+        self.space = self.supernet.space
+        self.costs = ArchitectureCosts(self.supernet, settings.latency)
+        latency = self._prepare_latency()
+        self.tiers = settings.tiers.tiers(self.space, self.costs, numpy_generator(self.seed, "search-tiers"))
+        self._refuse_names_that_stand_twice()
+        self.feasible = {tier.name: self._feasible(tier) for tier in self._searched()}
+        self.written = self._description(checkpoint, latency)
+        self._check_and_begin()
+        self.evaluations = Evaluations(evaluator, self.costs, files)
+
+    # ---- before the first evaluation ------------------------------------------------------------------
+
+    def _prepare_latency(self) -> dict[str, Any] | None:
+        if self.settings.latency is None:
+            return None
+        rng = numpy_generator(self.seed, "search-latency")
+        return self.costs.prepare_latency([self.space.sample(rng) for _ in range(_LATENCY_SAMPLES)])
+
+    def _refuse_names_that_stand_twice(self) -> None:
+        names = [tier.name for tier in self.tiers]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"search.tiers: two tiers are called {name!r}; give each a name of its own")
+
+    def _searched(self) -> list[Tier]:
+        return self.tiers if self.settings.per_tier else [Tier(EVERYTHING, {})]
+
+    def _feasible(self, tier: Tier) -> Feasible:
+        return Feasible(self.space, self.costs, tier, numpy_generator(self.seed, f"search-feasible-{tier.name}"))
+
+    def reference(self, tier: str) -> float:
+        """What a tier's costs are divided by in its hypervolume: its budget, or the largest architecture's cost."""
+        largest = self.costs.cost(self.space.largest, self.settings.cost)
+        limits = {one.name: one.at_most.get(self.settings.cost, largest) for one in self.tiers}
+        return float(min(limits.get(tier, largest), largest))
+
+    def _description(self, checkpoint: str, latency: dict[str, Any] | None) -> dict[str, Any]:
+        """``settings.json``."""
+        method = self.settings.method
+        evaluation = self.evaluator.settings
+        return {
+            "seed": self.seed,
+            "method": {"class": type(method).__name__, **(asdict(method) if is_dataclass(method) else {})},
+            "evaluations": self.settings.evaluations,
+            "per_tier": self.settings.per_tier,
+            "cost": self.settings.cost,
+            "metric": self.settings.metric,
+            "tiers": [
+                {"name": tier.name, "at_most": dict(tier.at_most), "above": dict(tier.above)} for tier in self.tiers
+            ],
+            "supernet": type(self.supernet).__name__,
+            "weights": _digest(self.supernet),
+            "checkpoint": checkpoint,
+            "num_examples": self.evaluator.num_examples,
+            "top_k": evaluation.top_k,
+            "recalibrate_batches": len(self.evaluator.recalibration),
+            "precision": evaluation.precision,
+            "reference": {name: self.reference(name) for name in [*(t.name for t in self.tiers), EVERYTHING]},
+            "latency": latency,
+            "complete": False,
+        }
+
+    def _check_and_begin(self) -> None:
+        if self.files.exists():
+            before = self.files.settings()
+            changed = [key for key in self.written if key not in _FREE and before.get(key) != self.written[key]]
+            if changed:
+                raise ConfigError(
+                    f"search.name: {self.files.folder} holds a search with other {', '.join(changed)} (there "
+                    f"{before.get(changed[0])}, now {self.written[changed[0]]}); give search.name another name"
+                )
+        self.files.write_settings(self.written)
+
+    # ---- the search -----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Searches all tiers; writes the history and the front."""
+        history = [row for tier in self._searched() for row in self._search(tier)]
+        self.files.write("history", history)
+        self.files.write("front", self._front_rows())
+
+    def _search(self, tier: Tier) -> list[dict[str, Any]]:
+        """Drives the method until the tier's evaluations are spent or nothing new is proposed."""
+        proposals = self.settings.method.search(
+            self.feasible[tier.name], numpy_generator(self.seed, f"search-{tier.name}")
+        )
+        history: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
+        volume: float | None = None
+        try:
+            proposed = next(proposals)
+            while True:
+                scores = []
+                for arch in proposed[: self.settings.evaluations - len(rows)]:
+                    rows.append(self.evaluations[arch])
+                    scores.append(self._score(arch))
+                    self.watch(Progress(tier.name, len(rows), max(row["accuracy"] for row in rows), volume))
+                volume = self._hypervolume(rows, tier.name)
+                history.append(
+                    {
+                        "tier": tier.name,
+                        "generation": len(history),
+                        "evaluations": len(rows),
+                        "best_accuracy": max((row["accuracy"] for row in rows), default=None),
+                        "hypervolume": volume,
+                    }
+                )
+                if len(rows) >= self.settings.evaluations:
+                    return history
+                proposed = proposals.send(scores)
+        except StopIteration:
+            log.info(
+                "%s: no more architectures after %d evaluations of %d",
+                tier.name,
+                len(rows),
+                self.settings.evaluations,
+            )
+            return history
+        finally:
+            proposals.close()
+
+    def _score(self, arch: Any) -> Score:
+        row = self.evaluations[arch]
+        return Score(arch, self._error(row), self.costs.cost(arch, self.settings.cost))
+
+    def _error(self, row: dict[str, Any]) -> float:
+        return 1 - row["accuracy"] if self.settings.metric == "accuracy" else row["loss"]
+
+    def _hypervolume(self, rows: list[dict[str, Any]], tier: str) -> float:
+        costs = [self._objective_cost(row) for row in rows]
+        return hypervolume(costs, [row["accuracy"] for row in rows], self.reference(tier))
+
+    def _objective_cost(self, row: dict[str, Any]) -> float:
+        return self.costs.cost(self.space.parse(row["arch"]), self.settings.cost)
+
+    # ---- what was found -------------------------------------------------------------------------------
+
+    def fitting(self, tier: Tier) -> list[tuple[Any, dict[str, Any]]]:
+        """The evaluated architectures, by whichever tier's search, that fit a tier."""
+        return [
+            (arch, row)
+            for arch, row in self.evaluations.items()
+            if tier.excess({name: self.costs.cost(arch, name) for name in tier.limited}) == 0
+        ]
+
+    def best(self, tier: Tier) -> Any | None:
+        """The best architecture that fits a tier: of least error, then cost, then the one found first."""
+        found = self.fitting(tier)
+        if not found:
+            return None
+        return min(found, key=lambda pair: (self._error(pair[1]), self._objective_cost(pair[1])))[0]
+
+    def hypervolume(self, tier: Tier) -> float:
+        """The share of a tier's square of cost and accuracy that what fits it dominates."""
+        return self._hypervolume([row for _, row in self.fitting(tier)], tier.name)
+
+    def _front_rows(self) -> list[dict[str, Any]]:
+        rows = []
+        for tier in [*self.tiers, Tier(EVERYTHING, {})]:
+            found = [row for _, row in self.fitting(tier)]
+            costs = [self._objective_cost(row) for row in found]
+            places = pareto_front(costs, [row["accuracy"] for row in found])
+            rows += [{"tier": tier.name, **found[place]} for place in places]
+        return rows
+
+
+def _digest(supernet: Any) -> str:
+    """Sixteen hexadecimal digits that stand for the weights."""
+    total = hashlib.blake2b(digest_size=8)
+    for name, tensor in supernet.shared_tensors().items():
+        total.update(name.encode())
+        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()

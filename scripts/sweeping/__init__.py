@@ -1,0 +1,1 @@
+"""What ``scripts/sweep`` is made of: combinations, the command of each, and the runs."""

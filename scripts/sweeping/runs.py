@@ -1,0 +1,196 @@
+"""The runs of a sweep: their folders, what is known of them in ``sweep.json``, and their processes.
+
+``sweep.json`` holds ``sweep`` (its name), ``file`` and ``runs``: for each its ``parameters`` (values by name),
+``seed``, ``folder`` (within the sweep's), ``command`` (without where it writes) and ``status`` (``waiting``,
+``running``, ``stopped``, ``failed`` or ``finished``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lit_fednas.analysis.sweeps import SWEEP_FILE
+from lit_fednas.errors import ConfigError
+
+LOG_FILE = "sweep.log"
+
+
+@dataclass
+class Run:
+    """One combination with one seed."""
+
+    parameters: dict[str, Any]
+    seed: int
+    folder: str
+    command: list[str] = field(default_factory=list)
+    status: str = "waiting"
+
+
+class Sweep:
+    """The runs and the file that keeps their state.
+
+    Args:
+        folder: Of the sweep.
+        head: What ``sweep.json`` says beside the runs.
+        runs: All that are wanted; those of an earlier start are kept beside them.
+
+    Raises:
+        ConfigError: A run was begun with another command.
+    """
+
+    def __init__(self, folder: Path, head: Mapping[str, Any], runs: Sequence[Run]) -> None:
+        self.folder = folder
+        self.head = dict(head)
+        self.wanted = list(runs)
+        earlier = {run.folder: run for run in self._read()}
+        for run in runs:
+            before = earlier.pop(run.folder, None)
+            if before is not None and before.status != "waiting":
+                if before.command != run.command:
+                    raise ConfigError(
+                        f"{folder / run.folder} was begun with other options; remove it or give another --out"
+                    )
+                run.status = before.status
+        self.others = list(earlier.values())
+
+    def _read(self) -> list[Run]:
+        path = self.folder / SWEEP_FILE
+        return [Run(**run) for run in json.loads(path.read_text())["runs"]] if path.exists() else []
+
+    def write(self) -> None:
+        """Writes ``sweep.json``; a kill leaves the old one or the new one."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        part = self.folder / f".{SWEEP_FILE}.part"
+        runs = [asdict(run) for run in self.wanted + self.others]
+        part.write_text(json.dumps({**self.head, "runs": runs}, indent=1) + "\n")
+        os.replace(part, self.folder / SWEEP_FILE)
+
+    def set(self, run: Run, status: str) -> None:
+        """Notes how a run stands."""
+        run.status = status
+        self.write()
+        done = sum(run.status == "finished" for run in self.wanted)
+        print(f"{status}: {run.folder} ({done} of {len(self.wanted)} finished)", flush=True)
+
+
+def folder_names(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A folder's name for each combination: the parameters' last words, and their values.
+
+    Raises:
+        ConfigError: Two would have the same.
+
+    Example:
+        >>> folder_names([{"beta_decay.beta0": 0.9, "beta_decay.decay": "linear"}])
+        ['beta0=0.9,decay=linear']
+    """
+    names = [
+        ",".join(f"{key.split('.')[-1]}={_text(value)}" for key, value in one.items()) for one in combinations
+    ]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"parameters: two combinations are called {name}; make their values differ")
+    return names
+
+
+def _text(value: Any) -> str:
+    text = f"{value:.5g}" if isinstance(value, float) else str(value)
+    return re.sub(r"[^\w.+-]+", "_", text)
+
+
+def loggers_of(command: Sequence[str]) -> list[dict[str, Any]]:
+    """The loggers that a command would use, with all their settings.
+
+    Raises:
+        ConfigError: The command does not parse, or its first logger does not keep a run's folder.
+    """
+    shown = subprocess.run([*command, "--print_config"], env=environment(1), capture_output=True, text=True)
+    if shown.returncode:
+        raise ConfigError(f"{' '.join(command)}: {shown.stderr.strip().splitlines()[-1]}")
+    loggers = yaml.safe_load(shown.stdout)["trainer"]["logger"]
+    loggers = loggers if isinstance(loggers, list) else [loggers]
+    if not (isinstance(loggers[0], dict) and loggers[0]["class_path"].endswith("RunLogger")):
+        raise ConfigError("trainer.logger: a sweep's runs need lit_fednas.loggers.RunLogger as their first")
+    return loggers
+
+
+def in_folder(loggers: Sequence[Mapping[str, Any]], sweep: Path, run: str) -> str:
+    """The option that makes loggers write into a run's folder, and tells W&B of the sweep."""
+    name, version = run.split("/")
+    placed = []
+    for logger in loggers:
+        settings = dict(logger.get("init_args") or {})
+        if logger["class_path"].endswith("RunLogger"):
+            settings |= {"save_dir": str(sweep), "name": name, "version": version}
+        elif logger["class_path"].endswith("WandbLogger"):
+            settings |= {"save_dir": str(sweep), "name": run, "group": sweep.name}
+        placed.append({"class_path": logger["class_path"], "init_args": settings})
+    return f"--trainer.logger={json.dumps(placed)}"
+
+
+def environment(jobs: int) -> dict[str, str]:
+    """A run's: W&B without a server, the commands of this Python first, and its share of the cores."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))} if jobs > 1 else {}
+    return {**threads, **os.environ, "PATH": path, "WANDB_MODE": "offline"}
+
+
+def run_all(sweep: Sweep, loggers: Sequence[Mapping[str, Any]], jobs: int) -> list[Run]:
+    """Starts or continues all that are not finished, some side by side.
+
+    Returns:
+        Those that failed.
+    """
+    waiting = [run for run in sweep.wanted if run.status != "finished"]
+    running: dict[int, tuple[Run, subprocess.Popen[bytes]]] = {}
+    sweep.write()
+    with _stopping(sweep, running):
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                run = waiting.pop(0)
+                process = _start(sweep, run, loggers, jobs)
+                running[process.pid] = run, process
+                sweep.set(run, "running")
+            time.sleep(0.2)
+            for run, process in list(running.values()):
+                if process.poll() is not None:
+                    del running[process.pid]
+                    sweep.set(run, "failed" if process.returncode else "finished")
+    return [run for run in sweep.wanted if run.status == "failed"]
+
+
+def _start(sweep: Sweep, run: Run, loggers: Sequence[Mapping[str, Any]], jobs: int) -> subprocess.Popen[bytes]:
+    folder = sweep.folder / run.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    last = folder / "checkpoints" / "last.ckpt"
+    command = [*run.command, in_folder(loggers, sweep.folder, run.folder)]
+    command += [f"--ckpt_path={last}"] if last.exists() else []
+    with open(folder / LOG_FILE, "ab") as log:
+        # a group of its own: Ctrl-C reaches this script alone, which then ends the runs in order
+        return subprocess.Popen(
+            command, env=environment(jobs), stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
+        )
+
+
+@contextmanager
+def _stopping(sweep: Sweep, running: Mapping[int, tuple[Run, subprocess.Popen[bytes]]]) -> Iterator[None]:
+    """Whatever ends the script ends the runs, which then save their state."""
+    try:
+        yield
+    finally:
+        for _, process in running.values():
+            process.terminate()
+        for run, process in running.values():
+            process.wait()
+            sweep.set(run, "stopped")

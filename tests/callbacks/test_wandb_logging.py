@@ -1,0 +1,156 @@
+"""What Weights & Biases gets of a search, read back from the file that an offline run writes."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import wandb
+from lightning.pytorch.loggers import WandbLogger
+from wandb.proto.wandb_internal_pb2 import Record
+
+from lit_fednas.callbacks import WandbLogging
+from lit_fednas.callbacks.wandb_logging import search_charts, tier_artifacts
+from lit_fednas.records import SearchFiles
+from tests.analysis.searching import write_search
+from tests.support import make_module, make_trainer, tiny_supernet
+
+BLOCK = 32768
+
+
+def records(path: Path) -> Iterator[Record]:
+    """Reads a ``.wandb`` file: LevelDB's log format after seven bytes, a protobuf message a record."""
+    data, place, message = path.read_bytes(), 7, b""
+    while place + 7 <= len(data):
+        left = BLOCK - place % BLOCK
+        _, size, kind = struct.unpack("<IHB", data[place : place + 7])
+        if left < 7 or kind == 0:
+            place += left
+            continue
+        if place + 7 + size > len(data):
+            return  # still being written
+        message += data[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            yield Record.FromString(message)
+            message = b""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("wandb")
+
+
+@pytest.fixture(scope="module")
+def searched(folder: Path) -> SearchFiles:
+    files = write_search(folder / "runs" / "search", tiny_supernet())
+    for number, tier in enumerate(files.tier_names):
+        torch.save({"weight": torch.full((3,), float(number))}, files.tier_folder(tier) / "weights.pt")
+    return files
+
+
+@pytest.fixture(scope="module")
+def logged(searched: SearchFiles, folder: Path) -> list[Record]:
+    """All records of a run that was told of the search's end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_SILENT", "true")
+        logger = WandbLogger("a=1,b/seed0", save_dir=str(folder), project="test", offline=True)
+        WandbLogging().on_search_end(make_trainer(logger=logger), make_module(), searched.folder)
+        wandb.finish()
+    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
+    deadline = time.monotonic() + 60
+    while not (found := list(records(path))) or not found[-1].HasField("exit"):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)  # a process of its own writes the file
+    return found
+
+
+def last_of(records: list[Record], kind: str) -> dict[str, Any]:
+    """The last value of each key of all history or summary records."""
+    found = {}
+    for record in records:
+        part = getattr(record, kind)
+        for item in getattr(part, "update" if kind == "summary" else "item"):
+            found["/".join(item.nested_key) or item.key] = json.loads(item.value_json)
+    return found
+
+
+def table_of(key: str, logged: list[Record], folder: Path) -> list[dict[str, Any]]:
+    """The rows of a table that was logged."""
+    name = last_of(logged, "history")[f"{key}/path"]
+    (path,) = folder.glob(f"wandb/offline-run-*/files/{name}")
+    table = json.loads(path.read_text())
+    return [dict(zip(table["columns"], cells, strict=True)) for cells in table["data"]]
+
+
+def test_the_front_is_logged(logged: list[Record], searched: SearchFiles, folder: Path) -> None:
+    assert table_of("search/front", logged, folder) == searched.rows("front")
+
+
+def test_all_evaluations_are_logged_with_the_fronts_they_are_on(
+    logged: list[Record], searched: SearchFiles, folder: Path
+) -> None:
+    front = searched.rows("front")
+    found = table_of("search/evaluations_table", logged, folder)
+    marks = [row.pop("front") for row in found]
+    assert found == searched.rows("evaluations")
+    for row, mark in zip(found, marks, strict=True):
+        assert mark.split() == [one["tier"] for one in front if one["number"] == row["number"]]
+    assert sum(len(mark.split()) for mark in marks) == len(front)
+
+
+def test_every_front_is_a_line(logged: list[Record], searched: SearchFiles, folder: Path) -> None:
+    points = table_of("search/fronts_table", logged, folder)
+    assert [(point["lineKey"], point["step"], point["lineVal"]) for point in points] == [
+        (row["tier"], row["macs"], row["accuracy"]) for row in searched.rows("front")
+    ]
+
+
+def test_the_charts_show_accuracy_against_the_traded_cost(tmp_path: Path) -> None:
+    searched = write_search(tmp_path, tiny_supernet())
+    assert search_charts(searched)["evaluations"].spec.fields == {"x": "macs", "y": "accuracy"}
+    searched.write_settings({**searched.settings(), "cost": "bytes"})
+    charts = search_charts(searched)
+    assert charts["evaluations"].spec.fields == {"x": "bytes", "y": "accuracy"}
+    assert {row[0] for row in charts["fronts"].table.data} <= {row["bytes"] for row in searched.rows("front")}
+
+
+def test_the_summary_has_the_best_of_every_tier(logged: list[Record], searched: SearchFiles) -> None:
+    summary = last_of(logged, "summary")
+    for row in searched.rows("tiers"):
+        for name in ("arch", "val_accuracy", "test_accuracy", "macs", "hypervolume"):
+            assert summary[f"search/{row['tier']}/{name}"] == row[name]
+        assert f"search/{row['tier']}/latency_ms" not in summary
+
+
+def test_each_tiers_network_is_an_artifact(logged: list[Record], searched: SearchFiles) -> None:
+    found = {record.artifact.name: record.artifact for record in logged if record.artifact.type == "model"}
+    assert set(found) == {"a-1-b-seed0-small", "a-1-b-seed0-large"}
+    for name, artifact in found.items():
+        tier = name.rsplit("-", 1)[1]
+        row = next(row for row in searched.rows("tiers") if row["tier"] == tier)
+        metadata = json.loads(artifact.metadata)
+        assert metadata["arch"] == row["arch"]
+        assert metadata["costs"]["macs"] == row["macs"]
+        assert metadata["metrics"]["val_accuracy"] == row["val_accuracy"]
+        assert {entry.path for entry in artifact.manifest.contents} == {"weights.pt", "architecture.json"}
+
+
+def test_an_artifact_holds_the_tiers_own_files(searched: SearchFiles) -> None:
+    artifacts = list(tier_artifacts(searched, "run"))
+    assert [artifact.name for artifact in artifacts] == ["run-large", "run-small"]
+    for number, artifact in enumerate(artifacts):
+        weights = torch.load(artifact.manifest.entries["weights.pt"].local_path, weights_only=True)
+        assert weights["weight"].tolist() == [number] * 3
+    digests = {artifact.manifest.entries["architecture.json"].digest for artifact in artifacts}
+    assert len(digests) == 2
+
+
+def test_without_a_wandb_logger_nothing_happens(searched: SearchFiles) -> None:
+    WandbLogging().on_search_end(make_trainer(), make_module(), searched.folder)

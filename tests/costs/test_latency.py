@@ -1,0 +1,164 @@
+"""What is measured, with a clock that the network itself moves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lit_fednas.costs import Latency, MeasuredLatency, latency, measure
+from lit_fednas.errors import ConfigError
+
+
+class Clock:
+    """Seconds, which only a forward pass moves; notes what each pass saw."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.seen: list[dict[str, Any]] = []
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def __deepcopy__(self, memo: Any) -> Clock:
+        return self
+
+
+class Slow(nn.Module):
+    """Its n-th pass takes as many milliseconds as the list says."""
+
+    def __init__(self, clock: Clock, times: list[float]) -> None:
+        super().__init__()
+        self.clock, self.times, self.layer = clock, times, nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.clock.now += self.times[len(self.clock.seen)] / 1000
+        self.clock.seen.append(
+            {
+                "inputs": x,
+                "threads": torch.get_num_threads(),
+                "training": self.training,
+                "inference": torch.is_inference_mode_enabled(),
+            }
+        )
+        return self.layer(x)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(latency, "time", clock)
+    return clock
+
+
+def test_median_and_quartiles_after_the_warm_up(clock: Clock) -> None:
+    network = Slow(clock, [900, 800, 5, 1, 9, 3, 200])  # sorted without the first two: 1 3 5 9 200
+    settings = MeasuredLatency(warmup=2, repeats=5)
+    assert measure(network, (3,), settings) == Latency(*map(pytest.approx, (5, 3, 9)))
+    assert len(clock.seen) == 7
+
+
+def test_milliseconds_are_the_median(clock: Clock) -> None:
+    assert MeasuredLatency(warmup=1, repeats=3).milliseconds(Slow(clock, [9, 1, 2, 6]), (3,)) == pytest.approx(2)
+
+
+def test_how_a_pass_runs(clock: Clock) -> None:
+    network = Slow(clock, [1] * 4).train()
+    before = torch.get_num_threads()
+    measure(network, (3,), MeasuredLatency(batch_size=5, threads=before + 1, warmup=1, repeats=3))
+    assert torch.get_num_threads() == before
+    for seen in clock.seen:
+        assert seen["inputs"].shape == (5, 3)
+        assert seen["inputs"].std() > 0.5
+        assert (seen["threads"], seen["training"], seen["inference"]) == (before + 1, False, True)
+    assert network.training
+
+
+def test_threads_come_back_when_the_network_fails() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        measure(nn.Linear(3, 2), (4,), MeasuredLatency(threads=before + 1))
+    assert torch.get_num_threads() == before
+
+
+def test_the_input_is_addressed_and_global_generators_stay(clock: Clock) -> None:
+    network = Slow(clock, [1, 1])
+    state = torch.get_rng_state()
+    for _ in range(2):
+        measure(network, (3,), MeasuredLatency(warmup=0, repeats=1))
+    assert torch.equal(clock.seen[0]["inputs"], clock.seen[1]["inputs"])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def outputs_of(network: nn.Module, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> Tensor:
+    found = []
+    monkeypatch.setattr(latency, "_milliseconds", lambda copy, inputs: found.append(copy(inputs)) or 1.0)
+    measure(network, shape, MeasuredLatency(warmup=0, repeats=1))
+    return found[0]
+
+
+@pytest.mark.parametrize("kind", ["meta", "nan", "denormal"])
+@pytest.mark.parametrize("norm", [nn.Identity(), nn.BatchNorm2d(16)])
+def test_unset_weights_become_ordinary_ones(kind: str, norm: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = [nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), norm, nn.ReLU()) for _ in range(40)]
+    network = nn.Sequential(*layers)
+    if kind == "meta":
+        network = network.to("meta")
+    else:
+        for tensor in [*network.parameters(), *network.buffers()]:
+            tensor.data.fill_(float("nan") if kind == "nan" and tensor.is_floating_point() else 1e-40)
+    before = None if kind == "meta" else network[0][0].weight.clone()
+    found = outputs_of(network, monkeypatch, (16, 8, 8)).abs()
+    assert found.isfinite().all()
+    assert 1e-3 < found.mean() < 1e6
+    if before is not None:
+        assert torch.equal(network[0][0].weight.isnan(), before.isnan())
+        assert network[0][0].weight.nan_to_num().max() < 1e-30
+
+
+def test_batch_statistics_become_running_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one pixel in a batch of one torch takes no statistics."""
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, track_running_stats=False, affine=False))
+    assert outputs_of(network, monkeypatch, (1, 3, 3)).shape == (
+        1,
+        4,
+        1,
+        1,
+    )
+    assert network[1].running_mean is None
+    assert not network[1].track_running_stats
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("batch_size", 0), ("threads", 0), ("warmup", -1), ("repeats", 0), ("device", "gpu"), ("device", "cuda:99")],
+)
+def test_nonsense_is_refused(field: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"latency\.{field}: '?{value}"):
+        MeasuredLatency(**{field: value})
+
+
+def test_the_description_is_plain_json() -> None:
+    settings = MeasuredLatency(batch_size=2, threads=3, warmup=4, repeats=5)
+    found = json.loads(json.dumps(settings.prepare([], (3,))))
+    assert found.pop("device_name")
+    assert found.pop("torch") == torch.__version__
+    assert found == {"batch_size": 2, "threads": 3, "warmup": 4, "repeats": 5, "device": "cpu"}
+
+
+def test_more_work_takes_longer() -> None:
+    settings = MeasuredLatency(warmup=2, repeats=9)
+    small, large = (nn.Conv2d(width, width, 3, padding=1) for width in (8, 128))
+    assert settings.milliseconds(large, (128, 32, 32)) > 4 * settings.milliseconds(small, (8, 32, 32))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_is_waited_for() -> None:
+    settings = MeasuredLatency(device="cuda", batch_size=64, repeats=5)
+    network = nn.Sequential(*(nn.Conv2d(256, 256, 3, padding=1) for _ in range(8)))
+    # 8 x 64 x 64x64 x 256 x 256 x 9 MACs: no GPU does them in the time of eight launches
+    assert settings.milliseconds(network, (256, 64, 64)) > 3
+    assert settings.prepare([], ())["device_name"] == torch.cuda.get_device_name()

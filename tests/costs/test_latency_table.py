@@ -1,0 +1,282 @@
+"""A table on a machine whose layers and networks take times that are known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from torch import Tensor, nn
+
+from lit_fednas.costs import Latency, LatencyTable, MeasuredLatency, count_macs, latency_table
+from lit_fednas.costs.latency_table import calls, fit_line, spearman
+from lit_fednas.errors import ConfigError
+
+SHAPE = (3, 8, 8)
+
+
+def network(width: int, depth: int = 1, outputs: int = 3) -> nn.Sequential:
+    middle = [nn.Conv2d(width, width, 3, padding=1) for _ in range(depth)]
+    return nn.Sequential(nn.Conv2d(3, width, 1), nn.ReLU(), *middle, nn.Conv2d(width, outputs, 1))
+
+
+NETWORKS = [network(width) for width in (2, 9, 4, 5, 3, 8)]
+
+
+class Machine:
+    """A layer takes a millisecond and one more per thousand MACs, a network twice its layers and 7 more."""
+
+    def __init__(self) -> None:
+        self.layers: list[str] = []
+        self.networks = 0
+
+    def layer(self, layer: nn.Module, batch_shape: tuple[int, ...], settings: MeasuredLatency) -> Latency:
+        assert not layer._forward_pre_hooks
+        self.layers.append(str(layer))
+        return self._latency(1 + batch_shape[0] * count_macs(layer, batch_shape[1:]) / 1000)
+
+    def network(self, network: nn.Module, input_shape: tuple[int, ...], settings: MeasuredLatency) -> Latency:
+        self.networks += 1
+        return self._latency(self.expected(network, input_shape, settings.batch_size))
+
+    def expected(self, network: nn.Module, input_shape: tuple[int, ...], batch_size: int = 1) -> float:
+        layers = sum(1 for module in network.modules() if not list(module.children()))
+        return 7 + 2 * (layers + batch_size * count_macs(network, input_shape) / 1000)
+
+    def _latency(self, milliseconds: float) -> Latency:
+        return Latency(milliseconds, 0, 1e9)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine()
+    monkeypatch.setattr(latency_table, "measure_batch", machine.layer)
+    monkeypatch.setattr(latency_table, "measure", machine.network)
+    return machine
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_predictions_are_right_where_a_line_is(machine: Machine, batch_size: int) -> None:
+    table = LatencyTable(MeasuredLatency(batch_size=batch_size))
+    found = json.loads(json.dumps(table.prepare(NETWORKS, SHAPE)))
+    assert found["scale"] == pytest.approx(2)
+    assert found["intercept_ms"] == pytest.approx(7)
+    assert found["mean_relative_error"] == pytest.approx(0, abs=1e-9)
+    assert (found["spearman"], found["checked_on"], found["batch_size"]) == (1.0, 3, batch_size)
+    other = network(11, depth=3)
+    assert table.milliseconds(other, SHAPE) == pytest.approx(machine.expected(other, SHAPE, batch_size))
+
+
+def test_before_the_fit_it_is_the_plain_sum(machine: Machine) -> None:
+    assert LatencyTable().milliseconds(nn.Sequential(nn.Linear(1000, 4), nn.ReLU()), (1000,)) == 5 + 1
+
+
+def test_each_signature_is_measured_once(machine: Machine) -> None:
+    table = LatencyTable()
+    table.milliseconds(network(4, depth=3), SHAPE)
+    assert len(machine.layers) == len(table.layers) == 4
+    table.milliseconds(network(4, depth=9), SHAPE)
+    assert len(machine.layers) == 4
+    table.milliseconds(network(4, outputs=7), SHAPE)
+    assert machine.layers[4:] == ["Conv2d(4, 7, kernel_size=(1, 1), stride=(1, 1))"]
+    table.milliseconds(network(4), (3, 9, 9))
+    assert len(table.layers) == 5 + 4
+
+
+class Folding(nn.Module):
+    """Applies one layer to every pixel, and its weightless parts twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pixel, self.relu = nn.Linear(3, 5), nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(x.permute(0, 2, 3, 1).reshape(-1, 3))
+        return self.relu(self.pixel(x))
+
+
+def test_calls_in_their_order_with_whole_shapes() -> None:
+    found = calls(Folding(), (2, *SHAPE))
+    assert [(signature, shape) for signature, _, shape in found] == [
+        ("ReLU() [] 128x3", (128, 3)),
+        ("Linear(in_features=3, out_features=5, bias=True) [5x3, 5] 128x3", (128, 3)),
+        ("ReLU() [] 128x5", (128, 5)),
+    ]
+
+
+class Scale(nn.Module):
+    """Says nothing of its width in its text."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+def test_weights_belong_to_a_signature() -> None:
+    signatures = [calls(Scale(width), (1, *SHAPE))[0][0] for width in (1, 3)]
+    assert signatures == ["Scale() [1x1x1] 1x3x8x8", "Scale() [3x1x1] 1x3x8x8"]
+
+
+def test_the_network_stays_as_it_is() -> None:
+    given = nn.Sequential(nn.Conv2d(3, 2, 8), nn.BatchNorm2d(2, track_running_stats=False)).train()
+    assert len(calls(given, (1, *SHAPE))) == 2  # one pixel in a batch of one
+    assert given.training
+    assert not given[1].track_running_stats
+    assert not any(module._forward_pre_hooks for module in given.modules())
+    assert given[0].weight.device.type == "cpu"
+
+
+def test_layers_of_two_tensors_are_refused() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bilinear = nn.Bilinear(4, 4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.bilinear(x, x)
+
+    with pytest.raises(ConfigError, match=r"Bilinear.* takes others; use MeasuredLatency"):
+        LatencyTable().milliseconds(Both(), (4,))
+
+
+def test_too_few_networks_are_refused(machine: Machine) -> None:
+    with pytest.raises(ConfigError, match="4 networks or more, not 3; use MeasuredLatency"):
+        LatencyTable().prepare(NETWORKS[:3], SHAPE)
+
+
+# ---- the line and its check -----------------------------------------------------------------------------
+
+
+def noisy(count: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    sums = rng.uniform(1, 50, count)
+    return sums, (3 * sums + 4) * rng.uniform(0.7, 1.3, count)
+
+
+def test_the_line_is_that_of_the_first_half() -> None:
+    sums, times = noisy(20)
+    scale, intercept = np.polyfit(sums[:10], times[:10], 1, w=1 / times[:10])
+    fit = fit_line(sums, times)
+    assert (fit.scale, fit.intercept_ms) == (pytest.approx(scale), pytest.approx(intercept))
+
+
+def test_the_check_is_that_of_the_second_half() -> None:
+    sums, times = noisy(21)
+    fit = fit_line(sums, times)
+    predicted = [fit.scale * value + fit.intercept_ms for value in sums[10:]]
+    errors = [abs(a - b) / b for a, b in zip(predicted, times[10:], strict=True)]
+    assert fit.mean_relative_error == pytest.approx(sum(errors) / 11)
+    assert fit.spearman == pytest.approx(scipy.stats.spearmanr(predicted, times[10:]).statistic, abs=1e-6)
+    assert fit.checked_on == 11
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rank_correlation_by_scipy(seed: int) -> None:
+    left, right = np.random.default_rng(seed).integers(0, 6, (2, 12)).astype(float)  # with ties
+    assert spearman(left, right) == pytest.approx(scipy.stats.spearmanr(left, right).statistic, abs=1e-6)
+
+
+def test_equal_networks_have_no_rank_correlation(machine: Machine) -> None:
+    table = LatencyTable()
+    assert table.prepare([network(4)] * 4, SHAPE)["spearman"] is None
+    assert table.milliseconds(network(4), SHAPE) == pytest.approx(machine.expected(network(4), SHAPE))
+
+
+# ---- the file ------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_table_predicts_the_same(machine: Machine, tmp_path: Path) -> None:
+    file = str(tmp_path / "tables" / "here.json")
+    table = LatencyTable(file=file)
+    first = table.prepare(NETWORKS, SHAPE)
+    measured = (len(machine.layers), machine.networks)
+    again = LatencyTable(file=file)
+    assert again.milliseconds(NETWORKS[0], SHAPE) == table.milliseconds(NETWORKS[0], SHAPE)
+    assert again.prepare(NETWORKS, SHAPE) == first
+    assert (len(machine.layers), machine.networks) == measured
+    assert [path.name for path in (tmp_path / "tables").iterdir()] == ["here.json"]
+
+
+def test_what_is_measured_later_is_kept(machine: Machine, tmp_path: Path) -> None:
+    file = str(tmp_path / "here.json")
+    table = LatencyTable(file=file)
+    table.prepare(NETWORKS, SHAPE)
+    table.milliseconds(network(17), SHAPE)
+    assert LatencyTable(file=file).layers == table.layers
+    assert any("17" in signature for signature in table.layers)
+
+
+def test_new_layers_mean_a_new_fit(machine: Machine, tmp_path: Path) -> None:
+    table = LatencyTable()
+    table.prepare(NETWORKS, SHAPE)
+    assert machine.networks == 6
+    table.prepare(NETWORKS, SHAPE)
+    assert machine.networks == 6
+    table.prepare([*NETWORKS, network(17)], SHAPE)
+    assert machine.networks == 6 + 7
+
+
+@pytest.fixture
+def elsewhere(machine: Machine, tmp_path: Path) -> str:
+    """A table of another machine, with batches of two."""
+    table = LatencyTable(MeasuredLatency(batch_size=2))
+    table.settings["device_name"] = "some phone"
+    table.prepare(NETWORKS, SHAPE)
+    table.save(tmp_path / "phone.json")
+    machine.layers.clear()
+    machine.networks = 0
+    return str(tmp_path / "phone.json")
+
+
+def test_a_table_of_another_machine_is_used_as_it_is(elsewhere: str, machine: Machine) -> None:
+    table = LatencyTable(file=elsewhere, measure_missing=False)
+    found = table.prepare(NETWORKS[:1], SHAPE)
+    assert (found["device_name"], found["batch_size"], found["checked_on"]) == ("some phone", 2, 3)
+    assert found["file"] == elsewhere
+    assert table.milliseconds(NETWORKS[0], SHAPE) == pytest.approx(machine.expected(NETWORKS[0], SHAPE, 2))
+    assert machine.layers == []
+    assert machine.networks == 0
+
+
+@pytest.mark.parametrize("ask", [LatencyTable.milliseconds, lambda table, one, shape: table.prepare([one], shape)])
+def test_a_layer_that_the_table_lacks_is_named(elsewhere: str, ask: Callable[..., Any], machine: Machine) -> None:
+    table = LatencyTable(file=elsewhere, measure_missing=False)
+    with pytest.raises(ConfigError, match=r"phone.json lacks the layer Conv2d\(3, 17, .* 2x3x8x8; measure it"):
+        ask(table, network(17), SHAPE)
+    assert machine.layers == []
+
+
+def test_measurements_of_two_machines_do_not_mix(elsewhere: str) -> None:
+    with pytest.raises(ConfigError, match="was measured with batch_size 2, not 1; set measure_missing: false"):
+        LatencyTable(file=elsewhere)
+    with pytest.raises(ConfigError, match="was measured with device_name 'some phone', not "):
+        LatencyTable(MeasuredLatency(batch_size=2), file=elsewhere)
+
+
+@pytest.mark.parametrize("file", [None, "nowhere.json"])
+def test_without_measuring_there_must_be_a_table(file: str | None) -> None:
+    with pytest.raises(ConfigError, match=f"latency.file: {file} is not there"):
+        LatencyTable(file=file, measure_missing=False)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"settings": {}, "fit": {"slope": 1}, "layers": {}}'])
+def test_a_file_that_is_no_table(text: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"broken.json is no table of latencies .*; delete it"):
+        LatencyTable(file=str(tmp_path / "broken.json"))
+
+
+@pytest.mark.slow
+def test_on_this_machine_the_ranks_are_about_right() -> None:
+    networks = [network(width, depth) for width, depth in [(8, 1), (64, 9), (32, 3), (16, 2), (64, 4), (8, 3)] * 2]
+    found = LatencyTable().prepare(networks, (3, 32, 32))
+    assert found["spearman"] > 0.8
+    assert found["checked_on"] == 6

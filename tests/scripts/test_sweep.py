@@ -1,0 +1,424 @@
+"""Sweep files, and running them without a server; as W&B would, as far as it can be asked here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from sweeps.config import schema_violations_from_proposed_config
+from sweeps.params import HyperParameter
+from wandb import wandb_agent
+
+from lit_fednas.cli import FederatedCLI
+from lit_fednas.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "configs" / "sweeps").glob("*.yaml"))
+COUNTS = {"alpha": 3, "learning_rate": 4, "random": 5, "superfed_figure5": 12}
+
+#: Stands for lit-fednas: notes how it was called, waits for another run or for its end, fails where it is told to.
+PROGRAM = """
+import json, sys, time
+from pathlib import Path
+options = dict(word.removeprefix("--").partition("=")[::2] for word in sys.argv[1:])
+if "print_config" in options:
+    print("trainer: {logger: {class_path: lit_fednas.loggers.RunLogger, init_args: {version: null}}}")
+    sys.exit()
+logger, = json.loads(options["trainer.logger"])
+place = logger["init_args"]
+folder = Path(place["save_dir"]) / place["name"] / place["version"]
+with open(folder / "calls", "a") as file:
+    file.write(json.dumps(sys.argv[1:]) + "\\n")
+(folder / "checkpoints").mkdir(exist_ok=True)
+(folder / "checkpoints" / "last.ckpt").touch()
+metrics = {"val/largest/accuracy": float(options["x"]) / 10}
+(folder / "rounds.jsonl").write_text(json.dumps({"round": 0, "metrics": metrics, "clients": []}) + "\\n")
+deadline = time.monotonic() + 20
+while "together" in options and len(list(folder.parent.parent.glob("*/seed0/calls"))) < 2:
+    assert time.monotonic() < deadline
+if "forever" in options and options["x"] == "2" and "ckpt_path" not in options:
+    time.sleep(60)
+print("out of paper")
+sys.exit(options["x"] == options.get("broken"))
+"""
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A sweep of three values over the program above; the working directory is the test's own."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return write(tmp_path / "small.yaml", parameters={"x": {"values": [1, 2, 3]}})
+
+
+def write(path: Path, **changes: Any) -> Path:
+    command = ["${interpreter}", "${program}", "${args}"]
+    content = {"method": "grid", "program": "program.py", "command": command, **changes}
+    path.write_text(yaml.safe_dump({key: value for key, value in content.items() if value is not None}))
+    return path
+
+
+def runs_of(name: str = "small") -> dict[str, dict[str, Any]]:
+    return {run["folder"]: run for run in json.loads(Path("runs", name, "sweep.json").read_text())["runs"]}
+
+
+def calls(run: str) -> list[list[str]]:
+    return [json.loads(line) for line in Path("runs/small", run, "calls").read_text().splitlines()]
+
+
+# ---- the files that are kept here ----------------------------------------------------------------------
+
+
+def test_all_files_are_found() -> None:
+    assert [path.stem for path in FILES] == list(COUNTS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_file_is_valid_for_wandb(path: Path) -> None:
+    assert schema_violations_from_proposed_config(read(path)) == []
+    assert read(path)["name"] == path.stem
+
+
+class OnlyParses(FederatedCLI):
+    """Parses many command lines, which takes less than making as many parsers, and goes no further."""
+
+    def parse_arguments(self, parser: Any, args: Any) -> None:
+        raise Parsed([parser.parse_args(words) for words in args])
+
+
+class Parsed(Exception):
+    """The namespaces."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_command_line_takes_every_combination(
+    sweep: ModuleType, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    file = sweep.read_sweep_file(path)
+    found = sweep.combinations(file, 5 if file["method"] == "random" else None)
+    assert len(found) == COUNTS[path.stem]
+    commands = [sweep.expand(file["command"], file["program"], values) for values in found]
+    assert {tuple(words[:3]) for words in commands} == {("/usr/bin/env", "lit-fednas", "fit")}
+    with pytest.raises(Parsed) as parsed:
+        OnlyParses([words[2:] for words in commands])
+    for values, namespace in zip(found, parsed.value.args[0], strict=True):
+        assert {name: namespace.fit[name] for name in values} == values
+
+
+# ---- as W&B does it ------------------------------------------------------------------------------------
+
+
+def agents_command(file: dict[str, Any], values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What W&B's agent starts for a combination; its files go into the working directory."""
+    started = []
+
+    def start(command: list[str], **others: Any) -> Any:
+        started.append(command)
+        return type("Process", (), {})()
+
+    monkeypatch.setenv("WANDB_DIR", str(Path.cwd()))
+    monkeypatch.setenv("WANDB_RUN_ID", "to be put back")
+    monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", "to be put back")
+    with monkeypatch.context() as patch:
+        patch.setattr(wandb_agent, "AgentProcess", start)
+        agent = wandb_agent.Agent(api=None, queue=None)
+        agent._sweep_command = list(file.get("command", []))
+        arguments = {name: {"value": value} for name, value in values.items()}
+        agent._command_run({"run_id": "abc", "program": file["program"], "args": arguments})
+    return started[0]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_commands_are_those_of_wandbs_agent(
+    sweep: ModuleType, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = sweep.read_sweep_file(path)
+    for values in sweep.combinations(file, 3 if file["method"] == "random" else None):
+        expected = agents_command(file, values, monkeypatch)
+        assert sweep.expand(file["command"], file["program"], values) == expected
+
+
+MACROS = "env interpreter program args args_no_hyphens args_no_equals args_no_boolean_flags args_json envvar:HOUSE"
+
+
+@pytest.mark.parametrize("macro", [*MACROS.split(), "none of them: a default"])
+def test_every_macro_is_expanded_as_by_wandbs_agent(
+    sweep: ModuleType, macro: str, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOUSE", "small")
+    values = {"a.b": 0.1, "flag": True, "no": False, "text": "x y", "list": [1, 2], "none": None}
+    command = None if "default" in macro else ["first", "${" + macro + "}", 3]
+    file = sweep.read_sweep_file(write(small, command=command, parameters={"a": {"value": 1}}))
+    expected = agents_command(read(small), values, monkeypatch)
+    assert sweep.expand(file["command"], "program.py", values) == expected
+    assert "${" not in " ".join(expected)
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        {"value": 3},
+        {"values": [1, "a", None]},
+        {"min": 1, "max": 4},
+        {"min": 1.0, "max": 4.0},
+        {"min": 1, "max": 4.0},
+        {"distribution": "uniform", "min": 2, "max": 4},
+        {"distribution": "q_uniform", "min": 0, "max": 10, "q": 2.5},
+        {"distribution": "q_uniform", "min": 0, "max": 10},
+        {"distribution": "log_uniform_values", "min": 0.001, "max": 10},
+    ],
+    ids=str,
+)
+def test_distributions_are_wandbs(sweep: ModuleType, parameter: dict[str, Any]) -> None:
+    from sweeping.sweep_file import DISTRIBUTIONS, distribution
+
+    quantile = DISTRIBUTIONS[distribution(parameter)]
+    for u in (0.001, 0.1, 0.26, 0.49, 0.51, 0.74, 0.999):
+        expected = HyperParameter("x", parameter).ppf(u)
+        if isinstance(expected, str | None):
+            assert quantile(parameter, u) == expected
+        else:
+            assert quantile(parameter, u) == pytest.approx(expected)
+
+
+# ---- combinations --------------------------------------------------------------------------------------
+
+
+def test_a_grid_is_every_combination(sweep: ModuleType, small: Path) -> None:
+    parameters = {"b": {"values": [1, 2]}, "a": {"value": 0}, "c": {"values": ["x", "y"]}}
+    found = sweep.combinations(sweep.read_sweep_file(write(small, parameters=parameters)), None)
+    assert [tuple(one.values()) for one in found] == [(0, 1, "x"), (0, 1, "y"), (0, 2, "x"), (0, 2, "y")]
+
+
+def test_draws_stay_when_there_are_more_of_them(sweep: ModuleType) -> None:
+    file = {"method": "random", "parameters": {"a": {"min": 0.0, "max": 1.0}, "b": {"min": 0.0, "max": 1.0}}}
+    draws = sweep.combinations(file, 50)
+    assert sweep.combinations(file, 3) == draws[:3]
+    assert sweep.combinations(file, 3, seed=1) != draws[:3]
+    alone = {**file, "parameters": {"b": file["parameters"]["b"]}}  # type: ignore[index]
+    assert [one["b"] for one in sweep.combinations(alone, 3)] == [one["b"] for one in draws[:3]]
+    assert all(one["a"] != one["b"] for one in draws)
+    assert 0.35 < sum(one["a"] for one in draws) / 50 < 0.65
+
+
+def test_folders_are_named_by_what_differs(sweep: ModuleType) -> None:
+    from sweeping.runs import folder_names
+
+    assert folder_names([{"a.lr": 0.123456789, "b": "d: [0,1]/2"}, {"a.lr": 1e-7, "b": None}]) == [
+        "lr=0.12346,b=d_0_1_2",
+        "lr=1e-07,b=None",
+    ]
+    with pytest.raises(ConfigError, match=r"two combinations are called lr=0\.1;"):
+        folder_names([{"a.lr": 0.1}, {"a.lr": 0.1000000001}])
+
+
+# ---- what is refused -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({"method": "bayes"}, [], "method: bayes needs W&B's server"),
+        (
+            {"early_terminate": {"type": "hyperband", "min_iter": 3}},
+            [],
+            "early_terminate: works with W&B",
+        ),
+        ({"parameters": None}, [], "parameters: missing"),
+        ({"parameters": {"x": {"min": 1, "max": 3}}}, [], "parameters.x: int_uniform is not among constant, cat"),
+        ({"parameters": {"x": {"parameters": {"y": {"value": 1}}}}}, [], "parameters.x: nested is not among"),
+        (
+            {"method": "random", "parameters": {"x": {"distribution": "normal"}}},
+            ["--count", "2"],
+            "parameters.x: normal is not among constant, categorical, int_uniform",
+        ),
+        ({"method": "random"}, [], "count: None for a random sweep"),
+        ({"method": "random"}, ["--count", "0"], "count: 0 for a random sweep"),
+        ({}, ["--count", "2"], "count: 2 is for random sweeps"),
+        ({"parameters": {"seed_everything": {"values": [0, 1]}}}, [], "give seeds to the script instead"),
+        ({"command": ["${args_append_hydra}"]}, [], "command: ${args_append_hydra} is none of ${env}"),
+        ({"command": ["a${args}"]}, [], "command: a${args} is none of"),
+        ({"command": ["${interpreter}", "nowhere.py"]}, [], "can't open file"),
+        (
+            {"command": ["${interpreter}", "-c", "print('trainer: {logger: true}')"]},
+            [],
+            "trainer.logger: a sweep's",
+        ),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)
+def test_what_cannot_be_run_here_is_one_line(
+    sweep: ModuleType,
+    small: Path,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    options: list[str],
+    message: str,
+) -> None:
+    write(small, **{"parameters": {"x": {"values": [1, 2]}}, **changes})
+    assert sweep.main([str(small), *options]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
+    assert not Path("runs").exists()
+
+
+def test_a_missing_file_is_one_line(sweep: ModuleType, small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep.main(["nowhere.yaml"]) == 2
+    assert "nowhere.yaml cannot be read" in capsys.readouterr().err
+
+
+# ---- running -------------------------------------------------------------------------------------------
+
+
+def test_every_combination_runs_with_every_seed_in_a_folder_of_its_own(
+    sweep: ModuleType, small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep.main([str(small), "--seeds", "0", "5", "--", "--more", "--words=1"]) == 0
+    runs = runs_of()
+    assert set(runs) == {f"x={x}/seed{seed}" for x in (1, 2, 3) for seed in (0, 5)}
+    assert {run["status"] for run in runs.values()} == {"finished"}
+    (words,) = calls("x=2/seed5")
+    assert words[:4] == ["--x=2", "--seed_everything=5", "--more", "--words=1"]
+    assert runs["x=2/seed5"]["command"][2:] == words[:4]
+    assert runs["x=2/seed5"]["parameters"] == {"x": 2}
+    assert Path("runs/small/x=2/seed5/sweep.log").read_text() == "out of paper\n"
+    assert len(Path("runs/small/sweep.csv").read_text().splitlines()) == 7
+    assert Path("runs/small/sweep.png").stat().st_size > 5000
+    assert "20.00 (20.00-20.00)" in capsys.readouterr().out
+
+
+def test_a_failing_run_is_named_and_the_others_go_on(
+    sweep: ModuleType, small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep.main([str(small), "--", "--broken=1"]) == 1
+    assert [run["status"] for run in runs_of().values()] == ["failed", "finished", "finished"]
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line == "sweep: x=1/seed0 failed; see runs/small/x=1/seed0/sweep.log"
+
+
+def test_what_is_finished_is_left_out_and_the_rest_goes_on_from_its_checkpoint(
+    sweep: ModuleType, small: Path
+) -> None:
+    sweep.main([str(small), "--", "--broken=1"])
+    sweep.main([str(small), "--seeds", "0", "1", "--", "--broken=1"])
+    assert [len(calls(f"x={x}/seed0")) for x in (1, 2, 3)] == [2, 1, 1]
+    first, second = calls("x=1/seed0")
+    assert second == [*first, "--ckpt_path=runs/small/x=1/seed0/checkpoints/last.ckpt"]
+    sweep.main([str(small), "--seeds", "2", "--", "--broken=1"])  # the other seeds are not forgotten
+    assert len(runs_of()) == 9
+
+
+def test_a_run_of_other_options_is_not_taken_for_this_one(
+    sweep: ModuleType, small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sweep.main([str(small)]) == 0
+    before = Path("runs/small/sweep.json").read_text()
+    assert sweep.main([str(small), "--", "--more=1"]) == 2
+    assert "runs/small/x=1/seed0 was begun with other options; remove it or give another --out" in (
+        capsys.readouterr().err
+    )
+    assert Path("runs/small/sweep.json").read_text() == before
+
+
+def test_as_many_run_side_by_side_as_jobs_say(sweep: ModuleType, small: Path) -> None:
+    write(small, parameters={"x": {"values": [1, 2]}})
+    assert sweep.main([str(small), "--jobs", "2", "--", "--together"]) == 0
+
+
+def test_a_signal_ends_the_runs_and_a_new_start_goes_on(small: Path, sweep: ModuleType) -> None:
+    words = [str(small), "--", "--forever"]
+    script = subprocess.Popen([sys.executable, str(ROOT / "scripts" / "sweep"), *words], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not Path("runs/small/x=2/seed0/rounds.jsonl").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    script.send_signal(signal.SIGTERM)
+    _, told = script.communicate(timeout=20)
+    assert script.returncode == 130
+    assert told.decode().strip() == "sweep: stopped; the same command goes on"
+    assert [run["status"] for run in runs_of().values()] == ["finished", "stopped", "waiting"]
+    assert sweep.main(words) == 0
+    assert [len(calls(f"x={x}/seed0")) for x in (1, 2, 3)] == [1, 2, 1]
+
+
+def test_loggers_are_told_of_the_run_and_the_sweep(sweep: ModuleType) -> None:
+    from sweeping.runs import in_folder
+
+    loggers = [
+        {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"name": "digits", "version": None}},
+        {"class_path": "lightning.pytorch.loggers.WandbLogger", "init_args": {"project": "p", "save_dir": "runs"}},
+        {"class_path": "lightning.pytorch.loggers.TensorBoardLogger", "init_args": {"save_dir": "runs"}},
+    ]
+    option, _, value = in_folder(loggers, Path("runs/s"), "x=1/seed0").partition("=")
+    assert option == "--trainer.logger"
+    assert [logger["class_path"] for logger in json.loads(value)] == [logger["class_path"] for logger in loggers]
+    run, wandb, other = [logger["init_args"] for logger in json.loads(value)]
+    assert run == {"save_dir": "runs/s", "name": "x=1", "version": "seed0"}
+    assert wandb == {"project": "p", "save_dir": "runs/s", "name": "x=1/seed0", "group": "s"}
+    assert other == {"save_dir": "runs"}
+
+
+def test_a_run_finds_this_pythons_commands_and_its_share_of_cores(
+    sweep: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sweeping.runs import environment
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert environment(1)["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+    assert environment(1)["WANDB_MODE"] == "offline"
+    assert "OMP_NUM_THREADS" not in environment(1)
+    assert environment(3)["OMP_NUM_THREADS"] == "2"
+
+
+# ---- all of it -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_real_sweep_is_what_wandbs_agent_would_run(
+    sweep: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("configs").symlink_to(ROOT / "configs")
+    file = read(ROOT / "configs" / "sweeps" / "learning_rate.yaml")
+    small = {"stem_width": 4, "stage_widths": "[8,8,8,8]", "divisor": 2}
+    file["command"] += [f"--model.supernet.init_args.{name}={value}" for name, value in small.items()]
+    file["command"] += ["--trainer.max_rounds=1", "--trainer.check_val_every_n_rounds=1"]
+    (lr,) = file["parameters"]
+    file["parameters"][lr] = {"values": [0.01, 0.3]}
+    Path("real.yaml").write_text(yaml.safe_dump(file))
+    assert sweep.main(["real.yaml", "--jobs", "2"]) == 0
+
+    command = agents_command(file, {lr: 0.3}, monkeypatch)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    subprocess.run(command, env=environment, check=True)
+    assert rounds_of(Path("runs/digits/version_0")) == rounds_of(Path("runs/real/lr=0.3/seed0"))
+    assert rounds_of(Path("runs/real/lr=0.01/seed0")) != rounds_of(Path("runs/real/lr=0.3/seed0"))
+    assert len(list(Path("runs/real/wandb").glob("offline-run-*"))) == 2
+    saved = read(Path("runs/real/lr=0.01/seed0/config.yaml"))
+    assert saved["model"]["client"]["optimizer"]["init_args"]["lr"] == 0.01
+
+
+def rounds_of(run: Path) -> list[dict[str, Any]]:
+    """A run's records without wall times."""
+    rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    for record in rounds:
+        for client in record["clients"]:
+            del client["seconds"]
+    return rounds

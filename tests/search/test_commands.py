@@ -1,0 +1,160 @@
+"""``lit-fednas search | export | report`` as a user types them, on a run of digits."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from lit_fednas.cli import main
+from lit_fednas.records import SearchFiles
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+DIGITS = CONFIGS / "superfed" / "digits.yaml"
+TINY = {
+    "trainer": {"max_rounds": 2, "check_val_every_n_rounds": 1, "accelerator": "cpu"},
+    "model": {
+        "supernet": {
+            "class_path": "lit_fednas.supernets.ElasticResNet",
+            "init_args": {"stem_width": 4, "stage_widths": [8, 8, 8, 8], "divisor": 2},
+        },
+        "cohort": {"class_path": "lit_fednas.federation.UniformCohort", "init_args": {"ratio": 0.2}},
+    },
+}
+SEARCH = {
+    "search": {
+        "tiers": {
+            "class_path": "lit_fednas.search.Budgets",
+            "init_args": {"budgets": {"small": {"macs": 60000.0}, "large": {"macs": 1e6, "memory_bytes": 1e6}}},
+        },
+        "method": {"class_path": "lit_fednas.search.NSGA2", "init_args": {"population": 6, "sample": 4}},
+        "evaluations": 12,
+    }
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The options of a trained run; the working directory is its parent."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    (home / "search.yaml").write_text(yaml.safe_dump(SEARCH))
+    before = Path.cwd()
+    os.chdir(home)
+    options = ["--config", str(DIGITS), "--config", "tiny.yaml"]
+    assert main(["fit", *options]) == 0
+    yield home, options
+    os.chdir(before)
+
+
+@pytest.fixture
+def run(trained, monkeypatch):
+    home, options = trained
+    monkeypatch.chdir(home)
+    return options
+
+
+def test_search_export_report(run, capsys):
+    assert main(["search", *run, "--config", "search.yaml"]) == 0
+    out = capsys.readouterr()
+    assert "small" in out.out
+    assert "12/12 architectures" in out.err
+    files = SearchFiles("runs/digits/version_0/search")
+    assert files.settings()["complete"]
+    assert files.settings()["checkpoint"].endswith("last.ckpt")
+    assert not Path("runs/digits/version_1").exists()
+
+    assert main(["export", *run, "--tier", "small"]) == 0
+    assert "100.0% of the predictions agree" in capsys.readouterr().out
+    program = torch.export.load(files.tier_folder("small") / "network.pt2")
+    assert program.module()(torch.zeros(3, 1, 8, 8)).shape == (3, 10)
+
+    assert main(["report", "runs/digits/version_0"]) == 0
+    page = Path("runs/digits/version_0/report.html").read_text()
+    best = {row["tier"]: row for row in files.rows("tiers")}
+    assert best["small"]["arch"].split(",")[0] in page
+    assert "src=\"http" not in page
+    assert main(["report", "runs/digits/version_0", "--output", "elsewhere.html"]) == 0
+    assert Path("elsewhere.html").exists()
+
+
+def test_the_saved_config_of_a_run_can_be_searched(run):
+    options = ["--config", "runs/digits/version_0/config.yaml", "--config", "search.yaml", "--search.name", "again"]
+    assert main(["search", *options]) == 0
+    assert SearchFiles("runs/digits/version_0/again").settings()["complete"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["search", "--search.evaluations", "0"], "search.evaluations: 0"),
+        (["search", "--search.cost", "flops"], "search.cost: 'flops'"),
+        (["search", "--trainer.logger.init_args.name", "none"], "finds no run in runs/none"),
+        (["search", "--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt does not exist"),
+        (["search", "--data.server_val", "0", "--search.name", "x"], "data.server_val: 0"),
+        (["search", "--search.nonsense", "1"], "search.nonsense"),
+        (["export", "--tier", "huge"], "tier: 'huge'"),
+        (["export"], "tier"),
+        (["export", "--tier", "small", "--format", "tflite"], "format"),
+    ],
+)
+def test_what_cannot_work_is_told_in_one_line(run, capsys, words, expected):
+    assert main([words[0], *run, *words[1:]]) == 2
+    err = capsys.readouterr().err.strip()
+    assert expected in err
+    assert len([line for line in err.splitlines() if line.startswith("lit-fednas:")]) == 1
+
+
+def test_report_of_no_run_is_told_in_one_line(run, capsys):
+    assert main(["report", "runs/nothing"]) == 2
+    assert "runs/nothing" in capsys.readouterr().err
+    assert main(["report"]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
+def test_a_search_that_is_stopped_goes_on(run, signum):
+    """As a process of its own, stopped in the middle; the second command equals a search that ran through."""
+    options = ["--search.evaluations", "60", "--search.method.init_args.population", "6"]
+    command = ["search", *run, "--config", "search.yaml", *options]
+    name = f"stopped{int(signum)}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-m", "lit_fednas", *command, "--search.name", name]
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
+    evaluations = Path("runs/digits/version_0") / name / "evaluations.csv"
+    deadline = time.monotonic() + 120
+    while not evaluations.exists() or len(evaluations.read_text().splitlines()) < 20:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signum)
+    _, err = process.communicate(timeout=60)
+    if signum == signal.SIGINT:
+        assert process.returncode == 128 + signal.SIGINT
+        assert "go on" in err
+    stopped = len(evaluations.read_text().splitlines())
+    assert main([*command, "--search.name", name]) == 0
+    if not Path("runs/digits/version_0/straight").exists():
+        assert main([*command, "--search.name", "straight"]) == 0
+    assert stopped < len(evaluations.read_text().splitlines())
+    for table in ("evaluations", "history", "front", "tiers"):
+        assert _without_seconds(name, table) == _without_seconds("straight", table)
+    networks = [
+        (Path("runs/digits/version_0") / folder / "tiers/small/architecture.json").read_text()
+        for folder in (name, "straight")
+    ]
+    assert json.loads(networks[0]) == json.loads(networks[1])
+
+
+def _without_seconds(name: str, table: str) -> list[dict[str, str]]:
+    with open(Path("runs/digits/version_0") / name / f"{table}.csv", newline="") as file:
+        return [{key: cell for key, cell in row.items() if key != "seconds"} for row in csv.DictReader(file)]

@@ -1,0 +1,153 @@
+"""What every search method must do, and what each does better than drawing at random."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lit_fednas.analysis.pareto import hypervolume, pareto_front
+from lit_fednas.errors import ConfigError
+from lit_fednas.search import NSGA2, Evolution, Exhaustive, RandomSearch
+from tests.search.toy import (
+    every_architecture,
+    generations,
+    proposed,
+    toy_cost,
+    toy_error,
+    toy_feasible,
+)
+
+METHODS = [
+    NSGA2(population=32, sample=16),
+    RandomSearch(sample=16),
+    Evolution(population=32),
+    Exhaustive(),
+]
+LARGEST = toy_cost((3,) * 6)
+
+
+def name(method):
+    return type(method).__name__
+
+
+def volume(archs):
+    return hypervolume([toy_cost(arch) for arch in archs], [1 - toy_error(arch) for arch in archs], LARGEST)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+@pytest.mark.parametrize(("at_most", "above"), [(1000.0, None), (20.0, None), (25.0, 18.0)])
+def test_all_proposals_fit_and_are_distinct(method, at_most, above):
+    found = proposed(method, toy_feasible(at_most, above), 300)
+    fitting = [arch for arch in every_architecture() if (above or 0) < toy_cost(arch) <= at_most]
+    assert len(found) == min(300, len(fitting))
+    assert len(set(found)) == len(found)
+    assert set(found) <= set(fitting)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+@pytest.mark.parametrize("at_most", [1.0, 2.0, 6.0])
+def test_narrow_tiers_are_exhausted_and_end(method, at_most):
+    fitting = {arch for arch in every_architecture() if toy_cost(arch) <= at_most}
+    assert len(fitting) < 40
+    found = [arch for generation in generations(method, toy_feasible(at_most)) for arch in generation]
+    assert sorted(found) == sorted(fitting)  # each once
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_equal_seeds_propose_the_same_and_no_global_generator_is_moved(method):
+    np.random.seed(1)  # noqa: NPY002: the state that must not move
+    before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
+    first = proposed(method, toy_feasible(30.0), 200)
+    assert first == proposed(method, toy_feasible(30.0), 200)
+    assert np.array_equal(before[0], np.random.get_state()[1])  # noqa: NPY002
+    assert torch.equal(before[1], torch.get_rng_state())
+    if not isinstance(method, Exhaustive):
+        assert first != proposed(method, toy_feasible(30.0), 200, seed=1)
+
+
+def test_nsga2_comes_within_one_percent_of_the_true_front():
+    everything = every_architecture()
+    assert len(everything) == 13**3
+    truth = volume(everything)
+    found = [volume(proposed(NSGA2(population=48, sample=24), toy_feasible(), 500, seed)) for seed in range(3)]
+    drawn = [volume(proposed(RandomSearch(), toy_feasible(), 500, seed)) for seed in range(3)]
+    assert min(found) > 0.99 * truth
+    assert min(found) > max(drawn)
+
+
+def test_nsga2_finds_the_true_best_of_a_tier():
+    best: list[float] = []
+    for generation in generations(NSGA2(population=24, sample=12), toy_feasible(30.0)):
+        best.append(min(toy_error(arch) for arch in generation))
+        if len(best) == 20:
+            break
+    fitting = [arch for arch in every_architecture() if toy_cost(arch) <= 30.0]
+    assert min(best) == min(map(toy_error, fitting))  # with 24 + 19 * 12 evaluations
+    assert len(fitting) == 801
+
+
+def test_nsga2_generations_have_the_sizes_of_the_paper():
+    sizes = [len(generation) for _, generation in zip(range(3), generations(NSGA2(), toy_feasible()), strict=False)]
+    assert sizes == [128, 64, 64]
+
+
+def test_evolution_finds_the_true_best():
+    fitting = [arch for arch in every_architecture() if toy_cost(arch) <= 30.0]
+    truth = min(map(toy_error, fitting))
+    found = [min(map(toy_error, proposed(Evolution(population=40), toy_feasible(30.0), 400, seed))) for seed in (0, 1)]
+    drawn = [min(map(toy_error, proposed(RandomSearch(), toy_feasible(30.0), 400, seed))) for seed in (0, 1)]
+    assert max(found) == truth
+    assert min(drawn) > truth
+
+
+def test_evolution_breeds_from_the_fittest():
+    """Without mutation and with one parent, every child would be that parent: nothing new, so it draws afresh."""
+    method = Evolution(population=20, parent_share=0.05, mutation_share=1.0, mutation_rate=0.2)
+    history = list(zip(range(2), generations(method, toy_feasible()), strict=False))
+    parent = min(history[0][1], key=toy_error)
+    changed = [sum(a != b for a, b in zip(parent, child, strict=True)) for child in history[1][1]]
+    assert 0.5 < np.mean(changed) < 2.5  # 6 genes, each drawn anew with 0.2; strangers differ in about 4
+
+
+def test_exhaustive_proposes_everything_and_refuses_large_spaces():
+    (only,) = generations(Exhaustive(), toy_feasible(22.0))
+    assert sorted(only) == sorted(arch for arch in every_architecture() if toy_cost(arch) <= 22.0)
+    with pytest.raises(ConfigError, match=r"2,197 architectures, limit is 2,000"):
+        next(generations(Exhaustive(limit=2000), toy_feasible()))
+
+
+@pytest.mark.parametrize(
+    ("build", "field"),
+    [
+        (lambda: NSGA2(population=1), "population"),
+        (lambda: NSGA2(sample=0), "sample"),
+        (lambda: NSGA2(crossover_rate=1.5), "crossover_rate"),
+        (lambda: NSGA2(mutation_rate=-0.1), "mutation_rate"),
+        (lambda: RandomSearch(sample=0), "sample"),
+        (lambda: Evolution(population=1), "population"),
+        (lambda: Evolution(parent_share=0.0), "parent_share"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(build, field):
+    with pytest.raises(ConfigError, match=field):
+        build()
+
+
+def test_the_front_is_that_of_brute_force():
+    rng = np.random.default_rng(0)
+    costs, accuracies = rng.integers(0, 12, 60), rng.integers(0, 12, 60) / 12
+    front = pareto_front(costs, accuracies)
+    expected = {
+        (costs[one], accuracies[one])
+        for one in range(60)
+        if not any(
+            costs[other] <= costs[one]
+            and accuracies[other] >= accuracies[one]
+            and (costs[other], accuracies[other]) != (costs[one], accuracies[one])
+            for other in range(60)
+        )
+    }
+    assert {(costs[place], accuracies[place]) for place in front} == expected
+    assert len(front) == len(expected)
+    assert list(costs[front]) == sorted(costs[front])

@@ -1,0 +1,310 @@
+"""A search over a supernet: what it evaluates, what it writes, and that it can be stopped anywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.federation import EvaluationSettings
+from lit_fednas.federation.evaluation import recalibrated
+from lit_fednas.records import SearchFiles
+from lit_fednas.search import (
+    NSGA2,
+    Budgets,
+    Exhaustive,
+    RandomSearch,
+    SearchSettings,
+    SearchTrainer,
+)
+from lit_fednas.search.run import TierSearch
+from lit_fednas.supernets import ElasticResNet
+from tests.support import fit, make_module, tiny_data, tiny_supernet
+
+TIERS = Budgets({"small": {"macs": 70_000.0}, "large": {"macs": 120_000.0, "parameters": 4_000.0}})
+
+
+class Stop(Exception):
+    pass
+
+
+def trainer() -> SearchTrainer:
+    return SearchTrainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A supernet after three rounds: better than chance."""
+    module, data = make_module(evaluation=EvaluationSettings(["smallest", "largest"])), tiny_data()
+    fit(module, data, 3, check_val_every_n_rounds=3)
+    return module, data
+
+
+def search(trained: Any, folder: Path, **settings: Any) -> SearchFiles:
+    module, data = trained
+    settings = {"tiers": TIERS, "method": NSGA2(population=8, sample=4), "evaluations": 16, **settings}
+    return trainer().search(module, data, None, SearchSettings(**settings), folder)
+
+
+def without_seconds(files: SearchFiles) -> dict[str, Any]:
+    tables = {name: files.rows(name) for name in ("evaluations", "history", "front", "tiers")}
+    for table in tables.values():
+        for row in table:
+            row.pop("seconds", None)
+    networks = {tier: torch.load(files.tier_folder(tier) / "weights.pt") for tier in files.tier_names}
+    return {
+        **tables,
+        "settings": files.settings(),
+        "models": [files.tier_model(tier) for tier in files.tier_names],
+        "weights": {tier: {key: value.tolist() for key, value in found.items()} for tier, found in networks.items()},
+    }
+
+
+def test_a_search_writes_all_its_files(trained, tmp_path, capsys):
+    files = search(trained, tmp_path)
+    assert {path.name for path in files.folder.iterdir()} == {
+        *("settings.json", "evaluations.csv", "history.csv", "front.csv", "tiers.csv", "tiers", "pareto.png")
+    }
+    assert files.settings()["complete"]
+    assert [row["tier"] for row in files.rows("tiers")] == ["small", "large"] == files.tier_names[::-1]
+    shown = capsys.readouterr().out
+    assert "small" in shown
+    assert "test accuracy" in shown
+
+
+def test_accuracies_are_those_of_validate_and_test(trained, tmp_path):
+    module, data = trained
+    files = search(trained, tmp_path, method=Exhaustive())
+    validated = trainer().validate(module, datamodule=data)[0]
+    rows = {row["arch"]: row for row in files.rows("evaluations")}
+    space = module.supernet.space
+    smallest = rows[str(space.smallest)]
+    assert smallest["accuracy"] == pytest.approx(validated["val/smallest/accuracy"], abs=1e-7)
+    assert smallest["loss"] == pytest.approx(validated["val/smallest/loss"], rel=1e-6)
+
+    (best, *_) = files.rows("tiers")
+    network = module.supernet.subnet(space.parse(best["arch"])).eval()
+    right = seen = 0
+    with torch.no_grad():
+        for inputs, targets in data.test_dataloader():
+            right += int((network(inputs).argmax(1) == targets).sum())
+            seen += len(targets)
+    assert best["test_accuracy"] == pytest.approx(right / seen, abs=1e-7)
+    assert best["test_accuracy"] > 0.4  # a quarter is chance
+
+
+def test_the_exhaustive_best_is_that_of_brute_force(trained, tmp_path):
+    """Every architecture extracted, evaluated and counted on its own, without the search's code."""
+    module, data = trained
+    supernet = module.supernet
+    files = search(trained, tmp_path, method=Exhaustive(), evaluations=1000)
+    rows = files.rows("evaluations")
+    assert len(rows) == len({row["arch"] for row in rows}) <= supernet.space.size == 36
+    ((inputs, targets),) = list(data.val_dataloader())
+    truth = {}
+    for row in rows:
+        arch = supernet.space.parse(row["arch"])
+        network = supernet.subnet(arch).eval()
+        with torch.no_grad():
+            accuracy = float((network(inputs).argmax(1) == targets).float().mean())
+        assert row["accuracy"] == pytest.approx(accuracy, abs=1e-7)
+        parameters = sum(parameter.numel() for parameter in network.parameters())
+        assert (row["parameters"], row["macs"]) == (parameters, supernet.cost(arch).macs)
+        truth[row["arch"]] = (accuracy, row["macs"], parameters)
+    for tier, macs, most in (("small", 70_000, 10**9), ("large", 120_000, 4_000)):
+        (row,) = [row for row in files.rows("tiers") if row["tier"] == tier]
+        fitting = [value for value in truth.values() if value[1] <= macs and value[2] <= most]
+        assert (row["val_accuracy"], row["macs"]) == pytest.approx(
+            max(((accuracy, -cost) for accuracy, cost, _ in fitting))[:1] + (row["macs"],)
+        )
+        assert row["macs"] == min(cost for accuracy, cost, _ in fitting if accuracy == row["val_accuracy"])
+        assert row["evaluations"] == len(fitting)
+
+
+def test_budgets_are_kept_and_evaluations_are_counted_per_tier(trained, tmp_path):
+    files = search(trained, tmp_path, tiers=Budgets({"a": {"macs": 100_000.0}, "b": {"macs": 1e9}}), evaluations=9)
+    last = {row["tier"]: row for row in files.rows("history")}
+    assert {tier: row["evaluations"] for tier, row in last.items()} == {"a": 9, "b": 9}
+    rows = files.rows("evaluations")
+    assert 9 <= len(rows) <= 18  # an architecture of both tiers is evaluated once
+    assert sum(row["macs"] <= 100_000 for row in rows) >= 9
+    for row in files.rows("tiers"):
+        assert row["macs"] <= {"a": 100_000, "b": 1e9}[row["tier"]]
+    volumes = [row["hypervolume"] for row in files.rows("history") if row["tier"] == "a"]
+    assert volumes == sorted(volumes)  # nothing that was found is lost
+
+
+@pytest.mark.parametrize("stop_at", [1, 8, 15])
+def test_stopped_and_resumed_equals_straight(trained, tmp_path, monkeypatch, stop_at):
+    straight = search(trained, tmp_path / "straight")
+    count = len(straight.rows("evaluations"))
+    assert count > 15
+
+    plain = TierSearch.__init__
+
+    def stopping(self, settings, evaluator, files, seed, checkpoint="", watch=lambda progress: None):
+        def stop(progress):
+            if len(self.evaluations) == stop_at:
+                raise Stop
+
+        plain(self, settings, evaluator, files, seed, checkpoint, stop)
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(TierSearch, "__init__", stopping)
+        search(trained, tmp_path / "stopped")
+    stopped = SearchFiles(tmp_path / "stopped" / "search")
+    assert len(stopped.rows("evaluations")) == stop_at
+    assert not stopped.settings()["complete"]
+    with open(stopped.folder / "evaluations.csv", "a") as file:
+        file.write("99,d: [0,")  # as a kill in mid-line leaves it
+
+    resumed = search(trained, tmp_path / "stopped")
+    assert without_seconds(resumed) == without_seconds(straight)
+
+
+def test_going_on_evaluates_nothing_twice(trained, tmp_path, monkeypatch):
+    search(trained, tmp_path)
+    seen = []
+    plain = TierSearch.run
+
+    def counted(self):
+        plain(self)
+        seen.append(self.evaluations.fresh)
+
+    monkeypatch.setattr(TierSearch, "run", counted)
+    search(trained, tmp_path)
+    assert seen == [0]
+    longer = search(trained, tmp_path, evaluations=24)
+    assert seen[1] > 0
+    fresh = search(trained, tmp_path / "fresh", evaluations=24)
+    assert longer.rows("history") == fresh.rows("history")
+    assert longer.rows("tiers") == fresh.rows("tiers")
+
+
+def test_another_search_in_the_same_folder_is_refused(trained, tmp_path):
+    search(trained, tmp_path)
+    with pytest.raises(ConfigError, match=r"holds a search with other method .*give search.name another name"):
+        search(trained, tmp_path, method=RandomSearch())
+    search(trained, tmp_path, method=RandomSearch(), name="random")
+    other = make_module(tiny_supernet(seed=1)), trained[1]
+    with pytest.raises(ConfigError, match="other weights"):
+        search(other, tmp_path)
+
+
+def test_test_data_are_not_touched_before_the_search_is_over(trained, tmp_path, monkeypatch):
+    module, data = trained
+    opened: list[int] = []
+    plain = type(data).test_dataloader
+
+    def watched(self):
+        opened.append(len(SearchFiles(tmp_path / "search").rows("evaluations")))
+        return plain(self)
+
+    monkeypatch.setattr(type(data), "test_dataloader", watched)
+    files = search(trained, tmp_path)
+    assert opened == [len(files.rows("evaluations"))]
+    assert len(files.rows("history")) > 2
+
+
+def test_norms_are_recalibrated_on_a_copy(tmp_path):
+    evaluation = EvaluationSettings(["largest"], recalibrate_batches=3)
+    module, data = make_module(evaluation=evaluation), tiny_data()
+    fit(module, data, 1)
+    before = {name: tensor.clone() for name, tensor in module.supernet.shared_tensors().items()}
+    files = search((module, data), tmp_path, method=RandomSearch(), evaluations=3)
+    row = files.rows("evaluations")[0]
+    module.evaluation = evaluation
+    batches = module.recalibration_batches(data.clients)
+    assert len(batches) == 3
+    network = recalibrated(module.supernet.subnet(module.supernet.space.parse(row["arch"])), batches)
+    ((inputs, targets),) = list(data.val_dataloader())
+    with torch.no_grad():
+        assert row["accuracy"] == pytest.approx(float((network(inputs).argmax(1) == targets).float().mean()))
+    for name, tensor in module.supernet.shared_tensors().items():
+        assert torch.equal(tensor, before[name])
+    model = files.tier_model("small")
+    assert model.recalibrated
+    kept = torch.load(files.tier_folder("small") / "weights.pt")
+    expected = recalibrated(module.supernet.subnet(module.supernet.space.parse(model.arch)), batches).state_dict()
+    assert kept.keys() == expected.keys()
+    assert any("running_mean" in name for name in kept)
+    assert all(torch.equal(kept[name], expected[name]) for name in kept)
+
+
+def test_a_share_of_the_validation_data(trained, tmp_path):
+    module, data = trained
+    files = search(trained, tmp_path, validation_share=0.5, method=Exhaustive())
+    assert files.settings()["num_examples"] == 20
+    half = {row["arch"]: row["accuracy"] * 20 for row in files.rows("evaluations")}
+    assert all(right == pytest.approx(round(right)) for right in half.values())
+    with pytest.raises(ConfigError, match=r"validation_share: 0.001 of 40 examples"):
+        search(trained, tmp_path / "none", validation_share=0.001)
+
+
+def test_one_search_for_all_tiers(trained, tmp_path):
+    files = search(trained, tmp_path, per_tier=False, evaluations=30)
+    assert {row["tier"] for row in files.rows("history")} == {"*"}
+    assert len(files.rows("evaluations")) == 30
+    assert [row["tier"] for row in files.rows("tiers")] == ["small", "large"]
+
+
+def test_the_loss_can_be_what_is_best(trained, tmp_path):
+    files = search(trained, tmp_path, metric="loss", method=Exhaustive())
+    rows = files.rows("evaluations")
+    (small, _) = files.rows("tiers")
+    assert small["val_loss"] == min(row["loss"] for row in rows if row["macs"] <= 70_000)
+
+
+def test_a_network_that_is_no_supernet_has_one_tier(tmp_path):
+    from tests.support import linear_net
+
+    module, data = make_module(linear_net()), tiny_data()
+    fit(module, data, 1)
+    files = trainer().search(module, data, None, SearchSettings(), tmp_path)
+    assert [(row["tier"], row["arch"]) for row in files.rows("tiers")] == [("tier1", "whole")]
+
+
+def test_a_checkpoint_is_searched(trained, tmp_path):
+    module, data = trained
+    trained_in = fit(module, data, 1, default_root_dir=tmp_path)
+    trained_in.save_checkpoint(tmp_path / "a.ckpt")
+    settings = SearchSettings(tiers=TIERS, method=Exhaustive())
+    blank = make_module(tiny_supernet(seed=7))
+    one = trainer().search(blank, tiny_data(), str(tmp_path / "a.ckpt"), settings, tmp_path / "one")
+    two = trainer().search(module, data, None, settings, tmp_path / "two")
+    assert one.rows("tiers") == two.rows("tiers")
+    other = make_module(ElasticResNet((1, 8, 8), 4, stem_width=4, stage_widths=[8], depths=[0], ratios=[0.5]))
+    with pytest.raises(CheckpointError, match="differs in"):
+        trainer().search(other, data, str(tmp_path / "a.ckpt"), settings, tmp_path / "three")
+
+
+def test_settings_are_written_for_a_reader(trained, tmp_path):
+    files = search(trained, tmp_path)
+    settings = json.loads((files.folder / "settings.json").read_text())
+    assert settings["method"] == {
+        **{"class": "NSGA2", "population": 8, "sample": 4},
+        **{"crossover_rate": 0.9, "mutation_rate": None},
+    }
+    assert settings["tiers"][0] == {"name": "small", "at_most": {"macs": 70000.0}, "above": {}}
+    largest = trained[0].supernet.cost(trained[0].supernet.space.largest).macs
+    assert settings["reference"] == {"small": 70000.0, "large": 120000.0, "*": largest}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"evaluations": 0}, "search.evaluations: 0"),
+        ({"cost": "flops"}, "search.cost: 'flops'"),
+        ({"name": "../x"}, "search.name"),
+        ({"cost": "latency_ms"}, "search.latency: is null"),
+        ({"tiers": Budgets({"tiny": {"macs": 10.0}})}, "search.tiers.tiny: no architecture was found"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_evaluated(trained, tmp_path, settings, words):
+    with pytest.raises(ConfigError, match=words):
+        search(trained, tmp_path, **settings)
+    assert not list(tmp_path.rglob("evaluations.csv"))

@@ -1,0 +1,203 @@
+"""What is written of a tier's network is what is read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.federation.evaluation import recalibrated
+from lit_fednas.records import SearchFiles, TierModel
+from lit_fednas.search.tier_models import load_tier_network, save_tier_model
+from lit_fednas.supernets import PlainNetwork, Supernet
+from tests.supernets.instances import INSTANCES, batch, instance, kept_instance
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> SearchFiles:
+    return SearchFiles(tmp_path / "search")
+
+
+def model_of(net: Supernet, arch: Any, /, **changes: Any) -> TierModel:
+    said = {
+        "tier": "small",
+        "arch": str(arch),
+        "encoding": list(net.space.encode(arch)),
+        "supernet": type(net).__name__,
+        "input_shape": list(net.input_shape),
+        "num_classes": net.num_classes,
+        "recalibrated": False,
+    }
+    return TierModel(**{**said, **changes})
+
+
+def saved(files: SearchFiles, net: Supernet, **changes: Any) -> nn.Module:
+    """Writes the smallest network as the tier ``small``."""
+    network = net.subnet(net.space.smallest).eval()
+    if changes.get("recalibrated"):
+        recalibrated(network, [batch(net, 16)])
+    save_tier_model(files, model_of(net, net.space.smallest, **changes), network)
+    return network
+
+
+def weights_path(files: SearchFiles) -> Path:
+    return files.tier_folder("small") / "weights.pt"
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["as-trained", "recalibrated"])
+@pytest.mark.parametrize("which", ["smallest", "largest"])
+@pytest.mark.parametrize("name", INSTANCES)
+def test_what_is_read_is_what_was_written(files, name, which, again):
+    net = instance(name)
+    arch = getattr(net.space, which)
+    network = net.subnet(arch).eval()
+    if again:
+        recalibrated(network, [batch(net, 16), 2 + batch(net, 8)])
+    save_tier_model(files, model_of(net, arch, recalibrated=again), network)
+    expected = network(batch(net))
+    with torch.no_grad():
+        for tensor in net.shared_tensors().values():
+            tensor.zero_()  # the weights are the tier's, not the supernet's
+    read, loaded = load_tier_network(net, files, "small")
+    assert read == arch
+    assert torch.equal(loaded(batch(net)), expected)
+    assert not any(module.training for module in loaded.modules())
+    assert all(not tensor.any() for tensor in net.shared_tensors().values())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_supernet_keeps_its_mode(files, training):
+    net = instance("elastic").train(training)
+    saved(files, net)
+    assert not load_tier_network(net, files, "small")[1].training
+    assert net.training == training
+
+
+def test_only_the_view_is_written_not_what_it_is_a_view_of(files):
+    net = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (4,), 2)
+    whole = torch.arange(40000.0).reshape(100, 400)
+    network = net.subnet("whole")
+    network[1].weight = nn.Parameter(whole[1:3, 2:6])
+    network[1].bias = nn.Parameter(whole[0, 7:9])
+    save_tier_model(files, model_of(net, "whole"), network)
+    assert weights_path(files).stat().st_size < 4000
+    written = torch.load(weights_path(files), weights_only=True)
+    assert written["1.weight"].tolist() == [[402.0, 403.0, 404.0, 405.0], [802.0, 803.0, 804.0, 805.0]]
+    assert all(tensor.is_contiguous() for tensor in written.values())
+    assert torch.equal(load_tier_network(net, files, "small")[1][1].weight, whole[1:3, 2:6])
+
+
+def test_what_is_in_no_state_dict_comes_from_the_supernet(files):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    network.register_buffer("positions", torch.arange(3.0), persistent=False)
+    net = PlainNetwork(network, (4,), 2)
+    save_tier_model(files, model_of(net, "whole"), net.subnet("whole"))
+    assert load_tier_network(net, files, "small")[1].positions.tolist() == [0, 1, 2]
+
+
+# ---- kills --------------------------------------------------------------------------------------------------
+
+
+def test_a_kill_leaves_no_architecture_with_anothers_weights(files, monkeypatch):
+    net = kept_instance("elastic")
+    saved(files, net)
+    before = weights_path(files).read_bytes()
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            save_tier_model(files, model_of(net, net.space.largest), net.subnet(net.space.largest))
+    assert weights_path(files).read_bytes() == before  # written whole or not at all
+    assert files.tier_names == []
+    with monkeypatch.context() as patched:
+        patched.setattr(SearchFiles, "write_tier_model", killed)
+        with pytest.raises(KeyboardInterrupt):
+            saved(files, net)
+    assert files.tier_names == []
+    saved(files, net)
+    assert sorted(path.name for path in files.tier_folder("small").iterdir()) == [
+        "architecture.json",
+        "weights.pt",
+    ]
+
+
+# ---- errors -------------------------------------------------------------------------------------------------
+
+
+def refused(net: Supernet, files: SearchFiles, error: type[Exception], match: str, tier: str = "small") -> None:
+    with pytest.raises(error, match=match) as raised:
+        load_tier_network(net, files, tier)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_unknown_tier_and_those_there_are(files):
+    net = kept_instance("elastic")
+    refused(net, files, ConfigError, r"'small' has no network .* run 'lit-fednas search' first")
+    saved(files, net)
+    saved(files, net, tier="large")
+    refused(net, files, ConfigError, "'tiny' has no network in .*search; there are: large, small", tier="tiny")
+    refused(net, files, ConfigError, "has no network", tier="../tiers/small")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"arch": "d: [7,0], e: 0.25"}, r"depth 7 is not one of \[0, 1\]; tier 'small' is of ElasticResNet"),
+        ({"arch": "(0, 2)", "supernet": "RollingNet"}, "cannot be read.*tier 'small' is of RollingNet"),
+        ({"input_shape": [3, 9, 9]}, r"has input_shape \[3, 8, 8\] .*'small' is of .*\[3, 9, 9\]"),
+        ({"num_classes": 6}, "num_classes 5, but .* num_classes 6; give the config of its run"),
+    ],
+)
+def test_another_supernet(files, changes, match):
+    net = kept_instance("elastic")
+    saved(files, net, **changes)
+    refused(net, files, ConfigError, match)
+
+
+def test_weights_that_are_not_there_or_cannot_be_read(files):
+    net = kept_instance("elastic")
+    saved(files, net)
+    whole = weights_path(files).read_bytes()
+    for content in (b"", b"no zip", whole[: len(whole) // 2]):
+        weights_path(files).write_bytes(content)
+        refused(net, files, CheckpointError, r"weights\.pt: cannot be read")
+    weights_path(files).unlink()
+    refused(net, files, CheckpointError, r"weights\.pt: cannot be read .*No such file")
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "match"),
+    [
+        (
+            "stem.weight",
+            torch.zeros(4, 3, 3, 2),
+            r"of stem\.weight, .* has \[4, 3, 3, 3\] and the file \[4, 3, 3, 2\]",
+        ),
+        ("stem.weight", None, r"of stem\.weight, .* has \[4, 3, 3, 3\] and the file none"),
+        ("stem.bias", torch.zeros(4), r"of stem\.bias, .* has none and the file \[4\]"),
+    ],
+)
+def test_tensors_that_do_not_fit(files, name, tensor, match):
+    net = kept_instance("elastic")
+    saved(files, net)
+    weights = torch.load(weights_path(files), weights_only=True)
+    weights.pop(name, None)
+    if tensor is not None:
+        weights[name] = tensor
+    torch.save(weights, weights_path(files))
+    refused(net, files, CheckpointError, match)
+
+
+def test_whether_there_are_statistics_is_as_was_said(files):
+    net = kept_instance("elastic")
+    network = saved(files, net, recalibrated=True)
+    save_tier_model(files, model_of(net, net.space.smallest), network)
+    refused(net, files, CheckpointError, r"of norm\.running_mean, .* has none and the file \[4\]")

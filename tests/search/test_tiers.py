@@ -1,0 +1,126 @@
+"""Tiers, and the part of a space that fits one."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.search import Budgets, CumulatedShares, Tier
+from lit_fednas.search.costs import ArchitectureCosts
+from tests.search.toy import ToyCosts, ToySpace, every_architecture, toy_cost, toy_feasible
+from tests.support import linear_net, tiny_supernet
+
+
+def test_excess_is_relative_and_added_up():
+    tier = Tier("t", {"macs": 100.0, "bytes": 10.0})
+    assert tier.excess({"macs": 100.0, "bytes": 10.0}) == 0
+    assert tier.excess({"macs": 150.0, "bytes": 12.0}) == pytest.approx(0.7)
+    ranged = Tier("t", {"macs": 100.0}, {"macs": 50.0})
+    assert ranged.excess({"macs": 50.0}) > 0  # must be above, not at
+    assert ranged.excess({"macs": 50.1}) == 0
+    assert ranged.excess({"macs": 25.0}) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: Tier("a/b", {"macs": 1.0}), "name a folder"),
+        (lambda: Tier("a", {"flops": 1.0}), "'flops' is no cost; choose from macs"),
+        (lambda: Tier("a", {"macs": 0.0}), "search.tiers.a.macs: 0.0"),
+        (lambda: Budgets({}), "at least one tier"),
+        (lambda: Budgets({"a": {}}), "each with a limit"),
+        (lambda: CumulatedShares(count=0), "count 0"),
+        (lambda: CumulatedShares(high=1.2), "high 1.2"),
+        (lambda: CumulatedShares(count=2, low=0.1), "at least 3"),
+        (lambda: CumulatedShares(low=0.96), "low 0.96"),
+    ],
+)
+def test_wrong_tiers_are_refused(build, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        build()
+
+
+def test_cumulated_shares_by_hand():
+    """Costs 1 to 4: shares 0.1, 0.3, 0.6, 1.0 of their sum."""
+    sampled = np.array([3.0, 1.0, 4.0, 2.0])
+    assert CumulatedShares(count=4, high=0.6).bounds(sampled, 0.0, 9.0) == [1.0, 2.0, 3.0, 9.0]
+    assert CumulatedShares(count=2, high=0.5).bounds(sampled, 0.0, 9.0) == [2.0, 9.0]
+    assert CumulatedShares(count=4, low=0.1, high=0.6).bounds(sampled, 0.0, 9.0) == [1.0, 2.0, 3.0, 9.0]
+    assert CumulatedShares(count=1).bounds(sampled, 0.0, 9.0) == [9.0]
+
+
+def test_cumulated_shares_of_costs_are_not_ranks():
+    """One architecture in ten costs a hundred times the others: by rank it is the last tenth, by cost 11/12."""
+    sampled = np.array([1.0] * 90 + [100.0] * 10)
+    assert CumulatedShares(count=2, high=0.5).bounds(sampled, 1.0, 100.0) == [100.0, 100.0]
+    assert CumulatedShares(count=2, high=0.05).bounds(sampled, 1.0, 100.0) == [1.0, 100.0]
+
+
+def test_tiers_of_a_space():
+    costs = ArchitectureCosts(tiny_supernet())
+    space = costs.supernet.space
+    tiers = CumulatedShares(count=3, high=0.8, samples=200).tiers(space, costs, np.random.default_rng(0))
+    limits = [tier.at_most["macs"] for tier in tiers]
+    assert limits == sorted(limits)
+    assert limits[-1] == costs.cost(space.largest, "macs")
+    assert [tier.name for tier in tiers] == ["tier1", "tier2", "tier3"]
+    assert not any(tier.above for tier in tiers)
+    again = CumulatedShares(count=3, high=0.8, samples=200, ranges=True).tiers(
+        space, costs, np.random.default_rng(0)
+    )
+    assert [tier.above for tier in again] == [{}, {"macs": limits[0]}, {"macs": limits[1]}]
+
+
+def test_a_network_of_one_architecture_has_one_tier():
+    costs = ArchitectureCosts(linear_net())
+    tiers = CumulatedShares(samples=3).tiers(costs.supernet.space, costs, np.random.default_rng(0))
+    assert [(tier.name, dict(tier.at_most)) for tier in tiers] == [("tier1", {"macs": 256.0})]
+
+
+def test_sampling_reaches_every_architecture_of_a_tier():
+    feasible = toy_feasible(8.0)
+    rng = np.random.default_rng(0)
+    drawn = [feasible.sample(rng) for _ in range(4000)]
+    fitting = {arch for arch in every_architecture() if toy_cost(arch) <= 8.0}
+    assert set(drawn) == fitting
+    assert len(fitting) > 15
+
+
+def test_what_fits_is_not_moved_and_what_does_not_is_moved_no_further_than_needed():
+    feasible = toy_feasible(30.0)
+    rng = np.random.default_rng(0)
+    assert feasible.repaired((1, 2, 0, 0, 1, 1), rng) == (1, 2, 0, 0, 1, 1)
+    assert feasible.repaired((0, 2, 0, 3, 1, 1), rng) == (0, 0, 0, 0, 1, 1)  # written canonically
+    moved = [feasible.repaired((3,) * 6, rng) for _ in range(200)]
+    assert all(toy_cost(arch) <= 30.0 for arch in moved)
+    assert np.mean([toy_cost(arch) for arch in moved]) > 20  # not all the way to a small one
+
+
+def test_a_tier_between_two_limits_is_found():
+    """Neither the smallest nor the largest fits, and about one in a thousand does."""
+    fitting = [arch for arch in every_architecture() if 12.0 < toy_cost(arch) <= 13.0]
+    feasible = toy_feasible(13.0, above=12.0)
+    rng = np.random.default_rng(0)
+    assert {feasible.sample(rng) for _ in range(3000)} == set(fitting)
+
+
+def test_a_tier_that_nothing_fits_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"macs at most 0.5; the nearest has macs 1 "):
+        toy_feasible(0.5)
+    with pytest.raises(ConfigError, match=r"macs at most 30.5 and macs above 30"):
+        toy_feasible(30.5, above=30.0)
+
+
+def test_toy_costs_are_whole_numbers():
+    """What the two tests above rest on."""
+    assert all(toy_cost(arch) == int(toy_cost(arch)) for arch in every_architecture())
+    assert ToyCosts().cost(ToySpace().largest, "macs") == 64.0
+
+
+def test_latency_without_a_source_is_refused():
+    with pytest.raises(ConfigError, match=r"search.latency: is null"):
+        costs = ArchitectureCosts(tiny_supernet())
+        costs.cost(costs.supernet.space.smallest, "latency_ms")
