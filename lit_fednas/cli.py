@@ -1,8 +1,8 @@
 """The command line: ``lit-fednas fit | validate | test | partition | search | export | report``.
 
 A LightningCLI: every setting is a key of a YAML file and an option of the same name. A run is a folder, by
-default ``runs/<name>/version_<n>``; ``--ckpt_path last`` goes on in the newest one, in place. ``report`` alone takes
-no settings: it reads a run's folder.
+default ``runs/<name>/version_<n>``; ``--ckpt_path last`` goes on in the newest one, in place. ``report`` alone
+takes no settings: it reads a run's folder.
 """
 
 from __future__ import annotations
@@ -203,7 +203,9 @@ def report(words: Sequence[str]) -> None:
     """Runs ``lit-fednas report RUN``: one HTML page of all that a run's folder holds."""
     parser = ArgumentParser(prog="lit-fednas report", description=write_report.__doc__, exit_on_error=False)
     parser.add_argument("run", type=Path, help="A run's folder, as runs/digits/version_0.")
-    parser.add_argument("--output", type=Path | None, default=None, help="The file; report.html in the run's folder.")
+    parser.add_argument(
+        "--output", type=Path | None, default=None, help="The file; report.html in the run's folder."
+    )
     given = parser.parse_args(list(words))
     print(f"written: {write_report(given.run, given.output)}")
 

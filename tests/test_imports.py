@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "federation": SHARED | ROLES,
     "callbacks": ENGINE | {"analysis"},
     "loggers": ENGINE,
-    "analysis": FLOOR | {"records"},
+    "analysis": {"errors", "records", "text_table"},
     "search": ENGINE | {"analysis"},
     "cli": ENGINE | {"callbacks", "loggers", "search", "analysis"},
     "__main__": {"cli"},

@@ -75,7 +75,8 @@ def read_search(folder: Path | str) -> SearchResult:
     files = SearchFiles(folder)
     if not files.exists():
         raise DataError(f"{folder}: holds no search (no settings.json); make one with lit-fednas search")
-    tables = {table: _frame(files.rows(table), columns) for table, columns in SEARCH_FILES.items()}
+    names = ("evaluations", "history", "front", "tiers")
+    tables = {name: _frame(files.rows(name), SEARCH_FILES[name]) for name in names}
     models = {tier: files.tier_model(tier) for tier in files.tier_names}
     return SearchResult(files.folder.name, files.settings(), **tables, models=models)
 

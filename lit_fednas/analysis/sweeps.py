@@ -134,12 +134,15 @@ def _values(axes: Axes, groups: Sequence[pd.Series], shift: float, style: Mappin
 
 
 def _finished(table: pd.DataFrame, metrics: Sequence[str] | None) -> tuple[pd.DataFrame, list[str]]:
+    """The finished runs, and the metrics to look at."""
     done = table[table["status"] == "finished"]
-    wanted = list(METRICS if metrics is None else metrics)
-    found = [name for name in wanted if name in table]
-    if not len(done) or not found or (metrics is not None and found != wanted):
-        raise DataError(f"sweep: {len(done)} of {len(table)} runs have finished; none logged {', '.join(wanted)}")
-    return done, found
+    if not len(done):
+        raise DataError(f"sweep: none of {len(table)} runs has finished; see their status, and start them again")
+    wanted = [name for name in METRICS if name in table] if metrics is None else list(metrics)
+    missing = [name for name in wanted or METRICS if name not in table]
+    if missing:
+        raise DataError(f"sweep: no run logged {', '.join(missing)}; choose from {', '.join(table.columns)}")
+    return done, wanted
 
 
 def _listed(folder: Path) -> list[dict[str, Any]]:

@@ -10,10 +10,10 @@ from typing import Any
 
 from lightning import LightningModule, Trainer
 
-from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.costs import RoundCost, client_cost, independent_cost
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import EvaluationSettings, FederatedCallback, FederatedLightningModule, RoundResult
+from lit_fednas.federation.run_folder import keeps_files, run_folder
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lightning import Callback, LightningModule, Trainer
 
-from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.data import FederatedDataModule
+from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.federation.trainer import write_partition
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from lightning import LightningModule, Trainer
 
-from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.costs import client_cost
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
+from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.records import append_round, forget_from
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 
-from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.text_table import text_table
 
 COLUMNS = ("subnet", "arch", "split", "accuracy", "loss", "macs", "parameters", "bytes")

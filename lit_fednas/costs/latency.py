@@ -4,6 +4,8 @@ A copy of the network is measured, as it would be deployed: in evaluation mode; 
 statistics get some, as they do when a subnet is recalibrated (and a batch of one is refused otherwise). The
 weights' values are replaced by ordinary ones (He's, and ones), because memory that was never set can hold
 denormals and NaN, on which some processors are many times slower.
+
+Other work on the machine can treble a median for seconds on end: measure where nothing else runs.
 """
 
 from __future__ import annotations

@@ -114,6 +114,8 @@ class LatencyTable(LatencySource):
         """
         known = len(self.layers)
         total = self._sum(network, input_shape)
+        if len(self.layers) > known:
+            self._keep()
         return self.fit.intercept_ms + self.fit.scale * total
 
     def save(self, path: str | Path) -> None:

@@ -239,7 +239,8 @@ class FederatedLightningModule(pl.LightningModule):
         if self.evaluation.recalibrate_batches == 0:
             return lambda inputs: self.supernet(inputs, arch)
         if self._recalibration is None:
-            self._recalibration = Recalibration(self.recalibration_batches(self.trainer.datamodule.clients))  # type: ignore[attr-defined]
+            clients = self.trainer.datamodule.clients  # type: ignore[attr-defined]
+            self._recalibration = Recalibration(self.recalibration_batches(clients))
         return self._recalibration.network(name, self.supernet, arch)
 
     def recalibration_batches(self, clients: ClientData) -> list[Tensor]:

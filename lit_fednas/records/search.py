@@ -4,11 +4,14 @@ A run's folder holds ``search/`` (or another folder, if the search was given a n
 
 * ``settings.json``: ``seed``, ``method`` (class and its settings), ``evaluations`` (per tier), ``cost`` (the one
   traded against accuracy), ``tiers`` (``name``, ``at_most`` and ``above``: limits by cost), ``supernet``,
-  ``checkpoint``, ``num_examples`` (of the validation data), ``reference`` (the objective cost that hypervolumes are
-  divided by, per tier), ``latency`` (how it was measured, or null), ``complete`` (false until the end was reached);
+  ``checkpoint``, ``num_examples`` (of the validation data), ``reference`` (the objective cost that
+  hypervolumes are divided by, per tier), ``latency`` (how it was measured, or null), ``complete`` (false until the
+  end was reached);
 * ``evaluations.csv``: one row per distinct architecture, in the order of their evaluation: ``number`` (from 0),
   ``arch`` (text), ``encoding`` (the genes, joined by ``-``), ``accuracy`` and ``loss`` on the validation data, the
   costs, ``seconds``;
+* ``latencies.csv``: every latency that was measured or predicted, also of architectures that were not evaluated
+  then: ``arch``, ``latency_ms``;
 * ``history.csv``: per generation: ``tier``, ``generation``, ``evaluations`` (distinct valid ones of this tier so
   far), ``best_accuracy`` among them, ``hypervolume``;
 * ``front.csv``: the non-dominated among the evaluated architectures that fit a tier: ``tier`` and the columns of
@@ -39,6 +42,7 @@ EVALUATION_COLUMNS = ("number", "arch", "encoding", "accuracy", "loss", *COST_NA
 
 SEARCH_FILES = {
     "evaluations": EVALUATION_COLUMNS,
+    "latencies": ("arch", "latency_ms"),
     "history": ("tier", "generation", "evaluations", "best_accuracy", "hypervolume"),
     "front": ("tier", *EVALUATION_COLUMNS),
     "tiers": (

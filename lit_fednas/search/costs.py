@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-from torch import nn
-
 from lit_fednas.costs import LatencySource, peak_activation_bytes
 from lit_fednas.errors import ConfigError
-from lit_fednas.records import COST_NAMES
+from lit_fednas.records import COST_NAMES, SearchFiles
 from lit_fednas.supernets import Supernet
 
 #: What a tier may limit: the costs, and what must lie in memory at once.
@@ -29,13 +26,14 @@ class ArchitectureCosts:
         >>> net = ElasticResNet((1, 8, 8), 4, stem_width=4, stage_widths=[8], depths=[0], ratios=[0.5])
         >>> costs = ArchitectureCosts(net).all(net.space.largest)
         >>> costs["macs"], costs["bytes"], costs["latency_ms"]
-        (45088, 3280, None)
+        (59680, 3872, None)
     """
 
     def __init__(self, supernet: Supernet, latency: LatencySource | None = None) -> None:
         self.supernet = supernet
         self.latency = latency
         self._known: dict[tuple[Any, str], float] = {}
+        self._files: SearchFiles | None = None
         self._counters: dict[str, Callable[[Any], float]] = {
             "macs": lambda arch: self.supernet.macs(arch),
             "parameters": lambda arch: self.supernet.cost(arch).parameters,
@@ -61,9 +59,19 @@ class ArchitectureCosts:
         known = [name for name in COST_NAMES if name != "latency_ms" or self.latency is not None]
         return {name: self.cost(arch, name) if name in known else None for name in COST_NAMES}
 
-    def take(self, arch: Any, name: str, value: float) -> None:
-        """Takes a value that was found earlier, such as a measured latency."""
-        self._known[arch, name] = value
+    def recall_latencies(self, files: SearchFiles) -> None:
+        """Takes the latencies that were measured before a search was stopped: they would come out differently."""
+        for row in files.rows("latencies"):
+            arch = self.supernet.space.parse(row["arch"])
+            self._known[arch, "latency_ms"] = row["latency_ms"]
+
+    def keep_latencies(self, files: SearchFiles) -> None:
+        """Writes all latencies so far, and from now on each that is found."""
+        if self.latency is None:
+            return
+        known = [(arch, value) for (arch, name), value in self._known.items() if name == "latency_ms"]
+        files.write("latencies", [{"arch": str(arch), "latency_ms": value} for arch, value in known])
+        self._files = files
 
     def prepare_latency(self, archs: Sequence[Any]) -> dict[str, Any] | None:
         """Lets the source of latencies measure what it needs.
@@ -76,7 +84,7 @@ class ArchitectureCosts:
         """
         if self.latency is None:
             return None
-        networks = [self._network(arch) for arch in archs]
+        networks = [self.supernet.skeleton(arch) for arch in archs]
         return {"source": type(self.latency).__name__, **self.latency.prepare(networks, self.supernet.input_shape)}
 
     def _activation_bytes(self, arch: Any) -> float:
@@ -88,8 +96,7 @@ class ArchitectureCosts:
                 "search.latency: is null, but a tier or the objective needs latency_ms; "
                 "set it to lit_fednas.costs.MeasuredLatency or LatencyTable"
             )
-        return self.latency.milliseconds(self._network(arch), self.supernet.input_shape)
-
-    @torch.no_grad()
-    def _network(self, arch: Any) -> nn.Module:
-        return self.supernet.subnet(arch).cpu().eval()
+        found = self.latency.milliseconds(self.supernet.skeleton(arch), self.supernet.input_shape)
+        if self._files is not None:
+            self._files.append("latencies", [{"arch": str(arch), "latency_ms": found}])
+        return found

@@ -27,10 +27,7 @@ class Evaluations:
         self.fresh = 0  # evaluated by this process
         self._rows: dict[Any, dict[str, Any]] = {}
         for row in files.rows("evaluations"):
-            arch = costs.supernet.space.parse(row["arch"])
-            self._rows[arch] = row
-            if row["latency_ms"] is not None:  # measured: it would come out differently
-                costs.take(arch, "latency_ms", row["latency_ms"])
+            self._rows[costs.supernet.space.parse(row["arch"])] = row
         files.write("evaluations", self._rows.values())  # without a line that was cut short
 
     def __getitem__(self, arch: Any) -> dict[str, Any]:
@@ -58,4 +55,3 @@ class Evaluations:
     def __len__(self) -> int:
         """How many there are."""
         return len(self._rows)
-

@@ -25,7 +25,7 @@ class Metrics(NamedTuple):
 class Evaluator:
     """Evaluates architectures of a supernet on data that stay on the device.
 
-    A subnet runs in place, without being built. Only where the batch-norm statistics are gathered anew is it copied.
+    A subnet runs in place, without being built; it is copied only where batch-norm statistics are gathered anew.
 
     Args:
         supernet: The weights.

@@ -121,7 +121,7 @@ def export_tier(
         tensors: dict[str, Tensor] = dict(network.named_parameters())
         if not files.tier_model(tier).recalibrated:
             tensors |= dict(network.named_buffers())
-        pass
+        _check_searched(tensors, supernet.views(arch), tier)
     path = files.tier_folder(tier) / f"network{SUFFIXES[format]}" if output is None else Path(output)
     return export_network(network, supernet.input_shape, path, format, examples)
 

@@ -21,9 +21,9 @@ _REPEATS = 2000  # known architectures in a row after which a tier counts as exh
 class Feasible:
     """The architectures that fit a tier.
 
-    In a wide tier, sampling is drawing until one fits. In a narrow one that would not end: what does not fit is then
-    moved, gene by gene in random order, towards an architecture that does, until it fits. This needs nothing of
-    the space but its genes, and ends always.
+    In a wide tier, sampling is drawing until one fits. In a narrow one that would not end: what does not fit is
+    then moved, gene by gene in random order, towards an architecture that does, until it fits. This needs nothing
+    of the space but its genes, and ends always.
 
     Args:
         space: The space.
@@ -122,8 +122,8 @@ class Feasible:
             limits = [f"{name} at most {limit:g}" for name, limit in self.tier.at_most.items()]
             limits += [f"{name} above {limit:g}" for name, limit in self.tier.above.items()]
             raise ConfigError(
-                f"search.tiers.{self.tier.name}: no architecture was found with {' and '.join(limits)}; the nearest "
-                f"has {has} ({least}); change the limits"
+                f"search.tiers.{self.tier.name}: no architecture was found with {' and '.join(limits)}; "
+                f"the nearest has {has} ({least}); change the limits"
             )
         return least
 

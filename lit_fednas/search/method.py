@@ -35,8 +35,8 @@ class SearchMethod(ABC):
 
     A method is a frozen dataclass of its settings and one generator: it yields a generation of architectures that
     fit the tier and were not yielded before, is sent their scores, and ends when it finds no more. Who drives it
-    counts the evaluations and stops when the budget is spent. All random numbers come from ``rng``, so that a method
-    that is started again with the scores it had proposes the same again: a search resumes by replaying it.
+    counts the evaluations and stops when the budget is spent. All random numbers come from ``rng``: a method that
+    is started again and gets the same scores proposes the same again, and so a search resumes by replaying it.
 
     Example:
         >>> class OnlyTheSmallest(SearchMethod):

@@ -78,7 +78,7 @@ class NSGA2(SearchMethod):
             algorithm.tell(infills=asked)
 
 
-class _Algorithm(PymooNSGA2):  # type: ignore[misc]
+class _Algorithm(PymooNSGA2):
     """pymoo's, which ends when mating finds nothing new: here the generation is then filled up from the tier."""
 
     def _infill(self) -> Any:
@@ -93,7 +93,7 @@ class _Algorithm(PymooNSGA2):  # type: ignore[misc]
         return children if len(children) else None
 
 
-class _FeasibleSampling(Sampling):  # type: ignore[misc]
+class _FeasibleSampling(Sampling):
     """Distinct architectures of the tier that were not proposed."""
 
     def __init__(self, known: _Known) -> None:
@@ -106,7 +106,7 @@ class _FeasibleSampling(Sampling):  # type: ignore[misc]
         return np.array(genes, dtype=int).reshape(len(genes), problem.n_var)
 
 
-class _RedrawGenes(Mutation):  # type: ignore[misc]
+class _RedrawGenes(Mutation):
     """Draws each gene anew with some probability."""
 
     def __init__(self, rate: float) -> None:
@@ -118,7 +118,7 @@ class _RedrawGenes(Mutation):  # type: ignore[misc]
         return np.where(random_state.random(X.shape) < self.rate, drawn, X)
 
 
-class _IntoTier(Repair):  # type: ignore[misc]
+class _IntoTier(Repair):
     """Writes genes canonically, and moves what does not fit into the tier."""
 
     def __init__(self, feasible: Feasible) -> None:
@@ -130,7 +130,7 @@ class _IntoTier(Repair):  # type: ignore[misc]
         return np.array(rows, dtype=int).reshape(X.shape)
 
 
-class _Known(DuplicateElimination):  # type: ignore[misc]
+class _Known(DuplicateElimination):
     """Refuses what was proposed before in any generation, not only what is in the population."""
 
     def __init__(self, feasible: Feasible) -> None:

@@ -58,7 +58,9 @@ class SearchProgress:
         assert last is not None
         figures = "  ".join(f"{name} {value}" for name, value in _figures(last).items())
         print(
-            f"{last.tier}: {last.evaluations}/{self.evaluations} architectures  {figures}", file=sys.stderr, flush=True
+            f"{last.tier}: {last.evaluations}/{self.evaluations} architectures  {figures}",
+            file=sys.stderr,
+            flush=True,
         )
         self._printed = perf_counter()
         self._last = None

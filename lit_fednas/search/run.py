@@ -1,7 +1,7 @@
 """A search from its first proposal to the tiers' networks.
 
-The search itself keeps no state: methods draw from addressed generators and every evaluation is on disk, so a search
-that was stopped is started again, meets its own evaluations, and goes on where it stopped.
+The search itself keeps no state: methods draw from addressed generators and every evaluation is on disk. So a
+search that was stopped is started again, meets its own evaluations, and goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ class TierSearch:
         self.supernet = evaluator.supernet
         self.space = self.supernet.space
         self.costs = ArchitectureCosts(self.supernet, settings.latency)
+        self.costs.recall_latencies(files)
         latency = self._prepare_latency()
         self.tiers = settings.tiers.tiers(self.space, self.costs, numpy_generator(self.seed, "search-tiers"))
         self._refuse_names_that_stand_twice()
@@ -111,7 +112,7 @@ class TierSearch:
         return Feasible(self.space, self.costs, tier, numpy_generator(self.seed, f"search-feasible-{tier.name}"))
 
     def reference(self, tier: str) -> float:
-        """What a tier's costs are divided by in its hypervolume: its budget, or the largest architecture's cost."""
+        """What costs are divided by in a tier's hypervolume: its budget, or the largest architecture's cost."""
         largest = self.costs.cost(self.space.largest, self.settings.cost)
         limits = {one.name: one.at_most.get(self.settings.cost, largest) for one in self.tiers}
         return float(min(limits.get(tier, largest), largest))
@@ -128,7 +129,8 @@ class TierSearch:
             "cost": self.settings.cost,
             "metric": self.settings.metric,
             "tiers": [
-                {"name": tier.name, "at_most": dict(tier.at_most), "above": dict(tier.above)} for tier in self.tiers
+                {"name": tier.name, "at_most": dict(tier.at_most), "above": dict(tier.above)}
+                for tier in self.tiers
             ],
             "supernet": type(self.supernet).__name__,
             "weights": _digest(self.supernet),
@@ -152,6 +154,7 @@ class TierSearch:
                     f"{before.get(changed[0])}, now {self.written[changed[0]]}); give search.name another name"
                 )
         self.files.write_settings(self.written)
+        self.costs.keep_latencies(self.files)
 
     # ---- the search -----------------------------------------------------------------------------------
 

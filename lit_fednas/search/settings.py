@@ -34,7 +34,7 @@ class SearchSettings:
         ConfigError: A setting is out of range.
     """
 
-    tiers: TierSource = CumulatedShares()
+    tiers: TierSource = field(default_factory=CumulatedShares)
     method: SearchMethod = field(default_factory=NSGA2)
     evaluations: int = 1000
     per_tier: bool = True

@@ -106,8 +106,8 @@ class CumulatedShares(TierSource):
 
     Architectures are sampled and sorted by cost. Their costs, divided by the sum of all, are added up from the
     cheapest on; the highest tier begins where the sum reaches ``high``, and ends at the largest architecture. The
-    range below is divided evenly. With ``low`` the first tier likewise ends where the sum reaches ``low`` (the paper's
-    rho_L, for Speech Commands and Shakespeare). Tiers are called ``tier1``, ``tier2``, ...
+    range below is divided evenly. With ``low`` the first tier likewise ends where the sum reaches ``low`` (the
+    paper's rho_L, for Speech Commands and Shakespeare). Tiers are called ``tier1``, ``tier2``, ...
 
     Args:
         count: Number of tiers.
@@ -127,9 +127,7 @@ class CumulatedShares(TierSource):
 
     def __post_init__(self) -> None:
         if self.count < 1 or self.samples < 1:
-            raise ConfigError(
-                f"search.tiers: count {self.count} and samples {self.samples} must be at least 1"
-            )
+            raise ConfigError(f"search.tiers: count {self.count} and samples {self.samples} must be at least 1")
         if not 0 <= (self.low or 0) < self.high <= 1 or (self.low is not None and self.count < 3):
             raise ConfigError(
                 f"search.tiers: low {self.low} and high {self.high} must be shares, low below high, "
@@ -140,7 +138,8 @@ class CumulatedShares(TierSource):
         """Samples the space; one tier if it holds one architecture."""
         sampled = np.array([costs.cost(space.sample(rng), self.cost) for _ in range(self.samples)], dtype=float)
         bounds = self.bounds(sampled, costs.cost(space.smallest, self.cost), costs.cost(space.largest, self.cost))
-        tiers, floor = [], 0.0
+        tiers: list[Tier] = []
+        floor = 0.0
         for bound in bounds:
             if bound > floor:
                 above = {self.cost: floor} if self.ranges and floor else {}

@@ -12,7 +12,7 @@ from lit_fednas.analysis.figures import pareto_figure
 from lit_fednas.analysis.runs import read_search
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.data.readers import EvalBatches
-from lit_fednas.errors import CheckpointError, ConfigError, DataError
+from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.interrupts import Interrupts
 from lit_fednas.federation.lightning_private import call_hook
@@ -123,8 +123,9 @@ class SearchTrainer(FederatedTrainer):
         inputs, _ = next(iter(_validation_batches(datamodule)))
         exported = export_tier(model.supernet.cpu(), files, tier, format, inputs.cpu(), output and Path(output))
         print(
-            f"written: {exported.path} ({exported.bytes / 1e6:.2f} MB); on {exported.num_examples} validation examples "
-            f"its logits differ by at most {exported.difference:.1e}, {exported.agreement:.1%} of the predictions agree"
+            f"written: {exported.path} ({exported.bytes / 1e6:.2f} MB); on {exported.num_examples} validation "
+            f"examples its logits differ by at most {exported.difference:.1e}, {exported.agreement:.1%} of the "
+            f"predictions agree"
         )
         return exported
 
@@ -133,7 +134,9 @@ class SearchTrainer(FederatedTrainer):
     ) -> None:
         """Sets up module and data as ``validate`` does, without running anything."""
         if self.world_size > 1:
-            raise ConfigError(f"trainer.devices: a search runs in one process, not in {self.world_size}; set it to 1")
+            raise ConfigError(
+                f"trainer.devices: a search runs in one process, not in {self.world_size}; set it to 1"
+            )
         check_readable(ckpt_path)
         datamodule.prepare_data()
         datamodule.setup("validate")

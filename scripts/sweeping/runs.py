@@ -77,7 +77,7 @@ class Sweep:
         part.write_text(json.dumps({**self.head, "runs": runs}, indent=1) + "\n")
         os.replace(part, self.folder / SWEEP_FILE)
 
-    def set(self, run: Run, status: str) -> None:
+    def mark(self, run: Run, status: str) -> None:
         """Notes how a run stands."""
         run.status = status
         self.write()
@@ -115,9 +115,13 @@ def loggers_of(command: Sequence[str]) -> list[dict[str, Any]]:
     Raises:
         ConfigError: The command does not parse, or its first logger does not keep a run's folder.
     """
-    shown = subprocess.run([*command, "--print_config"], env=environment(1), capture_output=True, text=True)
+    try:
+        shown = subprocess.run([*command, "--print_config"], env=environment(1), capture_output=True, text=True)
+    except OSError as error:
+        raise ConfigError(f"command: {command[0]!r} cannot be started: {error.strerror}") from error
     if shown.returncode:
-        raise ConfigError(f"{' '.join(command)}: {shown.stderr.strip().splitlines()[-1]}")
+        told = shown.stderr.strip().splitlines() or [f"exit status {shown.returncode}"]
+        raise ConfigError(f"{' '.join(command)}: {told[-1]}")
     loggers = yaml.safe_load(shown.stdout)["trainer"]["logger"]
     loggers = loggers if isinstance(loggers, list) else [loggers]
     if not (isinstance(loggers[0], dict) and loggers[0]["class_path"].endswith("RunLogger")):
@@ -161,12 +165,12 @@ def run_all(sweep: Sweep, loggers: Sequence[Mapping[str, Any]], jobs: int) -> li
                 run = waiting.pop(0)
                 process = _start(sweep, run, loggers, jobs)
                 running[process.pid] = run, process
-                sweep.set(run, "running")
+                sweep.mark(run, "running")
             time.sleep(0.2)
             for run, process in list(running.values()):
                 if process.poll() is not None:
                     del running[process.pid]
-                    sweep.set(run, "failed" if process.returncode else "finished")
+                    sweep.mark(run, "failed" if process.returncode else "finished")
     return [run for run in sweep.wanted if run.status == "failed"]
 
 
@@ -193,4 +197,4 @@ def _stopping(sweep: Sweep, running: Mapping[int, tuple[Run, subprocess.Popen[by
             process.terminate()
         for run, process in running.values():
             process.wait()
-            sweep.set(run, "stopped")
+            sweep.mark(run, "stopped")

@@ -59,7 +59,10 @@ def read_sweep_file(path: Path) -> dict[str, Any]:
             raise ConfigError(
                 f"{path}: parameters.{name}: {kind} is not among {', '.join(allowed)} of a {sweep['method']} sweep"
             )
-    return {"command": DEFAULT_COMMAND, **sweep}
+    sweep = {"command": DEFAULT_COMMAND, "program": "", **sweep}
+    if "${program}" in sweep["command"] and not sweep["program"]:
+        raise ConfigError(f"{path}: program: missing; the command needs it, such as lit-fednas")
+    return sweep
 
 
 def distribution(parameter: dict[str, Any]) -> str:

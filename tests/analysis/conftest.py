@@ -15,7 +15,6 @@ CONFIG = Path(__file__).parents[2] / "configs" / "superfed" / "digits.yaml"
 TINY = {
     "trainer.max_rounds": "3",
     "trainer.check_val_every_n_rounds": "1",
-    "trainer.enable_progress_bar": "false",
     "model.supernet.init_args.stem_width": "4",
     "model.supernet.init_args.stage_widths": "[8,12,16,16]",
     "model.client.epochs": "1",

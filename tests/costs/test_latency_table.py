@@ -127,7 +127,9 @@ def test_weights_belong_to_a_signature() -> None:
 
 def test_the_network_stays_as_it_is() -> None:
     given = nn.Sequential(nn.Conv2d(3, 2, 8), nn.BatchNorm2d(2, track_running_stats=False)).train()
-    assert len(calls(given, (1, *SHAPE))) == 2  # one pixel in a batch of one
+    found = calls(given, (1, *SHAPE))  # one pixel in a batch of one
+    with_statistics = nn.Sequential(nn.Conv2d(3, 2, 8), nn.BatchNorm2d(2))
+    assert [one[0] for one in found] == [one[0] for one in calls(with_statistics, (1, *SHAPE))]
     assert given.training
     assert not given[1].track_running_stats
     assert not any(module._forward_pre_hooks for module in given.modules())
@@ -224,6 +226,13 @@ def test_new_layers_mean_a_new_fit(machine: Machine, tmp_path: Path) -> None:
     assert machine.networks == 6 + 7
 
 
+def test_a_fit_is_made_where_all_layers_are_known_already(machine: Machine) -> None:
+    table = LatencyTable()
+    for one in NETWORKS:
+        table.milliseconds(one, SHAPE)
+    assert table.prepare(NETWORKS, SHAPE)["scale"] == pytest.approx(2)
+
+
 @pytest.fixture
 def elsewhere(machine: Machine, tmp_path: Path) -> str:
     """A table of another machine, with batches of two."""
@@ -243,6 +252,15 @@ def test_a_table_of_another_machine_is_used_as_it_is(elsewhere: str, machine: Ma
     assert found["file"] == elsewhere
     assert table.milliseconds(NETWORKS[0], SHAPE) == pytest.approx(machine.expected(NETWORKS[0], SHAPE, 2))
     assert machine.layers == []
+    assert machine.networks == 0
+
+
+def test_a_table_without_a_fit_stays_so_elsewhere(machine: Machine, tmp_path: Path) -> None:
+    table = LatencyTable()
+    table.milliseconds(NETWORKS[0], SHAPE)
+    table.save(tmp_path / "sums.json")
+    found = LatencyTable(file=str(tmp_path / "sums.json"), measure_missing=False).prepare([NETWORKS[0]] * 4, SHAPE)
+    assert (found["scale"], found["checked_on"], found["spearman"]) == (1.0, 0, None)
     assert machine.networks == 0
 
 

@@ -145,3 +145,11 @@ def test_together_says_so_where_it_is_not_there(
     monkeypatch.setattr("benchmarking.together.ClientSettings", lambda batch_size: None)
     with pytest.raises(SystemExit, match="one by one only"):
         benchmark_scale.main(["together"])
+
+
+def test_evaluations(benchmark_scale: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["evaluations", "--archs", "3", "--warmup", "1", "--examples", "8", "--batch-size", "4", *SMALL]
+    report = report_of(benchmark_scale, tmp_path, *args)
+    counts = {way: len(seconds) for way, seconds in report["seconds"].items()}
+    assert counts == {"in place": 3, "extracted": 3, "built and loaded": 3}
+    assert "1.000 to 1.000" in capsys.readouterr().out

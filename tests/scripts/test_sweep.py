@@ -177,6 +177,7 @@ def test_every_macro_is_expanded_as_by_wandbs_agent(
         {"min": 1, "max": 4},
         {"min": 1.0, "max": 4.0},
         {"min": 1, "max": 4.0},
+        {"min": 1.0, "max": 4},
         {"distribution": "uniform", "min": 2, "max": 4},
         {"distribution": "q_uniform", "min": 0, "max": 10, "q": 2.5},
         {"distribution": "q_uniform", "min": 0, "max": 10},
@@ -249,9 +250,13 @@ def test_folders_are_named_by_what_differs(sweep: ModuleType) -> None:
         ),
         ({"method": "random"}, [], "count: None for a random sweep"),
         ({"method": "random"}, ["--count", "0"], "count: 0 for a random sweep"),
+        ({}, ["--jobs", "0"], "jobs: 0 must be 1 or more"),
         ({}, ["--count", "2"], "count: 2 is for random sweeps"),
         ({"parameters": {"seed_everything": {"values": [0, 1]}}}, [], "give seeds to the script instead"),
         ({"command": ["${args_append_hydra}"]}, [], "command: ${args_append_hydra} is none of ${env}"),
+        ({"program": None}, [], "program: missing; the command needs it"),
+        ({"command": ["nowhere", "${args}"]}, [], "command: 'nowhere' cannot be started: No such file"),
+        ({"command": ["false"]}, [], "exit status 1"),
         ({"command": ["a${args}"]}, [], "command: a${args} is none of"),
         ({"command": ["${interpreter}", "nowhere.py"]}, [], "can't open file"),
         (
@@ -288,7 +293,7 @@ def test_a_missing_file_is_one_line(sweep: ModuleType, small: Path, capsys: pyte
 def test_every_combination_runs_with_every_seed_in_a_folder_of_its_own(
     sweep: ModuleType, small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sweep.main([str(small), "--seeds", "0", "5", "--", "--more", "--words=1"]) == 0
+    assert sweep.main([str(small), "--seeds", "0", "5", "0", "--", "--more", "--words=1"]) == 0
     runs = runs_of()
     assert set(runs) == {f"x={x}/seed{seed}" for x in (1, 2, 3) for seed in (0, 5)}
     assert {run["status"] for run in runs.values()} == {"finished"}
@@ -340,6 +345,7 @@ def test_as_many_run_side_by_side_as_jobs_say(sweep: ModuleType, small: Path) ->
     assert sweep.main([str(small), "--jobs", "2", "--", "--together"]) == 0
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_runs_and_a_new_start_goes_on(small: Path, sweep: ModuleType) -> None:
     words = [str(small), "--", "--forever"]
     script = subprocess.Popen([sys.executable, str(ROOT / "scripts" / "sweep"), *words], stderr=subprocess.PIPE)
@@ -408,7 +414,7 @@ def test_a_real_sweep_is_what_wandbs_agent_would_run(
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
     subprocess.run(command, env=environment, check=True)
-    assert rounds_of(Path("runs/digits/version_0")) == rounds_of(Path("runs/real/lr=0.3/seed0"))
+    assert rounds_of(Path("runs/run/version_0")) == rounds_of(Path("runs/real/lr=0.3/seed0"))
     assert rounds_of(Path("runs/real/lr=0.01/seed0")) != rounds_of(Path("runs/real/lr=0.3/seed0"))
     assert len(list(Path("runs/real/wandb").glob("offline-run-*"))) == 2
     saved = read(Path("runs/real/lr=0.01/seed0/config.yaml"))

@@ -82,13 +82,20 @@ def test_search_export_report(run, capsys):
     page = Path("runs/digits/version_0/report.html").read_text()
     best = {row["tier"]: row for row in files.rows("tiers")}
     assert best["small"]["arch"].split(",")[0] in page
-    assert "src=\"http" not in page
+    assert 'src="http' not in page
     assert main(["report", "runs/digits/version_0", "--output", "elsewhere.html"]) == 0
     assert Path("elsewhere.html").exists()
 
 
 def test_the_saved_config_of_a_run_can_be_searched(run):
-    options = ["--config", "runs/digits/version_0/config.yaml", "--config", "search.yaml", "--search.name", "again"]
+    options = [
+        "--config",
+        "runs/digits/version_0/config.yaml",
+        "--config",
+        "search.yaml",
+        "--search.name",
+        "again",
+    ]
     assert main(["search", *options]) == 0
     assert SearchFiles("runs/digits/version_0/again").settings()["complete"]
 

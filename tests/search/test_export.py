@@ -232,6 +232,7 @@ def test_difference_and_agreement_by_hand():
     difference, agreement = compare(lambda x: x + shift, logits, (1,))
     assert difference == pytest.approx(6e-5, rel=1e-2)
     assert agreement == 0.75  # the third changes sides
+    assert compare(lambda x: x + 6e-5 * (len(x) == 1), logits, (1,)) == (pytest.approx(6e-5, rel=1e-2), 1.0)
 
 
 def test_a_difference_is_allowed_in_proportion():

@@ -31,6 +31,15 @@ def name(method):
     return type(method).__name__
 
 
+def test_every_method_is_held_to_the_contract():
+    """A new method needs a line in METHODS."""
+    import lit_fednas.search as search
+
+    exported = {getattr(search, name) for name in search.__all__}
+    concrete = {one for one in exported if isinstance(one, type) and issubclass(one, search.SearchMethod)}
+    assert {type(method) for method in METHODS} == concrete - {search.SearchMethod}
+
+
 def volume(archs):
     return hypervolume([toy_cost(arch) for arch in archs], [1 - toy_error(arch) for arch in archs], LARGEST)
 
@@ -56,7 +65,7 @@ def test_narrow_tiers_are_exhausted_and_end(method, at_most):
 
 @pytest.mark.parametrize("method", METHODS, ids=name)
 def test_equal_seeds_propose_the_same_and_no_global_generator_is_moved(method):
-    np.random.seed(1)  # noqa: NPY002: the state that must not move
+    np.random.seed(1)  # noqa: NPY002
     before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
     first = proposed(method, toy_feasible(30.0), 200)
     assert first == proposed(method, toy_feasible(30.0), 200)
@@ -88,14 +97,18 @@ def test_nsga2_finds_the_true_best_of_a_tier():
 
 
 def test_nsga2_generations_have_the_sizes_of_the_paper():
-    sizes = [len(generation) for _, generation in zip(range(3), generations(NSGA2(), toy_feasible()), strict=False)]
+    sizes = [
+        len(generation) for _, generation in zip(range(3), generations(NSGA2(), toy_feasible()), strict=False)
+    ]
     assert sizes == [128, 64, 64]
 
 
 def test_evolution_finds_the_true_best():
     fitting = [arch for arch in every_architecture() if toy_cost(arch) <= 30.0]
     truth = min(map(toy_error, fitting))
-    found = [min(map(toy_error, proposed(Evolution(population=40), toy_feasible(30.0), 400, seed))) for seed in (0, 1)]
+    found = [
+        min(map(toy_error, proposed(Evolution(population=40), toy_feasible(30.0), 400, seed))) for seed in (0, 1)
+    ]
     drawn = [min(map(toy_error, proposed(RandomSearch(), toy_feasible(30.0), 400, seed))) for seed in (0, 1)]
     assert max(found) == truth
     assert min(drawn) > truth

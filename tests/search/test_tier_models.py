@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation.evaluation import recalibrated
+from lit_fednas.federation.evaluation import fresh_statistics, recalibrated
 from lit_fednas.records import SearchFiles, TierModel
 from lit_fednas.search.tier_models import load_tier_network, save_tier_model
 from lit_fednas.supernets import PlainNetwork, Supernet
@@ -100,6 +100,12 @@ def test_what_is_in_no_state_dict_comes_from_the_supernet(files):
     assert load_tier_network(net, files, "small")[1].positions.tolist() == [0, 1, 2]
 
 
+def test_statistics_lie_where_the_weights_do():
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False)).to("meta")
+    fresh_statistics(network)
+    assert {tensor.device.type for tensor in network.state_dict().values()} == {"meta"}
+
+
 # ---- kills --------------------------------------------------------------------------------------------------
 
 
@@ -166,7 +172,14 @@ def test_weights_that_are_not_there_or_cannot_be_read(files):
     net = kept_instance("elastic")
     saved(files, net)
     whole = weights_path(files).read_bytes()
-    for content in (b"", b"no zip", whole[: len(whole) // 2]):
+    middle = len(whole) // 2
+    for content in (
+        b"",
+        b"no zip",
+        whole[:middle],
+        bytes(middle) + whole[middle:],
+        whole[:4] + b"?" * 40 + whole[44:],
+    ):
         weights_path(files).write_bytes(content)
         refused(net, files, CheckpointError, r"weights\.pt: cannot be read")
     weights_path(files).unlink()

@@ -6,9 +6,21 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
+from lit_fednas.costs import DeviceProfile, LatencySource
 from lit_fednas.errors import ConfigError
-from lit_fednas.search import Budgets, CumulatedShares, Tier
+from lit_fednas.records import SearchFiles
+from lit_fednas.search import (
+    Budgets,
+    CumulatedShares,
+    DeviceTiers,
+    Evaluator,
+    Exhaustive,
+    SearchSettings,
+    Tier,
+    TierSearch,
+)
 from lit_fednas.search.costs import ArchitectureCosts
 from tests.search.toy import ToyCosts, ToySpace, every_architecture, toy_cost, toy_feasible
 from tests.support import linear_net, tiny_supernet
@@ -121,6 +133,62 @@ def test_toy_costs_are_whole_numbers():
 
 
 def test_latency_without_a_source_is_refused():
+    costs = ArchitectureCosts(tiny_supernet())
     with pytest.raises(ConfigError, match=r"search.latency: is null"):
-        costs = ArchitectureCosts(tiny_supernet())
         costs.cost(costs.supernet.space.smallest, "latency_ms")
+
+
+class CountedLatency(LatencySource):
+    """A latency that is known: one millisecond per thousand parameters."""
+
+    def __init__(self) -> None:
+        self.prepared = 0
+        self.asked = 0
+
+    def prepare(self, networks, input_shape):
+        self.prepared = len(networks)
+        return {"device_name": "counted"}
+
+    def milliseconds(self, network, input_shape):
+        self.asked += 1
+        return sum(parameter.numel() for parameter in network.parameters()) / 1000
+
+
+def test_latency_is_a_limit_and_asked_for_once_per_architecture(tmp_path):
+    latency = CountedLatency()
+    supernet = tiny_supernet()
+    inputs, targets = torch.randn(4, 1, 8, 8), torch.arange(4)
+    settings = SearchSettings(
+        tiers=Budgets({"quick": {"latency_ms": 2.5}}), method=Exhaustive(), cost="latency_ms", latency=latency
+    )
+    search = TierSearch(settings, Evaluator(supernet, [(inputs, targets)]), SearchFiles(tmp_path), 0)
+    search.run()
+    rows = search.files.rows("evaluations")
+    assert rows
+    assert all(row["latency_ms"] == row["parameters"] / 1000 <= 2.5 for row in rows)
+    assert search.files.settings()["latency"] == {"source": "CountedLatency", "device_name": "counted"}
+    assert latency.prepared > 0
+    assert latency.asked == supernet.space.size  # each once, those that do not fit as well
+
+    again = TierSearch(settings, search.evaluator, SearchFiles(tmp_path), 0)
+    asked = latency.asked
+    again.run()
+    assert latency.asked == asked  # what was measured is on disk, also of what did not fit
+    assert again.files.rows("front") == search.files.rows("front")
+
+
+def test_device_tiers():
+    devices = [
+        DeviceProfile("watch", memory_mb=0.02, macs_per_second=1e6, bandwidth_mbps=1.0, latency_ms=60.0),
+        DeviceProfile("phone", memory_mb=8.0, macs_per_second=1e9, bandwidth_mbps=10.0),
+    ]
+    costs = ArchitectureCosts(tiny_supernet())
+    watch, phone = DeviceTiers(devices).tiers(costs.supernet.space, costs, np.random.default_rng(0))
+    assert (watch.name, dict(watch.at_most)) == ("watch", {"memory_bytes": 20_000.0, "macs": 60_000.0})
+    assert dict(phone.at_most) == {"memory_bytes": 8e6}
+    smallest = costs.supernet.space.smallest
+    assert costs.cost(smallest, "memory_bytes") == costs.cost(smallest, "bytes") + costs.cost(
+        smallest, "activation_bytes"
+    )
+    with pytest.raises(ConfigError, match="devices: is empty"):
+        DeviceTiers([])

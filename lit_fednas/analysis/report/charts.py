@@ -11,7 +11,7 @@ from lit_fednas.analysis.report.markup import Html, Part, join, tag
 from lit_fednas.analysis.report.scales import Scale, spread
 
 WIDTH, HEIGHT = 360, 240  # as wide as a phone, so that a text of 12 px is about that everywhere
-LEFT, RIGHT, TOP, BOTTOM = 54, 350, 12, 198
+LEFT, RIGHT, TOP, BOTTOM = 54, 340, 12, 198
 _COLOURS = 7
 _MOST_POINTS = 300
 

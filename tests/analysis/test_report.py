@@ -1,0 +1,180 @@
+"""The page: complete, by itself, escaped, and true to the run's files."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from lit_fednas.analysis import read_run
+from lit_fednas.analysis.report import write_report
+from lit_fednas.cli import main
+from lit_fednas.errors import DataError
+from lit_fednas.records import ROUNDS_FILE, SearchFiles
+
+VOID = {"meta", "wbr"}
+EVIL = '<script>alert("1")</script>&amp;'
+SECTIONS = [
+    "Training",
+    "Subnets",
+    "Costs",
+    "Clients' data",
+    "Pareto fronts",
+    "Search",
+    "Architectures found",
+    "Settings",
+]
+
+
+class Page(HTMLParser):
+    """Reads a page and sees that its elements close in order."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.count: dict[str, int] = {}
+        self.texts: dict[str, list[str]] = {}
+        self.tips: list[str] = []
+        self.attributes: set[str] = set()
+        self.feed(path.read_text(encoding="utf-8"))
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.count[tag] = self.count.get(tag, 0) + 1
+        self.attributes |= {name for name, _ in attrs}
+        self.tips += [value or "" for name, value in attrs if name == "data-tip"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.texts.setdefault(self.open[-1], []).append(data)
+
+
+def test_the_page_has_all_sections_and_needs_nothing_else(run_folder: Path) -> None:
+    path = write_report(run_folder)
+    assert path == run_folder / "report.html"
+    page = Page(path)
+    assert page.texts["h2"] == SECTIONS
+    assert page.texts["h1"] == ["digits/version_0"]
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"https?:|@import|url\(", text)
+    assert not page.attributes & {"src", "href", "srcset", "onclick", "onload"}
+    assert not {"link", "img", "iframe"} & page.count.keys()
+    assert page.count["script"] == page.count["style"] == 1
+    assert "Left out" not in text
+    assert not [path.name for path in run_folder.iterdir() if path.name.endswith(".part")]
+
+
+def test_the_page_says_what_the_files_say(run_folder: Path) -> None:
+    run = read_run(run_folder)
+    page = Page(write_report(run_folder))
+    cells = page.texts["td"]
+    for _, row in run.subnets("val").iterrows():
+        assert f"{row['accuracy']:.4f}" in cells
+    assert run.ledger is not None
+    assert f"{run.ledger['times_less_computation']:.2f}" in cells
+    for _, row in run.clients.groupby("client")["num_examples"].last().reset_index().iterrows():
+        assert f"{row['num_examples']:.0f}" in cells
+    assert "data.num_clients" not in cells  # the group's name stands above
+    assert {"num_clients", "assignment.class_path"} & set(cells) == {"num_clients"}
+
+
+def test_every_point_of_every_front_can_be_read_out(run_folder: Path) -> None:
+    search = read_run(run_folder).search()
+    assert search is not None
+    tips = Page(write_report(run_folder)).tips
+    for _, row in search.front.iterrows():
+        assert any(tip.endswith("\n" + row["arch"]) and f"{row['accuracy']:.4f}" in tip for tip in tips)
+    assert sum(tip.startswith("best of ") for tip in tips) == len(search.tiers)
+    partition = read_run(run_folder).partition
+    assert sum(tip.startswith("client ") for tip in tips) == int((partition.iloc[:, 2:] > 0).to_numpy().sum())
+    assert [tip.split("\n")[0] for tip in tips[:3]] == ["round 0", "round 1", "round 2"]
+
+
+def test_whatever_a_file_says_is_text(run_folder: Path) -> None:
+    """Every place where a name or a text comes from a file."""
+    records = [json.loads(line) for line in (run_folder / ROUNDS_FILE).read_text().splitlines()]
+    for record in records:
+        record["metrics"][f"val/{EVIL}/accuracy"] = 0.5
+    (run_folder / ROUNDS_FILE).write_text("".join(json.dumps(record) + "\n" for record in records))
+    for name in ("subnets-val.csv", "partition.csv"):
+        text = (run_folder / name).read_text()
+        quoted = '"' + EVIL.replace('"', '""') + '"'
+        replaced = text.replace("smallest", quoted) if name != "partition.csv" else text.replace("9", quoted, 1)
+        (run_folder / name).write_text(replaced)
+    config = run_folder / "config.yaml"
+    config.write_text(config.read_text() + f"note: '{EVIL}'\n'{EVIL}': 1\n")
+    ledger = json.loads((run_folder / "ledger.json").read_text())
+    ledger["independent"][EVIL] = ledger["independent"].pop("largest")
+    (run_folder / "ledger.json").write_text(json.dumps(ledger))
+    files = SearchFiles(run_folder / "search")
+    settings = files.settings()
+    settings["tiers"][0]["name"] = EVIL
+    files.write_settings(settings)
+    for table in ("history", "front", "tiers"):
+        rows = [{**row, "tier": EVIL} if row["tier"] == "small" else row for row in files.rows(table)]
+        files.write(table, [{**row, "arch": EVIL} if "arch" in row else row for row in rows])
+    page = Page(write_report(run_folder))
+    assert page.count["script"] == 1
+    assert "alert" not in "".join(page.texts["script"])
+    for name in ("td", "li", "figcaption", "code"):
+        assert EVIL in page.texts[name], name
+    assert EVIL[:15] + "…" in page.texts["text"]  # a long class name is cut
+    assert not page.attributes & {"onerror", "onclick"}
+    assert any("alert" in tip for tip in page.tips)
+
+
+LEFT_OUT = {
+    ROUNDS_FILE: ["Training"],
+    "subnets-val.csv": ["Subnets"],
+    "partition.csv": ["Clients' data"],
+    "config.yaml": ["Settings"],
+    "search/settings.json": ["Pareto fronts", "Search", "Architectures found"],
+    "search/history.csv": ["Search"],
+    "search/tiers.csv": ["Architectures found"],
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_section_without_its_file_is_one_line(run_folder: Path, name: str) -> None:
+    (run_folder / name).unlink()
+    page = Page(write_report(run_folder))
+    missing = [line for line in page.texts["p"] if line.startswith("Left out")]
+    assert page.texts["h2"] == [title for title in SECTIONS if title not in LEFT_OUT[name]]
+    assert [re.sub(r"Left out: (.*), because.*", r"\1", line) for line in missing] == LEFT_OUT[name]
+
+
+def test_a_run_of_its_configuration_alone(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("seed_everything: 0\n")
+    page = Page(write_report(tmp_path / "run", tmp_path / "out" / "page.html"))
+    assert page.texts["h2"] == ["Settings"]
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_search_of_the_smallest_size(run_folder: Path) -> None:
+    """One architecture, one generation, equal costs: axes without any length."""
+    files = SearchFiles(run_folder / "search")
+    for table in ("evaluations", "history", "front", "tiers"):
+        files.write(table, files.rows(table)[:1])
+    Page(write_report(run_folder))
+    assert "nan" not in re.sub(
+        r"<style>.*?</style>|<script>.*?</script>", "", write_report(run_folder).read_text()
+    )
+
+
+def test_command(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run_folder)]) == 0
+    assert (run_folder / "report.html").exists()
+    assert main(["report", str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(DataError):
+        write_report(tmp_path / "none")

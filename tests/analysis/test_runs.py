@@ -1,0 +1,101 @@
+"""A run's folder as tables: what is in the files, and what happens without them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from lit_fednas.analysis import newest_run, read_run, read_search
+from lit_fednas.errors import DataError
+from lit_fednas.records import ROUNDS_FILE, SEARCH_FILES, append_round
+
+
+def test_rounds_and_clients_are_those_of_the_file(finished_run: Path) -> None:
+    run = read_run(finished_run)
+    records = [json.loads(line) for line in (finished_run / ROUNDS_FILE).read_text().splitlines()]
+    assert run.name == "digits/version_0"
+    assert run.rounds["round"].tolist() == [0, 1, 2]
+    for record, (_, row) in zip(records, run.rounds.iterrows(), strict=True):
+        assert {name: row[name] for name in record["metrics"]} == record["metrics"]
+    clients = [{"round": record["round"], **client} for record in records for client in record["clients"]]
+    assert run.clients.to_dict("records") == clients
+    assert run.settings["data"]["num_clients"] == 10
+
+
+def test_tables_beside_the_rounds(finished_run: Path) -> None:
+    run = read_run(finished_run)
+    with open(finished_run / "subnets-val.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    table = run.subnets("val")
+    assert [str(macs) for macs in table["macs"]] == [row["macs"] for row in rows]
+    assert table["arch"].tolist() == [row["arch"] for row in rows]
+    assert run.ledger == json.loads((finished_run / "ledger.json").read_text())
+    classes = [str(digit) for digit in range(10)]
+    assert list(run.partition.columns) == ["client", "size", *classes]
+    assert (run.partition[classes].sum(axis=1) == run.partition["size"]).all()
+
+
+def test_search(finished_run: Path) -> None:
+    search = read_run(finished_run).search()
+    assert search is not None
+    assert (search.name, search.cost, search.tier_names) == ("search", "macs", ["small", "large"])
+    assert list(search.models) == ["large", "small"]
+    for table in ("evaluations", "history", "front", "tiers"):
+        assert list(getattr(search, table).columns) == list(SEARCH_FILES[table])
+    assert search.evaluations["latency_ms"].isna().all()
+    assert search.evaluations["encoding"].iloc[0] == "-".join(
+        ["0"] * 4 + ["4"] * 12
+    )  # at these widths all ratios are one
+    settings = json.loads((finished_run / "search" / "settings.json").read_text())
+    assert search.limits("small") == (None, settings["tiers"][0]["at_most"]["macs"])
+    assert search.limits("*") == (None, None)
+
+
+def test_limits_are_those_of_the_traded_cost(run_folder: Path) -> None:
+    path = run_folder / "search" / "settings.json"
+    tiers = [{"name": "small", "at_most": {"macs": 9, "bytes": 7}, "above": {"bytes": 3}}]
+    path.write_text(json.dumps({**json.loads(path.read_text()), "cost": "bytes", "tiers": tiers}))
+    assert read_search(path.parent).limits("small") == (3, 7)
+
+
+def test_a_run_of_its_configuration_alone(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("seed_everything: 3\n")
+    run = read_run(tmp_path)
+    assert run.settings == {"seed_everything": 3}
+    for table in (run.rounds, run.clients, run.subnets("val"), run.subnets("test"), run.partition):
+        assert table.empty
+    assert "loss" in run.clients
+    assert run.ledger is None
+    assert run.search() is None
+
+
+def test_old_records_have_fewer_keys_and_newer_ones_more(tmp_path: Path) -> None:
+    append_round(tmp_path, {"round": 0})
+    append_round(tmp_path, {"round": 1, "metrics": {"a": None}, "clients": [{"client": 4, "mood": "good"}]})
+    append_round(tmp_path, {"round": 2, "metrics": {"a": 1.5}, "clients": [{"client": 5, "loss": None}]})
+    run = read_run(tmp_path)
+    assert run.rounds.fillna(-1).to_numpy().tolist() == [[0, -1], [1, -1], [2, 1.5]]
+    assert run.clients["client"].tolist() == [4, 5]
+    assert run.clients["loss"].dtype == float
+    assert "mood" not in run.clients
+
+
+@pytest.mark.parametrize(("read", "words"), [(read_run, "is no run"), (read_search, "no search")])
+def test_folders_of_something_else_are_refused(tmp_path: Path, read: object, words: str) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        read(tmp_path)  # type: ignore[operator]
+    assert str(tmp_path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_newest_run_is_the_one_written_to_last(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no run"):
+        newest_run(tmp_path)
+    for place, name in enumerate(["b/version_0", "a/version_0", "c/version_0"]):
+        append_round(tmp_path / name, {"round": 0})
+        os.utime(tmp_path / name / ROUNDS_FILE, (place, 100 - abs(place - 1)))
+    assert newest_run(tmp_path) == tmp_path / "a/version_0"

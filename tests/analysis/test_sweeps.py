@@ -1,0 +1,153 @@
+"""The runs of a sweep beside each other; the runs are written by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from matplotlib.collections import LineCollection
+
+from lit_fednas.analysis.sweeps import SWEEP_FILE, compare, read_sweep, sweep_figure, swept
+from lit_fednas.errors import DataError
+from lit_fednas.records import append_round
+
+LR, DECAY = "model.lr", "beta_decay.decay"
+
+
+def write_run(folder: Path, accuracies: list[float | None], settings: dict[str, Any] | None = None) -> Path:
+    """A run whose largest architecture was validated where there is an accuracy."""
+    folder.mkdir(parents=True)
+    for number, accuracy in enumerate(accuracies):
+        metrics = {"clients/loss": 1.0 / (number + 1)}
+        if accuracy is not None:
+            metrics |= {"val/largest/accuracy": accuracy, "val/smallest/accuracy": accuracy / 2}
+        append_round(folder, {"round": number, "metrics": metrics, "clients": []})
+    if settings is not None:
+        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    return folder
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """Two learning rates, two decays, two seeds; one of the eight failed and one never began."""
+    runs = []
+    for place, (lr, decay, seed) in enumerate(
+        (lr, decay, seed) for lr in (0.1, 0.01) for decay in ("linear", "cosine") for seed in (0, 1)
+    ):
+        name = f"lr={lr},decay={decay}/seed{seed}"
+        status = {0: "failed", 7: "waiting"}.get(place, "finished")
+        if status != "waiting":
+            write_run(tmp_path / name, [0.2, None] if place == 0 else [0.1, (place + 1) / 10, None])
+        parameters = {LR: lr, DECAY: decay}
+        runs.append({"parameters": parameters, "seed": seed, "folder": name, "status": status, "command": []})
+    (tmp_path / SWEEP_FILE).write_text(json.dumps({"sweep": "s", "file": "s.yaml", "runs": runs}))
+    return tmp_path
+
+
+def test_a_sweep_is_a_row_per_run(sweep: Path) -> None:
+    table = read_sweep(sweep)
+    own = ["seed", "status", "rounds", "folder"]
+    metrics = ["clients/loss", "val/largest/accuracy", "val/smallest/accuracy"]
+    assert list(table.columns) == [LR, DECAY, *own, *metrics]
+    assert list(table["rounds"]) == [2, 3, 3, 3, 3, 3, 3, 0]
+    assert list(table["val/largest/accuracy"][:7]) == [0.2, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
+    assert table["clients/loss"][1] == 1 / 3  # the last of all, not that of the last validation
+    assert table.iloc[7][metrics].isna().all()
+    assert list(table.iloc[2][[LR, DECAY, *own]]) == [0.1, "cosine", 0, "finished", 3, "lr=0.1,decay=cosine/seed0"]
+
+
+def test_combinations_are_compared_over_the_seeds_that_finished(sweep: Path) -> None:
+    table = compare(read_sweep(sweep))
+    largest = [f"val/largest/accuracy {word}" for word in ("mean", "low", "high")]
+    assert [name for name in table if "mean" in name] == [
+        "val/smallest/accuracy mean",
+        "val/largest/accuracy mean",
+    ]
+    expected = [
+        [0.1, "linear", 1, 0.2, 0.2, 0.2],
+        [0.1, "cosine", 2, 0.35, 0.3, 0.4],
+        [0.01, "linear", 2, 0.55, 0.5, 0.6],
+        [0.01, "cosine", 1, 0.7, 0.7, 0.7],
+    ]
+    found = table[[LR, DECAY, "seeds", *largest]]
+    pd.testing.assert_frame_equal(found, pd.DataFrame(expected, columns=list(found.columns)))
+
+
+def test_runs_of_no_sweep_are_told_apart_by_their_settings(tmp_path: Path) -> None:
+    def settings(lr: float, seed: int, version: int) -> dict[str, Any]:
+        return {
+            "seed_everything": seed,
+            "trainer": {"max_rounds": 2, "logger": {"init_args": {"version": version}}},
+            "model": {"lr": lr, "widths": [8, 16 + version // 2], "momentum": 0.9},
+            "ckpt_path": f"last{version}",
+        }
+
+    folders = [
+        write_run(
+            tmp_path / f"run/version_{version}", [0.5] * (1 if version == 3 else 2), settings(lr, seed, version)
+        )
+        for version, (lr, seed) in enumerate([(0.1, 0), (0.1, 1), (0.2, 0), (0.2, 1)])
+    ]
+    table = read_sweep(folders)
+    assert swept(table) == ["model.lr", "model.widths"]
+    assert list(table["model.lr"]) == [0.1, 0.1, 0.2, 0.2]
+    assert list(table["model.widths"]) == ["[8, 16]", "[8, 16]", "[8, 17]", "[8, 17]"]
+    assert list(table["seed"]) == [0, 1, 0, 1]
+    assert list(table["status"]) == ["finished", "finished", "finished", "unfinished"]
+    assert list(table["folder"]) == [f"run/version_{version}" for version in range(4)]
+
+
+def test_the_figure_has_a_panel_per_parameter_with_means_ranges_and_points(sweep: Path) -> None:
+    rates, decays = sweep_figure(read_sweep(sweep)).axes
+    assert (rates.get_xlabel(), decays.get_xlabel()) == (LR, DECAY)
+    assert [text.get_text() for text in rates.get_xticklabels()] == ["0.01", "0.1"]
+    assert [text.get_text() for text in decays.get_xticklabels()] == ["linear", "cosine"]
+    means = {str(line.get_label()): list(line.get_ydata()) for line in rates.get_lines()}
+    assert means["smallest"] == pytest.approx([0.3, 0.15])
+    assert means["largest"] == pytest.approx([0.6, 0.3])  # (0.5 + 0.6 + 0.7) / 3, (0.2 + 0.3 + 0.4) / 3
+    _, ranges = (one for one in rates.collections if isinstance(one, LineCollection))
+    np.testing.assert_allclose(np.array(ranges.get_segments())[:, :, 1], [[0.5, 0.7], [0.2, 0.4]])
+    points = [line for line in rates.get_lines() if line.get_marker() == "."]
+    assert sorted(y for line in points[2:] for y in line.get_ydata()) == [0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
+    assert {line.get_linestyle() for line in decays.get_lines()} == {"None"}  # linear and cosine have no order
+    assert rates.get_ylim() == decays.get_ylim()
+
+
+def test_a_parameter_that_was_drawn_has_points_only() -> None:
+    table = pd.DataFrame({LR: np.geomspace(0.001, 1, 9), "seed": 0, "status": "finished", "m": np.arange(9.0)})
+    (axes,) = sweep_figure(table, ["m"]).axes
+    assert axes.get_xscale() == "log"
+    (line,) = axes.get_lines()
+    np.testing.assert_array_equal(line.get_xydata(), table[[LR, "m"]])
+    assert line.get_linestyle() == "None"
+    table[LR] = np.linspace(1, 10, 9)
+    assert sweep_figure(table, ["m"]).axes[0].get_xscale() == "linear"
+
+
+@pytest.mark.parametrize("values", [[True, False], [None, 2.0], ["x", None]], ids=str)
+def test_values_that_are_no_numbers_are_named(values: list[Any]) -> None:
+    table = pd.DataFrame({"p": values, "seed": 0, "status": "finished", "m": [0.5, 0.6]})
+    (axes,) = sweep_figure(table, ["m"]).axes
+    assert [list(line.get_ydata()) for line in axes.get_lines() if line.get_marker() == "o"] == [[0.5, 0.6]]
+    assert len(compare(table, ["m"])) == 2
+
+
+def test_what_cannot_be_compared_is_one_line(tmp_path: Path, sweep: Path) -> None:
+    with pytest.raises(DataError, match=r"holds no sweep\.json"):
+        read_sweep(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="no runs to compare"):
+        read_sweep([])
+    table = read_sweep(sweep)
+    with pytest.raises(DataError, match="no run logged val/nobody/accuracy; choose"):
+        sweep_figure(table, ["val/largest/accuracy", "val/nobody/accuracy"])
+    with pytest.raises(DataError, match="no run logged val/smallest/accuracy, val/mean/accuracy, val/largest"):
+        compare(table[["seed", "status"]])
+    with pytest.raises(DataError, match="none of 1 runs has finished"):
+        compare(table[:1])
+    with pytest.raises(DataError, match="do not differ"):
+        sweep_figure(table[1:2])

@@ -1,0 +1,119 @@
+"""Tables against values worked out by hand, and against what the run itself counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lit_fednas.analysis import Run, SearchResult, read_run
+from lit_fednas.analysis.tables import (
+    client_table,
+    independent_costs,
+    interval,
+    progress,
+    run_subnets,
+    subnet_rounds,
+    total_costs,
+)
+from lit_fednas.records import append_round
+
+
+def test_interval_of_three_by_hand() -> None:
+    rows = pd.DataFrame({"g": ["b", "b", "a", "b", "b"], "x": [1.0, 2.0, 7.0, 3.0, np.nan]})
+    table = interval(rows, ["g"], "x").set_index("g")
+    reach = 4.302653 / 3**0.5  # t(0.975) with 2 degrees of freedom, deviation 1
+    assert table.loc["b"].tolist() == pytest.approx([2, 2 - reach, 2 + reach, 3])
+    assert table.loc["a", ["mean", "count"]].tolist() == [7, 1]
+    assert table.loc["a", ["low", "high"]].isna().all()
+    assert table.index.tolist() == ["b", "a"]
+    narrow = interval(rows, ["g"], "x", confidence=0.5).set_index("g").loc["b"]
+    assert narrow["high"] - 2 == pytest.approx(0.816497 / 3**0.5)  # t(0.75), 2 degrees of freedom
+
+
+def test_subnets_over_rounds(finished_run: Path) -> None:
+    run = read_run(finished_run)
+    for metric in ("accuracy", "loss"):
+        table = subnet_rounds([run, run], metric)
+        assert set(table["subnet"]) == {"smallest", "d0101-e0.14", "d1111-e0.18", "largest"}  # not the mean
+        assert len(table) == 2 * 4 * 3
+        one = table[(table["subnet"] == "largest") & (table["round"] == 1)]
+        assert set(one[metric]) == {run.rounds[f"val/largest/{metric}"][1]}
+
+
+def test_rounds_without_validation_are_left_out(tmp_path: Path) -> None:
+    append_round(tmp_path, {"round": 0, "metrics": {"clients/loss": 1.0}})
+    append_round(tmp_path, {"round": 1, "metrics": {"val/a/accuracy": 0.5, "val/mean/accuracy": 0.5}})
+    assert subnet_rounds([Run(tmp_path)]).to_numpy()[:, 1:].tolist() == [[1, "a", 0.5]]
+    assert list(subnet_rounds([])) == ["run", "round", "subnet", "accuracy"]
+
+
+def test_groups_of_runs(finished_run: Path) -> None:
+    run = read_run(finished_run)
+    table = run_subnets({"one": [run], "two": [run, run]})
+    assert table["group"].value_counts().to_dict() == {"one": 4, "two": 8}
+
+
+def test_total_costs_are_those_that_the_run_logged(finished_run: Path) -> None:
+    run = read_run(finished_run)
+    spent = total_costs(run)
+    assert spent["total_macs"].tolist() == pytest.approx(run.rounds["cost/total_macs"].tolist(), rel=1e-6)
+    assert spent["total_bytes"].tolist() == pytest.approx(run.rounds["cost/total_bytes"].tolist(), rel=1e-6)
+
+
+def test_independent_costs(finished_run: Path) -> None:
+    ledger = read_run(finished_run).ledger
+    assert ledger is not None
+    table = independent_costs(ledger).set_index("training")
+    assert table.index.tolist() == ["this run", *ledger["independent"], "one by one"]
+    assert table.loc["this run", ["times_macs", "times_bytes"]].tolist() == [1, 1]
+    assert table.loc["one by one", "times_macs"] == pytest.approx(ledger["times_less_computation"])
+    assert table.loc["one by one", "times_bytes"] == pytest.approx(ledger["times_less_communication"])
+
+
+def test_clients_by_hand(tmp_path: Path) -> None:
+    did = {"num_examples": 20, "macs": 100, "bytes_down": 8, "bytes_up": 8}
+    good = {"client": 3, "status": "ok", "loss": 2.0, **did}
+    bad = {**good, "client": 1, "status": "error", "loss": None, "bytes_up": 0}
+    append_round(tmp_path, {"round": 0, "clients": [good, bad]})
+    append_round(tmp_path, {"round": 1, "clients": [{**good, "loss": 1.0}]})
+    append_round(tmp_path, {"round": 2, "clients": []})
+    first, second = client_table(Run(tmp_path)).to_dict("records")
+    assert second == {
+        "client": 3,
+        "examples": 20,
+        "rounds": 2,
+        "failed": 0,
+        "loss": 1.5,
+        "last_loss": 1.0,
+        "macs": 200,
+        "share": pytest.approx(2 / 3),
+        "bytes": 32,
+    }
+    assert (first["client"], first["failed"], first["bytes"]) == (1, 1, 8)
+    assert np.isnan(first["loss"])
+
+
+def search(*points: tuple[int, float], tier: str = "t") -> SearchResult:
+    history = pd.DataFrame(points, columns=["evaluations", "best_accuracy"])
+    history = history.assign(tier=tier, generation=range(len(points)), hypervolume=history["best_accuracy"] / 2)
+    empty = pd.DataFrame()
+    return SearchResult("search", {}, empty, history, empty, empty, {})
+
+
+def test_progress_by_hand() -> None:
+    left = search((2, 0.1), (4, 0.2), (6, 0.3), (8, 0.4))
+    right = search((3, 0.5), (7, 0.7))
+    table = progress({"a": [left, right], "b": [left]}, "t")
+    reached = table[table["method"] == "a"].pivot(index="evaluations", columns="search", values="best_accuracy")
+    assert reached.index.tolist() == [3, 4, 6, 7]  # where both have begun and none has ended
+    assert reached.to_numpy().tolist() == [[0.1, 0.5], [0.2, 0.5], [0.3, 0.5], [0.3, 0.7]]
+    assert table.loc[table["method"] == "b", "evaluations"].tolist() == [2, 4, 6, 8]
+    assert (table["hypervolume"] == table["best_accuracy"] / 2).all()
+
+
+def test_progress_of_generations_without_anything_new_is_the_last() -> None:
+    assert progress({"a": [search((2, 0.1), (2, 0.3))]}, "t")["best_accuracy"].tolist() == [0.3]
+    assert progress({"a": [search((2, 0.1), tier="other")]}, "t").empty
