@@ -14,6 +14,7 @@ from lit_fednas.cli import main
 CONFIGS = Path(__file__).parents[1] / "configs"
 BASES = sorted(CONFIGS.glob("superfed/*.yaml"))
 OVERLAYS = sorted(CONFIGS.glob("superfed/overlays/*.yaml"))
+SEARCHES = sorted(CONFIGS.glob("search/*.yaml"))
 SWEEPS = sorted(CONFIGS.glob("sweeps/*.yaml"))  # tests/scripts/test_sweep.py
 LOGGERS = [path for path in sorted(CONFIGS.glob("loggers/*.yaml")) if "online" not in path.name]
 
@@ -22,7 +23,9 @@ def test_all_are_found():
     assert [path.stem for path in BASES] == ["cifar10", "cifar100", "cifar10_small", "cinic10", "digits"]
     assert len(OVERLAYS) == 15
     assert [path.stem for path in LOGGERS] == ["csv", "tensorboard", "wandb_offline"]
-    assert len(list(CONFIGS.rglob("*.yaml"))) == len(BASES) + len(OVERLAYS) + len(LOGGERS) + len(SWEEPS) + 1
+    assert [path.stem for path in SEARCHES] == ["digits", "fedoras", "superfed_table5", "superfed_table5_small"]
+    run = len(BASES) + len(OVERLAYS) + len(LOGGERS) + len(SEARCHES)
+    assert len(list(CONFIGS.rglob("*.yaml"))) == run + len(SWEEPS) + 1  # one logger is online
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +87,16 @@ def test_every_logger_runs(tmp_path, monkeypatch, folder, logger):
 
     assert len(run(tmp_path, monkeypatch, folder, CONFIGS / "superfed" / "digits.yaml", logger)) == 1
     wandb.finish()
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=lambda path: path.stem)
+def test_every_search_runs(tmp_path, monkeypatch, folder, search):
+    base = CONFIGS / "superfed" / "digits.yaml"
+    run(tmp_path, monkeypatch, folder, base)
+    options = ["--search.evaluations", "3"]
+    if "samples" in search.read_text():
+        options += ["--search.tiers.init_args.samples", "20"]
+    configs = [part for path in (base, tmp_path / "small.yaml", search) for part in ("--config", str(path))]
+    assert main(["search", *configs, *options]) == 0
+    tiers = (tmp_path / "runs/digits/version_0/search/tiers.csv").read_text().splitlines()
+    assert len(tiers) == 1 + (4 if search.stem == "fedoras" else 3)

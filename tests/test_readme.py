@@ -24,6 +24,12 @@ def test_the_first_yaml_runs_and_is_the_quickstarts(tmp_path, monkeypatch):
     short = ["--trainer.max_rounds", "1", "--trainer.accelerator", "cpu"]
     assert main(["fit", "--config", "first.yaml", *short]) == 0
 
+    (shown_search,) = [block for block in blocks("yaml") if block.startswith("search:")]
+    Path("search.yaml").write_text(shown_search)
+    few = ["--search.evaluations", "3", "--trainer.accelerator", "cpu"]
+    assert main(["search", "--config", "first.yaml", "--config", "search.yaml", *few]) == 0
+    assert len(list(Path("runs").glob("*/version_0/search/tiers/*/weights.pt"))) == 2
+
     shown = yaml.safe_load(first)
     real = yaml.safe_load((CONFIGS / "superfed" / "digits.yaml").read_text())
     assert contains(real, shown)
@@ -51,14 +57,27 @@ def test_files_that_are_named_exist():
 def test_classes_that_are_named_exist():
     import lit_fednas.aggregation
     import lit_fednas.assignment
+    import lit_fednas.costs
     import lit_fednas.data
+    import lit_fednas.search
     import lit_fednas.supernets
 
-    modules = (lit_fednas.aggregation, lit_fednas.assignment, lit_fednas.data, lit_fednas.supernets)
+    modules = (
+        lit_fednas.aggregation,
+        lit_fednas.assignment,
+        lit_fednas.costs,
+        lit_fednas.data,
+        lit_fednas.search,
+        lit_fednas.supernets,
+    )
     known = {name for module in modules for name in module.__all__}
     for path in re.findall(r"class_path: ([\w.]+)", README):
         if path.startswith("lit_fednas"):
             module, name = path.rsplit(".", 1)
             assert hasattr(__import__(module, fromlist=[name]), name), path
     for name in ("LazyImageFolder", "ByColumn", "ArraySource", "SmallCNN", "ResNet18", "TrackingSandwich"):
+        assert name in known
+    for name in ("NSGA2", "RandomSearch", "Evolution", "Exhaustive", "Budgets", "CumulatedShares", "DeviceTiers"):
+        assert name in known
+    for name in ("MeasuredLatency", "LatencyTable"):
         assert name in known

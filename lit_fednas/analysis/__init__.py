@@ -3,6 +3,7 @@
 from lit_fednas.analysis.figures import fronts_figure, pareto_figure, progress_figure
 from lit_fednas.analysis.run_figures import clients_figure, costs_figure, rounds_figure, subnets_figure
 from lit_fednas.analysis.runs import Run, SearchResult, newest_run, read_run, read_search
+from lit_fednas.analysis.sweeps import read_sweep, sweep_figure
 
 __all__ = [
     "Run",
@@ -15,6 +16,8 @@ __all__ = [
     "progress_figure",
     "read_run",
     "read_search",
+    "read_sweep",
     "rounds_figure",
     "subnets_figure",
+    "sweep_figure",
 ]

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import wandb
-from lightning import Callback, LightningModule, Trainer
+from lightning import LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 
 from lit_fednas.callbacks.subnet_table import COLUMNS, table_rows
 from lit_fednas.data import plot_partition
-from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule
 from lit_fednas.records import SEARCH_FILES, SearchFiles
 
 
-class WandbLogging(Callback):
+class WandbLogging(FederatedCallback):
     """Logs the partition's picture, the tables of subnets and what a search found to every ``WandbLogger``.
 
     Without one it does nothing. The configuration goes there as nested hyperparameters (``lit_fednas.cli``).
@@ -39,12 +39,12 @@ class WandbLogging(Callback):
         """Logs the test of all subnets."""
         self._log_subnets(trainer, pl_module, "test")
 
-    def on_search_end(self, trainer: Trainer, pl_module: LightningModule, folder: Path) -> None:
+    def on_search_end(self, trainer: Trainer, module: LightningModule, folder: Path) -> None:
         """Logs a search's fronts as tables and charts, and each tier's network as an artifact.
 
         Args:
             trainer: The trainer that searched.
-            pl_module: The module that was searched.
+            module: The module that was searched.
             folder: What the search wrote (``lit_fednas.records.search``); its name begins those of the entries.
         """
         files = SearchFiles(folder)

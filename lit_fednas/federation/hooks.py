@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning import Callback, Trainer
@@ -29,3 +30,6 @@ class FederatedCallback(Callback):
 
     def on_client_end(self, trainer: Trainer, module: FederatedLightningModule, result: ClientResult) -> None:
         """Called after each client's part."""
+
+    def on_search_end(self, trainer: Trainer, module: FederatedLightningModule, folder: Path) -> None:
+        """Called when a search after training has written its folder (``lit_fednas.records.search``)."""

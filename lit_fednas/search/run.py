@@ -206,17 +206,14 @@ class TierSearch:
 
     def _score(self, arch: Any) -> Score:
         row = self.evaluations[arch]
-        return Score(arch, self._error(row), self.costs.cost(arch, self.settings.cost))
+        return Score(arch, self._error(row), row[self.settings.cost])
 
     def _error(self, row: dict[str, Any]) -> float:
         return 1 - row["accuracy"] if self.settings.metric == "accuracy" else row["loss"]
 
     def _hypervolume(self, rows: list[dict[str, Any]], tier: str) -> float:
-        costs = [self._objective_cost(row) for row in rows]
+        costs = [row[self.settings.cost] for row in rows]
         return hypervolume(costs, [row["accuracy"] for row in rows], self.reference(tier))
-
-    def _objective_cost(self, row: dict[str, Any]) -> float:
-        return self.costs.cost(self.space.parse(row["arch"]), self.settings.cost)
 
     # ---- what was found -------------------------------------------------------------------------------
 
@@ -233,7 +230,7 @@ class TierSearch:
         found = self.fitting(tier)
         if not found:
             return None
-        return min(found, key=lambda pair: (self._error(pair[1]), self._objective_cost(pair[1])))[0]
+        return min(found, key=lambda pair: (self._error(pair[1]), pair[1][self.settings.cost]))[0]
 
     def hypervolume(self, tier: Tier) -> float:
         """The share of a tier's square of cost and accuracy that what fits it dominates."""
@@ -243,7 +240,7 @@ class TierSearch:
         rows = []
         for tier in [*self.tiers, Tier(EVERYTHING, {})]:
             found = [row for _, row in self.fitting(tier)]
-            costs = [self._objective_cost(row) for row in found]
+            costs = [row[self.settings.cost] for row in found]
             places = pareto_front(costs, [row["accuracy"] for row in found])
             rows += [{"tier": tier.name, **found[place]} for place in places]
         return rows

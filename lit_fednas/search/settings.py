@@ -7,7 +7,7 @@ from typing import Literal
 
 from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
-from lit_fednas.search.costs import LIMITED_COSTS
+from lit_fednas.records import COST_NAMES
 from lit_fednas.search.method import SearchMethod
 from lit_fednas.search.nsga2 import NSGA2
 from lit_fednas.search.tiers import CumulatedShares, TierSource
@@ -48,7 +48,7 @@ class SearchSettings:
     def __post_init__(self) -> None:
         if self.evaluations < 1:
             raise ConfigError(f"search.evaluations: {self.evaluations} must be at least 1")
-        if self.cost not in LIMITED_COSTS:
-            raise ConfigError(f"search.cost: {self.cost!r} is no cost; choose from {', '.join(LIMITED_COSTS)}")
+        if self.cost not in COST_NAMES:
+            raise ConfigError(f"search.cost: {self.cost!r} is no cost; choose from {', '.join(COST_NAMES)}")
         if not self.name or "/" in self.name or self.name.startswith("."):
             raise ConfigError(f"search.name: {self.name!r} cannot name a folder; use letters, digits, - and _")

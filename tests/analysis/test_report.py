@@ -90,7 +90,12 @@ def test_the_page_says_what_the_files_say(run_folder: Path) -> None:
 def test_every_point_of_every_front_can_be_read_out(run_folder: Path) -> None:
     search = read_run(run_folder).search()
     assert search is not None
-    tips = Page(write_report(run_folder)).tips
+    page = Page(write_report(run_folder))
+    tips = page.tips
+    assert [text.split(",")[0] for text in page.texts["figcaption"] if text[:3] in ("sma", "lar", "All")] == [
+        *("small", "large", "All"),  # the fronts
+        *("small", "large"),  # the architectures
+    ]
     for _, row in search.front.iterrows():
         assert any(tip.endswith("\n" + row["arch"]) and f"{row['accuracy']:.4f}" in tip for tip in tips)
     assert sum(tip.startswith("best of ") for tip in tips) == len(search.tiers)

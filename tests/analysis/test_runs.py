@@ -47,6 +47,7 @@ def test_search(finished_run: Path) -> None:
     for table in ("evaluations", "history", "front", "tiers"):
         assert list(getattr(search, table).columns) == list(SEARCH_FILES[table])
     assert search.evaluations["latency_ms"].isna().all()
+    assert search.evaluations["latency_ms"].dtype == float
     assert search.evaluations["encoding"].iloc[0] == "-".join(
         ["0"] * 4 + ["4"] * 12
     )  # at these widths all ratios are one

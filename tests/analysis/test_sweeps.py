@@ -115,7 +115,7 @@ def test_the_figure_has_a_panel_per_parameter_with_means_ranges_and_points(sweep
     points = [line for line in rates.get_lines() if line.get_marker() == "."]
     assert sorted(y for line in points[2:] for y in line.get_ydata()) == [0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
     assert {line.get_linestyle() for line in decays.get_lines()} == {"None"}  # linear and cosine have no order
-    assert rates.get_ylim() == decays.get_ylim()
+    assert rates.get_shared_y_axes().joined(rates, decays)
 
 
 def test_a_parameter_that_was_drawn_has_points_only() -> None:

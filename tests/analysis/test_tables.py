@@ -69,6 +69,7 @@ def test_independent_costs(finished_run: Path) -> None:
     table = independent_costs(ledger).set_index("training")
     assert table.index.tolist() == ["this run", *ledger["independent"], "one by one"]
     assert table.loc["this run", ["times_macs", "times_bytes"]].tolist() == [1, 1]
+    assert table.loc["this run", "bytes"] == ledger["total"]["bytes_down"] + ledger["total"]["bytes_up"]
     assert table.loc["one by one", "times_macs"] == pytest.approx(ledger["times_less_computation"])
     assert table.loc["one by one", "times_bytes"] == pytest.approx(ledger["times_less_communication"])
 

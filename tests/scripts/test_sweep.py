@@ -323,6 +323,7 @@ def test_what_is_finished_is_left_out_and_the_rest_goes_on_from_its_checkpoint(
     sweep.main([str(small), "--seeds", "0", "1", "--", "--broken=1"])
     assert [len(calls(f"x={x}/seed0")) for x in (1, 2, 3)] == [2, 1, 1]
     first, second = calls("x=1/seed0")
+    assert Path("runs/small/x=1/seed0/sweep.log").read_text() == 2 * "out of paper\n"
     assert second == [*first, "--ckpt_path=runs/small/x=1/seed0/checkpoints/last.ckpt"]
     sweep.main([str(small), "--seeds", "2", "--", "--broken=1"])  # the other seeds are not forgotten
     assert len(runs_of()) == 9
