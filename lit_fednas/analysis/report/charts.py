@@ -11,7 +11,7 @@ from lit_fednas.analysis.report.markup import Html, Part, join, tag
 from lit_fednas.analysis.report.scales import Scale, spread
 
 WIDTH, HEIGHT = 360, 240  # as wide as a phone, so that a text of 12 px is about that everywhere
-LEFT, RIGHT, TOP, BOTTOM = 54, 340, 12, 198
+LEFT, RIGHT, TOP, BOTTOM = 60, 340, 12, 198
 _COLOURS = 7
 _MOST_POINTS = 300
 
@@ -142,7 +142,7 @@ def frame(across: Scale, up: Scale, x_label: str, y_label: str) -> Html:
         [tag("text", tick_text(x), x=across(x), y=BOTTOM + 16, class_="middle") for x in shown_x],
         tag("path", d=f"M{LEFT} {BOTTOM}H{RIGHT}", class_="axis"),
         tag("text", x_label, x=(LEFT + RIGHT) / 2, y=HEIGHT - 8, class_="middle name"),
-        tag("text", y_label, transform=f"translate(11 {(TOP + BOTTOM) / 2}) rotate(-90)", class_="middle name"),
+        tag("text", y_label, transform=f"translate(10 {(TOP + BOTTOM) / 2}) rotate(-90)", class_="middle name"),
         class_="frame",
     )
 

@@ -61,20 +61,22 @@ def curves(run: Run) -> Html | None:
 
 def subnets(run: Run) -> Html | None:
     """The evaluated subnets with their costs."""
-    val, test = (run.subnets(split).set_index("subnet") for split in ("val", "test"))
-    every = pd.concat([val, test])
-    every = every[~every.index.duplicated()].sort_values("macs")
+    splits = {split: run.subnets(split).set_index("subnet") for split in ("val", "test")}
+    splits = {split: found for split, found in splits.items() if len(found)}
+    every = pd.concat(splits.values()) if splits else pd.DataFrame()
     if every.empty:
         return None
+    every = every[~every.index.duplicated()].sort_values("macs")
     rows = [
         [
             *(name, *(cost_text(cost, row[cost]) for cost in ("macs", "parameters", "bytes"))),
-            *(_four(split[value].get(name)) for split in (val, test) for value in ("accuracy", "loss")),
+            *(_four(found[value].get(name)) for found in splits.values() for value in ("accuracy", "loss")),
             code(row["arch"]),
         ]
         for name, row in every.iterrows()
     ]
-    head = ["subnet", "MACs", "parameters", "bytes", "val accuracy", "val loss", "test accuracy", "test loss"]
+    head = ["subnet", "MACs", "parameters", "bytes"]
+    head += [f"{split} {value}" for split in splits for value in ("accuracy", "loss")]
     return table([*head, "architecture"], rows)
 
 
