@@ -17,6 +17,7 @@ from lit_fednas.search import (
     DeviceTiers,
     Evaluator,
     Exhaustive,
+    Feasible,
     SearchSettings,
     Tier,
     TierSearch,
@@ -192,3 +193,34 @@ def test_device_tiers():
     )
     with pytest.raises(ConfigError, match="devices: is empty"):
         DeviceTiers([])
+
+
+class WideSpace(ToySpace):
+    """24 genes of four values, whose sum is the cost: about 36 +- 5 for random ones."""
+
+    cardinalities = (4,) * 24
+
+    def decode(self, genes):
+        return tuple(genes)
+
+    @property
+    def smallest(self):
+        return (0,) * 24
+
+    @property
+    def largest(self):
+        return (3,) * 24
+
+
+class SumCosts:
+    def cost(self, arch, name):
+        return float(sum(arch))
+
+
+def test_a_tier_that_no_sample_hits_is_found_by_descending():
+    """Sums of 69 and 70 of at most 72: 2900 in 4**24, and neither the smallest nor the largest is among them."""
+    tier = Tier("rare", {"macs": 70.0}, {"macs": 68.5})
+    feasible = Feasible(WideSpace(), SumCosts(), tier, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    drawn = {feasible.sample(rng) for _ in range(50)}
+    assert all(sum(arch) in (69, 70) for arch in drawn)
