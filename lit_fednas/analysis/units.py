@@ -27,6 +27,7 @@ QUANTITIES = {
     "bytes": Quantity("bytes sent one way", "B"),
     "activation_bytes": Quantity("peak of activations", "B"),
     "memory_bytes": Quantity("bytes sent and peak of activations", "B"),
+    "operations": Quantity("operations per example"),
     "latency_ms": Quantity("latency", "ms", prefixed=False),
     "total_macs": Quantity("MACs so far"),
     "total_bytes": Quantity("bytes so far", "B"),

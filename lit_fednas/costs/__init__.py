@@ -6,6 +6,7 @@ from lit_fednas.costs.devices import DeviceProfile
 from lit_fednas.costs.latency import Latency, LatencySource, MeasuredLatency, measure
 from lit_fednas.costs.latency_table import LatencyTable
 from lit_fednas.costs.ledger import RoundCost, client_cost, independent_cost
+from lit_fednas.costs.operations import count_operations
 
 __all__ = [
     "Cost",
@@ -18,6 +19,7 @@ __all__ = [
     "client_cost",
     "count_cost",
     "count_macs",
+    "count_operations",
     "independent_cost",
     "measure",
     "peak_activation_bytes",

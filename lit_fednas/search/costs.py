@@ -10,8 +10,8 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.records import COST_NAMES, SearchFiles
 from lit_fednas.supernets import Supernet
 
-#: What a tier may limit: the costs, and what must lie in memory at once.
-LIMITED_COSTS = (*COST_NAMES, "memory_bytes")
+#: What a tier may limit: the costs, what must lie in memory at once, and FedorAS' count of FLOPs.
+LIMITED_COSTS = (*COST_NAMES, "memory_bytes", "operations")
 
 
 class ArchitectureCosts:
@@ -40,6 +40,7 @@ class ArchitectureCosts:
             "bytes": lambda arch: self.supernet.cost(arch).bytes,
             "activation_bytes": self._activation_bytes,
             "memory_bytes": lambda arch: self.cost(arch, "bytes") + self.cost(arch, "activation_bytes"),
+            "operations": lambda arch: self.supernet.operations(arch),
             "latency_ms": self._latency,
         }
 

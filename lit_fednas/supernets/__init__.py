@@ -3,6 +3,8 @@
 from lit_fednas.supernets.base import NestedSupernet, PlainNetwork, Region, Supernet
 from lit_fednas.supernets.elastic_resnet import ElasticArch, ElasticResNet, ElasticSpace
 from lit_fednas.supernets.norms import BatchNorm, GroupNorm, Norm
+from lit_fednas.supernets.path_cnn import PathCNN, PathNetwork
+from lit_fednas.supernets.path_space import Operators, PathSpace
 from lit_fednas.supernets.plain import ResNet18, SmallCNN
 from lit_fednas.supernets.space import SearchSpace, SingleArchitecture
 
@@ -14,6 +16,10 @@ __all__ = [
     "GroupNorm",
     "NestedSupernet",
     "Norm",
+    "Operators",
+    "PathCNN",
+    "PathNetwork",
+    "PathSpace",
     "PlainNetwork",
     "Region",
     "ResNet18",

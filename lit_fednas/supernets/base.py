@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_fednas.costs import Cost, count_cost, count_macs
+from lit_fednas.costs import Cost, count_cost, count_macs, count_operations
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.space import SearchSpace, SingleArchitecture
 
@@ -165,6 +165,10 @@ class Supernet(nn.Module, ABC):
     def macs(self, arch: Any) -> int:
         """Multiply-accumulates of one example; a subclass may know them without a (dry) run."""
         return count_macs(self.skeleton(arch), self.input_shape)
+
+    def operations(self, arch: Any) -> int:
+        """FedorAS' count of one example's operations (``lit_fednas.costs.count_operations``)."""
+        return count_operations(self.skeleton(arch), self.input_shape)
 
     def views(self, arch: Any, shared: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         """The architecture's tensors inside the shared ones, by their names in the subnet; views if possible.

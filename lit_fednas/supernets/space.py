@@ -46,7 +46,12 @@ class SearchSpace(ABC, Generic[A]):
     @property
     @abstractmethod
     def largest(self) -> A:
-        """The architecture that holds all weights."""
+        """The architecture of greatest cost."""
+
+    @property
+    def everything(self) -> A:
+        """What holds all weights: the largest architecture, unless architectures do not nest."""
+        return self.largest
 
     @property
     @abstractmethod

@@ -8,8 +8,9 @@ import torch
 
 from lit_fednas.analysis.pareto import hypervolume, pareto_front
 from lit_fednas.errors import ConfigError
-from lit_fednas.search import NSGA2, Evolution, Exhaustive, RandomSearch
+from lit_fednas.search import NSGA2, Evolution, Exhaustive, Feasible, RandomSearch, Score, Tier
 from tests.search.toy import (
+    ToySpace,
     every_architecture,
     generations,
     proposed,
@@ -121,6 +122,51 @@ def test_evolution_breeds_from_the_fittest():
     parent = min(history[0][1], key=toy_error)
     changed = [sum(a != b for a, b in zip(parent, child, strict=True)) for child in history[1][1]]
     assert 0.5 < np.mean(changed) < 2.5  # 6 genes, each drawn anew with 0.2; strangers differ in about 4
+
+
+class LongSpace(ToySpace):
+    """24 genes, all of which mean something."""
+
+    cardinalities = (4,) * 24
+
+    def decode(self, genes):
+        return tuple(genes)
+
+
+class NoCosts:
+    def cost(self, arch, name):
+        return 1.0
+
+
+def long_feasible():
+    return Feasible(LongSpace(), NoCosts(), Tier("all", {}), np.random.default_rng(0))
+
+
+def test_evolutions_parents_stay():
+    """One proposal of the first generation stays the best for ever, so that all later ones are its mutants."""
+    method = Evolution(population=20, parent_share=0.05, mutation_share=1.0, mutation_rate=0.1)
+    proposals = method.search(long_feasible(), np.random.default_rng(0))
+    best, *others = next(proposals)
+    generation = proposals.send([Score(best, 0.0, 1.0), *(Score(arch, 0.5, 1.0) for arch in others)])
+    for _ in range(10):
+        changed = [sum(a != b for a, b in zip(best, arch, strict=True)) for arch in generation]
+        assert np.mean(changed) < 4  # 24 genes, each changed with 0.1 * 3/4; a drifting parent would be 15 away
+        generation = proposals.send([Score(arch, 0.9, 1.0) for arch in generation])
+
+
+def test_evolutions_crossings_take_each_gene_from_one_of_two_parents():
+    method = Evolution(population=20, parent_share=0.1, mutation_share=0.01)
+    proposals = method.search(long_feasible(), np.random.default_rng(0))
+    first = next(proposals)
+    children = proposals.send([Score(arch, float(place), 1.0) for place, arch in enumerate(first)])
+    one, other = first[:2]
+    assert len(children) > 15
+    for child in children:
+        assert all(gene in pair for gene, *pair in zip(child, one, other, strict=True))
+    shares = [
+        np.mean([gene == a for gene, a, b in zip(child, one, other, strict=True) if a != b]) for child in children
+    ]
+    assert 0.35 < np.mean(shares) < 0.65
 
 
 def test_exhaustive_proposes_everything_and_refuses_large_spaces():

@@ -22,6 +22,7 @@ from lit_fednas.supernets import (
     ElasticResNet,
     GroupNorm,
     Norm,
+    PathCNN,
     PlainNetwork,
     Region,
     ResNet18,
@@ -146,6 +147,10 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "elastic-narrow": lambda: elastic(
         ratios=[0.25, 0.5], divisor=8
     ),  # both are 8 of the first stage's 16 channels
+    "path-cnn": lambda: PathCNN((3, 8, 8), 5, width=8, stage_layers=[2, 1], strides=[2, 1]),
+    "path-cnn-groupnorm": lambda: PathCNN(
+        (3, 8, 8), 5, 8, [1, 1], [2, 2], ["conv1", "sep_e1", "mb3_e2"], norm=GroupNorm(2)
+    ),
     "plain": plain,
     "resnet18": lambda: ResNet18((3, 8, 8), 5, width=8),
     "rolling": RollingNet,

@@ -70,13 +70,13 @@ def test_index_covers_the_subnet_and_shapes_match(kept: Supernet) -> None:
             assert len(set(places)) == len(places), f"{name} has an element twice"
 
 
-def test_the_largest_holds_all_weights(kept: Supernet) -> None:
+def test_everything_holds_all_weights(kept: Supernet) -> None:
     net = kept
-    held = {region.name for region in net.index(net.space.largest).values()}
+    held = {region.name for region in net.index(net.space.everything).values()}
     parameters = dict(net.named_parameters())
     assert set(parameters) <= held
     whole = sum(parameter.numel() for parameter in parameters.values())
-    assert net.cost(net.space.largest).parameters == whole
+    assert net.cost(net.space.everything).parameters == whole
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -1,0 +1,234 @@
+"""FedorAS' convolutional supernet (App. E.3, Fig. 7): paths of operators.
+
+CNN-L for CIFAR-10 and CIFAR-100: a 3x3 stem of 64 channels; four stages of four searchable layers at 64, 96, 144
+and 216 channels, each followed by a fixed reduction (four, where the text says three); global average pooling and
+a linear classifier. With all nine operators there are 9^16 = 1.85 * 10^15 paths, the sum of Table 8's counts. The
+wider network of App. J.1 has six stages; which of its reductions keep the size, the paper does not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from lit_fednas.costs import count_macs, count_operations
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.base import NestedSupernet
+from lit_fednas.supernets.norms import BatchNorm, Norm
+from lit_fednas.supernets.path_operators import OPERATORS, Reduction, convolution
+from lit_fednas.supernets.path_space import Operators, PathSpace
+
+_GROWTH = 1.5
+
+
+class PathNetwork(nn.Module):
+    """The network of a path or of a subspace; of the operators that it holds, those of one path run.
+
+    Args:
+        stem: The fixed part before the layers.
+        layers: The searchable layers, each with its operators by name.
+        reductions: What follows the layers of these numbers.
+        head: The fixed part behind.
+    """
+
+    def __init__(
+        self, stem: nn.Module, layers: Iterable[nn.ModuleDict], reductions: dict[int, nn.Module], head: nn.Module
+    ) -> None:
+        super().__init__()
+        self.stem = stem
+        self.layers = nn.ModuleList(layers)
+        self.reductions = nn.ModuleDict({str(place): module for place, module in reductions.items()})
+        self.head = head
+
+    def forward(self, x: Tensor, path: Sequence[str] | None = None) -> Tensor:
+        """Runs a path.
+
+        Args:
+            x: ``[batch, channels, height, width]``.
+            path: One operator's name per layer; not needed where every layer has one only.
+
+        Returns:
+            Logits, ``[batch, num_classes]``.
+
+        Raises:
+            ValueError: The network holds a subspace and no path is given.
+        """
+        if path is None:
+            path = self.only_path()
+        x = self.stem(x)
+        for place, (layer, name) in enumerate(zip(self.layers, path, strict=True)):
+            assert isinstance(layer, nn.ModuleDict)
+            x = layer[name](x)
+            if str(place) in self.reductions:
+                x = self.reductions[str(place)](x)
+        return self.head(x)
+
+    def only_path(self) -> list[str]:
+        """The path of a network that holds no other."""
+        names = [list(layer) for layer in self.layers if isinstance(layer, nn.ModuleDict)]
+        if any(len(one) != 1 for one in names):
+            raise ValueError("the network holds a subspace of several paths; say which one to run")
+        return [one[0] for one in names]
+
+
+class PathCNN(NestedSupernet):
+    """FedorAS' CNN: per searchable layer one of several operators (App. E.3).
+
+    An architecture is a path, or a subspace (several operators in a layer), whose network needs to be told
+    which path to run.
+
+    Args:
+        input_shape: Channels, height and width of an image.
+        num_classes: Classes.
+        width: Channels of the stem and the first stage; later stages have 1.5 times those of the one before.
+        stage_layers: Searchable layers per stage.
+        strides: Per stage the stride of the reduction behind it.
+        operators: The candidates of every layer, among ``conv1``, ``sep_e05``, ``sep_e1``, ``sep_e2``, ``mb1_e2``,
+            ``mb3_e05``, ``mb3_e1``, ``mb3_e2``, ``id``.
+        norm: Normalisation layer.
+
+    Raises:
+        ConfigError: A number is out of range, or an operator is unknown.
+
+    Example:
+        >>> net = PathCNN((3, 8, 8), 10, width=8, stage_layers=[1, 1], strides=[2, 2], operators=["sep_e1", "id"])
+        >>> net(torch.zeros(2, 3, 8, 8), net.space.parse("sep_e1 id")).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        input_shape: Iterable[int] = (3, 32, 32),
+        num_classes: int = 10,
+        width: int = 64,
+        stage_layers: Sequence[int] = (4, 4, 4, 4),
+        strides: Sequence[int] = (2, 2, 2, 2),
+        operators: Sequence[str] = tuple(OPERATORS),
+        norm: Norm = BatchNorm(),
+    ) -> None:
+        super().__init__(input_shape, num_classes)
+        if len(self.input_shape) != 3:
+            raise ConfigError(f"supernet.input_shape: {list(self.input_shape)} must be channels, height, width")
+        if not stage_layers or min(stage_layers) < 1 or len(strides) != len(stage_layers):
+            raise ConfigError(
+                f"supernet.stage_layers: {list(stage_layers)} must be at least 1 each, and strides "
+                f"{list(strides)} as many"
+            )
+        if set(strides) - {1, 2}:
+            raise ConfigError(f"supernet.strides: {list(strides)} must be 1 or 2 each")
+        unknown = [name for name in operators if name not in OPERATORS]
+        if unknown or not operators or len(set(operators)) != len(operators):
+            raise ConfigError(
+                f"supernet.operators: {list(operators)} must be distinct and among {', '.join(OPERATORS)}"
+            )
+        self.widths = [width]
+        for _ in stage_layers:
+            self.widths.append(int(_GROWTH * self.widths[-1]))
+        if width < 2 or any(one % 2 for one in self.widths[:-1]):
+            raise ConfigError(
+                f"supernet.width: {width} gives stages of {self.widths[:-1]} channels, which must be even; "
+                f"choose a multiple of {2 ** len(stage_layers)}"
+            )
+        self.stage_layers = list(stage_layers)
+        self.strides = list(strides)
+        self.operators = [name for name in OPERATORS if name in operators]
+        self.norm = norm
+        self._space = PathSpace([self.operators] * sum(stage_layers), self._operator_costs(count_macs))
+        self.network = self.build(self._space.everything)
+
+    @property
+    def space(self) -> PathSpace:
+        """One operator per layer."""
+        return self._space
+
+    def build(self, arch: Operators) -> nn.Module:
+        """The fixed parts, and the operators of the path or subspace."""
+        layers: list[nn.ModuleDict] = []
+        reductions: dict[int, nn.Module] = {}
+        for stage, count in enumerate(self.stage_layers):
+            for _ in range(count):
+                names = arch.layers[len(layers)]
+                width = self.widths[stage]
+                layers.append(nn.ModuleDict({name: OPERATORS[name](width, self.norm) for name in names}))
+            reductions[len(layers) - 1] = self._reduction(stage)
+        stem = convolution(self.input_shape[0], self.widths[0], 3, self.norm)
+        return PathNetwork(stem, layers, reductions, self._head())
+
+    def macs(self, arch: Operators) -> int:
+        """Multiply-accumulates of a path: those of the fixed parts and of its operators added up.
+
+        A subspace has those of its dearest path.
+        """
+        return self._macs.of(arch)
+
+    def operations(self, arch: Operators) -> int:
+        """Like :meth:`macs`, in FedorAS' own count."""
+        return self._operations.of(arch)
+
+    def _reduction(self, stage: int) -> nn.Module:
+        return Reduction(self.widths[stage], self.widths[stage + 1], self.strides[stage], self.norm)
+
+    def _head(self) -> nn.Module:
+        classifier = nn.Linear(self.widths[-1], self.num_classes)
+        return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), classifier)
+
+    def _shapes(self) -> list[tuple[int, int, int]]:
+        """Of the maps in every stage, and behind the last reduction."""
+        _, height, width = self.input_shape
+        shapes = [(self.widths[0], height, width)]
+        for stride, channels in zip(self.strides, self.widths[1:], strict=True):
+            height, width = -(-height // stride), -(-width // stride)
+            shapes.append((channels, height, width))
+        return shapes
+
+    @cached_property
+    def _macs(self) -> PathCosts:
+        return self._costs(count_macs)
+
+    @cached_property
+    def _operations(self) -> PathCosts:
+        return self._costs(count_operations)
+
+    def _costs(self, count: Callable[[nn.Module, tuple[int, ...]], int]) -> PathCosts:
+        """Of the operators, and of the stem, the reductions and the head."""
+        layers, path = self._operator_costs(count), self._space.smallest
+        with torch.device("meta"):
+            whole = count(self.build(path), self.input_shape)
+        own = PathCosts(self._space, layers, 0).of(path)
+        return PathCosts(self._space, layers, whole - own)
+
+    def _operator_costs(self, count: Callable[[nn.Module, tuple[int, ...]], int]) -> list[list[int]]:
+        """Per layer and candidate."""
+        found = []
+        for shape, layers in zip(self._shapes(), self.stage_layers, strict=False):
+            with torch.device("meta"):
+                built = [OPERATORS[name](shape[0], self.norm) for name in self.operators]
+            found += [[count(module, shape) for module in built]] * layers
+        return found
+
+
+@dataclass(frozen=True)
+class PathCosts:
+    """A cost that adds up over operators.
+
+    Attributes:
+        space: The paths.
+        layers: Per layer and candidate.
+        fixed: Of all that is not searched.
+    """
+
+    space: PathSpace
+    layers: list[list[int]]
+    fixed: int
+
+    def of(self, arch: Operators) -> int:
+        """The cost of a path, or of a subspace's dearest path."""
+        self.space.validate(arch)
+        total = self.fixed
+        for names, known, costs in zip(arch.layers, self.space.candidates, self.layers, strict=True):
+            total += max(cost for name, cost in zip(known, costs, strict=True) if name in names)
+        return total

@@ -1,0 +1,109 @@
+"""The operators that FedorAS' convolutional search space offers for a layer (App. E.3, Fig. 7).
+
+All keep the shape of their input. Every convolution is followed by a norm and ReLU, the last 1x1 of a block too.
+The text leaves the depthwise-separable block's inside open. Here its depthwise convolution makes e times as many
+channels and the pointwise one goes back: so the tier boundaries of Table 8 come out about half a percent low, and
+with a pointwise expansion before or after it two percent high.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from lit_fednas.supernets.norms import Norm
+
+
+class Residual(nn.Module):
+    """Adds a block's input to its output."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[batch, channels, height, width]`` to the same shape."""
+        return x + self.block(x)
+
+
+class SqueezeExcitation(nn.Module):
+    """Scales channels by what their means say (Hu et al., 2018), without reduction inside.
+
+    Args:
+        channels: Of the input and of both layers.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.squeeze = nn.Conv2d(channels, channels, 1)
+        self.relu = nn.ReLU(inplace=True)
+        self.excite = nn.Conv2d(channels, channels, 1)
+        self.gate = nn.Sigmoid()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[batch, channels, height, width]`` to the same shape."""
+        return x * self.gate(self.excite(self.relu(self.squeeze(self.pool(x)))))
+
+
+def convolution(
+    inputs: int, outputs: int, kernel: int, norm: Norm, stride: int = 1, groups: int = 1
+) -> nn.Sequential:
+    """A convolution without bias that keeps the size (but for the stride), a norm, ReLU."""
+    padding = (kernel - 1) // 2
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False),
+        norm(outputs),
+        nn.ReLU(inplace=True),
+    )
+
+
+def separable(channels: int, expansion: float, norm: Norm) -> nn.Module:
+    """A depthwise 3x3 convolution to e times the channels and a pointwise one back."""
+    middle = int(channels * expansion)
+    depthwise = convolution(channels, middle, 3, norm, groups=min(channels, middle))
+    return Residual(nn.Sequential(depthwise, convolution(middle, channels, 1, norm)))
+
+
+def mobile(channels: int, kernel: int, expansion: float, norm: Norm) -> nn.Module:
+    """A dense convolution to e times the channels, squeeze-and-excitation, a 1x1 convolution back."""
+    middle = int(channels * expansion)
+    wide = convolution(channels, middle, kernel, norm)
+    return Residual(nn.Sequential(wide, SqueezeExcitation(middle), convolution(middle, channels, 1, norm)))
+
+
+#: The nine candidates; ``e05`` is an expansion of 0.5, ``mb3`` a MobileNet-like block of kernel 3.
+OPERATORS: dict[str, Callable[[int, Norm], nn.Module]] = {
+    "conv1": lambda channels, norm: convolution(channels, channels, 1, norm),
+    "sep_e05": lambda channels, norm: separable(channels, 0.5, norm),
+    "sep_e1": lambda channels, norm: separable(channels, 1, norm),
+    "sep_e2": lambda channels, norm: separable(channels, 2, norm),
+    "mb1_e2": lambda channels, norm: mobile(channels, 1, 2, norm),
+    "mb3_e05": lambda channels, norm: mobile(channels, 3, 0.5, norm),
+    "mb3_e1": lambda channels, norm: mobile(channels, 3, 1, norm),
+    "mb3_e2": lambda channels, norm: mobile(channels, 3, 2, norm),
+    "id": lambda channels, norm: nn.Identity(),
+}
+
+
+class Reduction(nn.Module):
+    """The fixed block after a stage: 1.5 times the channels at half the size (App. E.3).
+
+    Args:
+        inputs: Channels.
+        outputs: Channels.
+        stride: 2 halves the size; with 1, which the wider network of App. J.1 uses, the size stays and the
+            residual convolution is 1x1.
+        norm: Normalisation layer.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.depthwise = convolution(inputs, inputs, 3, norm, stride, groups=inputs)
+        self.pointwise = convolution(inputs, outputs, 1, norm)
+        self.residual = convolution(inputs, outputs, stride, norm, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[batch, inputs, height, width]`` to ``[batch, outputs, height / stride, width / stride]``."""
+        return self.pointwise(self.depthwise(x)) + self.residual(x)

@@ -1,0 +1,108 @@
+"""Operators per layer: paths, which are models, and subspaces, which are what a client receives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.space import SearchSpace
+
+
+@dataclass(frozen=True)
+class Operators:
+    """The operators of every searchable layer: one each is a path, several are a subspace (FedorAS, section 3.1).
+
+    Attributes:
+        layers: Per layer the operators' names, in the order of the layer's candidates.
+
+    Example:
+        >>> str(Operators((("conv1",), ("sep_e1", "id"))))
+        'conv1 sep_e1+id'
+    """
+
+    layers: tuple[tuple[str, ...], ...]
+
+    @property
+    def is_path(self) -> bool:
+        """Whether every layer has one operator."""
+        return all(len(names) == 1 for names in self.layers)
+
+    def __str__(self) -> str:
+        """Layers apart, a layer's operators joined by ``+``."""
+        return " ".join("+".join(names) for names in self.layers)
+
+
+class PathSpace(SearchSpace[Operators]):
+    """One operator per layer out of its candidates.
+
+    Genes are places among a layer's candidates. :attr:`everything` and :meth:`parse` know subspaces as well; what
+    is sampled, mutated and searched are paths.
+
+    Args:
+        candidates: Per layer the operators' names.
+        costs: Per layer and candidate what it costs, to tell the bounds; by MACs.
+
+    Example:
+        >>> space = PathSpace([["conv1", "id"], ["sep_e1", "sep_e2", "id"]], [[9, 0], [3, 6, 0]])
+        >>> space.size, str(space.smallest), str(space.largest), str(space.everything)
+        (6, 'id id', 'conv1 sep_e2', 'conv1+id sep_e1+sep_e2+id')
+    """
+
+    def __init__(self, candidates: Sequence[Sequence[str]], costs: Sequence[Sequence[float]]) -> None:
+        self.candidates = tuple(tuple(names) for names in candidates)
+        self.costs = tuple(tuple(layer) for layer in costs)
+        self.cardinalities = tuple(len(names) for names in self.candidates)
+
+    def decode(self, genes: Sequence[int]) -> Operators:
+        """The path of these places."""
+        return Operators(tuple((names[gene],) for names, gene in zip(self.candidates, genes, strict=True)))
+
+    def encode(self, arch: Operators) -> tuple[int, ...]:
+        """The places of a path's operators."""
+        self.validate(arch)
+        if not arch.is_path:
+            raise ConfigError(f"architecture {arch}: is a subspace; name one operator per layer")
+        return tuple(names.index(chosen) for names, (chosen,) in zip(self.candidates, arch.layers, strict=True))
+
+    @property
+    def smallest(self) -> Operators:
+        """The cheapest operator everywhere."""
+        return self.decode([layer.index(min(layer)) for layer in self.costs])
+
+    @property
+    def largest(self) -> Operators:
+        """The dearest operator everywhere; it does not hold the others' weights."""
+        return self.decode([layer.index(max(layer)) for layer in self.costs])
+
+    @property
+    def everything(self) -> Operators:
+        """The subspace of all operators."""
+        return Operators(self.candidates)
+
+    @property
+    def size(self) -> int:
+        """The number of paths."""
+        return prod(self.cardinalities)
+
+    def validate(self, arch: Operators) -> None:
+        """Raises ``ConfigError`` if a layer is missing, empty, out of order, or has an unknown operator."""
+        if len(arch.layers) != len(self.candidates):
+            raise ConfigError(f"architecture {arch}: has {len(arch.layers)} layers; give {len(self.candidates)}")
+        for place, (names, known) in enumerate(zip(arch.layers, self.candidates, strict=True)):
+            if not names or list(names) != [name for name in known if name in names]:
+                raise ConfigError(
+                    f"architecture {arch}: layer {place} has {'+'.join(names) or 'none'}; choose from "
+                    f"{', '.join(known)}, each once and in this order"
+                )
+
+    def parse(self, text: Any) -> Operators:
+        """Reads ``conv1 sep_e1+id ...`` or an ``Operators``."""
+        if isinstance(text, Operators):
+            arch = text
+        else:
+            arch = Operators(tuple(tuple(layer.split("+")) for layer in str(text).split()))
+        self.validate(arch)
+        return arch
