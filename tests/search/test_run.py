@@ -25,6 +25,7 @@ from lit_fednas.search import (
     SearchSettings,
     SearchTrainer,
 )
+from lit_fednas.search.evaluator import Metrics
 from lit_fednas.search.outcome import write_tiers
 from lit_fednas.search.run import TierSearch
 from lit_fednas.search.tier_models import load_tier_network
@@ -264,6 +265,24 @@ def test_one_search_for_all_tiers(trained, tmp_path):
     assert {row["tier"] for row in files.rows("history")} == {"*"}
     assert len(files.rows("evaluations")) == 30
     assert [row["tier"] for row in files.rows("tiers")] == ["small", "large"]
+
+
+class ConstantEvaluator(Evaluator):
+    def __call__(self, arch):
+        return Metrics(0.5, 1.0)
+
+
+def test_of_equally_good_architectures_the_cheapest_is_taken(tmp_path):
+    supernet = tiny_supernet()
+    evaluator = ConstantEvaluator(supernet, [(torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64))])
+    tiers = Budgets({"all": {"macs": 1e9}})
+    settings = SearchSettings(tiers, RandomSearch(), evaluations=30)
+    search_of_ties = TierSearch(settings, evaluator, SearchFiles(tmp_path), 0)
+    search_of_ties.run()
+    best = search_of_ties.evaluations[search_of_ties.best(search_of_ties.tiers[0])]
+    rows = search_of_ties.files.rows("evaluations")
+    assert best["macs"] == min(row["macs"] for row in rows) < rows[0]["macs"]
+    assert [row["arch"] for row in search_of_ties.files.rows("front") if row["tier"] == "all"] == [best["arch"]]
 
 
 def test_the_loss_can_be_what_is_best(trained, tmp_path):
