@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from lit_fednas.data.partition import Partition
+from lit_fednas.text_table import text_table
 
 COLOUR = "#2a6fbb"
 
@@ -42,8 +43,7 @@ def partition_table(partition: Partition, targets: np.ndarray, class_names: Sequ
     cells = [[str(cell) for cell in header]]
     for row in [*rows, totals]:
         cells.append([str(row[0]), *("." if cell == 0 else str(cell) for cell in row[1:])])
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in cells)
+    return text_table(cells[0], cells[1:], left=0)
 
 
 def plot_partition(partition: Partition, targets: np.ndarray, class_names: Sequence[str]) -> Figure:

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarking.measuring import quartiles
+from lit_fednas.text_table import text_table
 
 LIBRARY, PLAIN, GREY = "#2a6fbb", "#d1702c", "#8a8a8a"
 COLOURS = {"library": LIBRARY, "plain": PLAIN}
@@ -28,11 +29,7 @@ SERIES = ("#123d6b", "#2a6fbb", "#5aa0d8", "#8fc3e8", "#7a7a7a", "#b0b0b0")
 def table(rows: Sequence[Mapping[str, str]]) -> str:
     """Aligned text: a head of the first row's names, and a line per row."""
     head = list(rows[0])
-    cells = [head, *([row[name] for name in head] for row in rows)]
-    widths = [max(len(line[place]) for line in cells) for place in range(len(head))]
-    return "\n".join(
-        "  ".join([line[0].ljust(widths[0]), *(map(str.rjust, line[1:], widths[1:]))]) for line in cells
-    )
+    return text_table(head, [[row[name] for name in head] for row in rows])
 
 
 def between(values: Sequence[float], digits: int = 3) -> str:

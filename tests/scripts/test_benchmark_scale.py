@@ -35,7 +35,7 @@ def test_memory(
         assert len(run["mib"]) == 4
         assert {"start_mib", "peak_mib", "end_mib", "growth_kib_per_round", "imports_mib"} <= run.keys()
     lines = capsys.readouterr().out.splitlines()
-    assert len({len(line) for line in lines[1:]}) == 1
+    assert max(len(line) for line in lines[1:]) == len(lines[1])  # no cell is wider than its column
 
 
 def test_memory_needs_rounds_to_see_a_growth(benchmark_scale: ModuleType) -> None:
