@@ -32,6 +32,7 @@ from lit_fednas.federation.trainer import check_readable
 from lit_fednas.loggers import RunLogger
 from lit_fednas.search import SearchTrainer
 
+EPILOG = "lit-fednas report RUN writes a finished run's folder as one HTML page (lit-fednas report --help)."
 #: Commands that work on a trained run: without a checkpoint they take the newest.
 AFTER_TRAINING = ("search", "export")
 RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
@@ -65,7 +66,7 @@ class FederatedCLI(LightningCLI):
             save_config_kwargs={"overwrite": True},
             seed_everything_default=0,
             auto_configure_optimizers=False,
-            parser_kwargs={**strict, **dict.fromkeys(self.subcommands(), strict)},
+            parser_kwargs={**strict, "epilog": EPILOG, **{name: {**strict} for name in self.subcommands()}},
             args=list(args) if args is not None else None,
         )
 
@@ -180,11 +181,24 @@ def _own_error(error: BaseException | None) -> BaseException | None:
     return error
 
 
+class _ToStderr(logging.StreamHandler):
+    """Writes to what ``sys.stderr`` is now, not to what it was when the first command ran in this process."""
+
+    @property
+    def stream(self) -> Any:
+        """Standard error."""
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, value: Any) -> None:
+        pass
+
+
 def _quiet_surroundings() -> None:
     """Shows our own log lines plainly, and of Lightning's only warnings."""
     own = logging.getLogger("lit_fednas")
     if not own.handlers:
-        handler = logging.StreamHandler()
+        handler = _ToStderr()
         handler.setFormatter(logging.Formatter("%(message)s"))
         own.addHandler(handler)
         own.setLevel(logging.ERROR if _rank() else logging.INFO)  # every rank would say the same

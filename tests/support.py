@@ -40,12 +40,11 @@ def tiny_data(num_clients: int = 6, **settings: Any) -> FederatedDataModule:
     return FederatedDataModule(source, num_clients=num_clients, **settings)
 
 
-def tiny_supernet(seed: int = 0) -> ElasticResNet:
+def tiny_supernet(seed: int = 0, **settings: Any) -> ElasticResNet:
+    sizes = {"stem_width": 4, "stage_widths": [8, 16], "depths": [0, 1], "ratios": [0.25, 0.5], "divisor": 2}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return ElasticResNet(
-            (1, 8, 8), 4, stem_width=4, stage_widths=[8, 16], depths=[0, 1], ratios=[0.25, 0.5], divisor=2
-        )
+        return ElasticResNet((1, 8, 8), 4, **{**sizes, **settings})
 
 
 def linear_net(seed: int = 0) -> PlainNetwork:

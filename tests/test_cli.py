@@ -20,6 +20,7 @@ DIGITS = CONFIGS / "superfed" / "digits.yaml"
 def tiny(tmp_path, monkeypatch):
     """An overlay that makes any configuration small; the working directory is empty."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # so that nothing is said of threads
     overlay = tmp_path / "tiny.yaml"
     overlay.write_text(
         yaml.safe_dump(
@@ -200,6 +201,7 @@ def test_wandb_offline_gets_metrics_config_partition_and_table(tiny, monkeypatch
     import wandb
 
     monkeypatch.setenv("WANDB_SILENT", "true")
+    wandb.teardown()  # W&B's own process takes relative paths from where it was started
     loggers = ["--config", str(CONFIGS / "loggers" / "wandb_offline.yaml")]
     assert main(["fit", *tiny, *loggers]) == 0
     wandb.finish()
@@ -214,3 +216,27 @@ def test_wandb_offline_gets_metrics_config_partition_and_table(tiny, monkeypatch
     while missing := [name for name in names if name not in log.read_bytes()]:
         assert time.monotonic() < deadline, missing  # a process of its own writes the file
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("fit", "Trains the global weights"),
+        ("test", "on the test set"),
+        ("search", "best architecture of every tier"),
+    ],
+)
+def test_every_command_says_what_it_does(capsys, command, words):
+    with pytest.raises(SystemExit) as end:
+        main([command, "--help"])
+    assert end.value.code == 0
+    description = capsys.readouterr().out.split("options:")[0]
+    assert words in " ".join(description.split())
+
+
+def test_help_names_all_commands(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    for command in ("fit", "validate", "test", "partition", "search", "export", "report"):
+        assert command in shown

@@ -33,4 +33,8 @@ def test_notebooks_run(path: Path, finished_run: Path, monkeypatch: pytest.Monke
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(path.parent)}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert len(outputs) >= sum(cell.cell_type == "code" for cell in notebook.cells) - 2  # all but definitions
+    pictures = [output for output in outputs if "image/png" in output.get("data", {})]
+    assert len(pictures) >= {"pareto_fronts": 4, "supernet_tour": 1}[path.stem]
+    text = [output.data.get("text/plain", "") for output in outputs if output not in pictures and "data" in output]
+    assert not [one for one in text if one.startswith("<Figure")]  # a figure that is named and not shown
     assert not [output for output in outputs if output.output_type == "stream" and output.name == "stderr"]
