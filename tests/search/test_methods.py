@@ -86,17 +86,6 @@ def test_nsga2_comes_within_one_percent_of_the_true_front():
     assert min(found) > max(drawn)
 
 
-def test_nsga2_finds_the_true_best_of_a_tier():
-    best: list[float] = []
-    for generation in generations(NSGA2(population=24, sample=12), toy_feasible(30.0)):
-        best.append(min(toy_error(arch) for arch in generation))
-        if len(best) == 20:
-            break
-    fitting = [arch for arch in every_architecture() if toy_cost(arch) <= 30.0]
-    assert min(best) == min(map(toy_error, fitting))  # with 24 + 19 * 12 evaluations
-    assert len(fitting) == 801
-
-
 def test_nsga2_generations_have_the_sizes_of_the_paper():
     sizes = [
         len(generation) for _, generation in zip(range(3), generations(NSGA2(), toy_feasible()), strict=False)
