@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import ArrayLike
 from pymoo.indicators.hv import Hypervolume
@@ -51,14 +49,3 @@ def hypervolume(costs: ArrayLike, accuracies: ArrayLike, reference: float) -> fl
     if len(points) == 0:
         return 0.0
     return float(Hypervolume(ref_point=np.array([1.0, 1.0])).do(points))
-
-
-def best_within(costs: Sequence[float], accuracies: Sequence[float], budget: float) -> int | None:
-    """Place of the most accurate point within a budget, of equally accurate ones the cheapest; none if none fits.
-
-    Example:
-        >>> best_within([3, 2, 5], [0.8, 0.8, 0.9], budget=4)
-        1
-    """
-    fitting = [place for place, cost in enumerate(costs) if cost <= budget]
-    return min(fitting, key=lambda place: (-accuracies[place], costs[place]), default=None)

@@ -44,6 +44,11 @@ class LatencySource(ABC):
             How latency is measured or predicted, as plain JSON values.
         """
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What latencies must have in common to stand beside each other; plain JSON values."""
+        return {"source": type(self).__name__}
+
     @abstractmethod
     def milliseconds(self, network: nn.Module, input_shape: tuple[int, ...]) -> float:
         """Latency of one batch.
@@ -100,6 +105,11 @@ class MeasuredLatency(LatencySource):
     def prepare(self, networks: Sequence[nn.Module], input_shape: tuple[int, ...]) -> dict[str, Any]:
         """Describes the measurement; the networks are not needed."""
         return {**asdict(self), "device_name": device_name(self.device), "torch": torch.__version__}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings and the device."""
+        return {**super().identity, **self.prepare([], ())}
 
     def milliseconds(self, network: nn.Module, input_shape: tuple[int, ...]) -> float:
         """The median."""

@@ -106,6 +106,11 @@ class LatencyTable(LatencySource):
             self._keep()
         return {**self.settings, "file": self.file, "layers": len(self.layers), **asdict(self.fit)}
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """How layers are measured, and the file; the fit comes out a little differently each time."""
+        return {**super().identity, **self.settings, "file": self.file}
+
     def milliseconds(self, network: nn.Module, input_shape: tuple[int, ...]) -> float:
         """The prediction; layers not seen before are measured.
 

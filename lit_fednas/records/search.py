@@ -5,8 +5,8 @@ A run's folder holds ``search/`` (or another folder, if the search was given a n
 * ``settings.json``: ``seed``, ``method`` (class and its settings), ``evaluations`` (per tier), ``cost`` (the one
   traded against accuracy), ``tiers`` (``name``, ``at_most`` and ``above``: limits by cost), ``supernet``,
   ``checkpoint``, ``num_examples`` (of the validation data), ``reference`` (the objective cost that
-  hypervolumes are divided by, per tier), ``latency`` (how it was measured, or null), ``complete`` (false until the
-  end was reached);
+  hypervolumes are divided by, per tier), ``latency`` (how it was measured, or null), ``latency_source`` (what of
+  it must stay when a search goes on), ``complete`` (false until the end was reached);
 * ``evaluations.csv``: one row per distinct architecture, in the order of their evaluation: ``number`` (from 0),
   ``arch`` (text), ``encoding`` (the genes, joined by ``-``), ``accuracy`` and ``loss`` on the validation data, the
   costs, ``seconds``;

@@ -141,6 +141,7 @@ class TierSearch:
             "precision": evaluation.precision,
             "reference": {name: self.reference(name) for name in [*(t.name for t in self.tiers), EVERYTHING]},
             "latency": latency,
+            "latency_source": None if self.settings.latency is None else self.settings.latency.identity,
             "complete": False,
         }
 

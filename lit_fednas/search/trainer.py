@@ -81,11 +81,6 @@ class SearchTrainer(FederatedTrainer):
         call_hook(self, "on_search_end", files.folder)
         return files
 
-    def _folder(self) -> Path:
-        from lit_fednas.federation.run_folder import run_folder
-
-        return run_folder(self)
-
     #: The command's name. (jsonargparse names a group after the function, which must not be that of ``search.*``.)
     search = search_tiers
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lit_fednas.analysis.pareto import best_within, hypervolume, pareto_front
+from lit_fednas.analysis.pareto import hypervolume, pareto_front
 from lit_fednas.records import SearchFiles, TierModel
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Supernet
@@ -104,7 +104,8 @@ def front(rows: list[dict[str, Any]], tier: str, budget: float) -> list[dict[str
 
 
 def best(files: SearchFiles, supernet: Supernet, rows: list[dict[str, Any]], tier: str, budget: float) -> Any:
-    place = best_within([row["macs"] for row in rows], [row["accuracy"] for row in rows], budget)
+    fitting = [place for place, row in enumerate(rows) if row["macs"] <= budget]
+    place = min(fitting, key=lambda place: (-rows[place]["accuracy"], rows[place]["macs"]), default=None)
     assert place is not None
     row = rows[place]
     metrics = {"val_accuracy": row["accuracy"], "val_loss": row["loss"]}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lit_fednas.costs import DeviceProfile, LatencySource
+from lit_fednas.costs import DeviceProfile, LatencySource, MeasuredLatency
 from lit_fednas.errors import ConfigError
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import (
@@ -176,6 +176,19 @@ def test_latency_is_a_limit_and_asked_for_once_per_architecture(tmp_path):
     again.run()
     assert latency.asked == asked  # what was measured is on disk, also of what did not fit
     assert again.files.rows("front") == search.files.rows("front")
+
+
+def test_latencies_of_different_measurements_are_not_mixed(tmp_path):
+    evaluator = Evaluator(tiny_supernet(), [(torch.randn(4, 1, 8, 8), torch.arange(4))])
+
+    def begun(**measured):
+        settings = SearchSettings(latency=MeasuredLatency(warmup=0, **measured), method=Exhaustive())
+        return TierSearch(settings, evaluator, SearchFiles(tmp_path), 0)
+
+    begun(repeats=1)
+    begun(repeats=1)
+    with pytest.raises(ConfigError, match="other latency_source"):
+        begun(repeats=2)
 
 
 def test_device_tiers():
