@@ -34,6 +34,9 @@ class ClientTask:
         arch: The architecture whose weights the client receives and trains.
         num_examples: The client's training examples (n_k).
         lr_factor: What the round's schedule multiplies the local learning rate with.
+        tier: The name of the client's device tier; empty if there are no tiers.
+        limits: What one example's forward pass may cost at most on the client, by cost.
+        unsupported: Operators that the client cannot run.
     """
 
     round: int
@@ -41,6 +44,9 @@ class ClientTask:
     arch: Any
     num_examples: int
     lr_factor: float = 1.0
+    tier: str = ""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    unsupported: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

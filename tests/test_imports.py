@@ -17,7 +17,7 @@ PACKAGE = "lit_fednas"
 
 FLOOR = {"errors", "rng", "text_table"}
 ROLES = {"assignment", "objectives", "aggregation"}
-SHARED = FLOOR | {"records", "messages", "costs", "data", "supernets"}
+SHARED = FLOOR | {"records", "messages", "costs", "data", "supernets", "tiers"}
 ENGINE = SHARED | ROLES | {"federation"}
 #: What each part may import beside itself; a new part needs a line.
 ALLOWED: dict[str, set[str]] = {
@@ -29,7 +29,8 @@ ALLOWED: dict[str, set[str]] = {
     "costs": FLOOR | {"messages"},
     "data": FLOOR,
     "supernets": FLOOR | {"costs"},
-    **{role: FLOOR | {"supernets", "costs", "messages"} for role in ROLES},
+    "tiers": FLOOR | {"records", "costs", "supernets"},
+    **{role: FLOOR | {"supernets", "costs", "messages", "tiers"} for role in ROLES},
     "federation": SHARED | ROLES,
     "callbacks": ENGINE | {"analysis"},
     "loggers": ENGINE,

@@ -2,6 +2,7 @@
 
 from lit_fednas.aggregation.base import Aggregation
 from lit_fednas.aggregation.maxnet import MaxNet
+from lit_fednas.aggregation.operators import OperatorAverage
 from lit_fednas.aggregation.overlap import OverlapAverage
 
-__all__ = ["Aggregation", "MaxNet", "OverlapAverage"]
+__all__ = ["Aggregation", "MaxNet", "OperatorAverage", "OverlapAverage"]

@@ -36,6 +36,10 @@ class OverlapAverage(Aggregation):
         """The weight of one client's update, n_k or 1."""
         return float(task.num_examples) if self.weighted else 1.0
 
+    def weight(self, update: ClientUpdate, name: str) -> float:
+        """The weight of one tensor of an update, by its name in the subnet."""
+        return self.coefficient(update.task)
+
     def start(self, supernet: Supernet, tasks: Sequence[ClientTask]) -> None:
         """Zeroes the sums, and weights: per element, or one per tensor that nobody holds a part of only."""
         self._supernet = supernet
@@ -66,25 +70,27 @@ class OverlapAverage(Aggregation):
         """Adds the update's tensors into their regions, in place."""
         assert self._sums is not None
         assert self._weights is not None
-        weight = self.coefficient(update.task) * self._scale
-        whole_sums: list[Tensor] = []
-        whole_values: list[Tensor] = []
-        counted: list[int] = []
+        alike: dict[float, tuple[list[Tensor], list[Tensor], list[int]]] = {}  # whole tensors by weight
         for name, region in self._supernet.regions(update.task.arch).items():
+            weight = self.weight(update, name) * self._scale
+            if weight == 0:
+                continue
             value = update.weights[name]
             total = self._sums[region.name]
+            sums, values, counted = alike.setdefault(weight, ([], [], []))
             if region.index is None and value.dtype == total.dtype:
-                whole_sums.append(total)
-                whole_values.append(value)
+                sums.append(total)
+                values.append(value)
             else:
                 region.add_to(total, value.to(total.dtype), weight)
             if region.name in self._whole:
                 counted.append(self._whole[region.name])
             else:
                 region.add_to(self._weights[region.name], 1.0, weight)
-        if whole_sums:
-            torch._foreach_add_(whole_sums, whole_values, alpha=weight)
-        self._whole_weights[counted] += weight
+        for weight, (sums, values, counted) in alike.items():
+            if sums:
+                torch._foreach_add_(sums, values, alpha=weight)
+            self._whole_weights[counted] += weight
 
     def sums(self) -> list[Tensor]:
         """Sums and weights of all shared tensors."""

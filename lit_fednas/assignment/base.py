@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from lit_fednas.messages import ClientResult
-from lit_fednas.supernets import SearchSpace
+from lit_fednas.supernets import SearchSpace, Supernet
+from lit_fednas.tiers import Population
 
 
 class Assignment(ABC):
@@ -19,8 +20,16 @@ class Assignment(ABC):
     every checkpoint, and put back when a round is interrupted.
     """
 
-    def setup(self, space: SearchSpace[Any], num_clients: int) -> None:  # noqa: B027 - optional
-        """Called once before the first round (and before a checkpoint is loaded)."""
+    def setup(self, supernet: Supernet, population: Population) -> None:  # noqa: B027 - optional
+        """Called once before the first round (and before a checkpoint is loaded).
+
+        Args:
+            supernet: What can be trained, and what it costs.
+            population: The clients and their tiers.
+
+        Raises:
+            ConfigError: A setting cannot work with them.
+        """
 
     @abstractmethod
     def assign(

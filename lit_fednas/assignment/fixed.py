@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from lit_fednas.assignment.base import Assignment
-from lit_fednas.supernets import SearchSpace
+from lit_fednas.supernets import SearchSpace, Supernet
+from lit_fednas.tiers import Population
 
 
 class FixedArchitecture(Assignment):
@@ -26,9 +27,9 @@ class FixedArchitecture(Assignment):
     def __init__(self, arch: str = "largest") -> None:
         self.arch = arch
 
-    def setup(self, space: SearchSpace[Any], num_clients: int) -> None:
+    def setup(self, supernet: Supernet, population: Population) -> None:
         """Reads the architecture, so that a wrong one is told before training."""
-        space.named(self.arch)
+        supernet.space.named(self.arch)
 
     def assign(
         self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator

@@ -17,7 +17,8 @@ import numpy as np
 
 from lit_fednas.assignment.base import Assignment
 from lit_fednas.errors import CheckpointError
-from lit_fednas.supernets import SearchSpace
+from lit_fednas.supernets import SearchSpace, Supernet
+from lit_fednas.tiers import Population
 
 
 class Sandwich(Assignment):
@@ -56,19 +57,19 @@ class TrackingSandwich(Sandwich):
     """A sandwich whose bounds go to the clients that have had them least often.
 
     Example:
-        >>> from lit_fednas.supernets import ElasticSpace
-        >>> space = ElasticSpace((0, 1), (0.1, 0.25), (256, 512), 8)
+        >>> from lit_fednas.supernets import ElasticResNet
+        >>> net = ElasticResNet((3, 8, 8), 5, stem_width=8, stage_widths=[16], depths=[0, 1])
         >>> tracking = TrackingSandwich()
-        >>> tracking.setup(space, num_clients=2)
-        >>> given = [tracking.assign(t, [0, 1], space, np.random.default_rng(t)) for t in range(2)]
+        >>> tracking.setup(net, Population(num_clients=2))
+        >>> given = [tracking.assign(t, [0, 1], net.space, np.random.default_rng(t)) for t in range(2)]
         >>> given[0] == given[1][::-1]
         True
     """
 
-    def setup(self, space: SearchSpace[Any], num_clients: int) -> None:
+    def setup(self, supernet: Supernet, population: Population) -> None:
         """Starts counting at zero."""
-        self._largest_seen = np.zeros(num_clients, dtype=np.int64)
-        self._smallest_seen = np.zeros(num_clients, dtype=np.int64)
+        self._largest_seen = np.zeros(population.num_clients, dtype=np.int64)
+        self._smallest_seen = np.zeros(population.num_clients, dtype=np.int64)
 
     def assign(
         self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator

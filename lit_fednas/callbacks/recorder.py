@@ -37,6 +37,7 @@ class RunRecorder(FederatedCallback):
                 {
                     "client": task.client,
                     "arch": str(task.arch),
+                    **({"tier": task.tier} if task.tier else {}),
                     "status": result.status,
                     "reason": result.reason,
                     "num_examples": task.num_examples,

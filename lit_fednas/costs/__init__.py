@@ -1,7 +1,7 @@
 """What architectures, rounds and runs cost: multiply-accumulates, parameters, bytes, memory, time."""
 
 from lit_fednas.costs.activations import peak_activation_bytes
-from lit_fednas.costs.counting import Cost, count_cost, count_macs
+from lit_fednas.costs.counting import Cost, count_cost, count_macs, sent_bytes
 from lit_fednas.costs.devices import DeviceProfile
 from lit_fednas.costs.latency import Latency, LatencySource, MeasuredLatency, measure
 from lit_fednas.costs.latency_table import LatencyTable
@@ -23,4 +23,5 @@ __all__ = [
     "independent_cost",
     "measure",
     "peak_activation_bytes",
+    "sent_bytes",
 ]

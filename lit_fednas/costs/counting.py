@@ -92,5 +92,15 @@ def count_cost(network: nn.Module, input_shape: tuple[int, ...], macs: int | Non
     return Cost(
         macs=count_macs(network, input_shape) if macs is None else macs,
         parameters=sum(parameter.numel() for parameter in network.parameters()),
-        bytes=nbytes([*network.parameters(), *network.buffers()]),
+        bytes=sent_bytes(network),
     )
+
+
+def sent_bytes(network: nn.Module) -> int:
+    """Bytes of a network as it is sent: its parameters and buffers.
+
+    Example:
+        >>> sent_bytes(nn.Linear(4, 2))
+        40
+    """
+    return nbytes([*network.parameters(), *network.buffers()])

@@ -8,7 +8,7 @@ Communication is the subnet's bytes: down to every client that was asked, up fro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lit_fednas.costs.counting import Cost
 from lit_fednas.messages import ClientResult
@@ -45,13 +45,19 @@ class RoundCost:
 
 
 def client_cost(result: ClientResult, cost: Cost) -> RoundCost:
-    """The cost of one client's part in a round; work that came to nothing is not in ``num_seen``."""
-    return RoundCost(cost.macs * result.num_seen, cost.bytes, cost.bytes if result.ok else 0)
+    """The cost of one client's part in a round; work that came to nothing is not in ``num_seen``.
+
+    Args:
+        result: How it went; if it reports ``macs``, those count (batches took different paths).
+        cost: Of what the client received.
+    """
+    macs = result.report.get("macs", cost.macs * result.num_seen)
+    return RoundCost(int(macs), cost.bytes, cost.bytes if result.ok else 0)
 
 
 def independent_cost(results: Sequence[ClientResult], cost: Cost) -> RoundCost:
     """What the same cohort would cost if all of it trained one given architecture: a round of iFedAvg."""
     total = RoundCost()
     for result in results:
-        total += client_cost(result, cost)
+        total += client_cost(replace(result, report={}), cost)
     return total

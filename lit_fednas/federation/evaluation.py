@@ -21,6 +21,9 @@ from torchmetrics import Accuracy, MeanMetric, Metric
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import Supernet
 
+#: The name of the mean over sampled architectures among the subnets.
+SAMPLED = "sampled"
+
 
 @dataclass(frozen=True)
 class EvaluationSettings:
@@ -35,6 +38,9 @@ class EvaluationSettings:
             anew, on a copy, before a subnet is evaluated; 0 for none.
         precision: ``bf16-mixed`` or ``16-mixed`` run the subnets under autocast; metrics are float32 always.
         channels_last: Whether images keep the channels innermost in memory, which is often faster.
+        sampled: Architectures that are drawn from the space for every batch of validation and test data; their
+            mean is ``val/sampled/accuracy``, the quality of the supernet over data and architectures (FedorAS,
+            Fig. 5 and 10). 0 for none.
 
     Raises:
         ConfigError: A number is out of range, or no subnet is given.
@@ -45,14 +51,20 @@ class EvaluationSettings:
     recalibrate_batches: int = 0
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     channels_last: bool = False
+    sampled: int = 0
 
     def __post_init__(self) -> None:
         if self.subnets is not None and not self.subnets:
             raise ConfigError("evaluation.subnets: is empty; give at least one, for instance [largest]")
-        if self.top_k < 1 or self.recalibrate_batches < 0:
+        if self.top_k < 1 or self.recalibrate_batches < 0 or self.sampled < 0:
             raise ConfigError(
                 f"evaluation: top_k {self.top_k} must be at least 1, recalibrate_batches "
-                f"{self.recalibrate_batches} at least 0"
+                f"{self.recalibrate_batches} and sampled {self.sampled} at least 0"
+            )
+        if self.sampled and self.recalibrate_batches:
+            raise ConfigError(
+                f"evaluation.sampled: {self.sampled} architectures for every batch would each be recalibrated; "
+                f"set one of sampled and recalibrate_batches to 0"
             )
 
     def logits(self, network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
@@ -91,7 +103,7 @@ class EvaluationSettings:
             description = description.strip() if equals else str(text)
             arch = supernet.space.named(description)
             name = name.strip() if equals else _label(description)
-            if name in ("", "mean"):
+            if name in ("", "mean", SAMPLED):
                 raise ConfigError(f"evaluation.subnets: {text!r} names a subnet {name!r}; choose another name")
             if name in found:
                 raise ConfigError(f"evaluation.subnets: two are named {name!r}; write 'name = {text}'")

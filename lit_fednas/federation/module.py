@@ -18,13 +18,14 @@ from lit_fednas.assignment import Assignment
 from lit_fednas.data import ClientData
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.cohort import CohortSampler, UniformCohort
-from lit_fednas.federation.evaluation import EvaluationSettings, Recalibration, SubnetMetrics
+from lit_fednas.federation.evaluation import SAMPLED, EvaluationSettings, Recalibration, SubnetMetrics
 from lit_fednas.federation.server_optimizers import is_plain_averaging
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.objectives import CrossEntropy, Objective
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
+from lit_fednas.tiers import ClientTiers, Population
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class FederatedLightningModule(pl.LightningModule):
             pseudo-gradient of zero; an optimizer with momentum may still move them.
         faults: What happens when a client fails.
         evaluation: Which subnets are evaluated.
+        tiers: The clients' device tiers, where they differ in what they can afford.
         seed: The root of all randomness of the run but the initial weights (those are drawn when the supernet
             is made, after ``seed_everything``).
 
@@ -83,6 +85,7 @@ class FederatedLightningModule(pl.LightningModule):
         server_optimizer: OptimizerCallable = lambda params: torch.optim.SGD(params, lr=1.0),
         faults: FaultPolicy = FaultPolicy(),
         evaluation: EvaluationSettings = EvaluationSettings(),
+        tiers: ClientTiers | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -96,10 +99,12 @@ class FederatedLightningModule(pl.LightningModule):
         self.server_optimizer = server_optimizer
         self.faults = faults
         self.evaluation = evaluation
+        self.tiers = tiers
         self.seed = int(seed)
         self.subnets = evaluation.named(supernet)
-        self.val_metrics = SubnetMetrics(self.subnets, supernet.num_classes, evaluation.top_k)
-        self.test_metrics = SubnetMetrics(self.subnets, supernet.num_classes, evaluation.top_k)
+        evaluated = [*self.subnets, SAMPLED] if evaluation.sampled else self.subnets
+        self.val_metrics = SubnetMetrics(evaluated, supernet.num_classes, evaluation.top_k)
+        self.test_metrics = SubnetMetrics(evaluated, supernet.num_classes, evaluation.top_k)
         self._recalibration: Recalibration | None = None
 
     # ---- before the first round -----------------------------------------------------------------------
@@ -120,7 +125,14 @@ class FederatedLightningModule(pl.LightningModule):
                 f"{data.num_classes}"
             )
         self.cohort.size(data.clients.num_clients)
-        self.assignment.setup(self.supernet.space, data.clients.num_clients)
+        self.population = self._population(data.clients.num_clients)
+        self.objective.setup(self.supernet)
+        self.assignment.setup(self.supernet, self.population)
+
+    def _population(self, num_clients: int) -> Population:
+        if self.tiers is None:
+            return Population(num_clients)
+        return self.tiers.population(self.supernet, num_clients, self.seed)
 
     def configure_optimizers(self) -> Optimizer:
         """The server optimizer over the shared weights."""
@@ -140,10 +152,12 @@ class FederatedLightningModule(pl.LightningModule):
         rng = numpy_generator(self.seed, "assignment", round)
         archs = self.assignment.assign(round, cohort, self.supernet.space, rng) if cohort else []
         factor = self.client.lr_schedule.factor(round, max_rounds)
-        return [
-            ClientTask(round, client, arch, sizes[client], factor)
-            for client, arch in zip(cohort, archs, strict=True)
-        ]
+        tasks = []
+        for client, arch in zip(cohort, archs, strict=True):
+            tier = self.population.tier(client)
+            device = (tier.name, tier.at_most, tier.unsupported) if tier is not None else ()
+            tasks.append(ClientTask(round, client, arch, sizes[client], factor, *device))
+        return tasks
 
     def training_step(self, batch: RoundResult, batch_idx: int) -> None:
         """The server's step: along the pseudo-gradient, or nowhere if too few clients survived."""
@@ -230,10 +244,19 @@ class FederatedLightningModule(pl.LightningModule):
     def _evaluate(self, metrics: SubnetMetrics, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Runs the subnets; each pair of batch and subnet on one rank, whole batches as one rank would."""
         inputs, targets = batch
-        for place, (name, arch) in enumerate(self.subnets.items()):
-            if (batch_idx + place) % self.trainer.world_size == self.trainer.global_rank:
+        asked = [*enumerate(self.subnets.items())]
+        asked += [(len(self.subnets), (SAMPLED, arch)) for arch in self._sampled(batch_idx)]
+        for turn, (place, (name, arch)) in enumerate(asked, start=batch_idx):
+            if turn % self.trainer.world_size == self.trainer.global_rank:
                 logits = self.evaluation.logits(self._network(name, arch), inputs)
                 metrics.update(place, logits, targets)
+
+    def _sampled(self, batch_idx: int) -> list[Any]:
+        """Architectures for a batch of evaluation data, drawn anew after every step of the server."""
+        if self.evaluation.sampled == 0:
+            return []
+        rng = numpy_generator(self.seed, "sampled", self.trainer.global_step, batch_idx)
+        return [self.supernet.space.sample(rng) for _ in range(self.evaluation.sampled)]
 
     def _network(self, name: str, arch: Any) -> Callable[[Tensor], Tensor]:
         if self.evaluation.recalibrate_batches == 0:
@@ -268,7 +291,7 @@ class FederatedLightningModule(pl.LightningModule):
     def _log_metrics(self, split: str, metrics: SubnetMetrics) -> None:
         accuracies = []
         for name, value in metrics.compute().items():
-            if name.endswith("/accuracy"):
+            if name.endswith("/accuracy") and not name.startswith(f"{SAMPLED}/"):
                 accuracies.append(value)
             self.log(f"{split}/{name}", value, sync_dist=True)  # all ranks have it; Lightning wants to be told
         self.log(f"{split}/mean/accuracy", torch.stack(accuracies).mean(), prog_bar=True, sync_dist=True)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.messages import ClientTask
+from lit_fednas.supernets import Supernet
 
 
 class Objective(ABC):
@@ -31,6 +32,16 @@ class Objective(ABC):
         if "stackable" not in own and any(name in own for name in ("begin", "loss", "report")):
             cls.stackable = False
 
+    def setup(self, supernet: Supernet) -> None:  # noqa: B027
+        """Called once before training.
+
+        Args:
+            supernet: What the clients' networks are taken out of.
+
+        Raises:
+            ConfigError: The objective cannot work with it.
+        """
+
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:  # noqa: B027
         """Called before the first batch, with the weights as they were received.
 
@@ -51,5 +62,10 @@ class Objective(ABC):
         """
 
     def report(self) -> dict[str, Any]:
-        """What the server shall know beside the weights; plain numbers and tensors, counted by nobody."""
+        """What the server shall know beside the weights; plain numbers and tensors, counted by nobody.
+
+        Two keys have a meaning elsewhere: ``macs``, what the forward passes took altogether, where not every
+        batch went through all that the client received; and ``operators``, how many examples went through each
+        (:meth:`Supernet.operator_of`).
+        """
         return {}

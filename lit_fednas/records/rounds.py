@@ -4,8 +4,9 @@ A run's folder holds ``rounds.jsonl``: one JSON object a line and round, with th
 
 * ``round``: from 0;
 * ``metrics``: numbers by name, as they were logged (validation only in rounds that validated);
-* ``clients``: a list of ``client``, ``arch`` (text), ``status``, ``reason``, ``num_examples``, ``num_seen``,
-  ``num_steps``, ``loss`` (null without an update), ``macs``, ``bytes_down``, ``bytes_up``, ``seconds``.
+* ``clients``: a list of ``client``, ``arch`` (text), ``tier`` (where there are tiers), ``status``, ``reason``,
+  ``num_examples``, ``num_seen``, ``num_steps``, ``loss`` (null without an update), ``macs``, ``bytes_down``,
+  ``bytes_up``, ``seconds``.
 
 All but ``seconds`` is the same in a resumed run and one that ran through. Readers skip keys that they do not
 know and do without keys that are missing, so that old runs stay readable.

@@ -9,14 +9,10 @@ from lit_fednas.search.nsga2 import NSGA2
 from lit_fednas.search.random_search import RandomSearch
 from lit_fednas.search.run import TierSearch
 from lit_fednas.search.settings import SearchSettings
-from lit_fednas.search.tiers import Budgets, CumulatedShares, DeviceTiers, Tier, TierSource
 from lit_fednas.search.trainer import SearchTrainer
 
 __all__ = [
     "NSGA2",
-    "Budgets",
-    "CumulatedShares",
-    "DeviceTiers",
     "Evaluator",
     "Evolution",
     "Exhaustive",
@@ -27,7 +23,5 @@ __all__ = [
     "SearchMethod",
     "SearchSettings",
     "SearchTrainer",
-    "Tier",
     "TierSearch",
-    "TierSource",
 ]

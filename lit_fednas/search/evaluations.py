@@ -7,8 +7,8 @@ from time import perf_counter
 from typing import Any
 
 from lit_fednas.records import SearchFiles
-from lit_fednas.search.costs import ArchitectureCosts
 from lit_fednas.search.evaluator import Metrics
+from lit_fednas.tiers.costs import ArchitectureCosts
 
 
 class Evaluations:

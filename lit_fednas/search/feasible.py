@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.search.costs import ArchitectureCosts
-from lit_fednas.search.tiers import Tier
 from lit_fednas.supernets.space import SearchSpace
+from lit_fednas.tiers.costs import ArchitectureCosts
+from lit_fednas.tiers.limits import Tier
 
 _DRAWS = 8  # before an architecture is moved into the tier
 _STARTS, _STEPS = 32, 400  # of the search for a first architecture that fits
@@ -48,8 +48,8 @@ class Feasible:
         return self.excess(arch) == 0
 
     def excess(self, arch: Any) -> float:
-        """By how much it is not (:meth:`Tier.excess`)."""
-        return self.tier.excess({name: self.costs.cost(arch, name) for name in self.tier.limited})
+        """By how much it is not (:meth:`ArchitectureCosts.excess`)."""
+        return self.costs.excess(arch, self.tier)
 
     def sample(self, rng: np.random.Generator) -> Any:
         """Draws an architecture that fits."""

@@ -18,13 +18,13 @@ from lit_fednas.analysis.pareto import hypervolume, pareto_front
 from lit_fednas.errors import ConfigError
 from lit_fednas.records import SearchFiles
 from lit_fednas.rng import numpy_generator
-from lit_fednas.search.costs import ArchitectureCosts
 from lit_fednas.search.evaluations import Evaluations
 from lit_fednas.search.evaluator import Evaluator
 from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.method import Score
 from lit_fednas.search.settings import SearchSettings
-from lit_fednas.search.tiers import EVERYTHING, Tier
+from lit_fednas.tiers.costs import ArchitectureCosts
+from lit_fednas.tiers.limits import EVERYTHING, Tier
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,12 @@ class TierSearch:
             "cost": self.settings.cost,
             "metric": self.settings.metric,
             "tiers": [
-                {"name": tier.name, "at_most": dict(tier.at_most), "above": dict(tier.above)}
+                {
+                    "name": tier.name,
+                    "at_most": dict(tier.at_most),
+                    "above": dict(tier.above),
+                    **({"unsupported": list(tier.unsupported)} if tier.unsupported else {}),
+                }
                 for tier in self.tiers
             ],
             "supernet": type(self.supernet).__name__,
@@ -220,11 +225,7 @@ class TierSearch:
 
     def fitting(self, tier: Tier) -> list[tuple[Any, dict[str, Any]]]:
         """The evaluated architectures, by whichever tier's search, that fit a tier."""
-        return [
-            (arch, row)
-            for arch, row in self.evaluations.items()
-            if tier.excess({name: self.costs.cost(arch, name) for name in tier.limited}) == 0
-        ]
+        return [(arch, row) for arch, row in self.evaluations.items() if self.costs.excess(arch, tier) == 0]
 
     def best(self, tier: Tier) -> Any | None:
         """The best architecture that fits a tier: of least error, then cost, then the one found first."""

@@ -10,7 +10,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.records import COST_NAMES
 from lit_fednas.search.method import SearchMethod
 from lit_fednas.search.nsga2 import NSGA2
-from lit_fednas.search.tiers import CumulatedShares, TierSource
+from lit_fednas.tiers.limits import CumulatedShares, TierSource
 
 
 @dataclass(frozen=True)

@@ -170,6 +170,17 @@ class Supernet(nn.Module, ABC):
         """FedorAS' count of one example's operations (``lit_fednas.costs.count_operations``)."""
         return count_operations(self.skeleton(arch), self.input_shape)
 
+    def operator_of(self, name: str) -> str | None:
+        """The operator that a subnet's tensor belongs to, where not all examples go through all tensors.
+
+        Args:
+            name: Of a parameter or buffer of a subnet.
+
+        Returns:
+            The operator, as an objective counts examples by it; ``None`` for what every example goes through.
+        """
+        return None
+
     def views(self, arch: Any, shared: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         """The architecture's tensors inside the shared ones, by their names in the subnet; views if possible.
 

@@ -9,73 +9,30 @@ wider network of App. J.1 has six stages; which of its reductions keep the size,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from lit_fednas.costs import count_macs, count_operations
+from lit_fednas.costs import count_macs, count_operations, sent_bytes
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.base import NestedSupernet
 from lit_fednas.supernets.norms import BatchNorm, Norm
 from lit_fednas.supernets.path_operators import OPERATORS, Reduction, convolution
-from lit_fednas.supernets.path_space import Operators, PathSpace
+from lit_fednas.supernets.path_space import Operators, PathCosts, PathSpace
+from lit_fednas.supernets.path_supernet import PathNetwork, PathSupernet
 
 _GROWTH = 1.5
 
+Counter = Callable[[nn.Module, tuple[int, ...]], int]
 
-class PathNetwork(nn.Module):
-    """The network of a path or of a subspace; of the operators that it holds, those of one path run.
-
-    Args:
-        stem: The fixed part before the layers.
-        layers: The searchable layers, each with its operators by name.
-        reductions: What follows the layers of these numbers.
-        head: The fixed part behind.
-    """
-
-    def __init__(
-        self, stem: nn.Module, layers: Iterable[nn.ModuleDict], reductions: dict[int, nn.Module], head: nn.Module
-    ) -> None:
-        super().__init__()
-        self.stem = stem
-        self.layers = nn.ModuleList(layers)
-        self.reductions = nn.ModuleDict({str(place): module for place, module in reductions.items()})
-        self.head = head
-
-    def forward(self, x: Tensor, path: Sequence[str] | None = None) -> Tensor:
-        """Runs a path.
-
-        Args:
-            x: ``[batch, channels, height, width]``.
-            path: One operator's name per layer; not needed where every layer has one only.
-
-        Returns:
-            Logits, ``[batch, num_classes]``.
-
-        Raises:
-            ValueError: The network holds a subspace and no path is given.
-        """
-        if path is None:
-            path = self.only_path()
-        x = self.stem(x)
-        for place, (layer, name) in enumerate(zip(self.layers, path, strict=True)):
-            assert isinstance(layer, nn.ModuleDict)
-            x = layer[name](x)
-            if str(place) in self.reductions:
-                x = self.reductions[str(place)](x)
-        return self.head(x)
-
-    def only_path(self) -> list[str]:
-        """The path of a network that holds no other."""
-        names = [list(layer) for layer in self.layers if isinstance(layer, nn.ModuleDict)]
-        if any(len(one) != 1 for one in names):
-            raise ValueError("the network holds a subspace of several paths; say which one to run")
-        return [one[0] for one in names]
+_COUNTERS: dict[str, Counter] = {
+    "macs": count_macs,
+    "operations": count_operations,
+    "parameters": lambda module, _: sum(parameter.numel() for parameter in module.parameters()),
+    "bytes": lambda module, _: sent_bytes(module),
+}
 
 
-class PathCNN(NestedSupernet):
+class PathCNN(PathSupernet):
     """FedorAS' CNN: per searchable layer one of several operators (App. E.3).
 
     An architecture is a path, or a subspace (several operators in a layer), whose network needs to be told
@@ -137,6 +94,7 @@ class PathCNN(NestedSupernet):
         self.strides = list(strides)
         self.operators = [name for name in OPERATORS if name in operators]
         self.norm = norm
+        self._path_costs: dict[str, PathCosts] = {}
         self._space = PathSpace([self.operators] * sum(stage_layers), self._operator_costs(count_macs))
         self.network = self.build(self._space.everything)
 
@@ -158,16 +116,11 @@ class PathCNN(NestedSupernet):
         stem = convolution(self.input_shape[0], self.widths[0], 3, self.norm)
         return PathNetwork(stem, layers, reductions, self._head())
 
-    def macs(self, arch: Operators) -> int:
-        """Multiply-accumulates of a path: those of the fixed parts and of its operators added up.
-
-        A subspace has those of its dearest path.
-        """
-        return self._macs.of(arch)
-
-    def operations(self, arch: Operators) -> int:
-        """Like :meth:`macs`, in FedorAS' own count."""
-        return self._operations.of(arch)
+    def path_costs(self, cost: str) -> PathCosts:
+        """A cost by operators, counted once."""
+        if cost not in self._path_costs:
+            self._path_costs[cost] = self._count(_COUNTERS[cost])
+        return self._path_costs[cost]
 
     def _reduction(self, stage: int) -> nn.Module:
         return Reduction(self.widths[stage], self.widths[stage + 1], self.strides[stage], self.norm)
@@ -185,15 +138,7 @@ class PathCNN(NestedSupernet):
             shapes.append((channels, height, width))
         return shapes
 
-    @cached_property
-    def _macs(self) -> PathCosts:
-        return self._costs(count_macs)
-
-    @cached_property
-    def _operations(self) -> PathCosts:
-        return self._costs(count_operations)
-
-    def _costs(self, count: Callable[[nn.Module, tuple[int, ...]], int]) -> PathCosts:
+    def _count(self, count: Counter) -> PathCosts:
         """Of the operators, and of the stem, the reductions and the head."""
         layers, path = self._operator_costs(count), self._space.smallest
         with torch.device("meta"):
@@ -201,7 +146,7 @@ class PathCNN(NestedSupernet):
         own = PathCosts(self._space, layers, 0).of(path)
         return PathCosts(self._space, layers, whole - own)
 
-    def _operator_costs(self, count: Callable[[nn.Module, tuple[int, ...]], int]) -> list[list[int]]:
+    def _operator_costs(self, count: Counter) -> list[list[int]]:
         """Per layer and candidate."""
         found = []
         for shape, layers in zip(self._shapes(), self.stage_layers, strict=False):
@@ -209,26 +154,3 @@ class PathCNN(NestedSupernet):
                 built = [OPERATORS[name](shape[0], self.norm) for name in self.operators]
             found += [[count(module, shape) for module in built]] * layers
         return found
-
-
-@dataclass(frozen=True)
-class PathCosts:
-    """A cost that adds up over operators.
-
-    Attributes:
-        space: The paths.
-        layers: Per layer and candidate.
-        fixed: Of all that is not searched.
-    """
-
-    space: PathSpace
-    layers: list[list[int]]
-    fixed: int
-
-    def of(self, arch: Operators) -> int:
-        """The cost of a path, or of a subspace's dearest path."""
-        self.space.validate(arch)
-        total = self.fixed
-        for names, known, costs in zip(arch.layers, self.space.candidates, self.layers, strict=True):
-            total += max(cost for name, cost in zip(known, costs, strict=True) if name in names)
-        return total

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -87,6 +87,10 @@ class PathSpace(SearchSpace[Operators]):
         """The number of paths."""
         return prod(self.cardinalities)
 
+    def layers_with(self, arch: Operators, operators: Collection[str]) -> int:
+        """Counts them."""
+        return sum(not set(operators).isdisjoint(names) for names in arch.layers)
+
     def validate(self, arch: Operators) -> None:
         """Raises ``ConfigError`` if a layer is missing, empty, out of order, or has an unknown operator."""
         if len(arch.layers) != len(self.candidates):
@@ -106,3 +110,35 @@ class PathSpace(SearchSpace[Operators]):
             arch = Operators(tuple(tuple(layer.split("+")) for layer in str(text).split()))
         self.validate(arch)
         return arch
+
+
+@dataclass(frozen=True)
+class PathCosts:
+    """A cost that adds up over operators.
+
+    Attributes:
+        space: The paths.
+        layers: Per layer and candidate.
+        fixed: Of all that is not searched.
+    """
+
+    space: PathSpace
+    layers: list[list[int]]
+    fixed: int
+
+    def of(self, arch: Operators) -> int:
+        """What a path costs when it runs, or a subspace's dearest path."""
+        return self.fixed + sum(max(layer.values()) for layer in self.held(arch))
+
+    def sent(self, arch: Operators) -> int:
+        """What all operators of a path or subspace cost together, as those that are sent do."""
+        return self.fixed + sum(sum(layer.values()) for layer in self.held(arch))
+
+    def held(self, arch: Operators) -> list[dict[str, int]]:
+        """Per layer, the operators of a path or subspace and what each costs."""
+        self.space.validate(arch)
+        priced = [
+            dict(zip(known, costs, strict=True))
+            for known, costs in zip(self.space.candidates, self.layers, strict=True)
+        ]
+        return [{name: prices[name] for name in names} for names, prices in zip(arch.layers, priced, strict=True)]

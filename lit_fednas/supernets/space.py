@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -76,6 +76,10 @@ class SearchSpace(ABC, Generic[A]):
         draws = [int(rng.integers(n)) for n in self.cardinalities]
         chosen = rng.random(len(genes)) < rate
         return self.decode([new if take else old for old, new, take in zip(genes, draws, chosen, strict=True)])
+
+    def layers_with(self, arch: A, operators: Collection[str]) -> int:
+        """In how many layers an architecture uses one of these operators; 0 where there are no operators."""
+        return 0
 
     def named(self, text: Any) -> A:
         """Like :meth:`parse`, and knows the words ``smallest`` and ``largest``."""

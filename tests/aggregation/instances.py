@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_fednas.aggregation import Aggregation, MaxNet, OverlapAverage
+from lit_fednas.aggregation import Aggregation, MaxNet, OperatorAverage, OverlapAverage
 from lit_fednas.messages import ClientTask, ClientUpdate
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
@@ -19,6 +19,8 @@ from lit_fednas.supernets import Supernet
 INSTANCES: dict[str, Callable[[], Aggregation]] = {
     "maxnet": MaxNet,
     "maxnet-alike": lambda: MaxNet(0.5, weighted=False),
+    "operators": OperatorAverage,
+    "operators-alone": lambda: OperatorAverage(min_clients=1),
     "overlap": OverlapAverage,
     "overlap-alike": lambda: OverlapAverage(weighted=False),
 }

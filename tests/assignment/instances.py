@@ -12,8 +12,11 @@ from lit_fednas.assignment import (
     FixedArchitecture,
     RandomArchitectures,
     Sandwich,
+    Subspaces,
     TrackingSandwich,
 )
+from lit_fednas.supernets import SearchSpace, Supernet
+from lit_fednas.tiers import Population
 
 INSTANCES: dict[str, Callable[[], Assignment]] = {
     "fixed-largest": FixedArchitecture,
@@ -22,3 +25,22 @@ INSTANCES: dict[str, Callable[[], Assignment]] = {
     "sandwich": Sandwich,
     "tracking-sandwich": TrackingSandwich,
 }
+
+#: Those that deal out operators, and want a supernet of operators.
+OF_OPERATORS: dict[str, Callable[[], Assignment]] = {
+    "subspaces-half": lambda: Subspaces(share=0.5),
+    "subspaces-bytes": lambda: Subspaces(at_most=20_000, size="bytes"),
+}
+
+
+class _SpaceOnly:
+    """A supernet of which an assignment looks at the space alone."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self.space = space
+
+
+def set_up(assignment: Assignment, space: SearchSpace | Supernet, num_clients: int) -> None:
+    """Sets an assignment up for a population without tiers."""
+    supernet = space if isinstance(space, Supernet) else _SpaceOnly(space)
+    assignment.setup(supernet, Population(num_clients))  # type: ignore[arg-type]

@@ -11,19 +11,27 @@ import pytest
 import torch
 
 import lit_fednas.assignment
-from lit_fednas.assignment import Assignment
-from lit_fednas.errors import CheckpointError
+from lit_fednas.assignment import Assignment, Subspaces
+from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import ElasticSpace, SearchSpace, SingleArchitecture
-from tests.assignment.instances import INSTANCES
+from lit_fednas.supernets import ElasticSpace, PathCNN, SearchSpace, SingleArchitecture
+from tests.assignment.instances import INSTANCES, OF_OPERATORS, set_up
+from tests.supernets.instances import kept_instance
 
 CLIENTS = 12
 SPACE = ElasticSpace((0, 1, 2), (0.1, 0.18, 0.25), (256, 512), 8)
 
 
-def ready(name: str, space: SearchSpace = SPACE) -> Assignment:
-    assignment = INSTANCES[name]()
-    assignment.setup(space, CLIENTS)
+NET = PathCNN((3, 8, 8), 5, width=8, stage_layers=[2, 1], strides=[2, 1])
+
+
+def space_of(name: str) -> SearchSpace:
+    return NET.space if name in OF_OPERATORS else SPACE
+
+
+def ready(name: str, space: SearchSpace | None = None) -> Assignment:
+    assignment = {**INSTANCES, **OF_OPERATORS}[name]()
+    set_up(assignment, NET if name in OF_OPERATORS else space or SPACE, CLIENTS)
     return assignment
 
 
@@ -31,26 +39,32 @@ def cohort(round: int, size: int = 5) -> list[int]:
     return sorted(numpy_generator(0, "cohort", round).choice(CLIENTS, size=size, replace=False).tolist())
 
 
-def rounds(assignment: Assignment, first: int, last: int, space: SearchSpace = SPACE) -> list[list]:
+def rounds(assignment: Assignment, first: int, last: int, space: SearchSpace | None = None) -> list[list]:
+    space = space or (NET.space if isinstance(assignment, Subspaces) else SPACE)
     return [
         assignment.assign(t, cohort(t), space, numpy_generator(0, "assignment", t)) for t in range(first, last)
     ]
 
 
-pytestmark = pytest.mark.parametrize("name", sorted(INSTANCES))
+pytestmark = pytest.mark.parametrize("name", sorted({**INSTANCES, **OF_OPERATORS}))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, CLIENTS])
 def test_one_architecture_of_the_space_per_client(name: str, size: int) -> None:
     assignment = ready(name)
     for t in range(5):
-        archs = assignment.assign(t, cohort(t, size), SPACE, np.random.default_rng(t))
+        space = space_of(name)
+        archs = assignment.assign(t, cohort(t, size), space, np.random.default_rng(t))
         assert isinstance(archs, list)
         assert len(archs) == size
-        assert [SPACE.decode(SPACE.encode(arch)) for arch in archs] == archs
+        assert [space.parse(str(arch)) for arch in archs] == archs
 
 
 def test_a_space_of_one(name: str) -> None:
+    if name in OF_OPERATORS:
+        with pytest.raises(ConfigError, match="model.assignment: Subspaces deals out operators, PlainNetwork has"):
+            set_up(OF_OPERATORS[name](), kept_instance("plain"), CLIENTS)
+        return
     assignment = ready(name, SingleArchitecture())
     assert rounds(assignment, 0, 3, SingleArchitecture()) == [["whole"] * 5] * 3
 
@@ -65,7 +79,7 @@ def test_the_generator_decides(name: str) -> None:
 
 def test_the_cohort_is_left_alone(name: str) -> None:
     clients = cohort(0)
-    ready(name).assign(0, clients, SPACE, np.random.default_rng(0))
+    ready(name).assign(0, clients, space_of(name), np.random.default_rng(0))
     assert clients == cohort(0)
 
 
@@ -119,5 +133,7 @@ def test_every_assignment_has_an_instance(name: str) -> None:
             todo.append(kind)
             if kind.__module__.startswith("lit_fednas.") and not inspect.isabstract(kind):
                 found.add(kind)
-    missing = sorted(kind.__name__ for kind in found - {type(make()) for make in INSTANCES.values()})
+    missing = sorted(
+        kind.__name__ for kind in found - {type(make()) for make in [*INSTANCES.values(), *OF_OPERATORS.values()]}
+    )
     assert not missing, f"add instances of {missing} to tests/assignment/instances.py"

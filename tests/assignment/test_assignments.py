@@ -7,6 +7,7 @@ from lit_fednas.assignment import Assignment, FixedArchitecture, RandomArchitect
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import ElasticSpace
+from tests.assignment.instances import set_up
 from tests.references.superfed import least_seen
 
 LARGE = ElasticSpace((0, 1, 2), (0.1, 0.14, 0.18, 0.22, 0.25), (256, 512, 1024, 2048), 8)  # no bound by chance
@@ -25,7 +26,7 @@ def cohort(t: int, clients: int, size: int) -> list[int]:
 @pytest.mark.parametrize("size", range(1, 9))
 def test_one_largest_and_one_smallest(kind: type[Sandwich], size: int) -> None:
     assignment = kind()
-    assignment.setup(LARGE, 20)
+    set_up(assignment, LARGE, 20)
     for t in range(20):
         archs = draw(assignment, t, cohort(t, 20, size), LARGE)
         assert archs.count(LARGE.largest) == 1
@@ -36,7 +37,7 @@ def test_one_largest_and_one_smallest(kind: type[Sandwich], size: int) -> None:
 @pytest.mark.parametrize("kind", [Sandwich, TrackingSandwich])
 def test_the_rest_is_drawn_as_the_space_draws(kind: type[Sandwich]) -> None:
     assignment = kind()
-    assignment.setup(TINY, 6)
+    set_up(assignment, TINY, 6)
     archs = [arch for t in range(500) for arch in draw(assignment, t, list(range(6)), TINY)]
     assert archs.count(TINY.largest) / len(archs) == pytest.approx((1 + 4 / 2) / 6, abs=0.03)
 
@@ -61,7 +62,7 @@ def bounds_given(cohort: list[int], archs: list, space: ElasticSpace) -> tuple[l
 def test_tracking_follows_the_rule(size: int) -> None:
     """Section 2.4: the bounds go to those who have seen them the least; the largest is given first."""
     tracking = TrackingSandwich()
-    tracking.setup(LARGE, 20)
+    set_up(tracking, LARGE, 20)
     largest_seen, smallest_seen = dict.fromkeys(range(20), 0), dict.fromkeys(range(20), 0)
     for t in range(200):
         clients = cohort(t, 20, size)
@@ -82,7 +83,7 @@ def test_tracking_follows_the_rule(size: int) -> None:
 
 def test_random_draws_that_are_bounds_are_counted() -> None:
     tracking = TrackingSandwich()
-    tracking.setup(TINY, 10)
+    set_up(tracking, TINY, 10)
     largest_seen, smallest_seen = [0] * 10, [0] * 10
     for t in range(50):
         clients = cohort(t, 10, 6)
@@ -100,7 +101,7 @@ def test_random_draws_that_are_bounds_are_counted() -> None:
 
 def test_tracking_balances_and_the_sandwich_does_not() -> None:
     def spread(assignment: Assignment) -> tuple[int, int]:
-        assignment.setup(LARGE, 20)
+        set_up(assignment, LARGE, 20)
         largest, smallest = np.zeros(20, int), np.zeros(20, int)
         for t in range(400):
             clients = cohort(t, 20, 8)
@@ -117,7 +118,7 @@ def test_tracking_balances_and_the_sandwich_does_not() -> None:
 def test_everybody_gets_both_bounds_in_time() -> None:
     """In K rounds of all clients, each of K has had the largest once and the smallest once."""
     tracking = TrackingSandwich()
-    tracking.setup(LARGE, 7)
+    set_up(tracking, LARGE, 7)
     for t in range(7):
         draw(tracking, t, list(range(7)), LARGE)
     assert tracking.state_dict()["largest_seen"] == [1] * 7
@@ -128,7 +129,7 @@ def test_ties_are_broken_by_the_generator() -> None:
     first: Counter = Counter()
     for seed in range(1500):
         tracking = TrackingSandwich()
-        tracking.setup(LARGE, 5)
+        set_up(tracking, LARGE, 5)
         archs = tracking.assign(0, list(range(5)), LARGE, np.random.default_rng(seed))
         first[archs.index(LARGE.largest), archs.index(LARGE.smallest)] += 1
     assert len(first) == 20
@@ -147,7 +148,7 @@ def test_ties_are_broken_by_the_generator() -> None:
 )
 def test_states_that_do_not_fit(state: dict) -> None:
     tracking = TrackingSandwich()
-    tracking.setup(LARGE, 4)
+    set_up(tracking, LARGE, 4)
     with pytest.raises(CheckpointError, match="assignment"):
         tracking.load_state_dict(state)
 
@@ -164,11 +165,11 @@ def test_fixed_gives_what_it_was_told() -> None:
         ("d: [0,1,0,1], e: 0.14", LARGE.parse("d: [0,1,0,1], e: 0.14")),
     ):
         fixed = FixedArchitecture(text)
-        fixed.setup(LARGE, 5)
+        set_up(fixed, LARGE, 5)
         assert draw(fixed, 3, [1, 4], LARGE) == [arch, arch]
     assert FixedArchitecture().arch == "largest"
 
 
 def test_a_wrong_architecture_is_told_before_training() -> None:
     with pytest.raises(ConfigError, match="depth 9"):
-        FixedArchitecture("d: 9, e: 0.14").setup(LARGE, 5)
+        set_up(FixedArchitecture("d: 9, e: 0.14"), LARGE, 5)

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from lit_fednas.records import SearchFiles
-from lit_fednas.search import Budgets, Evaluator, RandomSearch, SearchSettings, TierSearch
+from lit_fednas.search import Evaluator, RandomSearch, SearchSettings, TierSearch
 from lit_fednas.search.evolution import Evolution
 from lit_fednas.search.outcome import write_tiers
+from lit_fednas.tiers import Budgets
 from tests.support import tiny_supernet
 
 main = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "compare_searches"))["main"]

@@ -33,7 +33,7 @@ TINY = {
 SEARCH = {
     "search": {
         "tiers": {
-            "class_path": "lit_fednas.search.Budgets",
+            "class_path": "lit_fednas.tiers.Budgets",
             "init_args": {"budgets": {"small": {"macs": 60000.0}, "large": {"macs": 1e6, "memory_bytes": 1e6}}},
         },
         "method": {"class_path": "lit_fednas.search.NSGA2", "init_args": {"population": 6, "sample": 4}},

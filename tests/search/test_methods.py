@@ -8,7 +8,8 @@ import torch
 
 from lit_fednas.analysis.pareto import hypervolume, pareto_front
 from lit_fednas.errors import ConfigError
-from lit_fednas.search import NSGA2, Evolution, Exhaustive, Feasible, RandomSearch, Score, Tier
+from lit_fednas.search import NSGA2, Evolution, Exhaustive, Feasible, RandomSearch, Score
+from lit_fednas.tiers import Tier
 from tests.search.toy import (
     ToySpace,
     every_architecture,
@@ -123,8 +124,8 @@ class LongSpace(ToySpace):
 
 
 class NoCosts:
-    def cost(self, arch, name):
-        return 1.0
+    def excess(self, arch, tier):
+        return 0.0
 
 
 def long_feasible():

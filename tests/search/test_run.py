@@ -15,21 +15,13 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings
 from lit_fednas.federation.evaluation import recalibrated
 from lit_fednas.records import SearchFiles
-from lit_fednas.search import (
-    NSGA2,
-    Budgets,
-    CumulatedShares,
-    Evaluator,
-    Exhaustive,
-    RandomSearch,
-    SearchSettings,
-    SearchTrainer,
-)
+from lit_fednas.search import NSGA2, Evaluator, Exhaustive, RandomSearch, SearchSettings, SearchTrainer
 from lit_fednas.search.evaluator import Metrics
 from lit_fednas.search.outcome import write_tiers
 from lit_fednas.search.run import TierSearch
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.supernets import ElasticResNet
+from lit_fednas.tiers import Budgets, CumulatedShares
 from tests.supernets.instances import INSTANCES
 from tests.support import fit, make_module, sgd, tiny_data, tiny_supernet
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from lit_fednas.search import Feasible, Score, Tier
+from lit_fednas.search import Feasible, Score
 from lit_fednas.search.method import SearchMethod
 from lit_fednas.supernets.space import SearchSpace
+from lit_fednas.tiers import Tier
 
 
 class ToySpace(SearchSpace[tuple[int, ...]]):
@@ -61,6 +62,9 @@ class ToyCosts:
     def cost(self, arch, name):
         assert name == "macs"
         return toy_cost(arch)
+
+    def excess(self, arch, tier):
+        return tier.excess({"macs": toy_cost(arch)})
 
 
 def every_architecture() -> list[tuple[int, ...]]:

@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from lit_fednas.costs import count_macs, count_operations
 from lit_fednas.errors import ConfigError
-from lit_fednas.search import CumulatedShares
 from lit_fednas.supernets import BatchNorm, Operators, PathCNN
 from lit_fednas.supernets.path_operators import OPERATORS, Reduction, SqueezeExcitation
+from lit_fednas.tiers import CumulatedShares
 from tests.supernets.instances import batch, kept_instance
 
 NORM = BatchNorm()

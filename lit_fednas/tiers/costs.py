@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lit_fednas.costs import LatencySource, peak_activation_bytes
 from lit_fednas.errors import ConfigError
 from lit_fednas.records import COST_NAMES, SearchFiles
 from lit_fednas.supernets import Supernet
+
+if TYPE_CHECKING:
+    from lit_fednas.tiers.limits import Tier
 
 #: What a tier may limit: the costs, what must lie in memory at once, and FedorAS' count of FLOPs.
 LIMITED_COSTS = (*COST_NAMES, "memory_bytes", "operations")
@@ -54,6 +57,11 @@ class ArchitectureCosts:
         if key not in self._known:
             self._known[key] = self._counters[name](arch)
         return self._known[key]
+
+    def excess(self, arch: Any, tier: Tier) -> float:
+        """By how much an architecture breaks a tier's limits; each layer with an unsupported operator counts 1."""
+        unsupported = self.supernet.space.layers_with(arch, tier.unsupported) if tier.unsupported else 0
+        return tier.excess({name: self.cost(arch, name) for name in tier.limited}) + unsupported
 
     def all(self, arch: Any) -> dict[str, float | None]:
         """All costs of :data:`~lit_fednas.records.COST_NAMES`; latency is ``None`` where it is not known."""

@@ -11,18 +11,9 @@ import torch
 from lit_fednas.costs import DeviceProfile, LatencySource, MeasuredLatency
 from lit_fednas.errors import ConfigError
 from lit_fednas.records import SearchFiles
-from lit_fednas.search import (
-    Budgets,
-    CumulatedShares,
-    DeviceTiers,
-    Evaluator,
-    Exhaustive,
-    Feasible,
-    SearchSettings,
-    Tier,
-    TierSearch,
-)
-from lit_fednas.search.costs import ArchitectureCosts
+from lit_fednas.search import Evaluator, Exhaustive, Feasible, SearchSettings, TierSearch
+from lit_fednas.tiers import Budgets, CumulatedShares, DeviceTiers, Tier
+from lit_fednas.tiers.costs import ArchitectureCosts
 from tests.search.toy import ToyCosts, ToySpace, every_architecture, toy_cost, toy_feasible
 from tests.support import linear_net, tiny_supernet
 
@@ -42,7 +33,7 @@ def test_excess_is_relative_and_added_up():
     [
         (lambda: Tier("a/b", {"macs": 1.0}), "name a folder"),
         (lambda: Tier("a", {"flops": 1.0}), "'flops' is no cost; choose from macs"),
-        (lambda: Tier("a", {"macs": 0.0}), "search.tiers.a.macs: 0.0"),
+        (lambda: Tier("a", {"macs": 0.0}), "tiers.a.macs: 0.0"),
         (lambda: Budgets({}), "at least one tier"),
         (lambda: Budgets({"a": {}}), "each with a limit"),
         (lambda: CumulatedShares(count=0), "count 0"),

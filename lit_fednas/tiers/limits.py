@@ -16,8 +16,8 @@ import numpy as np
 
 from lit_fednas.costs import DeviceProfile
 from lit_fednas.errors import ConfigError
-from lit_fednas.search.costs import LIMITED_COSTS, ArchitectureCosts
 from lit_fednas.supernets.space import SearchSpace
+from lit_fednas.tiers.costs import LIMITED_COSTS, ArchitectureCosts
 
 #: The name that stands for no tier: the whole space.
 EVERYTHING = "*"
@@ -31,6 +31,7 @@ class Tier:
         name: What its files and rows are called.
         at_most: The greatest value allowed, by cost.
         above: Values that must be exceeded, by cost; for tiers that are ranges.
+        unsupported: Operators that its devices cannot run, in supernets of operators.
 
     Raises:
         ConfigError: A cost is unknown or a limit is not positive.
@@ -43,17 +44,18 @@ class Tier:
     name: str
     at_most: Mapping[str, float]
     above: Mapping[str, float] = field(default_factory=dict)
+    unsupported: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.name) and self.name != EVERYTHING:
-            raise ConfigError(f"search.tiers: {self.name!r} cannot name a folder; use letters, digits, - and _")
+            raise ConfigError(f"tiers: {self.name!r} cannot name a folder; use letters, digits, - and _")
         for cost, limit in [*self.at_most.items(), *self.above.items()]:
             if cost not in LIMITED_COSTS:
                 raise ConfigError(
-                    f"search.tiers.{self.name}: {cost!r} is no cost; choose from {', '.join(LIMITED_COSTS)}"
+                    f"tiers.{self.name}: {cost!r} is no cost; choose from {', '.join(LIMITED_COSTS)}"
                 )
             if not limit > 0:
-                raise ConfigError(f"search.tiers.{self.name}.{cost}: {limit} must be above 0")
+                raise ConfigError(f"tiers.{self.name}.{cost}: {limit} must be above 0")
 
     @property
     def limited(self) -> tuple[str, ...]:
@@ -91,9 +93,7 @@ class Budgets(TierSource):
 
     def __post_init__(self) -> None:
         if not self.budgets or not all(self.budgets.values()):
-            raise ConfigError(
-                "search.tiers.budgets: give at least one tier, each with a limit, as small: {macs: 1.0e+6}"
-            )
+            raise ConfigError("tiers.budgets: give at least one tier, each with a limit, as small: {macs: 1.0e+6}")
 
     def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
         """The tiers as they were given."""
@@ -127,10 +127,10 @@ class CumulatedShares(TierSource):
 
     def __post_init__(self) -> None:
         if self.count < 1 or self.samples < 1:
-            raise ConfigError(f"search.tiers: count {self.count} and samples {self.samples} must be at least 1")
+            raise ConfigError(f"tiers: count {self.count} and samples {self.samples} must be at least 1")
         if not 0 <= (self.low or 0) < self.high <= 1 or (self.low is not None and self.count < 3):
             raise ConfigError(
-                f"search.tiers: low {self.low} and high {self.high} must be shares, low below high, "
+                f"tiers: low {self.low} and high {self.high} must be shares, low below high, "
                 f"and low asks for at least 3 tiers"
             )
 
@@ -189,7 +189,7 @@ class DeviceTiers(TierSource):
 
     def __post_init__(self) -> None:
         if not self.devices:
-            raise ConfigError("search.tiers.devices: is empty; give at least one")
+            raise ConfigError("tiers.devices: is empty; give at least one")
 
     def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
         """The devices' limits."""

@@ -1,0 +1,128 @@
+"""FedorAS' subspace sampling (section 3.1, Eq. 1): what each client is sent of a supernet of operators.
+
+For each client anew, operators are taken out of the supernet, all with the same chance, until the rest fits into
+the communication budget. Operators without weights are always sent; a layer that has none of those keeps at least
+one operator, which is drawn first and such that the client's own budget of computation allows a path (the paper's
+"layers without such options are prioritised").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from lit_fednas.assignment.base import Assignment
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets import Operators, PathSampler, PathSupernet, SearchSpace, Supernet, path_sampler
+from lit_fednas.tiers import Population, Tier
+
+
+class Subspaces(Assignment):
+    """Every client receives a subspace that fits the communication budget.
+
+    The budget is on the whole message: the fixed parts and the operators. FedorAS sets it to half of the supernet
+    (section 4.1).
+
+    Args:
+        share: The budget as a share of the whole supernet's size.
+        at_most: The budget itself instead, in units of ``size``.
+        size: What is counted: ``parameters``, or ``bytes``, which include buffers.
+
+    Raises:
+        ConfigError: Not exactly one of share and at_most is given, or it is out of range; the supernet is not one
+            of operators; or no subspace fits (told before training).
+
+    Example:
+        >>> from lit_fednas.supernets import PathCNN
+        >>> net = PathCNN((3, 8, 8), 10, width=8, stage_layers=[2], strides=[2])
+        >>> half = Subspaces(share=0.5)
+        >>> half.setup(net, Population(num_clients=1))
+        >>> (sent,) = half.assign(0, [0], net.space, np.random.default_rng(0))
+        >>> 0 < net.cost(sent).parameters <= net.cost(net.space.everything).parameters / 2
+        True
+    """
+
+    def __init__(
+        self,
+        share: float | None = None,
+        at_most: float | None = None,
+        size: Literal["parameters", "bytes"] = "parameters",
+    ) -> None:
+        if (share is None) == (at_most is None):
+            raise ConfigError(f"assignment: share is {share} and at_most is {at_most}; give one of the two")
+        if share is not None and not 0 < share <= 1:
+            raise ConfigError(f"assignment.share: {share} must be above 0 and at most 1")
+        if at_most is not None and at_most <= 0:
+            raise ConfigError(f"assignment.at_most: {at_most} must be above 0")
+        self.share = share
+        self.at_most = at_most
+        self.size = size
+
+    def setup(self, supernet: Supernet, population: Population) -> None:
+        """Finds the budget, and sees that every client can be sent something that it can train."""
+        if not isinstance(supernet, PathSupernet):
+            raise ConfigError(
+                f"model.assignment: Subspaces deals out operators, {type(supernet).__name__} has none; "
+                f"use a supernet such as PathCNN, or another assignment"
+            )
+        self._supernet = supernet
+        self._population = population
+        self._sizes = supernet.path_costs(self.size)
+        everything = supernet.space.everything
+        self.budget = float(self._sizes.sent(everything) * self.share if self.share else self.at_most or 0)
+        for tier in population.tiers or (None,):
+            least = self._least(tier)
+            if self.budget < least:
+                raise ConfigError(
+                    f"assignment.{'share' if self.share else 'at_most'}: a budget of {self.budget:g} {self.size} "
+                    f"may not hold the fixed parts and one operator in every layer that has none without weights, "
+                    f"{least:g}; raise it, or add id to supernet.operators"
+                )
+
+    def assign(
+        self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator
+    ) -> list[Any]:
+        """Draws a subspace for each client."""
+        return [self._draw(self._population.tier(client), rng) for client in cohort]
+
+    def _draw(self, tier: Tier | None, rng: np.random.Generator) -> Operators:
+        space = self._supernet.space
+        held = self._supported(tier)
+        kept = [{name for name, size in layer.items() if size == 0} for layer in held]
+        for layer, operator in enumerate(self._sampler(tier).sample(rng).path):
+            kept[layer] = kept[layer] or {operator}
+        size = self._sizes.fixed + sum(sum(layer.values()) for layer in held)
+        removable = [
+            (layer, name) for layer, sizes in enumerate(held) for name in sizes if name not in kept[layer]
+        ]
+        for place in rng.permutation(len(removable)):
+            layer, name = removable[place]
+            if size <= self.budget:
+                kept[layer].add(name)
+            else:
+                size -= held[layer][name]
+        layers = zip(space.candidates, kept, strict=True)
+        return Operators(tuple(tuple(name for name in names if name in those) for names, those in layers))
+
+    def _supported(self, tier: Tier | None) -> list[dict[str, int]]:
+        """Per layer the operators that a tier's devices can run, and their sizes."""
+        unsupported = tier.unsupported if tier is not None else ()
+        return [
+            {name: size for name, size in layer.items() if name not in unsupported}
+            for layer in self._sizes.held(self._supernet.space.everything)
+        ]
+
+    def _sampler(self, tier: Tier | None) -> PathSampler:
+        """What the layers without free operators keep is on a path that the client can compute."""
+        everything = self._supernet.space.everything
+        if tier is None:
+            return path_sampler(self._supernet, everything, {})
+        return path_sampler(self._supernet, everything, tier.at_most, tier.unsupported, tier.name)
+
+    def _least(self, tier: Tier | None) -> int:
+        """A budget that any draw for this tier can be brought under."""
+        self._sampler(tier)  # told before training, if it cannot compute any path
+        layers = [list(layer.values()) for layer in self._supported(tier)]
+        return self._sizes.fixed + sum(max(sizes) for sizes in layers if 0 not in sizes)

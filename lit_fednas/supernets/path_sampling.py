@@ -1,0 +1,129 @@
+"""Paths under a budget: FedorAS' greedy sampling (section 3.1, Eq. 2 and 3).
+
+Layers are visited in random order, those without a free operator first, and each takes one of the operators that
+still fit, all alike. Where several layers have no free operator, room is kept for the cheapest of those to come,
+which the paper's spaces do not need; so no draw is ever thrown away. Where Eq. 1 to 3 say "below the budget", here
+it is "at most", as in Eq. 6 and Table 8.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.path_space import Operators, PathCosts
+from lit_fednas.supernets.path_supernet import PathSupernet
+
+
+class SampledPath(NamedTuple):
+    """One operator's name per layer, and what the whole network costs then."""
+
+    path: tuple[str, ...]
+    cost: int
+
+
+class PathSampler:
+    """Draws paths of a subspace that keep a budget.
+
+    Args:
+        costs: What operators cost.
+        subspace: The operators to choose from.
+        budget: The greatest cost of a path.
+        unsupported: Operators that cost infinitely much (section 3.1, footnote 3).
+
+    Attributes:
+        least: The cost of the cheapest path.
+        most: The cost of the dearest path, or the budget if that is lower.
+
+    Raises:
+        ConfigError: All operators of a layer are unsupported, or even the cheapest path costs more.
+
+    Example:
+        >>> from lit_fednas.supernets import PathSpace
+        >>> space = PathSpace([["conv1", "id"], ["sep_e1", "sep_e2"]], [[9, 0], [3, 6]])
+        >>> costs = PathCosts(space, [[9, 0], [3, 6]], fixed=1)
+        >>> sampler = PathSampler(costs, space.everything, budget=9)
+        >>> sampler.least, sampler.sample(np.random.default_rng(0))
+        (4, SampledPath(path=('id', 'sep_e2'), cost=7))
+    """
+
+    def __init__(
+        self,
+        costs: PathCosts,
+        subspace: Operators,
+        budget: float = float("inf"),
+        unsupported: Collection[str] = (),
+    ) -> None:
+        self._names: list[list[str]] = []
+        self._prices: list[list[int]] = []
+        for place, layer in enumerate(costs.held(subspace)):
+            held = sorted((price, name) for name, price in layer.items() if name not in unsupported)
+            if not held:
+                raise ConfigError(f"all operators of layer {place} ({', '.join(layer)}) are unsupported")
+            self._prices.append([price for price, _ in held])
+            self._names.append([name for _, name in held])
+        cheapest = [prices[0] for prices in self._prices]
+        self.least = costs.fixed + sum(cheapest)
+        self.most = min(budget, costs.fixed + sum(prices[-1] for prices in self._prices))
+        if budget < self.least:
+            raise ConfigError(f"a budget of {budget:g} is below the cheapest path, {self.least:g}")
+        self._first = np.array([place for place, price in enumerate(cheapest) if price > 0], dtype=int)
+        self._then = np.array([place for place, price in enumerate(cheapest) if price == 0], dtype=int)
+
+    def sample(self, rng: np.random.Generator, free: float = 1.0) -> SampledPath:
+        """Draws a path.
+
+        Args:
+            rng: Random numbers; as many are drawn whatever the budget.
+            free: Which share of the budget above the cheapest path may be used now (a device that is busy with
+                something else).
+        """
+        budget = self.least + free * (self.most - self.least)
+        order = np.concatenate([rng.permutation(self._first), rng.permutation(self._then)]).tolist()
+        draws = rng.random(len(order)).tolist()
+        path = [""] * len(order)
+        cost = self.least  # as long as every layer to come takes its cheapest
+        for layer, draw in zip(order, draws, strict=True):
+            prices = self._prices[layer]
+            chosen = int(draw * bisect_right(prices, prices[0] + budget - cost))
+            cost += prices[chosen] - prices[0]
+            path[layer] = self._names[layer][chosen]
+        return SampledPath(tuple(path), cost)
+
+
+def path_sampler(
+    supernet: PathSupernet,
+    subspace: Operators,
+    limits: Mapping[str, float],
+    unsupported: Collection[str] = (),
+    tier: str = "",
+) -> PathSampler:
+    """A sampler under a device's limits.
+
+    Args:
+        supernet: What knows the costs.
+        subspace: The operators to choose from.
+        limits: By cost; one of those that add up over operators, or none.
+        unsupported: Operators that the device cannot run.
+        tier: The device's tier, for the message of an error.
+
+    Raises:
+        ConfigError: Another cost is limited, or no path keeps the limit.
+    """
+    if len(limits) > 1 or set(limits) - set(supernet.ADDITIVE_COSTS):
+        raise ConfigError(
+            f"model.tiers: paths are sampled under a limit of one of {', '.join(supernet.ADDITIVE_COSTS)}; "
+            f"{tier or 'a client'} is limited in {', '.join(limits)}"
+        )
+    cost, budget = next(iter(limits.items()), ("operations", float("inf")))
+    try:
+        return PathSampler(supernet.path_costs(cost), subspace, budget, unsupported)
+    except ConfigError as error:
+        raise ConfigError(
+            f"model.tiers: {tier or 'a client'} cannot run any path of {subspace}: {error} ({cost}); "
+            f"raise its limit"
+        ) from None

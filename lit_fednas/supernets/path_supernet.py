@@ -1,0 +1,102 @@
+"""Networks that hold several operators per layer and run one of each, and the supernets made of them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor, nn
+
+from lit_fednas.supernets.base import NestedSupernet
+from lit_fednas.supernets.path_space import Operators, PathCosts, PathSpace
+
+_LAYERS = "layers"
+
+
+class PathNetwork(nn.Module):
+    """The network of a path or of a subspace; of the operators that it holds, those of one path run.
+
+    Args:
+        stem: The fixed part before the layers.
+        layers: The searchable layers, each with its operators by name.
+        reductions: What follows the layers of these numbers.
+        head: The fixed part behind.
+
+    Attributes:
+        path: The path to run, one operator's name per layer; a client sets it anew for every batch.
+    """
+
+    def __init__(
+        self, stem: nn.Module, layers: Iterable[nn.ModuleDict], reductions: dict[int, nn.Module], head: nn.Module
+    ) -> None:
+        super().__init__()
+        self.stem = stem
+        self.layers = nn.ModuleList(layers)
+        self.reductions = nn.ModuleDict({str(place): module for place, module in reductions.items()})
+        self.head = head
+        self.path: Sequence[str] | None = None  # what runs where forward is not told
+
+    def forward(self, x: Tensor, path: Sequence[str] | None = None) -> Tensor:
+        """Runs a path.
+
+        Args:
+            x: ``[batch, channels, height, width]``.
+            path: One operator's name per layer; by default :attr:`path`, or the only one that there is.
+
+        Returns:
+            Logits, ``[batch, num_classes]``.
+
+        Raises:
+            ValueError: The network holds a subspace and no path is given.
+        """
+        path = path or self.path or self.only_path()
+        x = self.stem(x)
+        for place, (layer, name) in enumerate(zip(self.layers, path, strict=True)):
+            assert isinstance(layer, nn.ModuleDict)
+            x = layer[name](x)
+            if str(place) in self.reductions:
+                x = self.reductions[str(place)](x)
+        return self.head(x)
+
+    def only_path(self) -> list[str]:
+        """The path of a network that holds no other."""
+        names = [list(layer) for layer in self.layers if isinstance(layer, nn.ModuleDict)]
+        if any(len(one) != 1 for one in names):
+            raise ValueError("the network holds a subspace of several paths; say which one to run")
+        return [one[0] for one in names]
+
+
+class PathSupernet(NestedSupernet):
+    """A supernet whose architectures are paths and subspaces of operators, and whose costs add up over them.
+
+    Its networks are :class:`PathNetwork`; what a subclass writes is :meth:`build`, :attr:`space` and
+    :meth:`path_costs`.
+    """
+
+    #: The costs that :meth:`path_costs` knows.
+    ADDITIVE_COSTS = ("macs", "operations", "parameters", "bytes")
+
+    @property
+    @abstractmethod
+    def space(self) -> PathSpace:
+        """One operator per layer."""
+
+    @abstractmethod
+    def path_costs(self, cost: str) -> PathCosts:
+        """A cost by operators: one of :data:`ADDITIVE_COSTS`."""
+
+    def macs(self, arch: Operators) -> int:
+        """Multiply-accumulates of a path: those of the fixed parts and of its operators added up.
+
+        A subspace has those of its dearest path.
+        """
+        return self.path_costs("macs").of(arch)
+
+    def operations(self, arch: Operators) -> int:
+        """Like :meth:`macs`, in FedorAS' own count."""
+        return self.path_costs("operations").of(arch)
+
+    def operator_of(self, name: str) -> str | None:
+        """``layers.3.sep_e1.block.0.0.weight`` belongs to ``3.sep_e1``; the fixed parts to none."""
+        first, *rest = name.split(".")
+        return ".".join(rest[:2]) if first == _LAYERS else None

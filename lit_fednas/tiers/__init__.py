@@ -1,0 +1,26 @@
+"""Device tiers: what classes of devices can afford, and which clients belong to which."""
+
+from lit_fednas.tiers.allocation import Allocation, ListedTiers, RandomTiers, TierShares, TraceTiers
+from lit_fednas.tiers.costs import ArchitectureCosts
+from lit_fednas.tiers.limits import Budgets, CumulatedShares, DeviceTiers, Tier, TierSource
+from lit_fednas.tiers.population import ClientTiers, Population
+from lit_fednas.tiers.traces import CSVTrace, DeviceTrace, SyntheticTrace
+
+__all__ = [
+    "Allocation",
+    "ArchitectureCosts",
+    "Budgets",
+    "CSVTrace",
+    "ClientTiers",
+    "CumulatedShares",
+    "DeviceTiers",
+    "DeviceTrace",
+    "ListedTiers",
+    "Population",
+    "RandomTiers",
+    "SyntheticTrace",
+    "Tier",
+    "TierShares",
+    "TierSource",
+    "TraceTiers",
+]

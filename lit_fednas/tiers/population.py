@@ -1,0 +1,88 @@
+"""The clients by tier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.rng import numpy_generator
+from lit_fednas.supernets import Supernet
+from lit_fednas.tiers.allocation import Allocation, TierShares
+from lit_fednas.tiers.costs import ArchitectureCosts
+from lit_fednas.tiers.limits import Tier, TierSource
+
+
+@dataclass(frozen=True)
+class Population:
+    """All clients, and the tier of each.
+
+    Attributes:
+        num_clients: Their number.
+        tiers: From the least to the most capable; none if nobody asked for tiers.
+        places: For each client the place of its tier among them.
+
+    Example:
+        >>> small, large = Tier("small", {"macs": 1e6}), Tier("large", {"macs": 2e6})
+        >>> population = Population(3, (small, large), (0, 1, 0))
+        >>> population.tier(1).name, population.eligible("large"), population.eligible("small")
+        ('large', [1], [0, 1, 2])
+    """
+
+    num_clients: int
+    tiers: tuple[Tier, ...] = ()
+    places: tuple[int, ...] = ()
+
+    def tier(self, client: int) -> Tier | None:
+        """A client's tier, if there are tiers."""
+        return self.tiers[self.places[client]] if self.tiers else None
+
+    def eligible(self, tier: str) -> list[int]:
+        """The clients that can run a tier's models: those of that tier and above (FedorAS, section 3.3).
+
+        Raises:
+            ConfigError: There is no such tier.
+        """
+        names = [one.name for one in self.tiers]
+        if tier not in names:
+            known = ", ".join(names) or "none; set model.tiers"
+            raise ConfigError(f"model.tiers: has no tier {tier!r}; there are: {known}")
+        return [client for client, place in enumerate(self.places) if place >= names.index(tier)]
+
+    def members(self, tier: str) -> list[int]:
+        """The clients of a tier."""
+        return [client for client, place in enumerate(self.places) if self.tiers[place].name == tier]
+
+
+@dataclass(frozen=True)
+class ClientTiers:
+    """Divides the clients into tiers.
+
+    Args:
+        source: What the tiers can afford, from the least to the most capable.
+        allocation: Which clients belong to which.
+        unsupported: Per tier, operators that its devices cannot run.
+
+    Raises:
+        ConfigError: An unsupported operator is of a tier that there is not (told when the tiers are known).
+    """
+
+    source: TierSource
+    allocation: Allocation = field(default_factory=TierShares)
+    unsupported: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def tiers(self, supernet: Supernet, seed: int) -> tuple[Tier, ...]:
+        """The tiers; what is sampled to find them belongs to the run's seed."""
+        rng = numpy_generator(seed, "tiers")
+        tiers = self.source.tiers(supernet.space, ArchitectureCosts(supernet), rng)
+        names = [tier.name for tier in tiers]
+        for name in self.unsupported:
+            if name not in names:
+                raise ConfigError(f"tiers.unsupported: {name!r} is no tier; there are: {', '.join(names)}")
+        return tuple(replace(tier, unsupported=tuple(self.unsupported.get(tier.name, ()))) for tier in tiers)
+
+    def population(self, supernet: Supernet, num_clients: int, seed: int) -> Population:
+        """The tiers and the clients' places in them, the same for a seed."""
+        tiers = self.tiers(supernet, seed)
+        places = self.allocation.places(tiers, num_clients, numpy_generator(seed, "client-tiers"))
+        return Population(num_clients, tiers, tuple(places))

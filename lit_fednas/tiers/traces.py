@@ -1,0 +1,113 @@
+"""Traces of devices: how fast the phones of a population are."""
+
+from __future__ import annotations
+
+import csv
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+
+from lit_fednas.errors import ConfigError, DataError
+
+
+class DeviceTrace(ABC):
+    """Speeds of a population's devices, in multiply-accumulates per second."""
+
+    @abstractmethod
+    def speeds(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws devices; returns the speed of each."""
+
+    @abstractmethod
+    def quantile(self, share: float) -> float:
+        """The speed that this share of the devices does not exceed."""
+
+
+@dataclass(frozen=True)
+class SyntheticTrace(DeviceTrace):
+    """A log-normal population: a few fast devices and a long tail of slow ones, as among phones.
+
+    Args:
+        median: Speed of the device in the middle, in multiply-accumulates per second.
+        spread: The ratio between the fastest and the slowest of the middle 90 %. (Benchmarks of phones differ by
+            about an order of magnitude; it is a parameter, not a measurement.)
+
+    Example:
+        >>> trace = SyntheticTrace(median=1e9, spread=10)
+        >>> round(trace.quantile(0.95) / trace.quantile(0.05), 6)
+        10.0
+    """
+
+    median: float = 2e9
+    spread: float = 12.0
+
+    def __post_init__(self) -> None:
+        if not self.median > 0 or not self.spread > 1:
+            raise ConfigError(
+                f"trace: median {self.median} must be above 0 and spread {self.spread} above 1 (a ratio)"
+            )
+
+    @property
+    def _sigma(self) -> float:
+        return float(np.log(self.spread) / (2 * NormalDist().inv_cdf(0.95)))
+
+    def speeds(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws from the distribution."""
+        return self.median * np.exp(self._sigma * rng.standard_normal(count))
+
+    def quantile(self, share: float) -> float:
+        """Of the distribution; of its 99.9 % for a share of 1, as it has no end."""
+        return float(self.median * np.exp(self._sigma * NormalDist().inv_cdf(min(share, 0.999))))
+
+
+@dataclass(frozen=True)
+class CSVTrace(DeviceTrace):
+    """A measured trace: one device per row.
+
+    Args:
+        path: The file, with a line of column names.
+        column: The column of speeds, in multiply-accumulates per second, or in anything proportional to it.
+        milliseconds: Whether the column holds times instead, as benchmarks of latency do; a speed is one over it.
+
+    Raises:
+        DataError: The file is missing, has no such column, or a value is not a positive number.
+    """
+
+    path: Path
+    column: str = "macs_per_second"
+    milliseconds: bool = False
+
+    @cached_property
+    def _all(self) -> np.ndarray:
+        try:
+            with open(self.path, newline="") as file:
+                rows = list(csv.DictReader(file))
+        except OSError as error:
+            raise DataError(f"trace.path: {self.path} cannot be read ({error.strerror})") from None
+        if not rows or self.column not in rows[0]:
+            there = ", ".join(rows[0]) if rows else "no rows"
+            raise DataError(f"trace.column: {self.path} has no {self.column!r}; it has {there}")
+        values = []
+        for line, row in enumerate(rows, start=2):
+            try:
+                value = float(row[self.column])
+            except (TypeError, ValueError):
+                value = 0.0
+            if not 0 < value < float("inf"):
+                raise DataError(
+                    f"{self.path}, line {line}: {self.column} is {row[self.column]!r}; give a positive number"
+                )
+            values.append(value)
+        speeds = np.array(values)
+        return 1000 / speeds if self.milliseconds else speeds
+
+    def speeds(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws rows, with replacement."""
+        return rng.choice(self._all, size=count)
+
+    def quantile(self, share: float) -> float:
+        """Of the rows."""
+        return float(np.quantile(self._all, share))

@@ -1,0 +1,116 @@
+"""OPA, against Eq. 5 written out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lit_fednas.aggregation import OperatorAverage, OverlapAverage
+from lit_fednas.errors import ConfigError
+from lit_fednas.messages import ClientUpdate
+from lit_fednas.supernets import Operators
+from tests.aggregation.instances import aggregate, update
+from tests.references.fedoras import equation_5
+from tests.supernets.instances import kept_instance
+
+NET = kept_instance("path-cnn")
+SUBSPACES = [
+    Operators((("conv1", "sep_e1", "id"), ("mb3_e1", "id"), ("sep_e2", "id"))),
+    Operators((("conv1", "id"), ("mb3_e1", "id"), ("sep_e2", "mb1_e2", "id"))),
+    Operators((("sep_e1", "id"), ("mb3_e1", "id"), ("id",))),
+]
+EXAMPLES = [
+    {"0.conv1": 30, "0.sep_e1": 10, "1.mb3_e1": 0, "2.sep_e2": 25},
+    {"0.conv1": 6, "1.mb3_e1": 12, "2.sep_e2": 5, "2.mb1_e2": 7},
+    {"0.sep_e1": 8, "1.mb3_e1": 2},
+]
+SEEN = [40, 12, 10]
+
+
+def updates() -> list[ClientUpdate]:
+    made = [update(NET, client, arch, 100 + client) for client, arch in enumerate(SUBSPACES)]
+    return [
+        replace(one, num_seen=seen, report={"operators": examples})
+        for one, seen, examples in zip(made, SEEN, EXAMPLES, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("min_clients", [1, 2, 3])
+def test_equation_5(min_clients: int) -> None:
+    made = updates()
+    result = aggregate(OperatorAverage(min_clients), NET, made)
+    shared = NET.shared_tensors()
+    kept, changed = 0, 0
+    for name, old in shared.items():
+        short = name.removeprefix("network.")
+        layer = short.split(".")
+        operator = ".".join(layer[1:3]) if layer[0] == "layers" else None
+        counts = SEEN if operator is None else [examples.get(operator, 0) for examples in EXAMPLES]
+        expected = equation_5(old, [one.weights.get(short) for one in made], counts, min_clients)
+        expected = expected if old.is_floating_point() else expected.round()
+        atol = 1e-5 if old.is_floating_point() else 0.51
+        torch.testing.assert_close(result[name].double(), expected, rtol=1e-5, atol=atol, msg=name)
+        kept += torch.equal(result[name].to(old.dtype), old)
+        changed += not torch.equal(result[name].to(old.dtype), old)
+    assert kept
+    assert changed
+
+
+def test_what_one_client_alone_has_trained_stays_with_it() -> None:
+    """Client 1 alone trained mb1_e2 of layer 2; nothing of it may be seen in the aggregate."""
+    result = aggregate(OperatorAverage(), NET, updates())
+    alone = [name for name in NET.shared_tensors() if ".2.mb1_e2." in name]
+    assert alone
+    for name in alone:
+        assert torch.equal(result[name], NET.shared_tensors()[name].to(result[name].dtype)), name
+
+
+def test_a_client_that_held_an_operator_and_did_not_train_it_does_not_count() -> None:
+    """Client 0 held mb3_e1 of layer 1, but no example went through: the two others decide."""
+    made = updates()
+    result = aggregate(OperatorAverage(), NET, made)
+    name = next(name for name in NET.shared_tensors() if ".1.mb3_e1." in name)
+    short = name.removeprefix("network.")
+    expected = (12 * made[1].weights[short] + 2 * made[2].weights[short]) / 14
+    torch.testing.assert_close(result[name], expected)
+
+
+def test_without_choices_it_is_federated_averaging() -> None:
+    for name in ("plain", "elastic-batchnorm", "rolling"):
+        net = kept_instance(name)
+        made = [update(net, client, net.space.largest, 10 * (client + 1)) for client in range(3)]
+        one, other = aggregate(OperatorAverage(), net, made), aggregate(OverlapAverage(), net, made)
+        for key in one:
+            torch.testing.assert_close(one[key], other[key], rtol=1e-6, atol=1e-6)
+
+
+def test_elements_of_one_client_alone_stay_as_well() -> None:
+    """Where architectures share parts of a tensor, clients are counted element by element."""
+    net = kept_instance("rolling")
+    made = [update(net, 0, (0, 4), 10), update(net, 1, (0, 2), 30)]
+    result = aggregate(OperatorAverage(), net, made)["network.0.bias"]
+    old = net.shared_tensors()["network.0.bias"]
+    assert torch.equal(result[2:], old[2:])
+    expected = (10 * made[0].weights["0.bias"][:2] + 30 * made[1].weights["0.bias"][:2]) / 40
+    torch.testing.assert_close(result[:2], expected)
+
+
+def test_examples_must_be_told() -> None:
+    with pytest.raises(ConfigError, match="set model.objective to PathSampling"):
+        aggregate(OperatorAverage(), NET, [update(NET, 0, SUBSPACES[0], 10)])
+
+
+def test_the_share_that_was_changed() -> None:
+    made = [replace(one, report={"operators": {}}) for one in updates()]
+    aggregation = OperatorAverage()
+    aggregate(aggregation, NET, made)
+    names = NET.shared_tensors()
+    fixed = sum(not name.startswith("network.layers.") for name in names)
+    assert aggregation.metrics() == {"aggregation/changed": pytest.approx(fixed / len(names))}
+
+
+def test_a_privacy_rule_below_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match="aggregation.min_clients: 0"):
+        OperatorAverage(0)

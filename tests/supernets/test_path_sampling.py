@@ -1,0 +1,138 @@
+"""Paths under a budget: Eq. 2 and 3, against all paths and against the equation's own probabilities."""
+
+from collections import Counter
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets import Operators, PathCNN, PathCosts, PathSampler, PathSpace, path_sampler
+from tests.references.fedoras import greedy_probabilities, paths
+
+LAYERS = [{"a": 5, "b": 2, "id": 0}, {"a": 4, "b": 1, "id": 0}, {"a": 3, "id": 0}]
+
+
+def priced(layers: list[dict[str, int]], fixed: int = 0) -> PathCosts:
+    names = [list(layer) for layer in layers]
+    costs = [list(layer.values()) for layer in layers]
+    return PathCosts(PathSpace(names, costs), costs, fixed)
+
+
+def sampler(layers: list[dict[str, int]], fixed: int = 0, **settings: object) -> PathSampler:
+    costs = priced(layers, fixed)
+    return PathSampler(costs, costs.space.everything, **settings)  # type: ignore[arg-type]
+
+
+def drawn(sampler: PathSampler, count: int, free: float = 1.0) -> Counter[tuple[str, ...]]:
+    rng = np.random.default_rng(0)
+    return Counter(sampler.sample(rng, free).path for _ in range(count))
+
+
+@pytest.mark.parametrize("budget", [100, 107, 108, 112])
+def test_every_path_within_the_budget_comes_and_no_other(budget: int) -> None:
+    allowed = {path for path, cost in paths(LAYERS) if 100 + cost <= budget}
+    found = drawn(sampler(LAYERS, fixed=100, budget=budget), 4000)
+    assert set(found) == allowed
+
+
+@pytest.mark.parametrize("budget", [4, 6, 12])
+def test_the_probabilities_are_those_of_equation_3(budget: int) -> None:
+    orders = list(permutations(range(3)))
+    expected: Counter[tuple[str, ...]] = Counter()
+    for order in orders:
+        for path, chance in greedy_probabilities(LAYERS, budget, order).items():
+            expected[path] += chance / len(orders)  # type: ignore[assignment]
+    count = 40_000
+    found = drawn(sampler(LAYERS, budget=budget), count)
+    assert set(found) == set(expected)
+    for path, chance in expected.items():
+        sigma = (chance * (1 - chance) / count) ** 0.5
+        assert found[path] / count == pytest.approx(chance, abs=5 * sigma + 1e-9), path
+
+
+def test_the_cost_that_is_told_is_the_path_s() -> None:
+    rng = np.random.default_rng(1)
+    costs = dict(paths(LAYERS))
+    one = sampler(LAYERS, fixed=7, budget=15)
+    for _ in range(200):
+        path, cost = one.sample(rng)
+        assert cost == 7 + costs[path] <= 15
+
+
+def test_layers_without_a_free_operator_come_first_and_leave_room_for_each_other() -> None:
+    """Two layers must take something: with a budget of 6, the greedy draw could spend 5 on the first."""
+    layers = [{"a": 5, "b": 2}, {"a": 6, "id": 0}, {"a": 4, "b": 2}]
+    found = drawn(sampler(layers, budget=6), 3000)
+    assert set(found) == {path for path, cost in paths(layers) if cost <= 6}
+    # a free layer visited first would take its operator half of the time, and leave nothing for the others
+    assert ("b", "a", "b") not in found
+    found = drawn(sampler(layers, budget=10), 4000)
+    # with the two that must choose first, the middle one can take its 6 only behind b and b
+    assert found["b", "a", "b"] / sum(n for path, n in found.items() if path[::2] == ("b", "b")) == pytest.approx(
+        0.5, abs=0.05
+    )
+
+
+def test_nothing_is_drawn_twice_for_one_path() -> None:
+    """As many random numbers for any budget: no resampling, however tight."""
+    states = []
+    for budget in (0, 3, 1000):
+        rng = np.random.default_rng(3)
+        sampler(LAYERS, budget=budget).sample(rng)
+        states.append(rng.bit_generator.state)
+    assert states[0] == states[1] == states[2]
+
+
+def test_unsupported_operators_cost_infinitely_much() -> None:
+    one = sampler(LAYERS, unsupported=["a"])
+    assert not any("a" in path for path in drawn(one, 500))
+    assert one.most == 2 + 1
+    with pytest.raises(ConfigError, match=r"all operators of layer 2 \(a, id\) are unsupported"):
+        sampler(LAYERS, unsupported=["a", "id"])
+
+
+def test_a_busy_device_takes_less() -> None:
+    one = sampler(LAYERS, fixed=10, budget=22)
+    assert set(drawn(one, 200, free=0.0)) == {("id", "id", "id")}
+    allowed = {path for path, cost in paths(LAYERS) if 10 + cost <= 16}
+    assert set(drawn(one, 3000, free=0.5)) == allowed
+
+
+def test_a_subspace_is_all_that_is_chosen_from() -> None:
+    costs = priced(LAYERS)
+    subspace = Operators((("a", "id"), ("b",), ("id",)))
+    assert set(drawn(PathSampler(costs, subspace), 300)) == {("a", "b", "id"), ("id", "b", "id")}
+
+
+def test_a_budget_below_the_cheapest_path_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a budget of 9 is below the cheapest path, 10"):
+        sampler(LAYERS, fixed=10, budget=9)
+
+
+def test_costs_of_the_network_are_those_that_are_kept() -> None:
+    net = PathCNN((3, 8, 8), 5, width=8, stage_layers=[2, 1], strides=[2, 1])
+    rng = np.random.default_rng(0)
+    for cost, count in (("macs", net.macs), ("operations", net.operations)):
+        limit = 0.4 * count(net.space.largest)
+        one = path_sampler(net, net.space.everything, {cost: limit})
+        for _ in range(50):
+            path, told = one.sample(rng)
+            assert told == count(Operators(tuple((name,) for name in path))) <= limit
+    everything = net.cost(net.space.everything)
+    assert net.path_costs("parameters").sent(net.space.everything) == everything.parameters
+    assert net.path_costs("bytes").sent(net.space.everything) == everything.bytes
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"memory_bytes": 5.0}, "paths are sampled under a limit of one of macs, operations"),
+        ({"macs": 1e9, "operations": 1e9}, "phones is limited in macs, operations"),
+        ({"macs": 10.0}, "phones cannot run any path of conv1"),
+    ],
+)
+def test_limits_that_cannot_be_kept_are_told(limits: dict[str, float], words: str) -> None:
+    net = PathCNN((3, 8, 8), 5, width=8, stage_layers=[1], strides=[2], operators=["conv1", "id"])
+    with pytest.raises(ConfigError, match=words):
+        path_sampler(net, net.space.everything, limits, tier="phones")
