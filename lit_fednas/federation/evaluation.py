@@ -38,9 +38,9 @@ class EvaluationSettings:
             anew, on a copy, before a subnet is evaluated; 0 for none.
         precision: ``bf16-mixed`` or ``16-mixed`` run the subnets under autocast; metrics are float32 always.
         channels_last: Whether images keep the channels innermost in memory, which is often faster.
-        sampled: Architectures that are drawn from the space for every batch of validation and test data; their
-            mean is ``val/sampled/accuracy``, the quality of the supernet over data and architectures (FedorAS,
-            Fig. 5 and 10). 0 for none.
+        sampled: Architectures that are drawn from the space for every validation and test; their mean is
+            ``val/sampled/accuracy``, the quality of the supernet over architectures (FedorAS, Fig. 5 and 10). 0
+            for none.
 
     Raises:
         ConfigError: A number is out of range, or no subnet is given.
@@ -60,11 +60,6 @@ class EvaluationSettings:
             raise ConfigError(
                 f"evaluation: top_k {self.top_k} must be at least 1, recalibrate_batches "
                 f"{self.recalibrate_batches} and sampled {self.sampled} at least 0"
-            )
-        if self.sampled and self.recalibrate_batches:
-            raise ConfigError(
-                f"evaluation.sampled: {self.sampled} architectures for every batch would each be recalibrated; "
-                f"set one of sampled and recalibrate_batches to 0"
             )
 
     def logits(self, network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:

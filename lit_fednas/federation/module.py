@@ -67,6 +67,9 @@ class FederatedLightningModule(pl.LightningModule):
         seed: The root of all randomness of the run but the initial weights (those are drawn when the supernet
             is made, after ``seed_everything``).
 
+    Attributes:
+        population: The clients and their tiers, once :meth:`setup` has seen the data.
+
     Metrics are named by what was evaluated on what: ``val/<subnet>/accuracy`` and ``/loss`` are the global
     weights on the server's validation set, without local training; ``val/mean/accuracy`` is their mean over the
     subnets; ``test/...`` likewise on the test set. ``clients/loss`` is the mean over the cohort, weighted by
@@ -125,14 +128,16 @@ class FederatedLightningModule(pl.LightningModule):
                 f"{data.num_classes}"
             )
         self.cohort.size(data.clients.num_clients)
-        self.population = self._population(data.clients.num_clients)
+        self.divide(data.clients.num_clients)
         self.objective.setup(self.supernet)
         self.assignment.setup(self.supernet, self.population)
 
-    def _population(self, num_clients: int) -> Population:
+    def divide(self, num_clients: int) -> None:
+        """Divides the clients into tiers, the same for a seed: sets :attr:`population`."""
         if self.tiers is None:
-            return Population(num_clients)
-        return self.tiers.population(self.supernet, num_clients, self.seed)
+            self.population = Population(num_clients)
+        else:
+            self.population = self.tiers.population(self.supernet, num_clients, self.seed)
 
     def configure_optimizers(self) -> Optimizer:
         """The server optimizer over the shared weights."""
@@ -244,19 +249,17 @@ class FederatedLightningModule(pl.LightningModule):
     def _evaluate(self, metrics: SubnetMetrics, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Runs the subnets; each pair of batch and subnet on one rank, whole batches as one rank would."""
         inputs, targets = batch
-        asked = [*enumerate(self.subnets.items())]
-        asked += [(len(self.subnets), (SAMPLED, arch)) for arch in self._sampled(batch_idx)]
-        for turn, (place, (name, arch)) in enumerate(asked, start=batch_idx):
-            if turn % self.trainer.world_size == self.trainer.global_rank:
+        asked = {**self.subnets, **self._sampled()}
+        for turn, (name, arch) in enumerate(asked.items()):
+            if (batch_idx + turn) % self.trainer.world_size == self.trainer.global_rank:
                 logits = self.evaluation.logits(self._network(name, arch), inputs)
-                metrics.update(place, logits, targets)
+                metrics.update(min(turn, len(self.subnets)), logits, targets)
 
-    def _sampled(self, batch_idx: int) -> list[Any]:
-        """Architectures for a batch of evaluation data, drawn anew after every step of the server."""
-        if self.evaluation.sampled == 0:
-            return []
-        rng = numpy_generator(self.seed, "sampled", self.trainer.global_step, batch_idx)
-        return [self.supernet.space.sample(rng) for _ in range(self.evaluation.sampled)]
+    def _sampled(self) -> dict[str, Any]:
+        """The sampled architectures, drawn anew after every step of the server."""
+        rng = numpy_generator(self.seed, "sampled", self.trainer.global_step)
+        count = self.evaluation.sampled
+        return {f"{SAMPLED} {number}": self.supernet.space.sample(rng) for number in range(count)}
 
     def _network(self, name: str, arch: Any) -> Callable[[Tensor], Tensor]:
         if self.evaluation.recalibrate_batches == 0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.method import Score
 from lit_fednas.search.settings import SearchSettings
 from lit_fednas.tiers.costs import ArchitectureCosts
-from lit_fednas.tiers.limits import EVERYTHING, Tier
+from lit_fednas.tiers.limits import EVERYTHING, CumulatedShares, Tier
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ class TierSearch:
         files: The search's folder.
         seed: The run's seed.
         checkpoint: Where the weights came from, for the reader of ``settings.json``.
+        tiers: Those of the clients, for settings that name none.
         watch: Called after every evaluation; may raise to stop the search.
 
     Raises:
@@ -72,6 +73,7 @@ class TierSearch:
         files: SearchFiles,
         seed: int,
         checkpoint: str = "",
+        tiers: Sequence[Tier] = (),
         watch: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
         self.settings = settings
@@ -84,7 +86,10 @@ class TierSearch:
         self.costs = ArchitectureCosts(self.supernet, settings.latency)
         self.costs.recall_latencies(files)
         latency = self._prepare_latency()
-        self.tiers = settings.tiers.tiers(self.space, self.costs, numpy_generator(self.seed, "search-tiers"))
+        self.tiers = list(tiers)
+        if settings.tiers is not None or not tiers:
+            source = settings.tiers or CumulatedShares()
+            self.tiers = source.tiers(self.space, self.costs, numpy_generator(self.seed, "search-tiers"))
         self._refuse_names_that_stand_twice()
         self.feasible = {tier.name: self._feasible(tier) for tier in self._searched()}
         self.written = self._description(checkpoint, latency)

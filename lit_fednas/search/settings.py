@@ -10,7 +10,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.records import COST_NAMES
 from lit_fednas.search.method import SearchMethod
 from lit_fednas.search.nsga2 import NSGA2
-from lit_fednas.tiers.limits import CumulatedShares, TierSource
+from lit_fednas.tiers import TierSource
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class SearchSettings:
     """A search after training.
 
     Args:
-        tiers: The device tiers.
+        tiers: The device tiers; if not given, those of the clients (``model.tiers``), or else three found from the
+            space.
         method: How each tier is searched.
         evaluations: Distinct architectures of the tier to evaluate, per tier (FedorAS: 1000).
         per_tier: Whether each tier has a search of its own; else one search covers the whole space with so many
@@ -34,7 +35,7 @@ class SearchSettings:
         ConfigError: A setting is out of range.
     """
 
-    tiers: TierSource = field(default_factory=CumulatedShares)
+    tiers: TierSource | None = None
     method: SearchMethod = field(default_factory=NSGA2)
     evaluations: int = 1000
     per_tier: bool = True

@@ -69,7 +69,8 @@ class SearchTrainer(FederatedTrainer):
 
         with self._threads(model), interrupts.listening():
             evaluator = self._evaluator(model, datamodule, search)
-            run = TierSearch(search, evaluator, files, model.seed, str(ckpt_path or ""), watch)
+            clients = model.population.tiers
+            run = TierSearch(search, evaluator, files, model.seed, str(ckpt_path or ""), clients, watch)
             try:
                 run.run()
             finally:
@@ -135,6 +136,7 @@ class SearchTrainer(FederatedTrainer):
         check_readable(ckpt_path)
         datamodule.prepare_data()
         datamodule.setup("validate")
+        model.divide(datamodule.clients.num_clients)
         model.trainer = self
         self.strategy.connect(model)
         if ckpt_path is not None:

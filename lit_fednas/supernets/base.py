@@ -130,6 +130,12 @@ class Supernet(nn.Module, ABC):
     def index(self, arch: Any) -> dict[str, Region]:
         """For each parameter and buffer of ``build(arch)``: where it lies in the supernet."""
 
+    def initialise(self, network: nn.Module) -> None:
+        """Draws the initial weights of a built network, where they are not those that its layers draw.
+
+        So one of its architectures can be trained from scratch as it would have been in the supernet.
+        """
+
     @property
     def fingerprint(self) -> dict[str, Any]:
         """What a checkpoint must match: the class and the shapes of all shared tensors."""

@@ -266,7 +266,11 @@ class ElasticResNet(NestedSupernet):
         for stage, ratio in product(range(len(stage_widths)), ratios):
             norm(self._space.middle_width(stage, ratio))  # a width that it refuses is told now, not in a round
         self.network = self.build(self._space.largest)
-        for module in self.network.modules():
+        self.initialise(self.network)
+
+    def initialise(self, network: nn.Module) -> None:
+        """He initialisation of the convolutions."""
+        for module in network.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 

@@ -98,7 +98,7 @@ def test_elements_of_one_client_alone_stay_as_well() -> None:
 
 
 def test_examples_must_be_told() -> None:
-    with pytest.raises(ConfigError, match="set model.objective to PathSampling"):
+    with pytest.raises(ConfigError, match=r"set model.objective to PathSampling"):
         aggregate(OperatorAverage(), NET, [update(NET, 0, SUBSPACES[0], 10)])
 
 
@@ -112,5 +112,5 @@ def test_the_share_that_was_changed() -> None:
 
 
 def test_a_privacy_rule_below_one_is_refused() -> None:
-    with pytest.raises(ConfigError, match="aggregation.min_clients: 0"):
+    with pytest.raises(ConfigError, match=r"aggregation.min_clients: 0"):
         OperatorAverage(0)
