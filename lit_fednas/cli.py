@@ -1,4 +1,4 @@
-"""The command line: ``lit-fednas fit | validate | test | partition | search | export | report``.
+"""The command line: ``lit-fednas fit | validate | test | partition | search | finetune | export | report``.
 
 A LightningCLI: every setting is a key of a YAML file and an option of the same name. A run is a folder, by
 default ``runs/<name>/version_<n>``; ``--ckpt_path last`` goes on in the newest one, in place. ``report`` alone
@@ -29,12 +29,12 @@ from lit_fednas.errors import CheckpointError, ClientError, ConfigError, FedNASE
 from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.federation.trainer import check_readable
+from lit_fednas.finetune import FinetuneTrainer
 from lit_fednas.loggers import RunLogger
-from lit_fednas.search import SearchTrainer
 
 EPILOG = "lit-fednas report RUN writes a finished run's folder as one HTML page (lit-fednas report --help)."
 #: Commands that work on a trained run: without a checkpoint they take the newest.
-AFTER_TRAINING = ("search", "export")
+AFTER_TRAINING = ("search", "finetune", "export")
 RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
 
 
@@ -56,7 +56,7 @@ class FederatedCLI(LightningCLI):
         super().__init__(
             model_class=FederatedLightningModule,
             datamodule_class=FederatedDataModule,
-            trainer_class=SearchTrainer,
+            trainer_class=FinetuneTrainer,
             trainer_defaults={
                 "logger": RUN_LOGGER,
                 "callbacks": default_callbacks(),

@@ -36,7 +36,8 @@ ALLOWED: dict[str, set[str]] = {
     "loggers": ENGINE,
     "analysis": {"errors", "records", "text_table"},
     "search": ENGINE | {"analysis"},
-    "cli": ENGINE | {"callbacks", "loggers", "search", "analysis"},
+    "finetune": ENGINE | {"callbacks", "loggers", "search", "analysis"},
+    "cli": ENGINE | {"callbacks", "loggers", "search", "finetune", "analysis"},
     "__main__": {"cli"},
     "": set(),  # lit_fednas/__init__.py
 }

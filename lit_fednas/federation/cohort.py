@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Self
 
 import numpy as np
 
@@ -82,6 +84,27 @@ class DailyAvailability(Availability):
         return [client for client in range(num_clients) if (round - starts[client]) % self.day < there]
 
 
+class OnlyClients(Availability):
+    """Some clients, as far as another rule has them there.
+
+    Args:
+        clients: Those that may be asked.
+        availability: The other rule.
+
+    Example:
+        >>> OnlyClients([4, 1]).available(0, 3, seed=0)
+        [1]
+    """
+
+    def __init__(self, clients: Iterable[int], availability: Availability = AlwaysAvailable()) -> None:
+        self.clients = frozenset(clients)
+        self.availability = availability
+
+    def available(self, round: int, num_clients: int, seed: int) -> list[int]:
+        """Returns those of them that are there."""
+        return [c for c in self.availability.available(round, num_clients, seed) if c in self.clients]
+
+
 class CohortSampler(ABC):
     """Draws the clients of a round from those available.
 
@@ -147,6 +170,16 @@ class CohortSampler(ABC):
             return []
         chosen = self.choose(present, wanted, sizes, numpy_generator(seed, "cohort", round))
         return sorted(int(client) for client in chosen)
+
+    def among(self, clients: Iterable[int]) -> Self:
+        """The same rule for some of the clients; the cohort's size stays that of all clients, if so many are left.
+
+        Args:
+            clients: Those that may be asked.
+        """
+        sampler = copy.copy(self)
+        sampler.availability = OnlyClients(clients, self.availability)
+        return sampler
 
     @abstractmethod
     def choose(

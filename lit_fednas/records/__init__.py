@@ -1,15 +1,21 @@
-"""What a run writes down: round by round, and the search after training."""
+"""What a run writes down: round by round, the search after training, the fine-tuning, single clients."""
 
+from lit_fednas.records.clients import CLIENT_SCORE_COLUMNS, CLIENTS_FILE, write_client_scores
+from lit_fednas.records.finetune import FinetuneFiles
 from lit_fednas.records.rounds import ROUNDS_FILE, append_round, forget_from, read_rounds
 from lit_fednas.records.search import COST_NAMES, SEARCH_FILES, SearchFiles, TierModel
 
 __all__ = [
+    "CLIENTS_FILE",
+    "CLIENT_SCORE_COLUMNS",
     "COST_NAMES",
     "ROUNDS_FILE",
     "SEARCH_FILES",
+    "FinetuneFiles",
     "SearchFiles",
     "TierModel",
     "append_round",
     "forget_from",
     "read_rounds",
+    "write_client_scores",
 ]

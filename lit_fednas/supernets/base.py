@@ -8,6 +8,7 @@ where the network's tensors lie in the shared ones (``index``). All else follows
 from __future__ import annotations
 
 import copy
+import hashlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -143,6 +144,14 @@ class Supernet(nn.Module, ABC):
             "class": type(self).__qualname__,
             "shapes": {name: list(tensor.shape) for name, tensor in self.shared_tensors().items()},
         }
+
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits that stand for the values of all shared tensors."""
+        total = hashlib.blake2b(digest_size=8)
+        for name, tensor in self.shared_tensors().items():
+            total.update(name.encode())
+            total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return total.hexdigest()
 
     @property
     def landmarks(self) -> tuple[str, ...]:

@@ -105,6 +105,10 @@ class TraceTiers(Allocation):
         trace: The devices.
         full: Which quantile of the trace's speeds affords the most capable tier.
         cost: The tiers' limit that speed is compared with; their first one if not given.
+
+    Raises:
+        ConfigError: ``full`` is out of range; or, once the tiers are known, one has no such limit, or the limits
+            do not rise.
     """
 
     trace: DeviceTrace
@@ -122,6 +126,12 @@ class TraceTiers(Allocation):
         if missing:
             raise ConfigError(f"tiers.allocation.cost: the tier {missing[0]!r} has no limit of {cost!r}")
         limits = np.array([tier.at_most[cost] for tier in tiers], dtype=float)
+        if (np.diff(limits) < 0).any():
+            raise ConfigError(
+                f"tiers.allocation.cost: the tiers' limits of {cost!r}, "
+                f"{', '.join(f'{limit:g}' for limit in limits)}, must not fall; choose another cost, or list the "
+                f"tiers from the least to the most capable"
+            )
         speeds = self.trace.speeds(num_clients, rng)
         affords = speeds / self.trace.quantile(self.full) * limits[-1]
         reached = np.searchsorted(limits, affords * (1 + 1e-12), side="right") - 1

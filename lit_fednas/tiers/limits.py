@@ -137,7 +137,10 @@ class CumulatedShares(TierSource):
     def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
         """Samples the space; one tier if it holds one architecture."""
         sampled = np.array([costs.cost(space.sample(rng), self.cost) for _ in range(self.samples)], dtype=float)
-        bounds = self.bounds(sampled, costs.cost(space.smallest, self.cost), costs.cost(space.largest, self.cost))
+        # the space's own bounds need not be those by this cost
+        smallest = min(costs.cost(space.smallest, self.cost), sampled.min())
+        largest = max(costs.cost(space.largest, self.cost), sampled.max())
+        bounds = self.bounds(sampled, smallest, largest)
         tiers: list[Tier] = []
         floor = 0.0
         for bound in bounds:

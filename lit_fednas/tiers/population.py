@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import Supernet
+from lit_fednas.supernets import PathSupernet, Supernet
 from lit_fednas.tiers.allocation import Allocation, TierShares
 from lit_fednas.tiers.costs import ArchitectureCosts
 from lit_fednas.tiers.limits import Tier, TierSource
@@ -43,15 +43,24 @@ class Population:
         Raises:
             ConfigError: There is no such tier.
         """
+        least = self._place(tier)
+        return [client for client, place in enumerate(self.places) if place >= least]
+
+    def members(self, tier: str) -> list[int]:
+        """The clients of a tier.
+
+        Raises:
+            ConfigError: There is no such tier.
+        """
+        own = self._place(tier)
+        return [client for client, place in enumerate(self.places) if place == own]
+
+    def _place(self, tier: str) -> int:
         names = [one.name for one in self.tiers]
         if tier not in names:
             known = ", ".join(names) or "none; set model.tiers"
             raise ConfigError(f"model.tiers: has no tier {tier!r}; there are: {known}")
-        return [client for client, place in enumerate(self.places) if place >= names.index(tier)]
-
-    def members(self, tier: str) -> list[int]:
-        """The clients of a tier."""
-        return [client for client, place in enumerate(self.places) if self.tiers[place].name == tier]
+        return names.index(tier)
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class ClientTiers:
         unsupported: Per tier, operators that its devices cannot run.
 
     Raises:
-        ConfigError: An unsupported operator is of a tier that there is not (told when the tiers are known).
+        ConfigError: ``unsupported`` names a tier or an operator that there is not (told when the tiers are known).
     """
 
     source: TierSource
@@ -76,9 +85,16 @@ class ClientTiers:
         rng = numpy_generator(seed, "tiers")
         tiers = self.source.tiers(supernet.space, ArchitectureCosts(supernet), rng)
         names = [tier.name for tier in tiers]
-        for name in self.unsupported:
+        there = _operators(supernet)
+        for name, operators in self.unsupported.items():
             if name not in names:
                 raise ConfigError(f"tiers.unsupported: {name!r} is no tier; there are: {', '.join(names)}")
+            unknown = [operator for operator in operators if operator not in there]
+            if unknown:
+                raise ConfigError(
+                    f"tiers.unsupported.{name}: {unknown[0]!r} is no operator of {type(supernet).__name__}; "
+                    f"there are: {', '.join(there) or 'none'}"
+                )
         return tuple(replace(tier, unsupported=tuple(self.unsupported.get(tier.name, ()))) for tier in tiers)
 
     def population(self, supernet: Supernet, num_clients: int, seed: int) -> Population:
@@ -86,3 +102,10 @@ class ClientTiers:
         tiers = self.tiers(supernet, seed)
         places = self.allocation.places(tiers, num_clients, numpy_generator(seed, "client-tiers"))
         return Population(num_clients, tiers, tuple(places))
+
+
+def _operators(supernet: Supernet) -> list[str]:
+    """The names of all operators of a supernet; none if it is not one of operators."""
+    if not isinstance(supernet, PathSupernet):
+        return []
+    return list(dict.fromkeys(name for layer in supernet.space.candidates for name in layer))

@@ -73,7 +73,7 @@ class CSVTrace(DeviceTrace):
         milliseconds: Whether the column holds times instead, as benchmarks of latency do; a speed is one over it.
 
     Raises:
-        DataError: The file is missing, has no such column, or a value is not a positive number.
+        DataError: The file is missing or is none, has no such column, or a value is not a positive number.
     """
 
     path: Path
@@ -83,15 +83,19 @@ class CSVTrace(DeviceTrace):
     @cached_property
     def _all(self) -> np.ndarray:
         try:
-            with open(self.path, newline="") as file:
-                rows = list(csv.DictReader(file))
+            with open(self.path, newline="", encoding="utf-8") as file:
+                table = csv.DictReader(file)
+                rows = [(table.reader.line_num, row) for row in table]  # empty lines are passed over
         except OSError as error:
             raise DataError(f"trace.path: {self.path} cannot be read ({error.strerror})") from None
-        if not rows or self.column not in rows[0]:
-            there = ", ".join(rows[0]) if rows else "no rows"
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise DataError(f"trace.path: {self.path} is not a CSV file in UTF-8 ({error})") from None
+        names = table.fieldnames or []
+        if not rows or self.column not in names:
+            there = ", ".join(names) if rows else "no rows"
             raise DataError(f"trace.column: {self.path} has no {self.column!r}; it has {there}")
         values = []
-        for line, row in enumerate(rows, start=2):
+        for line, row in rows:
             try:
                 value = float(row[self.column])
             except (TypeError, ValueError):

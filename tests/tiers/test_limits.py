@@ -220,6 +220,9 @@ class SumCosts:
     def cost(self, arch, name):
         return float(sum(arch))
 
+    def excess(self, arch, tier):
+        return tier.excess({"macs": self.cost(arch, "macs")})
+
 
 def test_a_tier_that_no_sample_hits_is_found_by_descending():
     """Sums of 69 and 70 of at most 72: 2900 in 4**24, and neither the smallest nor the largest is among them."""

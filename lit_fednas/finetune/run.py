@@ -1,0 +1,289 @@
+"""Fine-tuning: each tier's network is trained by federated averaging on the clients that can run it.
+
+Every candidate is a federated run of its own, of a supernet with one architecture, in a folder of its own. So what
+was stopped goes on where it was: finished candidates are read back from their last checkpoint, the one that was
+under way resumes, the others follow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from lit_fednas.aggregation import OverlapAverage
+from lit_fednas.assignment import FixedArchitecture
+from lit_fednas.data import FederatedDataModule
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import EvaluationSettings, FederatedLightningModule, FederatedTrainer
+from lit_fednas.finetune.settings import FinetuneSettings
+from lit_fednas.objectives import CrossEntropy
+from lit_fednas.records import FinetuneFiles, SearchFiles, TierModel, read_rounds
+from lit_fednas.rng import isolated, numpy_generator
+from lit_fednas.search import Evaluator, Feasible
+from lit_fednas.search.tier_models import save_tier_model
+from lit_fednas.supernets import PlainNetwork
+from lit_fednas.tiers import ArchitectureCosts, Tier
+
+log = logging.getLogger(__name__)
+
+#: What the one architecture of a candidate is called in metrics.
+NETWORK = "network"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A network to train.
+
+    Attributes:
+        tier: Its tier.
+        number: Among the tier's candidates, from 0.
+        arch: Its architecture in the supernet.
+    """
+
+    tier: Tier
+    number: int
+    arch: Any
+
+    @property
+    def folder(self) -> str:
+        """Its run's folder."""
+        return f"{self.tier.name}-{self.number}"
+
+
+class Finetuning:
+    """Trains the candidates of all tiers and keeps the best of each.
+
+    Args:
+        settings: What to do.
+        model: The trained supernet and its clients' tiers, as a search finds them.
+        datamodule: The data.
+        files: Where to write.
+        search: The search whose tiers are trained.
+        make_trainer: Makes the trainer of one candidate, given its run's folder.
+        evaluator: Makes what evaluates a network of one architecture, on ``val`` or ``test``; ``None`` where there
+            are no such data.
+        as_evaluated: A copy of such a network as it is evaluated: with its norms' new statistics, if any.
+
+    Raises:
+        ConfigError: The folder holds another fine-tuning, the search is missing or of other weights, or there
+            are no clients for a tier.
+    """
+
+    def __init__(
+        self,
+        settings: FinetuneSettings,
+        model: FederatedLightningModule,
+        datamodule: FederatedDataModule,
+        files: FinetuneFiles,
+        search: SearchFiles,
+        make_trainer: Callable[[Path], FederatedTrainer],
+        evaluator: Callable[[PlainNetwork, str], Evaluator | None],
+        as_evaluated: Callable[[PlainNetwork], nn.Module],
+    ) -> None:
+        self.settings = settings
+        self.model = model
+        self.datamodule = datamodule
+        self.files = files
+        self.make_trainer = make_trainer
+        self.evaluator = evaluator
+        self.as_evaluated = as_evaluated
+        self.supernet = model.supernet
+        self.seed = model.seed if settings.seed is None else settings.seed
+        self.costs = ArchitectureCosts(self.supernet)
+        self.candidates = self._candidates(search)
+        self.eligible = {one.tier.name: self._eligible(one.tier.name) for one in self.candidates}
+        self.written = self._description()
+        self._check_and_begin()
+
+    # ---- before the first round -----------------------------------------------------------------------
+
+    def _candidates(self, search: SearchFiles) -> list[Candidate]:
+        if self.settings.architectures:
+            return [one for tier in self._tiers() for one in self._drawn(tier)]
+        if not search.exists() or not search.rows("tiers"):
+            raise ConfigError(
+                f"finetune.search: {search.folder} holds no finished search; run 'lit-fednas search' first, or "
+                f"set finetune.architectures to train random ones"
+            )
+        searched = search.settings()
+        if self.settings.initial == "supernet" and searched["weights"] != self.supernet.digest():
+            raise ConfigError(
+                f"finetune.search: {search.folder} was of other weights than the checkpoint's; run the search "
+                f"again, or give the checkpoint that was searched ({searched['checkpoint'] or 'unknown'})"
+            )
+        tiers = {one["name"]: Tier(one["name"], one["at_most"], one["above"]) for one in searched["tiers"]}
+        rows = search.rows("tiers")
+        return [Candidate(tiers[row["tier"]], 0, self.supernet.space.parse(row["arch"])) for row in rows]
+
+    def _tiers(self) -> Sequence[Tier]:
+        if not self.model.population.tiers:
+            raise ConfigError("finetune.architectures: are drawn for the clients' tiers; set model.tiers")
+        return self.model.population.tiers
+
+    def _drawn(self, tier: Tier) -> list[Candidate]:
+        rng = numpy_generator(self.seed, f"finetune-architectures-{tier.name}")
+        found = Feasible(self.supernet.space, self.costs, tier, rng).distinct(
+            set(), self.settings.architectures, rng
+        )
+        return [Candidate(tier, number, arch) for number, arch in enumerate(found)]
+
+    def _eligible(self, tier: str) -> list[int]:
+        if not self.settings.tier_aware:
+            return list(range(self.model.population.num_clients))
+        found = self.model.population.eligible(tier)
+        if not found:
+            raise ConfigError(
+                f"finetune: no client is of tier {tier} or above; change model.tiers, or set finetune.tier_aware "
+                f"to false"
+            )
+        return found
+
+    def _description(self) -> dict[str, Any]:
+        """``settings.json``."""
+        tiers = {one.tier.name: one.tier for one in self.candidates}.values()
+        return {
+            "seed": self.seed,
+            "rounds": self.settings.rounds,
+            "initial": self.settings.initial,
+            "tier_aware": self.settings.tier_aware,
+            "architectures": self.settings.architectures,
+            "search": self.settings.search,
+            "supernet": type(self.supernet).__name__,
+            "weights": self.supernet.digest() if self.settings.initial == "supernet" else None,
+            "tiers": [{"name": tier.name, "at_most": dict(tier.at_most)} for tier in tiers],
+            "candidates": {one.folder: str(one.arch) for one in self.candidates},
+            "complete": False,
+        }
+
+    def _check_and_begin(self) -> None:
+        before = self.files.settings()
+        if before is not None:
+            changed = [key for key in self.written if key != "complete" and before.get(key) != self.written[key]]
+            if changed:
+                raise ConfigError(
+                    f"finetune.name: {self.files.folder} holds a fine-tuning with other {', '.join(changed)} "
+                    f"(there {before.get(changed[0])}, now {self.written[changed[0]]}); give finetune.name "
+                    f"another name"
+                )
+        self.files.write_settings(self.written)
+
+    # ---- training -------------------------------------------------------------------------------------
+
+    def run(self) -> list[dict[str, Any]]:
+        """Trains all candidates; writes each tier's best network, and the tables.
+
+        Returns:
+            The rows of ``tiers.csv``.
+        """
+        rows: list[dict[str, Any]] = []
+        best: dict[str, tuple[dict[str, Any], PlainNetwork]] = {}
+        for candidate in self.candidates:
+            row, network = self._train(candidate)
+            rows.append(row)
+            self.files.write_candidates(rows)
+            tier = candidate.tier.name
+            if tier not in best or row["val_accuracy"] > best[tier][0]["val_accuracy"]:  # one, or with scores
+                best[tier] = (row, network)
+                self._keep(candidate, network, row)
+        finished = [self._tested(row, network) for row, network in best.values()]
+        self.files.write_tiers(finished)
+        self.files.write_settings({**self.written, "complete": True})
+        return finished
+
+    def _train(self, candidate: Candidate) -> tuple[dict[str, Any], PlainNetwork]:
+        network = self._initial(candidate)
+        before = self._score(network, "val")
+        eligible = self.eligible[candidate.tier.name]
+        log.info(
+            "%s: %s, %s, %d of %d clients",
+            candidate.folder,
+            candidate.arch,
+            "from the supernet's weights" if self.settings.initial == "supernet" else "from scratch",
+            len(eligible),
+            self.model.population.num_clients,
+        )
+        folder = self.files.folder / "runs" / candidate.folder
+        last = folder / "checkpoints" / "last.ckpt"
+        self.make_trainer(folder).fit(
+            self._module(network, eligible), self.datamodule, ckpt_path=str(last) if last.exists() else None
+        )
+        network.to(next(self.supernet.parameters()).device)  # Lightning leaves it on the CPU
+        after = self._score(network, "val")
+        asked = [client for record in read_rounds(folder) for client in record["clients"]]
+        row = {
+            "tier": candidate.tier.name,
+            "number": candidate.number,
+            "arch": str(candidate.arch),
+            "eligible": len(eligible),
+            "rounds": self.settings.rounds,
+            "val_accuracy_before": before["val_accuracy"],
+            "val_loss_before": before["val_loss"],
+            **after,
+            **{cost: sum(client[cost] for client in asked) for cost in ("macs", "bytes_down", "bytes_up")},
+        }
+        return row, network
+
+    def _initial(self, candidate: Candidate) -> PlainNetwork:
+        """The candidate's network as a supernet of one architecture, with its first weights."""
+        if self.settings.initial == "supernet":
+            network = self.supernet.subnet(candidate.arch)
+        else:
+            with isolated(self.seed, f"finetune-weights-{candidate.folder}"):
+                network = self.supernet.build(candidate.arch)
+                self.supernet.initialise(network)
+        device = next(self.supernet.parameters()).device
+        return PlainNetwork(network.to(device), self.supernet.input_shape, self.supernet.num_classes).to(device)
+
+    def _module(self, network: PlainNetwork, eligible: Sequence[int]) -> FederatedLightningModule:
+        """Federated averaging of one network on some of the clients."""
+        return FederatedLightningModule(
+            network,
+            FixedArchitecture(),
+            OverlapAverage(),
+            self.settings.client or self.model.client,
+            objective=self.settings.objective or CrossEntropy(),
+            cohort=(self.settings.cohort or self.model.cohort).among(eligible),
+            faults=self.model.faults,
+            evaluation=self.evaluation,
+            seed=self.seed,
+        )
+
+    @property
+    def evaluation(self) -> EvaluationSettings:
+        """As the supernet was evaluated."""
+        return replace(self.model.evaluation, subnets=[f"{NETWORK} = whole"], sampled=0)
+
+    def _score(self, network: PlainNetwork, split: str) -> dict[str, float | None]:
+        """``<split>_accuracy`` and ``<split>_loss``; empty where there are no such data."""
+        evaluate = self.evaluator(network, split)
+        found = evaluate("whole") if evaluate is not None else None
+        return {
+            f"{split}_accuracy": found.accuracy if found is not None else None,
+            f"{split}_loss": found.loss if found is not None else None,
+        }
+
+    # ---- what it came to ------------------------------------------------------------------------------
+
+    def _tested(self, row: dict[str, Any], network: PlainNetwork) -> dict[str, Any]:
+        cost = network.cost("whole")
+        sizes = {"macs_per_example": cost.macs, "parameters": cost.parameters, "bytes": cost.bytes}
+        return {**row, **self._score(network, "test"), **sizes}
+
+    def _keep(self, candidate: Candidate, network: PlainNetwork, row: dict[str, Any]) -> None:
+        model = TierModel(
+            tier=candidate.tier.name,
+            arch=str(candidate.arch),
+            encoding=[int(gene) for gene in self.supernet.space.encode(candidate.arch)],
+            supernet=type(self.supernet).__name__,
+            input_shape=list(self.supernet.input_shape),
+            num_classes=self.supernet.num_classes,
+            recalibrated=self.evaluation.recalibrate_batches > 0,
+            costs={"macs": float(self.supernet.macs(candidate.arch))},
+            metrics={name: row[name] for name in ("val_accuracy", "val_loss") if row[name] is not None},
+        )
+        save_tier_model(self.files.networks, model, self.as_evaluated(network))
