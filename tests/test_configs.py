@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,9 @@ BASES = sorted(CONFIGS.glob("superfed/*.yaml"))
 OVERLAYS = sorted(CONFIGS.glob("superfed/overlays/*.yaml"))
 SEARCHES = sorted(CONFIGS.glob("search/*.yaml"))
 SWEEPS = sorted(CONFIGS.glob("sweeps/*.yaml"))  # tests/scripts/test_sweep.py
+FEDORAS = sorted(CONFIGS.glob("fedoras/*.yaml"))
+FEDORAS_OVERLAYS = sorted(CONFIGS.glob("fedoras/overlays/*.yaml"))
+FINETUNINGS = sorted(CONFIGS.glob("fedoras/finetune/*.yaml"))
 LOGGERS = [path for path in sorted(CONFIGS.glob("loggers/*.yaml")) if "online" not in path.name]
 
 
@@ -23,8 +27,13 @@ def test_all_are_found():
     assert [path.stem for path in BASES] == ["cifar10", "cifar100", "cifar10_small", "cinic10", "digits"]
     assert len(OVERLAYS) == 15
     assert [path.stem for path in LOGGERS] == ["csv", "tensorboard", "wandb_offline"]
-    assert [path.stem for path in SEARCHES] == ["digits", "fedoras", "superfed_table5", "superfed_table5_small"]
+    searches = ["digits", "fedoras", "fedoras_federated", "superfed_table5", "superfed_table5_small"]
+    assert [path.stem for path in SEARCHES] == searches
+    assert [path.stem for path in FEDORAS] == ["cifar10", "cifar100", "cifar10_small", "digits"]
+    assert len(FEDORAS_OVERLAYS) == 10
+    assert len(FINETUNINGS) == 7
     run = len(BASES) + len(OVERLAYS) + len(LOGGERS) + len(SEARCHES)
+    run += len(FEDORAS) + len(FEDORAS_OVERLAYS) + len(FINETUNINGS)
     assert len(list(CONFIGS.rglob("*.yaml"))) == run + len(SWEEPS) + 1  # one logger is online
 
 
@@ -42,21 +51,17 @@ def folder(tmp_path_factory):
     return root
 
 
-def run(tmp_path, monkeypatch, folder, *configs, rounds=1):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    small: dict = {
+def small(folder, configs, rounds):
+    """What makes a configuration small."""
+    fedoras = any("fedoras" in path.parts for path in configs)
+    settings: dict = {
         "trainer": {"max_rounds": rounds, "check_val_every_n_rounds": 1, "accelerator": "cpu"},
-        "model": {
-            "supernet": {
-                "class_path": "lit_fednas.supernets.ElasticResNet",
-                "init_args": {"stem_width": 4, "stage_widths": [8, 8, 8, 8], "divisor": 2},
-            },
-            "client": {"steps": 1, "batch_size": 4},
-        },
+        "model": {"supernet": SMALL_RESNET, "client": {"steps": 1, "batch_size": 4}},
     }
+    if fedoras:
+        settings["model"].update(small_paths({path.stem for path in configs}))
     if not any(path.stem == "digits" for path in configs):
-        small["data"] = {
+        settings["data"] = {
             "source": {
                 "class_path": "lit_fednas.data.ImageFolder",
                 "init_args": {"root": str(folder), "image_size": 16},
@@ -64,7 +69,39 @@ def run(tmp_path, monkeypatch, folder, *configs, rounds=1):
             "partitioner": {"class_path": "lit_fednas.data.IID"},
             "server_val": 8,
         }
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
+        if fedoras and not any(path.stem == "central" for path in configs):
+            settings["data"]["num_clients"] = 8
+    return settings
+
+
+SMALL_RESNET = {
+    "class_path": "lit_fednas.supernets.ElasticResNet",
+    "init_args": {"stem_width": 4, "stage_widths": [8, 8, 8, 8], "divisor": 2},
+}
+
+
+def small_paths(names):
+    """A supernet of few operators; what the named overlays are about stays."""
+    supernet: dict = {"operators": ["sep_e05", "mb3_e2", "id"], "width": 16}
+    if "wide" in names:  # six stages cannot be narrower
+        supernet = {"operators": ["sep_e05", "mb1_e2", "id"]}
+    if "cifar100_multi_task" in names:  # for the four classes of the image folder
+        supernet["label_sets"] = {"coarse": [0, 0, 1, 1]}
+    cohort = {"class_path": "lit_fednas.federation.UniformCohort", "init_args": {"ratio": 0.5}}
+    settings: dict = {
+        "supernet": {"class_path": "lit_fednas.supernets.PathCNN", "init_args": supernet},
+        "cohort": cohort,
+    }
+    if "central" not in names:
+        source = {"class_path": "lit_fednas.tiers.CumulatedShares", "init_args": {"samples": 50}}
+        settings["tiers"] = {"source": source}
+    return settings
+
+
+def run(tmp_path, monkeypatch, folder, *configs, rounds=1):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small(folder, configs, rounds)))
     args = [part for path in (*configs, tmp_path / "small.yaml") for part in ("--config", str(path))]
     assert main(["fit", *args]) == 0
     return list(tmp_path.glob("runs/*/version_0/rounds.jsonl"))
@@ -79,6 +116,52 @@ def test_every_experiment_runs(tmp_path, monkeypatch, folder, config):
 def test_every_overlay_runs_and_changes_something(tmp_path, monkeypatch, folder, overlay):
     base = CONFIGS / "superfed" / "cifar10_small.yaml"
     assert len(run(tmp_path, monkeypatch, folder, base, overlay)) == 1
+
+
+@pytest.mark.parametrize("config", FEDORAS, ids=lambda path: path.stem)
+def test_every_path_experiment_runs(tmp_path, monkeypatch, folder, config):
+    (records,) = run(tmp_path, monkeypatch, folder, config)
+    assert {"PathCNN", "Subspaces", "PathSampling", "OperatorAverage"} <= classes(records.parent / "config.yaml")
+
+
+@pytest.mark.parametrize("overlay", FEDORAS_OVERLAYS, ids=lambda path: path.stem)
+def test_every_path_overlay_runs(tmp_path, monkeypatch, folder, overlay):
+    first = overlay.stem.split("_")[0]
+    base = first if first in ("digits", "cifar100") else "cifar10_small"
+    (records,) = run(tmp_path, monkeypatch, folder, CONFIGS / "fedoras" / f"{base}.yaml", overlay)
+    assert classes(overlay) <= classes(records.parent / "config.yaml") | {"IID"}
+
+
+@pytest.mark.parametrize("finetuning", FINETUNINGS, ids=lambda path: path.stem)
+def test_every_fine_tuning_is_understood(finetuning, capsys):
+    under = {"random_search": ["table11"], "transfer": ["table10"]}.get(finetuning.stem, [])
+    paths = [CONFIGS / "fedoras" / "digits.yaml"]
+    paths += [CONFIGS / "fedoras" / "finetune" / f"{name}.yaml" for name in (*under, finetuning.stem)]
+    args = [part for path in paths for part in ("--config", str(path))]
+    with pytest.raises(SystemExit) as end:
+        main(["finetune", *args, "--print_config"])
+    assert end.value.code in (None, 0)
+    understood = yaml.safe_load(capsys.readouterr().out)["finetune"]
+    for name, value in yaml.safe_load(finetuning.read_text())["finetune"].items():
+        assert isinstance(value, dict) or understood[name] == value
+
+
+def test_the_fine_tuning_of_digits_runs(tmp_path, monkeypatch, folder):
+    base = CONFIGS / "fedoras" / "digits.yaml"
+    run(tmp_path, monkeypatch, folder, base)
+    configs = [part for path in (base, tmp_path / "small.yaml") for part in ("--config", str(path))]
+    assert main(["search", *configs, "--search.evaluations", "3", "--search.method.population", "3"]) == 0
+    finetuning = CONFIGS / "fedoras" / "finetune" / "digits.yaml"
+    options = ["--finetune.rounds", "2", "--finetune.client.steps", "1"]
+    assert main(["finetune", *configs, "--config", str(finetuning), *options]) == 0
+    tiers = (tmp_path / "runs/fedoras-digits/version_0/finetune/tiers.csv").read_text().splitlines()
+    assert len(tiers) == 1 + 3
+
+
+def classes(path):
+    """The names of all classes that a file asks for."""
+    lines = [line.split("#")[0] for line in path.open()]
+    return {name for line in lines for name in re.findall(r"class_path: [\w.]*\.(\w+)", line)}
 
 
 @pytest.mark.parametrize("logger", LOGGERS, ids=lambda path: path.stem)
@@ -96,6 +179,8 @@ def test_every_search_runs(tmp_path, monkeypatch, folder, search):
     options = ["--search.evaluations", "3"]
     if "samples" in search.read_text():
         options += ["--search.tiers.init_args.samples", "20"]
+    if "federated" in search.stem:
+        options += ["--data.client_val", "0.2", "--data.server_val", "0"]
     configs = [part for path in (base, tmp_path / "small.yaml", search) for part in ("--config", str(path))]
     assert main(["search", *configs, *options]) == 0
     tiers = (tmp_path / "runs/digits/version_0/search/tiers.csv").read_text().splitlines()

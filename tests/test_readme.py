@@ -35,6 +35,19 @@ def test_the_first_yaml_runs_and_is_the_quickstarts(tmp_path, monkeypatch):
     assert contains(real, shown)
 
 
+def test_the_tiers_that_are_shown_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (shown,) = [block for block in blocks("yaml") if "allocation:" in block]
+    Path("tiers.yaml").write_text(shown)
+    digits = CONFIGS / "fedoras" / "digits.yaml"
+    small = {"width": 16, "stage_layers": [1, 1], "strides": [2, 2]}
+    Path("small.yaml").write_text(yaml.safe_dump({"model": {"supernet": {"init_args": small}}}))
+    args = [part for path in (digits, "tiers.yaml", "small.yaml") for part in ("--config", str(path))]
+    assert main(["fit", *args, "--trainer.max_rounds", "1", "--model.client.epochs", "1"]) == 0
+    written = yaml.safe_load(next(Path("runs").glob("*/*/config.yaml")).read_text())
+    assert written["model"]["tiers"]["unsupported"] == {"tier1": ["mb3_e2"]}
+
+
 def contains(whole, part) -> bool:
     if isinstance(part, dict):
         return all(key in whole and contains(whole[key], value) for key, value in part.items())
@@ -61,6 +74,7 @@ def test_classes_that_are_named_exist():
     import lit_fednas.data
     import lit_fednas.search
     import lit_fednas.supernets
+    import lit_fednas.tiers
 
     modules = (
         lit_fednas.aggregation,
@@ -69,6 +83,7 @@ def test_classes_that_are_named_exist():
         lit_fednas.data,
         lit_fednas.search,
         lit_fednas.supernets,
+        lit_fednas.tiers,
     )
     known = {name for module in modules for name in module.__all__}
     for path in re.findall(r"class_path: ([\w.]+)", README):

@@ -16,7 +16,16 @@ import pandas as pd
 import yaml
 
 from lit_fednas.errors import DataError
-from lit_fednas.records import ROUNDS_FILE, SEARCH_FILES, SearchFiles, TierModel, read_rounds
+from lit_fednas.records import (
+    CLIENT_SCORE_COLUMNS,
+    CLIENTS_FILE,
+    ROUNDS_FILE,
+    SEARCH_FILES,
+    SearchFiles,
+    TierModel,
+    read_rounds,
+)
+from lit_fednas.records.finetune import FINETUNED_COLUMNS, TIERS_FILE
 
 CLIENT_COLUMNS = (
     *("round", "client", "arch", "status", "reason", "num_examples", "num_seen", "num_steps", "loss"),
@@ -138,6 +147,27 @@ class Run:
         """The search of a name, if there was one."""
         return read_search(self.folder / name) if SearchFiles(self.folder / name).exists() else None
 
+    def finetuned(self, name: str = "finetune") -> pd.DataFrame:
+        """The tiers' networks that a fine-tuning of a name ended with; none before its end.
+
+        Its columns are those of ``tiers.csv`` (``lit_fednas.records.finetune``).
+        """
+        texts = {"tier": str, "arch": str}
+        table = self._table(f"{name}/{TIERS_FILE}", texts)
+        return table if len(table.columns) else pd.DataFrame(columns=list(FINETUNED_COLUMNS))
+
+    def client_scores(self, name: str = "finetune") -> pd.DataFrame:
+        """Single clients on their own test data, each with its tier's network (FedorAS, section 4.4).
+
+        Args:
+            name: The folder of a search or a fine-tuning.
+
+        Returns:
+            ``client``, ``tier``, ``num_examples``, ``accuracy``, ``loss``; none where clients hold no test data.
+        """
+        table = self._table(f"{name}/{CLIENTS_FILE}", {"tier": str})
+        return table if len(table.columns) else pd.DataFrame(columns=list(CLIENT_SCORE_COLUMNS))
+
     @cached_property
     def _records(self) -> list[dict[str, Any]]:
         return list(read_rounds(self.folder))
@@ -162,12 +192,16 @@ def read_run(folder: Path | str) -> Run:
 
 
 def newest_run(root: Path | str = "runs") -> Path:
-    """The run under a folder that was written to last.
+    """The run under a folder that was written to last; the trainings in a run's fine-tuning are no runs.
 
     Raises:
         DataError: There is none.
     """
-    found = {path.parent: path.stat().st_mtime for path in Path(root).glob(f"**/{ROUNDS_FILE}")}
+    found = {
+        path.parent: path.stat().st_mtime
+        for path in Path(root).glob(f"**/{ROUNDS_FILE}")
+        if not any((folder / ROUNDS_FILE).exists() for folder in path.parent.parents)
+    }
     if not found:
         raise DataError(f"{root}: holds no run; train one with lit-fednas fit")
     return max(found, key=lambda folder: found[folder])

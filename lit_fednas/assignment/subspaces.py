@@ -9,13 +9,14 @@ one operator, which is drawn first and such that the client's own budget of comp
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from lit_fednas.assignment.base import Assignment
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets import Operators, PathSampler, PathSupernet, SearchSpace, Supernet, path_sampler
+from lit_fednas.supernets import OWN, Operators, PathSampler, PathSupernet, SearchSpace, Supernet, path_sampler
 from lit_fednas.tiers import Population, Tier
 
 
@@ -29,6 +30,7 @@ class Subspaces(Assignment):
         share: The budget as a share of the whole supernet's size.
         at_most: The budget itself instead, in units of ``size``.
         size: What is counted: ``parameters``, or ``bytes``, which include buffers.
+        labels: The label set that everybody trains on; that of a client's tier if not given.
 
     Raises:
         ConfigError: Not exactly one of share and at_most is given, or it is out of range; the supernet is not one
@@ -49,6 +51,7 @@ class Subspaces(Assignment):
         share: float | None = None,
         at_most: float | None = None,
         size: Literal["parameters", "bytes"] = "parameters",
+        labels: str | None = None,
     ) -> None:
         if (share is None) == (at_most is None):
             raise ConfigError(f"assignment: share is {share} and at_most is {at_most}; give one of the two")
@@ -59,6 +62,7 @@ class Subspaces(Assignment):
         self.share = share
         self.at_most = at_most
         self.size = size
+        self.labels = labels
 
     def setup(self, supernet: Supernet, population: Population) -> None:
         """Finds the budget, and sees that every client can be sent something that it can train."""
@@ -72,6 +76,8 @@ class Subspaces(Assignment):
         self._sizes = supernet.path_costs(self.size)
         everything = supernet.space.everything
         self.budget = float(self._sizes.sent(everything) * self.share if self.share else self.at_most or 0)
+        if self.labels is not None:
+            supernet.space.for_labels(self.labels)  # told before training, if there is no such set
         for tier in population.tiers or (None,):
             least = self._least(tier)
             if self.budget < least:
@@ -93,7 +99,8 @@ class Subspaces(Assignment):
         kept = [{name for name, size in layer.items() if size == 0} for layer in held]
         for layer, operator in enumerate(self._sampler(tier).sample(rng).path):
             kept[layer] = kept[layer] or {operator}
-        size = self._sizes.fixed + sum(sum(layer.values()) for layer in held)
+        labels = self._labels(tier)
+        size = self._sizes.base(labels) + sum(sum(layer.values()) for layer in held)
         removable = [
             (layer, name) for layer, sizes in enumerate(held) for name in sizes if name not in kept[layer]
         ]
@@ -104,7 +111,7 @@ class Subspaces(Assignment):
             else:
                 size -= held[layer][name]
         layers = zip(space.candidates, kept, strict=True)
-        return Operators(tuple(tuple(name for name in names if name in those) for names, those in layers))
+        return Operators(tuple(tuple(name for name in names if name in those) for names, those in layers), labels)
 
     def _supported(self, tier: Tier | None) -> list[dict[str, int]]:
         """Per layer the operators that a tier's devices can run, and their sizes."""
@@ -114,9 +121,13 @@ class Subspaces(Assignment):
             for layer in self._sizes.held(self._supernet.space.everything)
         ]
 
+    def _labels(self, tier: Tier | None) -> str:
+        """The label set that a tier's clients train on."""
+        return self.labels or (tier.labels if tier is not None else OWN)
+
     def _sampler(self, tier: Tier | None) -> PathSampler:
         """What the layers without free operators keep is on a path that the client can compute."""
-        everything = self._supernet.space.everything
+        everything = replace(self._supernet.space.everything, labels=self._labels(tier))
         if tier is None:
             return path_sampler(self._supernet, everything, {})
         return path_sampler(self._supernet, everything, tier.at_most, tier.unsupported, tier.name)
@@ -125,4 +136,4 @@ class Subspaces(Assignment):
         """A budget that any draw for this tier can be brought under."""
         self._sampler(tier)  # told before training, if it cannot compute any path
         layers = [list(layer.values()) for layer in self._supported(tier)]
-        return self._sizes.fixed + sum(max(sizes) for sizes in layers if 0 not in sizes)
+        return self._sizes.base(self._labels(tier)) + sum(max(sizes) for sizes in layers if 0 not in sizes)

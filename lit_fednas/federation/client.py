@@ -375,6 +375,7 @@ class ClientFits:
             batches = self.data.batches(
                 task.client, self.settings.batch_size, draws, drop_last=self.settings.drop_last
             )
+            batches = ((inputs, self.supernet.targets(task.arch, classes)) for inputs, classes in batches)
             yield from list(islice(batches, steps and steps - before)) if ahead else batches
             if taken.num_steps == before:
                 return

@@ -31,6 +31,7 @@ def client_scores(
     split: str = "test",
     settings: EvaluationSettings = EvaluationSettings(),
     batch_size: int = 512,
+    labels: Callable[[Tensor], Tensor] = lambda classes: classes,
 ) -> Iterator[ClientScore]:
     """Evaluates a network on clients' own splits, without training; clients without examples are left out.
 
@@ -42,6 +43,7 @@ def client_scores(
         split: ``val`` or ``test``.
         settings: Precision, layout, top-k.
         batch_size: Examples per batch, in the order of the data set.
+        labels: What the network is to say of examples, given their classes (``Supernet.targets``).
     """
     metrics: SubnetMetrics | None = None
     for client in those:
@@ -53,7 +55,7 @@ def client_scores(
         ):
             if metrics is None:
                 metrics = SubnetMetrics(["client"], num_classes, settings.top_k).to(inputs.device)
-            metrics.update(0, settings.logits(network, inputs), targets)
+            metrics.update(0, settings.logits(network, inputs), labels(targets))
         assert metrics is not None
         found = metrics.compute()
         count = clients.size(client, split)

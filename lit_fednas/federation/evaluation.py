@@ -117,6 +117,7 @@ class SubnetMetrics(nn.Module):
 
     def __init__(self, names: Iterable[str], num_classes: int, top_k: int = 1) -> None:
         super().__init__()
+        self.num_classes = num_classes
         self.names = list(names)
         self.accuracy = nn.ModuleList(
             Accuracy(task="multiclass", num_classes=num_classes, average="micro", top_k=top_k) for _ in self.names
@@ -124,9 +125,17 @@ class SubnetMetrics(nn.Module):
         self.loss = nn.ModuleList(MeanMetric() for _ in self.names)
 
     def update(self, place: int, logits: Tensor, targets: Tensor) -> None:
-        """Adds a batch of the subnet at a place among the names."""
+        """Adds a batch of the subnet at a place among the names.
+
+        Args:
+            place: The subnet's.
+            logits: ``[batch, labels]``; at most as many labels as classes.
+            targets: ``[batch]``.
+        """
         accuracy, loss = self.metrics_at(place)
-        accuracy.update(logits, targets)
+        missing = self.num_classes - logits.shape[1]  # a label set has fewer labels than there are classes
+        padded = functional.pad(logits, (0, missing), value=-torch.inf) if missing else logits
+        accuracy.update(padded, targets)
         loss.update(functional.cross_entropy(logits, targets), weight=len(targets))
 
     def metrics_at(self, place: int) -> tuple[Metric, Metric]:

@@ -253,7 +253,8 @@ class FederatedLightningModule(pl.LightningModule):
         for turn, (name, arch) in enumerate(asked.items()):
             if (batch_idx + turn) % self.trainer.world_size == self.trainer.global_rank:
                 logits = self.evaluation.logits(self._network(name, arch), inputs)
-                metrics.update(min(turn, len(self.subnets)), logits, targets)
+                labels = self.supernet.targets(arch, targets)
+                metrics.update(min(turn, len(self.subnets)), logits, labels)
 
     def _sampled(self) -> dict[str, Any]:
         """The sampled architectures, drawn anew after every step of the server."""

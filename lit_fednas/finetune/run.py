@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import FixedArchitecture
@@ -21,12 +22,12 @@ from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import EvaluationSettings, FederatedLightningModule, FederatedTrainer
 from lit_fednas.finetune.settings import FinetuneSettings
-from lit_fednas.objectives import CrossEntropy
+from lit_fednas.objectives import CrossEntropy, HeadOnly, Objective
 from lit_fednas.records import FinetuneFiles, SearchFiles, TierModel, read_rounds
 from lit_fednas.rng import isolated, numpy_generator
 from lit_fednas.search import Evaluator, Feasible
 from lit_fednas.search.tier_models import save_tier_model
-from lit_fednas.supernets import PlainNetwork
+from lit_fednas.supernets import OWN, PlainNetwork, Supernet
 from lit_fednas.tiers import ArchitectureCosts, Tier
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,24 @@ class Candidate:
         return f"{self.tier.name}-{self.number}"
 
 
+class TierNetwork(PlainNetwork):
+    """A tier's network as a supernet of one architecture, which may tell other labels apart than the data's own.
+
+    Args:
+        supernet: What it was taken out of.
+        arch: Its architecture there.
+        network: It.
+    """
+
+    def __init__(self, supernet: Supernet, arch: Any, network: nn.Module) -> None:
+        super().__init__(network, supernet.input_shape, supernet.num_classes)
+        self._targets = partial(supernet.targets, arch)
+
+    def targets(self, arch: Any, classes: Tensor) -> Tensor:
+        """As in the supernet."""
+        return self._targets(classes)
+
+
 class Finetuning:
     """Trains the candidates of all tiers and keeps the best of each.
 
@@ -64,7 +83,7 @@ class Finetuning:
         datamodule: The data.
         files: Where to write.
         search: The search whose tiers are trained.
-        make_trainer: Makes the trainer of one candidate, given its run's folder.
+        make_trainer: Makes the trainer of one candidate, given its run's folder and its rounds.
         evaluator: Makes what evaluates a network of one architecture, on ``val`` or ``test``; ``None`` where there
             are no such data.
         as_evaluated: A copy of such a network as it is evaluated: with its norms' new statistics, if any.
@@ -81,7 +100,7 @@ class Finetuning:
         datamodule: FederatedDataModule,
         files: FinetuneFiles,
         search: SearchFiles,
-        make_trainer: Callable[[Path], FederatedTrainer],
+        make_trainer: Callable[[Path, int], FederatedTrainer],
         evaluator: Callable[[PlainNetwork, str], Evaluator | None],
         as_evaluated: Callable[[PlainNetwork], nn.Module],
     ) -> None:
@@ -96,7 +115,7 @@ class Finetuning:
         self.seed = model.seed if settings.seed is None else settings.seed
         self.costs = ArchitectureCosts(self.supernet)
         self.candidates = self._candidates(search)
-        self.eligible = {one.tier.name: self._eligible(one.tier.name) for one in self.candidates}
+        self.eligible = {one.tier.name: self._eligible(one) for one in self.candidates}
         self.written = self._description()
         self._check_and_begin()
 
@@ -105,12 +124,12 @@ class Finetuning:
     def _candidates(self, search: SearchFiles) -> list[Candidate]:
         if self.settings.architectures:
             return [one for tier in self._tiers() for one in self._drawn(tier)]
-        if not search.exists() or not search.rows("tiers"):
+        searched = search.settings() if search.exists() else {}
+        if not searched.get("complete") or not search.rows("tiers"):
             raise ConfigError(
                 f"finetune.search: {search.folder} holds no finished search; run 'lit-fednas search' first, or "
                 f"set finetune.architectures to train random ones"
             )
-        searched = search.settings()
         if self.settings.initial == "supernet" and searched["weights"] != self.supernet.digest():
             raise ConfigError(
                 f"finetune.search: {search.folder} was of other weights than the checkpoint's; run the search "
@@ -118,7 +137,15 @@ class Finetuning:
             )
         tiers = {one["name"]: Tier(one["name"], one["at_most"], one["above"]) for one in searched["tiers"]}
         rows = search.rows("tiers")
-        return [Candidate(tiers[row["tier"]], 0, self.supernet.space.parse(row["arch"])) for row in rows]
+        return [Candidate(tiers[row["tier"]], 0, self._labelled(row["arch"])) for row in rows]
+
+    def _labelled(self, text: str) -> Any:
+        """An architecture, with the classifier that is asked for."""
+        space = self.supernet.space
+        arch = space.parse(text)
+        if self.settings.labels is None:
+            return arch
+        return space.for_labels(self.settings.labels).decode(space.encode(arch))
 
     def _tiers(self) -> Sequence[Tier]:
         if not self.model.population.tiers:
@@ -127,21 +154,27 @@ class Finetuning:
 
     def _drawn(self, tier: Tier) -> list[Candidate]:
         rng = numpy_generator(self.seed, f"finetune-architectures-{tier.name}")
-        found = Feasible(self.supernet.space, self.costs, tier, rng).distinct(
-            set(), self.settings.architectures, rng
-        )
+        tier = replace(tier, labels=self.settings.labels or tier.labels)
+        space = self.supernet.space.for_labels(tier.labels)
+        found = Feasible(space, self.costs, tier, rng).distinct(set(), self.settings.architectures, rng)
         return [Candidate(tier, number, arch) for number, arch in enumerate(found)]
 
-    def _eligible(self, tier: str) -> list[int]:
-        if not self.settings.tier_aware:
-            return list(range(self.model.population.num_clients))
-        found = self.model.population.eligible(tier)
-        if not found:
+    def _eligible(self, candidate: Candidate) -> list[int]:
+        """The clients of the tier and above whose labels are those of the network, or finer."""
+        population, tier = self.model.population, candidate.tier.name
+        labels = self.supernet.space.labels_of(candidate.arch)
+        found = population.eligible(tier) if self.settings.tier_aware else range(population.num_clients)
+        having = [client for client in found if self._labels_of(client) in (OWN, labels)]
+        if not having:
             raise ConfigError(
-                f"finetune: no client is of tier {tier} or above; change model.tiers, or set finetune.tier_aware "
-                f"to false"
+                f"finetune: no client of tier {tier} or above has the labels of {candidate.arch}; change "
+                f"model.tiers, or set finetune.tier_aware to false"
             )
-        return found
+        return having
+
+    def _labels_of(self, client: int) -> str:
+        tier = self.model.population.tier(client)
+        return OWN if tier is None else tier.labels
 
     def _description(self) -> dict[str, Any]:
         """``settings.json``."""
@@ -151,11 +184,14 @@ class Finetuning:
             "rounds": self.settings.rounds,
             "initial": self.settings.initial,
             "tier_aware": self.settings.tier_aware,
+            "labels": self.settings.labels,
+            "head_rounds": self.settings.head_rounds,
             "architectures": self.settings.architectures,
             "search": self.settings.search,
             "supernet": type(self.supernet).__name__,
             "weights": self.supernet.digest() if self.settings.initial == "supernet" else None,
             "tiers": [{"name": tier.name, "at_most": dict(tier.at_most)} for tier in tiers],
+            "eligible": {tier: len(clients) for tier, clients in self.eligible.items()},
             "candidates": {one.folder: str(one.arch) for one in self.candidates},
             "complete": False,
         }
@@ -208,13 +244,14 @@ class Finetuning:
             self.model.population.num_clients,
         )
         folder = self.files.folder / "runs" / candidate.folder
-        last = folder / "checkpoints" / "last.ckpt"
-        self.make_trainer(folder).fit(
-            self._module(network, eligible), self.datamodule, ckpt_path=str(last) if last.exists() else None
-        )
-        network.to(next(self.supernet.parameters()).device)  # Lightning leaves it on the CPU
+        head = folder.with_name(f"{folder.name}-head")
+        objective = self.settings.objective or CrossEntropy()
+        if self.settings.head_rounds and _last(folder) is None:
+            self._fit(network, eligible, HeadOnly(objective), head, self.settings.head_rounds)
+        self._fit(network, eligible, objective, folder, self.settings.rounds)
         after = self._score(network, "val")
-        asked = [client for record in read_rounds(folder) for client in record["clients"]]
+        records = [*read_rounds(head), *read_rounds(folder)]
+        asked = [client for record in records for client in record["clients"]]
         row = {
             "tier": candidate.tier.name,
             "number": candidate.number,
@@ -228,6 +265,14 @@ class Finetuning:
         }
         return row, network
 
+    def _fit(
+        self, network: PlainNetwork, eligible: Sequence[int], objective: Objective, folder: Path, rounds: int
+    ) -> None:
+        """Trains a network in place; goes on where it was if it was begun in the folder."""
+        module = self._module(network, eligible, objective)
+        self.make_trainer(folder, rounds).fit(module, self.datamodule, ckpt_path=_last(folder))
+        network.to(next(self.supernet.parameters()).device)  # Lightning leaves it on the CPU
+
     def _initial(self, candidate: Candidate) -> PlainNetwork:
         """The candidate's network as a supernet of one architecture, with its first weights."""
         if self.settings.initial == "supernet":
@@ -237,16 +282,18 @@ class Finetuning:
                 network = self.supernet.build(candidate.arch)
                 self.supernet.initialise(network)
         device = next(self.supernet.parameters()).device
-        return PlainNetwork(network.to(device), self.supernet.input_shape, self.supernet.num_classes).to(device)
+        return TierNetwork(self.supernet, candidate.arch, network.to(device))
 
-    def _module(self, network: PlainNetwork, eligible: Sequence[int]) -> FederatedLightningModule:
+    def _module(
+        self, network: PlainNetwork, eligible: Sequence[int], objective: Objective
+    ) -> FederatedLightningModule:
         """Federated averaging of one network on some of the clients."""
         return FederatedLightningModule(
             network,
             FixedArchitecture(),
             OverlapAverage(),
             self.settings.client or self.model.client,
-            objective=self.settings.objective or CrossEntropy(),
+            objective=objective,
             cohort=(self.settings.cohort or self.model.cohort).among(eligible),
             faults=self.model.faults,
             evaluation=self.evaluation,
@@ -285,5 +332,12 @@ class Finetuning:
             recalibrated=self.evaluation.recalibrate_batches > 0,
             costs={"macs": float(self.supernet.macs(candidate.arch))},
             metrics={name: row[name] for name in ("val_accuracy", "val_loss") if row[name] is not None},
+            finetuned=True,
         )
         save_tier_model(self.files.networks, model, self.as_evaluated(network))
+
+
+def _last(folder: Path) -> str | None:
+    """A run's last checkpoint, if it was begun."""
+    path = folder / "checkpoints" / "last.ckpt"
+    return str(path) if path.exists() else None

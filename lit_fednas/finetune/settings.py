@@ -22,6 +22,10 @@ class FinetuneSettings:
         initial: ``supernet`` starts from the weights of the supernet, ``random`` from scratch (the paper's
             rand-init).
         tier_aware: Whether only clients of a tier and above train its network; else all clients do.
+        labels: The label set that all networks shall tell apart; that of their tier if not given. Only clients
+            whose labels are at least as fine take part.
+        head_rounds: Rounds before those, in which the classifier alone is trained (transfer to other labels,
+            App. H).
         architectures: So many architectures are drawn from each tier in place of the search's, each is trained,
             and the best on the validation data is the tier's (random search, App. F.1); 0 for the search's.
         search: The search whose tiers are trained.
@@ -39,6 +43,8 @@ class FinetuneSettings:
     objective: Objective | None = None
     initial: Literal["supernet", "random"] = "supernet"
     tier_aware: bool = True
+    labels: str | None = None
+    head_rounds: int = 0
     architectures: int = 0
     search: str = "search"
     check_val_every_n_rounds: int = 10
@@ -46,6 +52,8 @@ class FinetuneSettings:
     name: str = "finetune"
 
     def __post_init__(self) -> None:
+        if self.head_rounds < 0:
+            raise ConfigError(f"finetune.head_rounds: {self.head_rounds} must be at least 0")
         if self.rounds < 1 or self.check_val_every_n_rounds < 1 or self.architectures < 0:
             raise ConfigError(
                 f"finetune: rounds {self.rounds} and check_val_every_n_rounds {self.check_val_every_n_rounds} "

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning import Trainer
 from torch import nn
 
 from lit_fednas.callbacks import RoundCheckpoint, RoundProgress, RunRecorder
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.data.readers import EvalBatches
-from lit_fednas.errors import DataError
-from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
+from lit_fednas.federation.interrupts import Interrupts
 from lit_fednas.federation.run_folder import run_folder
 from lit_fednas.finetune.run import Finetuning
 from lit_fednas.finetune.settings import FinetuneSettings
 from lit_fednas.loggers import RunLogger
+from lit_fednas.messages import ClientTask
 from lit_fednas.records import FinetuneFiles, SearchFiles
 from lit_fednas.search import Evaluator, SearchTrainer
 from lit_fednas.search.clients import write_clients
@@ -53,22 +57,31 @@ class FinetuneTrainer(SearchTrainer):
             ConfigError: The settings cannot work.
         """
         self._load(model, datamodule, ckpt_path)
+        if finetune.architectures > 1 and server_batches(datamodule, "val") is None:
+            raise ConfigError(
+                f"data.server_val: 0 leaves nothing to choose the best of finetune.architectures "
+                f"{finetune.architectures} by; give the server some examples, or set finetune.architectures to 1"
+            )
         run = Path(folder or run_folder(self))
         files = FinetuneFiles(run / finetune.name)
         search = SearchFiles(run / finetune.search)
+        interrupts = Interrupts()
+        shows_progress = self.progress_bar_callback is not None
 
-        def make_trainer(folder: Path) -> FederatedTrainer:
+        def make_trainer(folder: Path, rounds: int) -> FederatedTrainer:
+            interrupts.check()
             device = self.strategy.root_device
+            progress = [RoundProgress()] if shows_progress else []  # Lightning refuses one that is turned off
             return FederatedTrainer(
-                max_rounds=finetune.rounds,
-                check_val_every_n_rounds=min(finetune.check_val_every_n_rounds, finetune.rounds),
+                max_rounds=rounds,
+                check_val_every_n_rounds=min(finetune.check_val_every_n_rounds, rounds),
                 threads=self.threads,
                 accelerator=device.type,
                 devices=1 if device.index is None else [device.index],
                 logger=RunLogger(str(folder.parent.parent), folder.parent.name, folder.name),
-                callbacks=[RunRecorder(), RoundCheckpoint(), RoundProgress()],
+                callbacks=[RunRecorder(), RoundCheckpoint(), _Stop(interrupts), *progress],
                 enable_model_summary=False,
-                enable_progress_bar=self.progress_bar_callback is not None,
+                enable_progress_bar=shows_progress,
             )
 
         recalibration = model.recalibration_batches(datamodule.clients)
@@ -81,7 +94,7 @@ class FinetuneTrainer(SearchTrainer):
             return Evaluator(network, [], model.evaluation, recalibration).network("whole")
 
         tuning = Finetuning(finetune, model, datamodule, files, search, make_trainer, evaluator, as_evaluated)
-        with self._threads(model):
+        with self._threads(model), interrupts.listening():
             rows = tuning.run()
             write_clients(model, datamodule, files.networks)
         print(format_finetuned(rows))
@@ -89,6 +102,19 @@ class FinetuneTrainer(SearchTrainer):
 
     #: The command's name. (jsonargparse names a group after the function.)
     finetune = finetune_tiers
+
+
+class _Stop(FederatedCallback):
+    """Stops a candidate's training for a signal that came before its own loop listened."""
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self.interrupts = interrupts
+
+    def on_cohort_start(
+        self, trainer: Trainer, module: FederatedLightningModule, tasks: Sequence[ClientTask]
+    ) -> None:
+        """Looks for it."""
+        self.interrupts.check()
 
 
 def server_batches(datamodule: FederatedDataModule, split: str) -> EvalBatches | None:

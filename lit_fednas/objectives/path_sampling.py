@@ -53,7 +53,7 @@ class PathSampling(Objective):
         """Prepares the sampler of the client's subspace."""
         self._sampler = path_sampler(self._supernet, task.arch, task.limits, task.unsupported, task.tier)
         macs = self._supernet.path_costs("macs")
-        self._macs_fixed = macs.fixed
+        self._macs_fixed = macs.base(task.arch.labels)
         self._macs_of = macs.held(task.arch)
         self._task = task
         self._rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))

@@ -4,7 +4,8 @@ A run's folder holds ``search/`` (or another folder, if the search was given a n
 
 * ``settings.json``: ``seed``, ``method`` (class and its settings), ``evaluations`` (per tier), ``cost`` (the one
   traded against accuracy), ``tiers`` (``name``, ``at_most`` and ``above``: limits by cost), ``supernet``,
-  ``checkpoint``, ``num_examples`` (of the validation data), ``reference`` (the objective cost that
+  ``checkpoint``, ``num_examples`` (of the validation data), ``federated`` (how clients scored, or null),
+  ``communication`` (the totals of ``federated.csv``, once it is there), ``reference`` (the objective cost that
   hypervolumes are divided by, per tier), ``latency`` (how it was measured, or null), ``latency_source`` (what of
   it must stay when a search goes on), ``complete`` (false until the end was reached);
 * ``evaluations.csv``: one row per distinct architecture, in the order of their evaluation: ``number`` (from 0),
@@ -14,6 +15,10 @@ A run's folder holds ``search/`` (or another folder, if the search was given a n
   then: ``arch``, ``latency_ms``;
 * ``history.csv``: per generation: ``tier``, ``generation``, ``evaluations`` (distinct valid ones of this tier so
   far), ``best_accuracy`` among them, ``hypervolume``;
+* ``federated.csv`` (only where clients score): per generation what its scores cost: ``tier``, ``generation``,
+  ``evaluation_rounds`` (each asks as many clients as a cohort has), ``clients`` that were asked, ``architectures``
+  that they scored (those of no generation before), ``supernet_bytes`` (of what holds these architectures),
+  ``bytes_down`` and ``bytes_up`` of all clients together, ``macs`` of their forward passes;
 * ``front.csv``: the non-dominated among the evaluated architectures that fit a tier: ``tier`` and the columns of
   ``evaluations.csv``; the tier ``*`` is the front of all;
 * ``tiers.csv``: the best of every tier: ``tier``, ``arch``, ``val_accuracy``, ``val_loss``, ``test_accuracy``,
@@ -44,6 +49,10 @@ SEARCH_FILES = {
     "evaluations": EVALUATION_COLUMNS,
     "latencies": ("arch", "latency_ms"),
     "history": ("tier", "generation", "evaluations", "best_accuracy", "hypervolume"),
+    "federated": (
+        *("tier", "generation", "evaluation_rounds", "clients", "architectures", "supernet_bytes"),
+        *("bytes_down", "bytes_up", "macs"),
+    ),
     "front": ("tier", *EVALUATION_COLUMNS),
     "tiers": (
         *("tier", "arch", "val_accuracy", "val_loss", "test_accuracy", "test_loss"),
@@ -53,7 +62,10 @@ SEARCH_FILES = {
 }
 
 _TEXT_COLUMNS = {"arch", "encoding", "tier"}
-_WHOLE_COLUMNS = {"number", "generation", "evaluations", "macs", "parameters", "bytes", "activation_bytes"}
+_WHOLE_COLUMNS = {
+    *("number", "generation", "evaluations", "macs", "parameters", "bytes", "activation_bytes"),
+    *("evaluation_rounds", "clients", "architectures", "supernet_bytes", "bytes_down", "bytes_up"),
+}
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,7 @@ class TierModel:
         recalibrated: Whether the norms hold running statistics that were gathered anew.
         costs: By name, those that are known.
         metrics: ``val_accuracy`` and the like.
+        finetuned: Whether the weights were trained after the search, so that they are not the supernet's.
     """
 
     tier: str
@@ -81,6 +94,7 @@ class TierModel:
     recalibrated: bool
     costs: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    finetuned: bool = False
 
 
 class SearchFiles:

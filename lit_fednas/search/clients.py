@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.federation.client_evaluation import client_scores
@@ -25,13 +27,14 @@ def write_clients(model: FederatedLightningModule, datamodule: FederatedDataModu
     for tier in model.population.tiers:
         if tier.name not in files.tier_names:
             continue
-        _, network = load_tier_network(model.supernet, files, tier.name)
+        arch, network = load_tier_network(model.supernet, files, tier.name)
         found = client_scores(
             network.to(device),
             datamodule.clients,
             model.population.members(tier.name),
             model.supernet.num_classes,
             settings=model.evaluation,
+            labels=partial(model.supernet.targets, arch),
         )
         rows += [{**score._asdict(), "tier": tier.name} for score in found]
     if rows:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from lit_fednas.data.readers import EvalBatches
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.evaluation import EvaluationSettings, SubnetMetrics, recalibrated
+from lit_fednas.records import SearchFiles
 from lit_fednas.rng import generator
 from lit_fednas.supernets import Supernet
 
@@ -20,6 +23,21 @@ class Metrics(NamedTuple):
 
     accuracy: float
     loss: float
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Architectures that a method proposes together, and that are scored on the same data.
+
+    Attributes:
+        tier: The tier that is searched.
+        number: Of the generation, from 0.
+        archs: The architectures.
+    """
+
+    tier: str
+    number: int
+    archs: Sequence[Any]
 
 
 class Evaluator:
@@ -55,10 +73,30 @@ class Evaluator:
 
     def __call__(self, arch: Any) -> Metrics:
         """Evaluates an architecture."""
+        return self.metrics(self.running(arch), partial(self.supernet.targets, arch))
+
+    def scorer(self, generation: Generation) -> Callable[[Any], Metrics]:
+        """What scores a generation's architectures, none of which was scored before: here, the same for all."""
+        return self
+
+    def description(self, tiers: Sequence[str]) -> dict[str, Any]:
+        """What ``settings.json`` says of how the architectures of these tiers are scored."""
+        return {
+            "num_examples": self.num_examples,
+            "top_k": self.settings.top_k,
+            "recalibrate_batches": len(self.recalibration),
+            "precision": self.settings.precision,
+            "federated": None,
+        }
+
+    def finish(self, files: SearchFiles) -> dict[str, Any]:
+        """Writes down what the scores of a finished search cost; returns what ``settings.json`` says of it."""
+        return {}
+
+    def running(self, arch: Any) -> Callable[[Tensor], Tensor]:
+        """The architecture in place, or :meth:`network` where its norms need new statistics."""
         self.supernet.eval()
-        if self.recalibration:
-            return self.metrics(self.network(arch))
-        return self.metrics(lambda inputs: self.supernet(inputs, arch))
+        return self.network(arch) if self.recalibration else lambda inputs: self.supernet(inputs, arch)
 
     def network(self, arch: Any) -> nn.Module:
         """The architecture as a network of its own, as it is evaluated: with its norms' new statistics, if any."""
@@ -66,10 +104,17 @@ class Evaluator:
         return recalibrated(network, self.recalibration) if self.recalibration else network
 
     @torch.no_grad()
-    def metrics(self, network: Callable[[Tensor], Tensor]) -> Metrics:
-        """Evaluates any network on the same data."""
-        for inputs, targets in self.batches:
-            self._metrics.update(0, self.settings.logits(network, inputs), targets)
+    def metrics(
+        self, network: Callable[[Tensor], Tensor], labels: Callable[[Tensor], Tensor] = lambda classes: classes
+    ) -> Metrics:
+        """Evaluates any network on the same data.
+
+        Args:
+            network: It.
+            labels: What it is to say of examples, given their classes (``Supernet.targets``).
+        """
+        for inputs, classes in self.batches:
+            self._metrics.update(0, self.settings.logits(network, inputs), labels(classes))
         found = self._metrics.compute()
         return Metrics(float(found["arch/accuracy"]), float(found["arch/loss"]))
 

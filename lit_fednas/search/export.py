@@ -109,17 +109,18 @@ def export_tier(
         format: ``torch-export`` or ``onnx``.
         examples: As in :func:`export_network`.
         output: The file; ``network.pt2`` or ``network.onnx`` in the tier's folder if not given.
-        check_against_supernet: Whether the tier's weights must still be the supernet's, as they are unless they
-            were trained on. New statistics of batch norms are left out of that.
+        check_against_supernet: Whether the tier's weights must still be the supernet's. New statistics of batch
+            norms are left out of that, and networks that were fine-tuned.
 
     Raises:
         CheckpointError: The supernet has other weights than the tier's network.
         ConfigError: As in :func:`export_network` and ``load_tier_network``.
     """
     arch, network = load_tier_network(supernet, files, tier)
-    if check_against_supernet:
+    model = files.tier_model(tier)
+    if check_against_supernet and not model.finetuned:
         tensors: dict[str, Tensor] = dict(network.named_parameters())
-        if not files.tier_model(tier).recalibrated:
+        if not model.recalibrated:
             tensors |= dict(network.named_buffers())
         _check_searched(tensors, supernet.views(arch), tier)
     path = files.tier_folder(tier) / f"network{SUFFIXES[format]}" if output is None else Path(output)

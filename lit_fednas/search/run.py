@@ -6,23 +6,21 @@ search that was stopped is started again, meets its own evaluations, and goes on
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any
-
-import torch
 
 from lit_fednas.analysis.pareto import hypervolume, pareto_front
 from lit_fednas.errors import ConfigError
 from lit_fednas.records import SearchFiles
 from lit_fednas.rng import numpy_generator
 from lit_fednas.search.evaluations import Evaluations
-from lit_fednas.search.evaluator import Evaluator
+from lit_fednas.search.evaluator import Evaluator, Generation
 from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.method import Score
 from lit_fednas.search.settings import SearchSettings
+from lit_fednas.supernets import OWN
 from lit_fednas.tiers.costs import ArchitectureCosts
 from lit_fednas.tiers.limits import EVERYTHING, CumulatedShares, Tier
 
@@ -55,7 +53,7 @@ class TierSearch:
 
     Args:
         settings: What to do.
-        evaluator: The weights and the validation data.
+        evaluator: The weights, and what scores architectures with them.
         files: The search's folder.
         seed: The run's seed.
         checkpoint: Where the weights came from, for the reader of ``settings.json``.
@@ -90,6 +88,8 @@ class TierSearch:
         if settings.tiers is not None or not tiers:
             source = settings.tiers or CumulatedShares()
             self.tiers = source.tiers(self.space, self.costs, numpy_generator(self.seed, "search-tiers"))
+        if settings.labels is not None:
+            self.tiers = [replace(tier, labels=settings.labels) for tier in self.tiers]
         self._refuse_names_that_stand_twice()
         self.feasible = {tier.name: self._feasible(tier) for tier in self._searched()}
         self.written = self._description(checkpoint, latency)
@@ -111,10 +111,16 @@ class TierSearch:
                 raise ConfigError(f"search.tiers: two tiers are called {name!r}; give each a name of its own")
 
     def _searched(self) -> list[Tier]:
-        return self.tiers if self.settings.per_tier else [Tier(EVERYTHING, {})]
+        return self.tiers if self.settings.per_tier else [self._everything]
+
+    @property
+    def _everything(self) -> Tier:
+        """No limits; its accuracies are comparable, so of one label set."""
+        return Tier(EVERYTHING, {}, labels=self.settings.labels or OWN)
 
     def _feasible(self, tier: Tier) -> Feasible:
-        return Feasible(self.space, self.costs, tier, numpy_generator(self.seed, f"search-feasible-{tier.name}"))
+        rng = numpy_generator(self.seed, f"search-feasible-{tier.name}")
+        return Feasible(self.space.for_labels(tier.labels), self.costs, tier, rng)
 
     def reference(self, tier: str) -> float:
         """What costs are divided by in a tier's hypervolume: its budget, or the largest architecture's cost."""
@@ -125,7 +131,6 @@ class TierSearch:
     def _description(self, checkpoint: str, latency: dict[str, Any] | None) -> dict[str, Any]:
         """``settings.json``."""
         method = self.settings.method
-        evaluation = self.evaluator.settings
         return {
             "seed": self.seed,
             "method": {"class": type(method).__name__, **(asdict(method) if is_dataclass(method) else {})},
@@ -139,16 +144,14 @@ class TierSearch:
                     "at_most": dict(tier.at_most),
                     "above": dict(tier.above),
                     **({"unsupported": list(tier.unsupported)} if tier.unsupported else {}),
+                    **({"labels": tier.labels} if tier.labels != OWN else {}),
                 }
                 for tier in self.tiers
             ],
             "supernet": type(self.supernet).__name__,
-            "weights": _digest(self.supernet),
+            "weights": self.supernet.digest(),
             "checkpoint": checkpoint,
-            "num_examples": self.evaluator.num_examples,
-            "top_k": evaluation.top_k,
-            "recalibrate_batches": len(self.evaluator.recalibration),
-            "precision": evaluation.precision,
+            **self.evaluator.description([tier.name for tier in self._searched()]),
             "reference": {name: self.reference(name) for name in [*(t.name for t in self.tiers), EVERYTHING]},
             "latency": latency,
             "latency_source": None if self.settings.latency is None else self.settings.latency.identity,
@@ -158,7 +161,9 @@ class TierSearch:
     def _check_and_begin(self) -> None:
         if self.files.exists():
             before = self.files.settings()
-            changed = [key for key in self.written if key not in _FREE and before.get(key) != self.written[key]]
+            # a client's scores belong to the tier that asked first: with more evaluations, that may be another
+            free = _FREE - ({"evaluations"} if self.written["federated"] else set())
+            changed = [key for key in self.written if key not in free and before.get(key) != self.written[key]]
             if changed:
                 raise ConfigError(
                     f"search.name: {self.files.folder} holds a search with other {', '.join(changed)} (there "
@@ -170,10 +175,11 @@ class TierSearch:
     # ---- the search -----------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Searches all tiers; writes the history and the front."""
+        """Searches all tiers; writes the history, the front, and what the evaluator has to say."""
         history = [row for tier in self._searched() for row in self._search(tier)]
         self.files.write("history", history)
         self.files.write("front", self._front_rows())
+        self.written |= self.evaluator.finish(self.files)
 
     def _search(self, tier: Tier) -> list[dict[str, Any]]:
         """Drives the method until the tier's evaluations are spent or nothing new is proposed."""
@@ -187,8 +193,10 @@ class TierSearch:
             proposed = next(proposals)
             while True:
                 scores = []
-                for arch in proposed[: self.settings.evaluations - len(rows)]:
-                    rows.append(self.evaluations[arch])
+                archs = proposed[: self.settings.evaluations - len(rows)]
+                generation = Generation(tier.name, len(history), archs)
+                for arch, row in zip(archs, self.evaluations.of(generation), strict=True):
+                    rows.append(row)
                     scores.append(self._score(arch))
                     self.watch(Progress(tier.name, len(rows), max(row["accuracy"] for row in rows), volume))
                 volume = self._hypervolume(rows, tier.name)
@@ -245,18 +253,9 @@ class TierSearch:
 
     def _front_rows(self) -> list[dict[str, Any]]:
         rows = []
-        for tier in [*self.tiers, Tier(EVERYTHING, {})]:
+        for tier in [*self.tiers, self._everything]:
             found = [row for _, row in self.fitting(tier)]
             costs = [row[self.settings.cost] for row in found]
             places = pareto_front(costs, [row["accuracy"] for row in found])
             rows += [{"tier": tier.name, **found[place]} for place in places]
         return rows
-
-
-def _digest(supernet: Any) -> str:
-    """Sixteen hexadecimal digits that stand for the weights."""
-    total = hashlib.blake2b(digest_size=8)
-    for name, tensor in supernet.shared_tensors().items():
-        total.update(name.encode())
-        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()

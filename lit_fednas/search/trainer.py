@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lit_fednas.analysis.figures import pareto_figure
 from lit_fednas.analysis.runs import read_search
@@ -19,8 +20,11 @@ from lit_fednas.federation.lightning_private import call_hook
 from lit_fednas.federation.run_folder import run_folder
 from lit_fednas.federation.trainer import check_readable
 from lit_fednas.records import SearchFiles
+from lit_fednas.rng import generator
+from lit_fednas.search.clients import write_clients
 from lit_fednas.search.evaluator import Evaluator, share_of
 from lit_fednas.search.export import Exported, Format, export_tier
+from lit_fednas.search.federated import ClientDraw, FederatedEvaluator, note_in_ledger
 from lit_fednas.search.outcome import format_tiers, write_tiers
 from lit_fednas.search.progress import SearchProgress
 from lit_fednas.search.run import Progress, TierSearch
@@ -46,7 +50,8 @@ class SearchTrainer(FederatedTrainer):
 
         Args:
             model: The server's module.
-            datamodule: The data; its validation data are searched on, its test data are touched at the end.
+            datamodule: The data; the server's validation data are searched on (or the clients', if
+                ``search.federated`` is set), its test data are touched at the end.
             ckpt_path: A checkpoint of the weights; ``None`` for the module as it is.
             search: What to do.
             folder: The run's folder; by default the first logger's.
@@ -59,7 +64,8 @@ class SearchTrainer(FederatedTrainer):
             ConfigError: The settings cannot work.
         """
         self._load(model, datamodule, ckpt_path)
-        files = SearchFiles(Path(folder or run_folder(self)) / search.name)
+        run_of = Path(folder or run_folder(self))
+        files = SearchFiles(run_of / search.name)
         progress = SearchProgress(search.evaluations, enabled=self.progress_bar_callback is not None)
         interrupts = Interrupts()
 
@@ -76,7 +82,10 @@ class SearchTrainer(FederatedTrainer):
             finally:
                 progress.close()
             rows = write_tiers(run, _tester(model, datamodule, evaluator))
+            write_clients(model, datamodule, files)
         files.write_settings({**run.written, "complete": True})
+        if "communication" in run.written:
+            note_in_ledger(run_of, search.name, run.written["communication"])
         pareto_figure(read_search(files.folder)).savefig(files.folder / "pareto.png", dpi=150)
         print(format_tiers(rows, run.written["tiers"]))
         call_hook(self, "on_search_end", files.folder)
@@ -100,7 +109,8 @@ class SearchTrainer(FederatedTrainer):
 
         Args:
             model: The server's module.
-            datamodule: The data; the exported network is compared on a batch of its validation data.
+            datamodule: The data; the exported network is compared on a batch of the server's validation data, or a
+                client's data where it has none.
             tier: The tier.
             ckpt_path: The checkpoint that was searched.
             format: ``torch-export`` (``.pt2``) or ``onnx``.
@@ -116,11 +126,11 @@ class SearchTrainer(FederatedTrainer):
         """
         self._load(model, datamodule, ckpt_path)
         files = SearchFiles(Path(folder or run_folder(self)) / name)
-        inputs, _ = next(iter(_validation_batches(datamodule)))
+        inputs = _inputs_to_compare(datamodule)
         exported = export_tier(model.supernet.cpu(), files, tier, format, inputs.cpu(), output and Path(output))
         print(
-            f"written: {exported.path} ({exported.bytes / 1e6:.2f} MB); on {exported.num_examples} validation "
-            f"examples its logits differ by at most {exported.difference:.1e}, {exported.agreement:.1%} of the "
+            f"written: {exported.path} ({exported.bytes / 1e6:.2f} MB); on {exported.num_examples} examples "
+            f"its logits differ by at most {exported.difference:.1e}, {exported.agreement:.1%} of the "
             f"predictions agree"
         )
         return exported
@@ -150,17 +160,35 @@ class SearchTrainer(FederatedTrainer):
     def _evaluator(
         self, model: FederatedLightningModule, datamodule: FederatedDataModule, search: SearchSettings
     ) -> Evaluator:
-        recalibration = model.recalibration_batches(datamodule.clients)
+        clients = datamodule.clients
         seed = model.seed if search.seed is None else search.seed
+        if search.federated is not None:
+            cohort = model.cohort.size(clients.num_clients)
+            draw = ClientDraw(clients, model.population, cohort, search.federated, seed)
+            recalibration = model.recalibration_batches(clients)
+            size = datamodule.eval_batch_size
+            return FederatedEvaluator(model.supernet, draw, model.evaluation, recalibration, size)
         share = share_of(_validation_batches(datamodule), search.validation_share, seed)
-        return Evaluator(model.supernet, share, model.evaluation, recalibration)
+        return Evaluator(model.supernet, share, model.evaluation, model.recalibration_batches(clients))
 
 
 def _validation_batches(datamodule: FederatedDataModule) -> EvalBatches:
     batches = datamodule.val_dataloader()
     if not isinstance(batches, EvalBatches):
-        raise ConfigError("data.server_val: 0 leaves nothing to search on; give some examples to the server")
+        raise ConfigError(
+            "data.server_val: 0 leaves nothing to search on; give some examples to the server, or set "
+            "search.federated"
+        )
     return batches
+
+
+def _inputs_to_compare(datamodule: FederatedDataModule) -> Tensor:
+    """A batch of the server's validation data; of a client's training data where it has none."""
+    batches = datamodule.val_dataloader()
+    if isinstance(batches, EvalBatches):
+        return next(iter(batches))[0]
+    size, draws = datamodule.eval_batch_size, generator(0, "export")
+    return next(datamodule.clients.batches(0, size, draws, shuffle=False, augment=False))[0]
 
 
 def _tester(model: FederatedLightningModule, datamodule: FederatedDataModule, like: Evaluator) -> Evaluator | None:

@@ -2,6 +2,7 @@
 
 from lit_fednas.supernets.base import NestedSupernet, PlainNetwork, Region, Supernet
 from lit_fednas.supernets.elastic_resnet import ElasticArch, ElasticResNet, ElasticSpace
+from lit_fednas.supernets.labels import OWN, LabelSets
 from lit_fednas.supernets.norms import BatchNorm, GroupNorm, Norm
 from lit_fednas.supernets.path_cnn import PathCNN
 from lit_fednas.supernets.path_sampling import PathSampler, SampledPath, path_sampler
@@ -11,11 +12,13 @@ from lit_fednas.supernets.plain import ResNet18, SmallCNN
 from lit_fednas.supernets.space import SearchSpace, SingleArchitecture
 
 __all__ = [
+    "OWN",
     "BatchNorm",
     "ElasticArch",
     "ElasticResNet",
     "ElasticSpace",
     "GroupNorm",
+    "LabelSets",
     "NestedSupernet",
     "Norm",
     "Operators",

@@ -196,6 +196,13 @@ class Supernet(nn.Module, ABC):
         """
         return None
 
+    def targets(self, arch: Any, classes: Tensor) -> Tensor:
+        """What an architecture is to say of examples, given their classes in the data; both ``[batch]``.
+
+        They are the classes, but where its classifier tells another label set apart.
+        """
+        return classes
+
     def views(self, arch: Any, shared: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         """The architecture's tensors inside the shared ones, by their names in the subnet; views if possible.
 

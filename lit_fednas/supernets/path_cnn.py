@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lit_fednas.costs import count_macs, count_operations, sent_bytes
 from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.labels import ALL, OWN, LabelSets
 from lit_fednas.supernets.norms import BatchNorm, Norm
 from lit_fednas.supernets.path_operators import OPERATORS, Reduction, convolution
 from lit_fednas.supernets.path_space import Operators, PathCosts, PathSpace
@@ -47,9 +48,11 @@ class PathCNN(PathSupernet):
         operators: The candidates of every layer, among ``conv1``, ``sep_e05``, ``sep_e1``, ``sep_e2``, ``mb1_e2``,
             ``mb3_e05``, ``mb3_e1``, ``mb3_e2``, ``id``.
         norm: Normalisation layer.
+        label_sets: Label sets beside the data's own classes, each with a classifier of its own: for each class its
+            label in the set (App. H).
 
     Raises:
-        ConfigError: A number is out of range, or an operator is unknown.
+        ConfigError: A number is out of range, an operator is unknown, or a label set is not one.
 
     Example:
         >>> net = PathCNN((3, 8, 8), 10, width=8, stage_layers=[1, 1], strides=[2, 2], operators=["sep_e1", "id"])
@@ -66,14 +69,20 @@ class PathCNN(PathSupernet):
         strides: Sequence[int] = (2, 2, 2, 2),
         operators: Sequence[str] = tuple(OPERATORS),
         norm: Norm = BatchNorm(),
+        label_sets: dict[str, list[int]] | None = None,
     ) -> None:
         super().__init__(input_shape, num_classes)
+        self.label_sets = LabelSets(self.num_classes, label_sets)
         if len(self.input_shape) != 3:
             raise ConfigError(f"supernet.input_shape: {list(self.input_shape)} must be channels, height, width")
         if not stage_layers or min(stage_layers) < 1 or len(strides) != len(stage_layers):
             raise ConfigError(
                 f"supernet.stage_layers: {list(stage_layers)} must be at least 1 each, and strides "
                 f"{list(strides)} as many"
+            )
+        if 2 ** sum(stride == 2 for stride in strides) > min(self.input_shape[1:]):
+            raise ConfigError(
+                f"supernet.strides: {list(strides)} halve {list(self.input_shape[1:])} below one pixel; give fewer 2s"
             )
         if set(strides) - {1, 2}:
             raise ConfigError(f"supernet.strides: {list(strides)} must be 1 or 2 each")
@@ -95,7 +104,8 @@ class PathCNN(PathSupernet):
         self.operators = [name for name in OPERATORS if name in operators]
         self.norm = norm
         self._path_costs: dict[str, PathCosts] = {}
-        self._space = PathSpace([self.operators] * sum(stage_layers), self._operator_costs(count_macs))
+        candidates = [self.operators] * sum(stage_layers)
+        self._space = PathSpace(candidates, self._operator_costs(count_macs), self.label_sets.names)
         self.network = self.build(self._space.everything)
 
     @property
@@ -114,7 +124,12 @@ class PathCNN(PathSupernet):
                 layers.append(nn.ModuleDict({name: OPERATORS[name](width, self.norm) for name in names}))
             reductions[len(layers) - 1] = self._reduction(stage)
         stem = convolution(self.input_shape[0], self.widths[0], 3, self.norm)
-        return PathNetwork(stem, layers, reductions, self._head())
+        sets = self.label_sets.names if arch.labels == ALL else [arch.labels]
+        return PathNetwork(stem, layers, reductions, {name: self._head(name) for name in sets})
+
+    def targets(self, arch: Operators, classes: Tensor) -> Tensor:
+        """The labels in the architecture's label set."""
+        return self.label_sets.targets(arch.labels, classes)
 
     def path_costs(self, cost: str) -> PathCosts:
         """A cost by operators, counted once."""
@@ -125,8 +140,8 @@ class PathCNN(PathSupernet):
     def _reduction(self, stage: int) -> nn.Module:
         return Reduction(self.widths[stage], self.widths[stage + 1], self.strides[stage], self.norm)
 
-    def _head(self) -> nn.Module:
-        classifier = nn.Linear(self.widths[-1], self.num_classes)
+    def _head(self, labels: str) -> nn.Module:
+        classifier = nn.Linear(self.widths[-1], self.label_sets.size(labels))
         return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), classifier)
 
     def _shapes(self) -> list[tuple[int, int, int]]:
@@ -143,8 +158,11 @@ class PathCNN(PathSupernet):
         layers, path = self._operator_costs(count), self._space.smallest
         with torch.device("meta"):
             whole = count(self.build(path), self.input_shape)
+            heads = {name: count(self._head(name), self._shapes()[-1]) for name in self.label_sets.names}
         own = PathCosts(self._space, layers, 0).of(path)
-        return PathCosts(self._space, layers, whole - own)
+        extra = {name: head - heads[OWN] for name, head in heads.items()}
+        extra[ALL] = sum(heads.values()) - heads[OWN]
+        return PathCosts(self._space, layers, whole - own, extra)
 
     def _operator_costs(self, count: Counter) -> list[list[int]]:
         """Per layer and candidate."""

@@ -67,8 +67,9 @@ class PathSampler:
             self._prices.append([price for price, _ in held])
             self._names.append([name for _, name in held])
         cheapest = [prices[0] for prices in self._prices]
-        self.least = costs.fixed + sum(cheapest)
-        self.most = min(budget, costs.fixed + sum(prices[-1] for prices in self._prices))
+        base = costs.base(subspace.labels)
+        self.least = base + sum(cheapest)
+        self.most = min(budget, base + sum(prices[-1] for prices in self._prices))
         if budget < self.least:
             raise ConfigError(f"a budget of {budget:g} is below the cheapest path, {self.least:g}")
         self._first = np.array([place for place, price in enumerate(cheapest) if price > 0], dtype=int)

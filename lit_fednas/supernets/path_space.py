@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.labels import ALL, OWN
 from lit_fednas.supernets.space import SearchSpace
 
 
@@ -17,13 +18,17 @@ class Operators:
 
     Attributes:
         layers: Per layer the operators' names, in the order of the layer's candidates.
+        labels: The label set that its classifier tells apart (``lit_fednas.supernets.labels``).
 
     Example:
         >>> str(Operators((("conv1",), ("sep_e1", "id"))))
         'conv1 sep_e1+id'
+        >>> str(Operators((("conv1",),), "coarse"))
+        'conv1 > coarse'
     """
 
     layers: tuple[tuple[str, ...], ...]
+    labels: str = OWN
 
     @property
     def is_path(self) -> bool:
@@ -31,8 +36,9 @@ class Operators:
         return all(len(names) == 1 for names in self.layers)
 
     def __str__(self) -> str:
-        """Layers apart, a layer's operators joined by ``+``."""
-        return " ".join("+".join(names) for names in self.layers)
+        """Layers apart, a layer's operators joined by ``+``; then the label set, if it is not the data's own."""
+        text = " ".join("+".join(names) for names in self.layers)
+        return text if self.labels == OWN else f"{text} > {self.labels}"
 
 
 class PathSpace(SearchSpace[Operators]):
@@ -44,6 +50,8 @@ class PathSpace(SearchSpace[Operators]):
     Args:
         candidates: Per layer the operators' names.
         costs: Per layer and candidate what it costs, to tell the bounds; by MACs.
+        label_sets: All label sets.
+        labels: The label set of the paths that are drawn and decoded.
 
     Example:
         >>> space = PathSpace([["conv1", "id"], ["sep_e1", "sep_e2", "id"]], [[9, 0], [3, 6, 0]])
@@ -51,14 +59,23 @@ class PathSpace(SearchSpace[Operators]):
         (6, 'id id', 'conv1 sep_e2', 'conv1+id sep_e1+sep_e2+id')
     """
 
-    def __init__(self, candidates: Sequence[Sequence[str]], costs: Sequence[Sequence[float]]) -> None:
+    def __init__(
+        self,
+        candidates: Sequence[Sequence[str]],
+        costs: Sequence[Sequence[float]],
+        label_sets: Sequence[str] = (OWN,),
+        labels: str = OWN,
+    ) -> None:
+        self.label_sets = tuple(label_sets)
+        self.labels = labels
         self.candidates = tuple(tuple(names) for names in candidates)
         self.costs = tuple(tuple(layer) for layer in costs)
         self.cardinalities = tuple(len(names) for names in self.candidates)
 
     def decode(self, genes: Sequence[int]) -> Operators:
         """The path of these places."""
-        return Operators(tuple((names[gene],) for names, gene in zip(self.candidates, genes, strict=True)))
+        layers = zip(self.candidates, genes, strict=True)
+        return Operators(tuple((names[gene],) for names, gene in layers), self.labels)
 
     def encode(self, arch: Operators) -> tuple[int, ...]:
         """The places of a path's operators."""
@@ -79,8 +96,18 @@ class PathSpace(SearchSpace[Operators]):
 
     @property
     def everything(self) -> Operators:
-        """The subspace of all operators."""
-        return Operators(self.candidates)
+        """The subspace of all operators, with all classifiers."""
+        return Operators(self.candidates, ALL if len(self.label_sets) > 1 else OWN)
+
+    def for_labels(self, labels: str) -> PathSpace:
+        """The same paths, ending in another classifier."""
+        if labels not in self.label_sets:
+            raise ConfigError(f"labels: {labels!r} is no label set; there are: {', '.join(self.label_sets)}")
+        return PathSpace(self.candidates, self.costs, self.label_sets, labels)
+
+    def labels_of(self, arch: Operators) -> str:
+        """Its label set."""
+        return arch.labels
 
     @property
     def size(self) -> int:
@@ -95,6 +122,10 @@ class PathSpace(SearchSpace[Operators]):
         """Raises ``ConfigError`` if a layer is missing, empty, out of order, or has an unknown operator."""
         if len(arch.layers) != len(self.candidates):
             raise ConfigError(f"architecture {arch}: has {len(arch.layers)} layers; give {len(self.candidates)}")
+        if arch.labels not in (*self.label_sets, ALL):
+            raise ConfigError(
+                f"architecture {arch}: {arch.labels!r} is no label set; there are: {', '.join(self.label_sets)}"
+            )
         for place, (names, known) in enumerate(zip(arch.layers, self.candidates, strict=True)):
             if not names or list(names) != [name for name in known if name in names]:
                 raise ConfigError(
@@ -103,11 +134,13 @@ class PathSpace(SearchSpace[Operators]):
                 )
 
     def parse(self, text: Any) -> Operators:
-        """Reads ``conv1 sep_e1+id ...`` or an ``Operators``."""
+        """Reads ``conv1 sep_e1+id ...``, with ``> coarse`` behind it for that label set, or an ``Operators``."""
         if isinstance(text, Operators):
             arch = text
         else:
-            arch = Operators(tuple(tuple(layer.split("+")) for layer in str(text).split()))
+            path, _, labels = str(text).partition(">")
+            layers = tuple(tuple(layer.split("+")) for layer in path.split())
+            arch = Operators(layers, labels.strip() or self.labels)
         self.validate(arch)
         return arch
 
@@ -119,20 +152,26 @@ class PathCosts:
     Attributes:
         space: The paths.
         layers: Per layer and candidate.
-        fixed: Of all that is not searched.
+        fixed: Of all that is not searched, with the classifier of the data's own classes.
+        extra: What that changes by with another label set's classifier.
     """
 
     space: PathSpace
     layers: list[list[int]]
     fixed: int
+    extra: Mapping[str, int] = field(default_factory=dict)
+
+    def base(self, labels: str) -> int:
+        """Of all that is not searched, with a label set's classifier."""
+        return self.fixed + self.extra.get(labels, 0)
 
     def of(self, arch: Operators) -> int:
         """What a path costs when it runs, or a subspace's dearest path."""
-        return self.fixed + sum(max(layer.values()) for layer in self.held(arch))
+        return self.base(arch.labels) + sum(max(layer.values()) for layer in self.held(arch))
 
     def sent(self, arch: Operators) -> int:
         """What all operators of a path or subspace cost together, as those that are sent do."""
-        return self.fixed + sum(sum(layer.values()) for layer in self.held(arch))
+        return self.base(arch.labels) + sum(sum(layer.values()) for layer in self.held(arch))
 
     def held(self, arch: Operators) -> list[dict[str, int]]:
         """Per layer, the operators of a path or subspace and what each costs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor, nn
 
@@ -20,20 +20,24 @@ class PathNetwork(nn.Module):
         stem: The fixed part before the layers.
         layers: The searchable layers, each with its operators by name.
         reductions: What follows the layers of these numbers.
-        head: The fixed part behind.
+        heads: The fixed part behind, by label set; several only where all weights are held.
 
     Attributes:
         path: The path to run, one operator's name per layer; a client sets it anew for every batch.
     """
 
     def __init__(
-        self, stem: nn.Module, layers: Iterable[nn.ModuleDict], reductions: dict[int, nn.Module], head: nn.Module
+        self,
+        stem: nn.Module,
+        layers: Iterable[nn.ModuleDict],
+        reductions: Mapping[int, nn.Module],
+        heads: Mapping[str, nn.Module],
     ) -> None:
         super().__init__()
         self.stem = stem
         self.layers = nn.ModuleList(layers)
         self.reductions = nn.ModuleDict({str(place): module for place, module in reductions.items()})
-        self.head = head
+        self.heads = nn.ModuleDict(heads)
         self.path: Sequence[str] | None = None  # what runs where forward is not told
 
     def forward(self, x: Tensor, path: Sequence[str] | None = None) -> Tensor:
@@ -44,7 +48,7 @@ class PathNetwork(nn.Module):
             path: One operator's name per layer; by default :attr:`path`, or the only one that there is.
 
         Returns:
-            Logits, ``[batch, num_classes]``.
+            Logits, ``[batch, num_classes]`` (of the first label set that the network has).
 
         Raises:
             ValueError: The network holds a subspace and no path is given.
@@ -56,7 +60,7 @@ class PathNetwork(nn.Module):
             x = layer[name](x)
             if str(place) in self.reductions:
                 x = self.reductions[str(place)](x)
-        return self.head(x)
+        return next(iter(self.heads.values()))(x)
 
     def only_path(self) -> list[str]:
         """The path of a network that holds no other."""

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.labels import OWN
 
 A = TypeVar("A")
 
@@ -80,6 +81,22 @@ class SearchSpace(ABC, Generic[A]):
     def layers_with(self, arch: A, operators: Collection[str]) -> int:
         """In how many layers an architecture uses one of these operators; 0 where there are no operators."""
         return 0
+
+    def for_labels(self, labels: str) -> SearchSpace[A]:
+        """The same space with another classifier (``lit_fednas.supernets.labels``).
+
+        Raises:
+            ConfigError: There is no such label set.
+        """
+        if labels != OWN:
+            raise ConfigError(
+                f"labels: {labels!r} is no label set of {type(self).__name__}, which has the data's own"
+            )
+        return self
+
+    def labels_of(self, arch: A) -> str:
+        """The label set that an architecture's classifier tells apart."""
+        return OWN
 
     def named(self, text: Any) -> A:
         """Like :meth:`parse`, and knows the words ``smallest`` and ``largest``."""

@@ -59,9 +59,14 @@ class ArchitectureCosts:
         return self._known[key]
 
     def excess(self, arch: Any, tier: Tier) -> float:
-        """By how much an architecture breaks a tier's limits; each layer with an unsupported operator counts 1."""
-        unsupported = self.supernet.space.layers_with(arch, tier.unsupported) if tier.unsupported else 0
-        return tier.excess({name: self.cost(arch, name) for name in tier.limited}) + unsupported
+        """By how much an architecture breaks a tier's limits.
+
+        Each layer with an unsupported operator counts 1, and so does a classifier of other labels than the tier's.
+        """
+        space = self.supernet.space
+        unsupported = space.layers_with(arch, tier.unsupported) if tier.unsupported else 0
+        others = int(space.labels_of(arch) != tier.labels)
+        return tier.excess({name: self.cost(arch, name) for name in tier.limited}) + unsupported + others
 
     def all(self, arch: Any) -> dict[str, float | None]:
         """All costs of :data:`~lit_fednas.records.COST_NAMES`; latency is ``None`` where it is not known."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from lit_fednas.costs import DeviceProfile
 from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.labels import OWN
 from lit_fednas.supernets.space import SearchSpace
 from lit_fednas.tiers.costs import LIMITED_COSTS, ArchitectureCosts
 
@@ -32,6 +33,7 @@ class Tier:
         at_most: The greatest value allowed, by cost.
         above: Values that must be exceeded, by cost; for tiers that are ranges.
         unsupported: Operators that its devices cannot run, in supernets of operators.
+        labels: The label set that its clients have (``lit_fednas.supernets.labels``).
 
     Raises:
         ConfigError: A cost is unknown or a limit is not positive.
@@ -45,6 +47,7 @@ class Tier:
     at_most: Mapping[str, float]
     above: Mapping[str, float] = field(default_factory=dict)
     unsupported: tuple[str, ...] = ()
+    labels: str = OWN
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w.-]+", self.name) and self.name != EVERYTHING:

@@ -71,14 +71,16 @@ class ClientTiers:
         source: What the tiers can afford, from the least to the most capable.
         allocation: Which clients belong to which.
         unsupported: Per tier, operators that its devices cannot run.
+        labels: Per tier, the label set that its clients have; the data's own classes where nothing is said.
 
     Raises:
-        ConfigError: ``unsupported`` names a tier or an operator that there is not (told when the tiers are known).
+        ConfigError: A tier, an operator or a label set is named that there is not (told when the tiers are known).
     """
 
     source: TierSource
     allocation: Allocation = field(default_factory=TierShares)
     unsupported: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def tiers(self, supernet: Supernet, seed: int) -> tuple[Tier, ...]:
         """The tiers; what is sampled to find them belongs to the run's seed."""
@@ -95,7 +97,18 @@ class ClientTiers:
                     f"tiers.unsupported.{name}: {unknown[0]!r} is no operator of {type(supernet).__name__}; "
                     f"there are: {', '.join(there) or 'none'}"
                 )
-        return tuple(replace(tier, unsupported=tuple(self.unsupported.get(tier.name, ()))) for tier in tiers)
+        for name, labels in self.labels.items():
+            if name not in names:
+                raise ConfigError(f"tiers.labels: {name!r} is no tier; there are: {', '.join(names)}")
+            supernet.space.for_labels(labels)
+        return tuple(
+            replace(
+                tier,
+                unsupported=tuple(self.unsupported.get(tier.name, ())),
+                labels=self.labels.get(tier.name, tier.labels),
+            )
+            for tier in tiers
+        )
 
     def population(self, supernet: Supernet, num_clients: int, seed: int) -> Population:
         """The tiers and the clients' places in them, the same for a seed."""

@@ -85,12 +85,12 @@ class CSVTrace(DeviceTrace):
         try:
             with open(self.path, newline="", encoding="utf-8") as file:
                 table = csv.DictReader(file)
+                names = table.fieldnames or []
                 rows = [(table.reader.line_num, row) for row in table]  # empty lines are passed over
         except OSError as error:
             raise DataError(f"trace.path: {self.path} cannot be read ({error.strerror})") from None
         except (UnicodeDecodeError, csv.Error) as error:
             raise DataError(f"trace.path: {self.path} is not a CSV file in UTF-8 ({error})") from None
-        names = table.fieldnames or []
         if not rows or self.column not in names:
             there = ", ".join(names) if rows else "no rows"
             raise DataError(f"trace.column: {self.path} has no {self.column!r}; it has {there}")

@@ -97,6 +97,27 @@ def test_elements_of_one_client_alone_stay_as_well() -> None:
     torch.testing.assert_close(result[:2], expected)
 
 
+@pytest.mark.parametrize("name", ["path-cnn", "rolling"])
+def test_clients_are_counted_over_all_ranks(name: str) -> None:
+    """One client on each of three ranks: none has two by itself, and together they do."""
+    net = kept_instance(name)
+    made = (
+        updates() if name == "path-cnn" else [update(net, k, arch, 10) for k, arch in enumerate([(0, 4), (0, 2)])]
+    )
+    whole = aggregate(OperatorAverage(), net, made)
+    ranks = [OperatorAverage() for _ in made]
+    for rank, one in zip(ranks, made, strict=True):
+        rank.start(net, [other.task for other in made])
+        rank.add(one)
+    for totals in zip(*(rank.sums() for rank in ranks), strict=True):
+        for other in totals[1:]:
+            totals[0].add_(other)
+    result = ranks[0].finish()
+    for key, expected in whole.items():
+        torch.testing.assert_close(result[key], expected, rtol=1e-5, atol=1e-5, msg=key)
+    assert any(not torch.equal(whole[key], old.to(whole[key].dtype)) for key, old in net.shared_tensors().items())
+
+
 def test_examples_must_be_told() -> None:
     with pytest.raises(ConfigError, match=r"set model.objective to PathSampling"):
         aggregate(OperatorAverage(), NET, [update(NET, 0, SUBSPACES[0], 10)])

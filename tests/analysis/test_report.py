@@ -14,6 +14,7 @@ from lit_fednas.analysis.report import write_report
 from lit_fednas.cli import main
 from lit_fednas.errors import DataError
 from lit_fednas.records import ROUNDS_FILE, SearchFiles
+from lit_fednas.records.clients import write_client_scores
 
 VOID = {"meta", "wbr"}
 EVIL = '<script>alert("1")</script>&amp;'
@@ -155,6 +156,40 @@ def test_a_section_without_its_file_is_one_line(run_folder: Path, name: str) -> 
     missing = [line for line in page.texts["p"] if line.startswith("Left out")]
     assert page.texts["h2"] == [title for title in SECTIONS if title not in LEFT_OUT[name]]
     assert [re.sub(r"Left out: (.*), because.*", r"\1", line) for line in missing] == LEFT_OUT[name]
+
+
+def clients(folder: Path, accuracies: list[float], tier: str = "small") -> None:
+    """Tests a client for each accuracy."""
+    folder.mkdir(exist_ok=True)
+    rows = [
+        {"client": client, "tier": tier, "num_examples": 4, "accuracy": accuracy, "loss": 1.0}
+        for client, accuracy in enumerate(accuracies)
+    ]
+    write_client_scores(folder, rows)
+
+
+def test_fairness_of_every_search_and_fine_tuning(run_folder: Path) -> None:
+    assert "Fairness" not in Page(write_report(run_folder)).texts["h2"]
+    clients(run_folder / "finetune", [0.75, 0.5, 0.25], EVIL)
+    page = Page(write_report(run_folder))
+    assert page.texts["h2"] == [*SECTIONS[:-1], "Fairness", "Settings"]
+    assert EVIL in page.texts["td"]
+    assert page.count["script"] == 1
+    assert "search" not in page.texts["td"]
+    clients(run_folder / "search", [0.5, 1.0, 0.0, 0.5])
+    clients(run_folder / "again", [1.0])
+    page = Page(write_report(run_folder))
+    cells = page.texts["td"]
+    start = cells.index("search")
+    assert cells[start : start + 6] == ["search", "all", "4", "0.5000", "0.3536", "0.0000"]
+    assert cells[start + 12 : start + 18] == ["finetune", "all", "3", "0.5000", "0.2041", "0.2500"]
+    assert cells.index("again") == start + 24
+    tips = [tip.splitlines() for tip in page.tips if tip.startswith("client ") and "finetune" in tip]
+    assert tips == [
+        ["client 1", "search: 0", "finetune: 0.25", "again: 1"],
+        ["client 2", "search: 0.5", "finetune: 0.5"],
+        ["client 3", "search: 0.5", "finetune: 0.75"],
+    ]
 
 
 def test_a_run_of_its_configuration_alone(tmp_path: Path) -> None:

@@ -11,7 +11,15 @@ import pytest
 
 from lit_fednas.analysis import newest_run, read_run, read_search
 from lit_fednas.errors import DataError
-from lit_fednas.records import ROUNDS_FILE, SEARCH_FILES, append_round
+from lit_fednas.records import (
+    CLIENT_SCORE_COLUMNS,
+    ROUNDS_FILE,
+    SEARCH_FILES,
+    FinetuneFiles,
+    append_round,
+    write_client_scores,
+)
+from lit_fednas.records.finetune import CANDIDATE_COLUMNS, FINETUNED_COLUMNS
 
 
 def test_rounds_and_clients_are_those_of_the_file(finished_run: Path) -> None:
@@ -100,3 +108,44 @@ def test_the_newest_run_is_the_one_written_to_last(tmp_path: Path) -> None:
         append_round(tmp_path / name, {"round": 0})
         os.utime(tmp_path / name / ROUNDS_FILE, (place, 100 - abs(place - 1)))
     assert newest_run(tmp_path) == tmp_path / "a/version_0"
+
+
+def test_the_trainings_of_a_fine_tuning_are_no_runs(tmp_path: Path) -> None:
+    for place, name in enumerate(["a/version_0", "a/version_0/finetune/runs/small-0", "b/version_0"]):
+        append_round(tmp_path / name, {"round": 0})
+        os.utime(tmp_path / name / ROUNDS_FILE, (place, 100 - abs(place - 1)))
+    os.utime(tmp_path / "a/version_0" / ROUNDS_FILE, (0, 99.5))
+    assert newest_run(tmp_path) == tmp_path / "a/version_0"
+
+
+def test_a_fine_tuning_and_its_clients(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("{}")
+    row = dict.fromkeys(CANDIDATE_COLUMNS, 2) | {"tier": "1", "arch": "id", "val_accuracy": None, "val_loss": None}
+    files = FinetuneFiles(tmp_path / "finetune")
+    files.write_candidates([row])
+    run = read_run(tmp_path)
+    assert run.finetuned().empty  # candidates are written as they end, tiers at the end of all
+    assert list(run.finetuned().columns) == list(FINETUNED_COLUMNS)
+    assert list(run.finetuned("other").columns) == list(FINETUNED_COLUMNS)
+    sizes = {"test_accuracy": 0.5, "test_loss": 1.5, "macs_per_example": 7, "parameters": 8, "bytes": 9}
+    files.write_tiers([{**row, **sizes}, {**row, **sizes, "tier": "high", "val_accuracy": 0.25}])
+    table = run.finetuned()
+    assert list(table.columns) == list(FINETUNED_COLUMNS)
+    assert table["tier"].tolist() == ["1", "high"]
+    assert table["val_accuracy"].isna().tolist() == [True, False]
+    assert table["test_accuracy"].tolist() == [0.5, 0.5]
+    assert table["bytes"].dtype == int
+    files.write_tiers([])
+    assert run.finetuned().empty
+    assert list(run.finetuned().columns) == list(FINETUNED_COLUMNS)
+
+
+def test_scores_of_single_clients(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("{}")
+    run = read_run(tmp_path)
+    assert list(run.client_scores().columns) == list(CLIENT_SCORE_COLUMNS)
+    assert run.client_scores("search").empty
+    rows = [{"client": 3, "tier": "1", "num_examples": 4, "accuracy": 0.75, "loss": 0.5}]
+    write_client_scores(tmp_path / "search", rows)
+    assert run.client_scores("search").to_dict("records") == rows
+    assert run.client_scores().empty

@@ -62,7 +62,9 @@ def test_one_architecture_of_the_space_per_client(name: str, size: int) -> None:
 
 def test_a_space_of_one(name: str) -> None:
     if name in OF_OPERATORS:
-        with pytest.raises(ConfigError, match=r"model.assignment: Subspaces deals out operators, PlainNetwork has"):
+        with pytest.raises(
+            ConfigError, match=r"model.assignment: Subspaces deals out operators, PlainNetwork has"
+        ):
             set_up(OF_OPERATORS[name](), kept_instance("plain"), CLIENTS)
         return
     assignment = ready(name, SingleArchitecture())

@@ -11,6 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from lit_fednas.aggregation import OperatorAverage
+from lit_fednas.assignment import Subspaces
 from lit_fednas.data import Dirichlet
 from lit_fednas.federation import (
     ClientSettings,
@@ -20,7 +22,9 @@ from lit_fednas.federation import (
     FederatedLightningModule,
     UniformCohort,
 )
-from lit_fednas.supernets import ElasticResNet, GroupNorm, PlainNetwork
+from lit_fednas.objectives import PathSampling
+from lit_fednas.supernets import ElasticResNet, GroupNorm, PathCNN, PlainNetwork
+from lit_fednas.tiers import Budgets, ClientTiers
 from tests.aggregation.instances import INSTANCES as AGGREGATIONS
 from tests.assignment.instances import INSTANCES as ASSIGNMENTS
 from tests.support import make_module, sgd, tiny_data
@@ -56,6 +60,13 @@ def counting_net() -> PlainNetwork:
         return PlainNetwork(layers, (1, 8, 8), 4)
 
 
+def path_net() -> PathCNN:
+    """Paths of operators; group norm, as in :func:`steady_net`."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return PathCNN((1, 8, 8), 4, width=8, stage_layers=[1, 1], strides=[2, 2], norm=GroupNorm(2))
+
+
 def method(**settings) -> Callable[[], FederatedLightningModule]:
     def make() -> FederatedLightningModule:
         chosen = {name: value() if callable(value) else value for name, value in settings.items()}
@@ -78,6 +89,14 @@ METHODS: dict[str, Callable[[], FederatedLightningModule]] = {
         f"aggregation {name}": method(assignment=ASSIGNMENTS["tracking-sandwich"], aggregation=kind)
         for name, kind in AGGREGATIONS.items()
     },
+    "paths of operators": method(
+        supernet=path_net,
+        assignment=lambda: Subspaces(share=0.6),
+        objective=PathSampling,
+        aggregation=OperatorAverage,
+        tiers=ClientTiers(Budgets({"weak": {"operations": 4e4}, "strong": {"operations": 2e5}})),
+        evaluation=EvaluationSettings(["smallest", "largest"], sampled=3),
+    ),
     "buffers and dropout": method(supernet=counting_net),
     "server optimizer": method(server_optimizer=lambda: lambda params: FedAdam(params, lr=0.01)),
     "recalibration": method(

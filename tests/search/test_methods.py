@@ -9,7 +9,8 @@ import torch
 from lit_fednas.analysis.pareto import hypervolume, pareto_front
 from lit_fednas.errors import ConfigError
 from lit_fednas.search import NSGA2, Evolution, Exhaustive, Feasible, RandomSearch, Score
-from lit_fednas.tiers import Tier
+from lit_fednas.supernets import Operators, PathCNN
+from lit_fednas.tiers import ArchitectureCosts, Tier
 from tests.search.toy import (
     ToySpace,
     every_architecture,
@@ -54,6 +55,43 @@ def test_all_proposals_fit_and_are_distinct(method, at_most, above):
     assert len(found) == min(300, len(fitting))
     assert len(set(found)) == len(found)
     assert set(found) <= set(fitting)
+
+
+PATHS = PathCNN(
+    (1, 8, 8), 4, width=8, stage_layers=[2, 1], strides=[2, 2], operators=["conv1", "sep_e1", "mb3_e2", "id"]
+)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+@pytest.mark.parametrize("unsupported", [("mb3_e2",), ("id", "conv1"), ("id", "mb3_e2", "conv1")])
+@pytest.mark.parametrize("share", [1.0, 0.4])
+def test_no_proposal_holds_an_unsupported_operator(method, unsupported, share):
+    """Neither the smallest nor the largest path can run there; what is left is within the limit as well."""
+    rest = [name for name in PATHS.operators if name not in unsupported]
+    runnable = [Operators(((a,), (b,), (c,))) for a in rest for b in rest for c in rest]
+    macs = sorted(PATHS.macs(arch) for arch in runnable)
+    limit = macs[0] + share * (macs[-1] - macs[0])
+    tier = Tier("weak", {"macs": float(limit)}, unsupported=unsupported)
+    feasible = Feasible(PATHS.space, ArchitectureCosts(PATHS), tier, np.random.default_rng(0))
+    assert not feasible.fits(PATHS.space.smallest) or not feasible.fits(PATHS.space.largest)
+    proposals = method.search(feasible, np.random.default_rng(0))
+    found: list[Operators] = []
+    generation = next(proposals, None)
+    while generation and len(found) < 64:
+        found += generation
+        errors = [1 / (1 + len(set(arch.layers))) for arch in generation]
+        scores = [Score(arch, error, PATHS.macs(arch)) for arch, error in zip(generation, errors, strict=True)]
+        try:
+            generation = proposals.send(scores)
+        except StopIteration:
+            break
+    assert set(found) == {arch for arch in runnable if PATHS.macs(arch) <= limit}
+
+
+def test_a_tier_that_can_run_nothing_is_refused():
+    tier = Tier("weak", {"macs": 1e9}, unsupported=tuple(PATHS.operators))
+    with pytest.raises(ConfigError, match=r"search.tiers.weak: no architecture was found"):
+        Feasible(PATHS.space, ArchitectureCosts(PATHS), tier, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("method", METHODS, ids=name)

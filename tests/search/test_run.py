@@ -149,12 +149,12 @@ def test_stopped_and_resumed_equals_straight(trained, tmp_path, monkeypatch, sto
 
     plain = TierSearch.__init__
 
-    def stopping(self, settings, evaluator, files, seed, checkpoint="", watch=lambda progress: None):
+    def stopping(self, settings, evaluator, files, seed, checkpoint="", tiers=(), watch=lambda progress: None):
         def stop(progress):
             if len(self.evaluations) == stop_at:
                 raise Stop
 
-        plain(self, settings, evaluator, files, seed, checkpoint, stop)
+        plain(self, settings, evaluator, files, seed, checkpoint, tiers, stop)
 
     with monkeypatch.context() as patch:
         patch.setattr(TierSearch, "__init__", stopping)

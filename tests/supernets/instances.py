@@ -151,6 +151,9 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "path-cnn-groupnorm": lambda: PathCNN(
         (3, 8, 8), 5, 8, [1, 1], [2, 2], ["conv1", "sep_e1", "mb3_e2"], norm=GroupNorm(2)
     ),
+    "path-cnn-labels": lambda: PathCNN(
+        (3, 8, 8), 6, 8, [1, 1], [2, 2], ["sep_e1", "id"], label_sets={"pairs": [0, 0, 1, 1, 2, 2]}
+    ),
     "plain": plain,
     "resnet18": lambda: ResNet18((3, 8, 8), 5, width=8),
     "rolling": RollingNet,

@@ -12,6 +12,7 @@ from lit_fednas.costs import DeviceProfile, LatencySource, MeasuredLatency
 from lit_fednas.errors import ConfigError
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import Evaluator, Exhaustive, Feasible, SearchSettings, TierSearch
+from lit_fednas.supernets import PathCNN
 from lit_fednas.tiers import Budgets, CumulatedShares, DeviceTiers, Tier
 from lit_fednas.tiers.costs import ArchitectureCosts
 from tests.search.toy import ToyCosts, ToySpace, every_architecture, toy_cost, toy_feasible
@@ -26,6 +27,17 @@ def test_excess_is_relative_and_added_up():
     assert ranged.excess({"macs": 50.0}) > 0  # must be above, not at
     assert ranged.excess({"macs": 50.1}) == 0
     assert ranged.excess({"macs": 25.0}) == pytest.approx(0.5)
+
+
+def test_an_unsupported_operator_counts_one_per_layer():
+    net = PathCNN((1, 8, 8), 4, width=8, stage_layers=[2, 1], strides=[2, 2])
+    costs = ArchitectureCosts(net)
+    arch = net.space.parse("mb3_e2 conv1 mb3_e2")
+    macs = float(net.macs(arch))
+    assert costs.excess(arch, Tier("t", {"macs": macs})) == 0
+    assert costs.excess(arch, Tier("t", {"macs": macs}, unsupported=("sep_e1",))) == 0
+    assert costs.excess(arch, Tier("t", {"macs": macs}, unsupported=("mb3_e2",))) == 2
+    assert costs.excess(arch, Tier("t", {"macs": macs / 2}, unsupported=("mb3_e2", "conv1"))) == pytest.approx(4)
 
 
 @pytest.mark.parametrize(

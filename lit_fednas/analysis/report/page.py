@@ -6,7 +6,7 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
-from lit_fednas.analysis.report import run_sections, search_sections
+from lit_fednas.analysis.report import client_sections, run_sections, search_sections
 from lit_fednas.analysis.report.markup import Html, join, tag
 from lit_fednas.analysis.runs import Run, read_run
 from lit_fednas.records import ROUNDS_FILE
@@ -19,9 +19,11 @@ SECTIONS = (
     ("Pareto fronts", search_sections.fronts),
     ("Search", search_sections.progress),
     ("Architectures found", search_sections.architectures),
+    ("Fairness", client_sections.fairness),
     ("Settings", run_sections.settings),
 )
 
+#: What is said to be missing; a section that is not here is one that few runs have.
 _FILES = {
     "Training": ROUNDS_FILE,
     "Subnets": "subnets-val.csv",
@@ -57,7 +59,7 @@ def write_report(run_folder: Path | str, output: Path | str | None = None) -> Pa
 
 
 def page(run: Run) -> Html:
-    """The whole document; a section without its files is one line."""
+    """The whole document; a section without its files is one line, or nothing."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -70,7 +72,7 @@ def page(run: Run) -> Html:
     sections = [
         tag("section", tag("h2", title), content) for title, content in made.items() if content is not None
     ]
-    absent = [_left_out(title) for title, content in made.items() if content is None]
+    absent = [_left_out(title) for title, content in made.items() if content is None and title in _FILES]
     main = tag("main", run_sections.headline(run), sections, tag("footer", absent))
     body = tag("body", main, tag("script", _resource("report.js")))
     return join(Html("<!doctype html>\n"), tag("html", head, body, lang="en"), Html("\n"))

@@ -1,0 +1,215 @@
+"""How alike the clients fare: each one's accuracy on its own test split, with the network of its tier.
+
+A search or a fine-tuning writes it as ``clients.csv`` (``lit_fednas.records.clients``). Here it becomes FedorAS'
+Table 7 (section 4.4) and Fig. 4: several methods, each with runs of several seeds. A client counts once, whatever
+the number of its examples.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from lit_fednas.analysis.style import label, legend, look, new_figure
+from lit_fednas.errors import DataError
+from lit_fednas.records.clients import CLIENT_SCORE_COLUMNS, CLIENTS_FILE
+from lit_fednas.text_table import text_table
+
+#: Stands for all tiers in a table.
+ALL = "*"
+
+Groups = Mapping[str, Sequence[Path | str]]
+
+
+def read_client_scores(folder: Path | str) -> pd.DataFrame:
+    """Reads a search's or a fine-tuning's ``clients.csv``.
+
+    Returns:
+        ``client``, ``tier`` (a categorical, ordered as the settings beside it list the tiers, else by name),
+        ``num_examples``, ``accuracy`` (0 to 1), ``loss``.
+
+    Raises:
+        DataError: It is not there, lacks a column, holds no client or holds one twice, or a number is none.
+    """
+    path = Path(folder) / CLIENTS_FILE
+    if not path.is_file():
+        raise DataError(f"{path}: is not there; clients need test data of their own, set data.client_test")
+    try:
+        table = pd.read_csv(path, dtype={"tier": str}, keep_default_na=False, na_values={"loss": ["", "nan"]})
+    except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
+        raise DataError(f"{path}: is no table ({error}); write it anew") from None
+    missing = [name for name in CLIENT_SCORE_COLUMNS if name not in table]
+    if missing or table.empty:
+        said = f"has no column {missing[0]!r}" if missing else "holds no client"
+        raise DataError(f"{path}: {said}; it needs {', '.join(CLIENT_SCORE_COLUMNS)} and a row per client")
+    for name in ("client", "num_examples", "accuracy", "loss"):
+        if not pd.api.types.is_numeric_dtype(table[name]):
+            raise DataError(f"{path}: {name} has a cell that is no number; write it anew")
+    if table["client"].duplicated().any():
+        twice = table["client"][table["client"].duplicated()].iloc[0]
+        raise DataError(f"{path}: lists client {twice} twice; give one row per client")
+    table["tier"] = pd.Categorical(table["tier"], _tiers(path.parent, table["tier"]), ordered=True)
+    return table[list(CLIENT_SCORE_COLUMNS)]
+
+
+def fairness_table(groups: Groups, value: Literal["accuracy", "loss"] = "accuracy") -> pd.DataFrame:
+    """FedorAS' Table 7: what the clients of each tier reach, and how far they are apart.
+
+    Mean, deviation and worst client are found for each run by itself and averaged over the runs. The deviation is
+    that of all clients (divided by their number), as they are no sample of others.
+
+    Args:
+        groups: Folders with ``clients.csv``, of runs that differ in their seeds, by name.
+        value: ``accuracy``, whose worst is the least, or ``loss``, whose worst is the greatest.
+
+    Returns:
+        ``name``, ``tier`` (:data:`ALL` first), ``runs``, ``clients`` (mean over runs), ``mean``, ``deviation``,
+        ``worst``; a tier without clients in some run is averaged over the others.
+
+    Raises:
+        DataError: A name has no folder, or a file is missing or broken.
+    """
+    rows = []
+    for name, tables in _read(groups).items():
+        parts: dict[str, list[pd.Series]] = {ALL: [table[value] for table in tables]}
+        for tier in dict.fromkeys(tier for table in tables for tier in table["tier"].cat.categories):
+            parts[tier] = [table[value][table["tier"] == tier] for table in tables]
+        for tier, runs in parts.items():
+            runs = [run for run in runs if len(run)]
+            worst = [run.min() if value == "accuracy" else run.max() for run in runs]
+            each = (
+                [len(run) for run in runs],
+                [run.mean() for run in runs],
+                [run.std(ddof=0) for run in runs],
+                worst,
+            )
+            rows.append((name, tier, len(runs), *(np.mean(figures) for figures in each)))
+    return pd.DataFrame(rows, columns=["name", "tier", "runs", "clients", "mean", "deviation", "worst"])
+
+
+def fairness_text(table: pd.DataFrame, value: Literal["accuracy", "loss"] = "accuracy") -> str:
+    """A :func:`fairness_table` as Table 7 shows it: one row per name, accuracies in percent.
+
+    Example:
+        >>> print(fairness_text(pd.DataFrame({"name": ["a"] * 2, "tier": ["*", "t"], "runs": 1, "clients": 2.0,
+        ...     "mean": 0.5, "deviation": 0.1, "worst": 0.4})))
+        name  runs  clients      all tiers              t  worst
+        a        1        2  50.00 ± 10.00  50.00 ± 10.00  40.00
+    """
+    scale = 100 if value == "accuracy" else 1
+    tiers = [tier for tier in table["tier"].unique() if tier != ALL]
+    rows = []
+    for name, lines in table.groupby("name", sort=False):
+        found = lines.set_index("tier")
+        every = found.loc[ALL]
+        rows.append([str(name), f"{every['runs']}", f"{every['clients']:g}"])
+        for tier in (ALL, *tiers):
+            there = tier in found.index
+            rows[-1].append(_spread(scale, *found.loc[tier, ["mean", "deviation"]]) if there else "–")
+        rows[-1].append(f"{scale * every['worst']:.2f}")
+    return text_table(["name", "runs", "clients", "all tiers", *tiers, "worst"], rows)
+
+
+def ordered_scores(groups: Groups, same_data: bool = False) -> pd.DataFrame:
+    """Accuracies of the clients in ascending order, for Fig. 4.
+
+    Args:
+        groups: Folders with ``clients.csv``, of runs that differ in their seeds, by name.
+        same_data: Whether a client holds the same data in all runs of a name, as in the paper and in fine-tunings
+            of one run: then its mean over them is taken and the clients are ordered by it. Otherwise, as a run's
+            seed also partitions the data, every run's clients are ordered by themselves, and the mean is over
+            those of the same place.
+
+    Returns:
+        ``name``, ``place`` (from 1), ``client`` (-1 without the same data), ``mean``, ``deviation`` (over runs, of
+        a sample; NaN for one run).
+
+    Raises:
+        DataError: A name has no folder, a file is missing or broken, or its runs differ in their clients.
+    """
+    parts = []
+    for name, tables in _read(groups).items():
+        if same_data:
+            _check_same(name, groups[name], tables)
+            scores = pd.DataFrame([table.set_index("client")["accuracy"] for table in tables])
+            scores = scores[scores.mean().sort_values(kind="stable").index]
+        else:
+            if len({len(table) for table in tables}) > 1:
+                raise DataError(f"{name}: its runs have different numbers of clients; compare those of as many")
+            scores = pd.DataFrame([np.sort(table["accuracy"]) for table in tables])
+        parts.append(
+            pd.DataFrame(
+                {
+                    "name": name,
+                    "place": np.arange(1, scores.shape[1] + 1),
+                    "client": scores.columns if same_data else -1,
+                    "mean": scores.mean().to_numpy(),
+                    "deviation": scores.std().to_numpy(),
+                }
+            )
+        )
+    columns = ["name", "place", "client", "mean", "deviation"]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+
+def fairness_figure(groups: Groups, same_data: bool = False) -> Figure:
+    """FedorAS' Fig. 4: the clients by ascending accuracy, a line per name; the band is the deviation over runs.
+
+    Args:
+        groups: As in :func:`ordered_scores`.
+        same_data: As in :func:`ordered_scores`.
+
+    Raises:
+        DataError: As in :func:`ordered_scores`.
+    """
+    figure = new_figure()
+    axes = figure.axes[0]
+    for place, (name, lines) in enumerate(ordered_scores(groups, same_data).groupby("name", sort=False)):
+        style = {**look(place), "marker": ""}
+        axes.plot(lines["place"], 100 * lines["mean"], label=name, **style)
+        if lines["deviation"].notna().any():
+            low, high = (100 * (lines["mean"] + sign * lines["deviation"]).clip(0, 1) for sign in (-1, 1))
+            axes.fill_between(lines["place"], low, high, color=style["color"], alpha=0.18, linewidth=0)
+    label(axes, "clients by accuracy", "test accuracy (%)")
+    legend(figure)
+    return figure
+
+
+def _read(groups: Groups) -> dict[str, list[pd.DataFrame]]:
+    empty = [name for name, folders in groups.items() if not folders]
+    if empty:
+        raise DataError(f"{empty[0]}: has no folder; give at least one with {CLIENTS_FILE}")
+    return {name: [read_client_scores(folder) for folder in folders] for name, folders in groups.items()}
+
+
+def _check_same(name: str, folders: Sequence[Path | str], tables: Sequence[pd.DataFrame]) -> None:
+    """A client's number means the same data in all runs, as far as their partitions and test sizes can tell."""
+    sizes = [table.set_index("client")["num_examples"].sort_index() for table in tables]
+    files = [Path(folder).resolve().parent / "partition.csv" for folder in folders]
+    partitions = {path.read_text() for path in files if path.is_file()}
+    if len(partitions) > 1 or any(not one.equals(sizes[0]) for one in sizes[1:]):
+        raise DataError(
+            f"{name}: clients hold different data in its runs; compare fine-tunings of one run, or order each "
+            f"run's clients by themselves (same_data=False)"
+        )
+
+
+def _tiers(folder: Path, seen: pd.Series) -> list[str]:
+    """Tiers in the order of ``settings.json``; others after them, by name and number."""
+    path = folder / "settings.json"
+    settings: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    given = [tier["name"] for tier in settings.get("tiers") or []]
+    names = set(seen)
+    others = sorted(names - set(given), key=lambda name: [part.zfill(9) for part in re.split(r"(\d+)", name)])
+    return [name for name in given if name in names] + others
+
+
+def _spread(scale: float, mean: float, deviation: float) -> str:
+    return f"{scale * mean:.2f} ± {scale * deviation:.2f}"

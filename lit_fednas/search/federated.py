@@ -1,0 +1,310 @@
+"""A search whose architectures are scored by clients on their own data (FedorAS, section 4.7, App. K.2).
+
+Each generation is scored in evaluation rounds, which ask as many clients as a round of training does. A client
+gets the smallest supernet that holds all architectures of the generation, and answers for each with two numbers.
+No client is asked twice about a generation; for the next, all are drawn anew. Only clients of the searched tier
+and above are asked.
+
+Clients are drawn uniformly, whatever the cohort's own rule and availability. An architecture that an earlier
+tier's search has had scored keeps that score. Statistics that norms are recalibrated with are not counted as sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lit_fednas.costs import RoundCost
+from lit_fednas.data import ClientData
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation.evaluation import EvaluationSettings
+from lit_fednas.records import SearchFiles
+from lit_fednas.records.files import replace_text
+from lit_fednas.rng import generator, numpy_generator
+from lit_fednas.search.evaluator import Evaluator, Generation, Metrics
+from lit_fednas.supernets import Supernet
+from lit_fednas.tiers import Population
+from lit_fednas.tiers.limits import EVERYTHING
+
+_ANSWER_BYTES = 2 * 4  # per architecture: the right answers and the sum of the losses, float32
+
+
+@dataclass(frozen=True)
+class FederatedEvaluation:
+    """Lets clients score the architectures instead of the server.
+
+    Args:
+        rounds: Evaluation rounds per generation, each of as many clients as the training's cohort has. (With 4,
+            the paper's rankings agree with central ones to a Kendall's tau above 0.8.)
+        split: Which of a client's examples: those held out by ``data.client_val``, or those it trained on.
+
+    Raises:
+        ConfigError: There is no round.
+    """
+
+    rounds: int = 4
+    split: Literal["val", "train"] = "val"
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ConfigError(f"search.federated.rounds: {self.rounds} must be at least 1")
+
+
+class ClientDraw:
+    """Which clients are asked about a generation.
+
+    Args:
+        clients: All clients' data.
+        population: Their tiers.
+        cohort: Clients per evaluation round.
+        settings: How many rounds, and on which split.
+        seed: Of the search.
+
+    Raises:
+        ConfigError: No client has an example in the split.
+    """
+
+    def __init__(
+        self, clients: ClientData, population: Population, cohort: int, settings: FederatedEvaluation, seed: int
+    ) -> None:
+        self.clients = clients
+        self.population = population
+        self.cohort = cohort
+        self.settings = settings
+        self.seed = seed
+        self.least = 1  # examples that a client must have
+        if not any(map(self.size, range(clients.num_clients))):
+            raise ConfigError(
+                "data.client_val: 0 leaves no client anything to score architectures on; set it to 0.1, for "
+                "instance, or leave search.federated out"
+            )
+
+    def size(self, client: int) -> int:
+        """The examples that a client scores on."""
+        return self.clients.size(client, self.settings.split)
+
+    def eligible(self, tier: str) -> list[int]:
+        """The clients that can be asked in a tier's search: of the tier and above, with examples.
+
+        Raises:
+            ConfigError: The tier is not one of the clients', or none of its clients has an example.
+        """
+        names = [one.name for one in self.population.tiers]
+        if names and tier not in (*names, EVERYTHING):
+            raise ConfigError(
+                f"search.tiers: {tier!r} is no tier of the clients ({', '.join(names)}), so nobody knows whom to "
+                f"ask; leave search.tiers out, or use these names"
+            )
+        anyone = not names or tier == EVERYTHING
+        able = range(self.population.num_clients) if anyone else self.population.eligible(tier)
+        found = [client for client in able if self.size(client) >= self.least]
+        if not found:
+            raise ConfigError(
+                f"data.client_val: leaves none of the {len(able)} clients that can run {tier!r} examples enough "
+                f"to score on ({self.least}); raise it, or lower data.num_clients"
+            )
+        return found
+
+    def order(self, tier: str, generation: int) -> list[int]:
+        """A tier's eligible clients in the order in which a generation's rounds would ask them."""
+        rng = numpy_generator(self.seed, f"federated-search-{tier}", generation)
+        return [int(client) for client in rng.permutation(self.eligible(tier))]
+
+    def asked(self, tier: str, generation: int) -> list[int]:
+        """The clients that are asked about a generation."""
+        return self.order(tier, generation)[: self.settings.rounds * self.cohort]
+
+    def rounds(self, clients: int) -> int:
+        """The evaluation rounds that so many clients take."""
+        return -(-clients // self.cohort)
+
+
+class FederatedEvaluator(Evaluator):
+    """Scores a generation by some clients' own data.
+
+    A score is the mean over all examples of the clients that are asked. So if all are, it is that of an
+    :class:`Evaluator` on all their examples together. (A network that normalises by the batch's own statistics
+    sees one client's examples at a time, and differs.)
+
+    Args:
+        supernet: The weights.
+        draw: Which clients are asked.
+        settings: How: top-k, precision, layout.
+        recalibration: Batches of training data to gather batch-norm statistics on; none to leave them.
+        batch_size: The most examples per batch.
+    """
+
+    def __init__(
+        self,
+        supernet: Supernet,
+        draw: ClientDraw,
+        settings: EvaluationSettings = EvaluationSettings(),
+        recalibration: Sequence[Tensor] = (),
+        batch_size: int = 512,
+    ) -> None:
+        super().__init__(supernet, [], settings, recalibration)
+        self.draw = draw
+        self.batch_size = batch_size
+        if not recalibration and _normalises_by_batch(supernet):
+            draw.least = 2  # one example has no statistics
+        self._rows: dict[tuple[str, int], dict[str, Any]] = {}
+        self._read: tuple[list[int], list[list[tuple[Tensor, Tensor]]]] = ([], [])
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of all clients together."""
+        return sum(map(self.draw.size, range(self.draw.clients.num_clients)))
+
+    def __call__(self, arch: Any) -> Metrics:
+        """Evaluates an architecture on all clients that have examples."""
+        return self.score(arch, self.draw.eligible(EVERYTHING))
+
+    def scorer(self, generation: Generation) -> Callable[[Any], Metrics]:
+        """Draws the generation's clients, and notes what asking them costs; nobody is asked about nothing."""
+        asked = self.draw.asked(generation.tier, generation.number) if generation.archs else []
+        self._rows[generation.tier, generation.number] = self._row(generation, asked)
+        return lambda arch: self.score(arch, asked)
+
+    def score(self, arch: Any, clients: Sequence[int]) -> Metrics:
+        """The mean over all examples of some clients."""
+        count = sum(map(self.draw.size, clients))
+        # float32, as torchmetrics gives it to the central evaluator
+        accuracy, loss = (self.answers(arch, clients).sum(0) / count).astype(np.float32).tolist()
+        return Metrics(accuracy, loss)
+
+    @torch.no_grad()
+    def answers(self, arch: Any, clients: Sequence[int]) -> np.ndarray:
+        """What clients answer about an architecture.
+
+        Args:
+            arch: The architecture.
+            clients: Who is asked.
+
+        Returns:
+            float64 ``[clients, 2]``: how many examples it gets right, and the sum of its losses.
+        """
+        network = self.running(arch)
+        found = []
+        for batches in self._batches(clients):
+            parts = [
+                self._answer(network, inputs, self.supernet.targets(arch, classes)) for inputs, classes in batches
+            ]
+            found.append(torch.stack(parts).sum(0))
+        return torch.stack(found).double().cpu().numpy()
+
+    def description(self, tiers: Sequence[str]) -> dict[str, Any]:
+        """Adds how many clients are asked, of how many.
+
+        Raises:
+            ConfigError: A tier has no clients to ask.
+        """
+        federated = {
+            **asdict(self.draw.settings),
+            "cohort": self.draw.cohort,
+            "eligible": {tier: len(self.draw.eligible(tier)) for tier in tiers},
+        }
+        return {**super().description(tiers), "federated": federated}
+
+    def finish(self, files: SearchFiles) -> dict[str, Any]:
+        """Writes ``federated.csv``; returns its totals."""
+        files.write("federated", self._rows.values())
+        total = RoundCost()
+        for row in self._rows.values():
+            total += RoundCost(row["macs"], row["bytes_down"], row["bytes_up"])
+        return {"communication": asdict(total)}
+
+    def _row(self, generation: Generation, clients: Sequence[int]) -> dict[str, Any]:
+        """Of ``federated.csv``."""
+        size = union_bytes(self.supernet, generation.archs)
+        examples = sum(map(self.draw.size, clients))
+        return {
+            "tier": generation.tier,
+            "generation": generation.number,
+            "evaluation_rounds": self.draw.rounds(len(clients)),
+            "clients": len(clients),
+            "architectures": len(generation.archs),
+            "supernet_bytes": size,
+            "bytes_down": size * len(clients),
+            "bytes_up": _ANSWER_BYTES * len(generation.archs) * len(clients),
+            "macs": sum(self.supernet.macs(arch) for arch in generation.archs) * examples,
+        }
+
+    def _answer(self, network: Callable[[Tensor], Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+        logits = self.settings.logits(network, inputs)
+        top = min(self.settings.top_k, logits.shape[1])
+        likeliest = logits.topk(top, 1).indices if top > 1 else logits.argmax(1, keepdim=True)
+        right = (likeliest == targets[:, None]).sum()
+        return torch.stack([right.float(), functional.cross_entropy(logits, targets, reduction="sum")])
+
+    def _batches(self, clients: Sequence[int]) -> list[list[tuple[Tensor, Tensor]]]:
+        """Each client's examples in batches of near-equal size; kept until others are asked."""
+        if self._read[0] != list(clients):
+            self._read = list(clients), [self._batches_of(client) for client in clients]
+        return self._read[1]
+
+    def _batches_of(self, client: int) -> list[tuple[Tensor, Tensor]]:
+        size = self.draw.size(client)
+        even = -(-size // -(-size // self.batch_size))
+        draws = generator(0, "evaluation")  # nothing is drawn: no shuffling, no augmentation
+        split = self.draw.settings.split
+        return list(self.draw.clients.batches(client, even, draws, split=split, shuffle=False, augment=False))
+
+
+def union_bytes(supernet: Supernet, archs: Iterable[Any]) -> int:
+    """The bytes of the smallest supernet that holds some architectures (FedorAS, App. K.2).
+
+    Args:
+        supernet: Any; elements of its shared tensors that several architectures share are sent once.
+        archs: The architectures.
+
+    Returns:
+        Bytes of the covered elements of parameters and buffers; 0 for no architecture.
+
+    Example:
+        >>> from lit_fednas.supernets import PathCNN
+        >>> net = PathCNN((3, 8, 8), 10, width=8, stage_layers=[1], strides=[2], operators=["sep_e1", "id"])
+        >>> union_bytes(net, [net.space.smallest, net.space.largest]) == net.cost(net.space.everything).bytes
+        True
+    """
+    shared = supernet.shared_tensors()
+    covered: dict[str, Tensor | None] = {}  # which elements; None for all
+    for arch in archs:
+        for region in supernet.regions(arch).values():
+            if region.index is None:
+                covered[region.name] = None
+                continue
+            mask = covered.setdefault(region.name, torch.zeros(shared[region.name].shape, dtype=torch.bool))
+            if mask is not None:
+                mask[region.index] = True
+    counts = {name: shared[name].numel() if mask is None else int(mask.sum()) for name, mask in covered.items()}
+    return sum(count * shared[name].element_size() for name, count in counts.items())
+
+
+def note_in_ledger(run: Path, search: str, communication: dict[str, int]) -> None:
+    """Adds what a search cost to a run's ``ledger.json``, under ``after_training``; does nothing without one.
+
+    Args:
+        run: The run's folder.
+        search: The search's name.
+        communication: MACs and bytes.
+    """
+    path = run / "ledger.json"
+    if path.exists():
+        ledger = json.loads(path.read_text())
+        ledger.setdefault("after_training", {})[search] = communication
+        replace_text(path, json.dumps(ledger, indent=1) + "\n")
+
+
+def _normalises_by_batch(supernet: Supernet) -> bool:
+    """Whether evaluation uses the batch's own statistics."""
+    modules = supernet.skeleton(supernet.space.smallest).modules()
+    return any(isinstance(module, _BatchNorm) and module.running_mean is None for module in modules)

@@ -1,0 +1,178 @@
+"""Table 7 and Fig. 4 from figures worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lit_fednas.analysis.fairness import (
+    ALL,
+    fairness_figure,
+    fairness_table,
+    fairness_text,
+    ordered_scores,
+    read_client_scores,
+)
+from lit_fednas.errors import DataError
+from lit_fednas.records.clients import CLIENT_SCORE_COLUMNS, CLIENTS_FILE, write_client_scores
+
+
+def write(folder: Path, accuracies: dict[str, list[float]], sizes: int = 10) -> Path:
+    """Clients in the order of the tiers; a client's loss is 1 less its accuracy."""
+    folder.mkdir(parents=True)
+    every = [(tier, accuracy) for tier, of_tier in accuracies.items() for accuracy in of_tier]
+    rows = [
+        (client, tier, sizes, accuracy, round(1 - accuracy, 6)) for client, (tier, accuracy) in enumerate(every)
+    ]
+    write_client_scores(folder, [dict(zip(CLIENT_SCORE_COLUMNS, row, strict=True)) for row in rows])
+    return folder
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Path:
+    return write(tmp_path / "one" / "search", {"tier2": [0.8, 0.6], "tier10": [0.9], "tier1": [0.2, 0.4, 0.6]})
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    return write(tmp_path / "two" / "search", {"tier2": [0.6, 0.6], "tier10": [0.7], "tier1": [0.4, 0.1, 0.1]})
+
+
+def test_one_run_by_hand(one: Path) -> None:
+    table = fairness_table({"a": [one]}).set_index("tier")
+    assert table.index.tolist() == [ALL, "tier1", "tier2", "tier10"]  # by number, not as text
+    every = [0.8, 0.6, 0.9, 0.2, 0.4, 0.6]
+    squares = sum((accuracy - 3.5 / 6) ** 2 for accuracy in every)
+    figures = ["runs", "clients", "mean", "deviation", "worst"]
+    assert table.loc[ALL, figures].tolist() == pytest.approx([1, 6, 3.5 / 6, (squares / 6) ** 0.5, 0.2])
+    assert table.loc["tier1", figures].tolist() == pytest.approx([1, 3, 0.4, (0.08 / 3) ** 0.5, 0.2])
+    assert table.loc["tier2", figures].tolist() == pytest.approx([1, 2, 0.7, 0.1, 0.6])
+    assert table.loc["tier10", figures].tolist() == pytest.approx([1, 1, 0.9, 0.0, 0.9])
+
+
+def test_figures_of_each_run_are_averaged(one: Path, two: Path) -> None:
+    table = fairness_table({"both": [one, two], "second": [two]}).set_index(["name", "tier"])
+    alone = [fairness_table({"x": [folder]}).set_index("tier") for folder in (one, two)]
+    for tier in (ALL, "tier1", "tier2", "tier10"):
+        for column in ("mean", "deviation", "worst"):
+            expected = (alone[0].loc[tier, column] + alone[1].loc[tier, column]) / 2
+            assert table.loc[("both", tier), column] == pytest.approx(expected)
+            assert table.loc[("second", tier), column] == alone[1].loc[tier, column]
+    assert table.loc[("both", ALL), "worst"] == pytest.approx((0.2 + 0.1) / 2)
+    assert table.loc[("both", "tier2"), "deviation"] == pytest.approx(0.05)  # of 0.8, 0.6 and of 0.6, 0.6
+
+
+def test_the_worst_loss_is_the_greatest(one: Path) -> None:
+    table = fairness_table({"a": [one]}, "loss").set_index("tier")
+    assert table.loc[ALL, "worst"] == pytest.approx(0.8)
+    assert table.loc["tier2", ["mean", "worst"]].tolist() == pytest.approx([0.3, 0.4])
+
+
+def test_a_tier_that_a_run_has_no_client_in(one: Path, tmp_path: Path) -> None:
+    other = write(tmp_path / "other", {"tier1": [0.5]})
+    table = fairness_table({"a": [one, other]}).set_index("tier")
+    assert table.loc["tier10", ["runs", "mean"]].tolist() == [1, 0.9]
+    assert table.loc["tier1", ["runs", "clients", "mean"]].tolist() == pytest.approx([2, 2, 0.45])
+
+
+def test_as_text(one: Path, two: Path, tmp_path: Path) -> None:
+    other = write(tmp_path / "other", {"tier1": [0.5]})
+    lines = fairness_text(fairness_table({"a": [one], "b": [other]})).splitlines()
+    cells = [re.split("  +", line) for line in lines]
+    assert cells[0] == ["name", "runs", "clients", "all tiers", "tier1", "tier2", "tier10", "worst"]
+    figures = ["58.33 ± 23.39", "40.00 ± 16.33", "70.00 ± 10.00", "90.00 ± 0.00", "20.00"]
+    assert cells[1] == ["a", "1", "6", *figures]
+    assert cells[2] == ["b", "1", "1", "50.00 ± 0.00", "50.00 ± 0.00", "–", "–", "50.00"]
+    loss = fairness_text(fairness_table({"a": [two]}, "loss"), "loss").splitlines()[1].split()
+    assert loss[3:6] == ["0.58", "±", "0.24"]
+    assert loss[-1] == "0.90"
+
+
+def test_tiers_in_the_order_of_the_settings(tmp_path: Path) -> None:
+    folder = write(tmp_path / "search", {"large": [0.5], "small": [0.4], "else": [0.1]})
+    settings = {"tiers": [{"name": name} for name in ("small", "middle", "large")]}
+    (folder / "settings.json").write_text(json.dumps(settings))
+    assert fairness_table({"a": [folder]})["tier"].tolist() == [ALL, "small", "large", "else"]
+
+
+def test_clients_are_ordered_by_their_mean_where_they_hold_the_same_data(one: Path, two: Path) -> None:
+    scores = ordered_scores({"a": [one, two]}, same_data=True)
+    means = {0: 0.7, 1: 0.6, 2: 0.8, 3: 0.3, 4: 0.25, 5: 0.35}
+    assert scores["client"].tolist() == [4, 3, 5, 1, 0, 2]
+    assert scores["mean"].tolist() == pytest.approx([means[client] for client in (4, 3, 5, 1, 0, 2)])
+    assert scores["place"].tolist() == [1, 2, 3, 4, 5, 6]
+    half = [0.15, 0.1, 0.25, 0.0, 0.1, 0.1]  # half of the difference; of a sample of two: times the root of 2
+    assert scores["deviation"].tolist() == pytest.approx([2**0.5 * one for one in half])
+
+
+def test_otherwise_those_of_the_same_place_are_averaged(one: Path, two: Path) -> None:
+    scores = ordered_scores({"a": [one, two]})
+    pairs = zip([0.2, 0.4, 0.6, 0.6, 0.8, 0.9], [0.1, 0.1, 0.4, 0.6, 0.6, 0.7], strict=True)
+    assert scores["mean"].tolist() == pytest.approx([sum(pair) / 2 for pair in pairs])
+    assert set(scores["client"]) == {-1}
+    assert ordered_scores({"a": [one]})["deviation"].isna().all()
+    assert ordered_scores({}).empty
+
+
+def test_figure(one: Path, two: Path) -> None:
+    axes = fairness_figure({"ours": [one, two], "rand-init": [two]}).axes[0]
+    lines = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
+    assert list(lines) == ["ours", "rand-init"]
+    assert lines["rand-init"] == pytest.approx([10, 10, 40, 60, 60, 70])
+    (band,) = axes.collections  # of one run there is none
+    ends = band.get_paths()[0].vertices[:, 1]
+    assert ends.max() == pytest.approx(100 * (0.8 + 0.1 * 2**0.5))
+    assert ends.min() == pytest.approx(100 * (0.25 - 0.15 * 2**0.5))  # the second: 0.4 and 0.1
+
+
+def test_other_data_are_refused_where_the_same_are_asked_for(one: Path, two: Path, tmp_path: Path) -> None:
+    other = write(tmp_path / "other" / "search", {"tier1": [0.5] * 6}, sizes=9)
+    with pytest.raises(DataError, match="hold different data"):
+        ordered_scores({"a": [one, other]}, same_data=True)
+    for folder, text in ((one, "client,size\n0,5\n"), (two, "client,size\n0,5\n")):
+        (folder.parent / "partition.csv").write_text(text)
+    assert len(ordered_scores({"a": [one, two]}, same_data=True)) == 6
+    (two.parent / "partition.csv").write_text("client,size\n0,6\n")
+    with pytest.raises(DataError, match="hold different data"):
+        ordered_scores({"a": [one, two]}, same_data=True)
+    with pytest.raises(DataError, match="different numbers of clients"):
+        ordered_scores({"a": [one, write(tmp_path / "less", {"t": [0.1]})]})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is no table"),
+        ("client,tier,num_examples,accuracy,loss\n", "holds no client"),
+        ("client,tier,num_examples,loss\n0,a,1,1\n", "no column 'accuracy'"),
+        ("client,tier,num_examples,accuracy,loss\n0,a,1,x,1\n", "accuracy has a cell"),
+        ("client,tier,num_examples,accuracy,loss\n0,a,1,,1\n", "accuracy has a cell"),
+        ("client,tier,num_examples,accuracy,loss\n0,a,1,1,1\n0,a,1,1,1\n", "client 0 twice"),
+    ],
+)
+def test_broken_files(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / CLIENTS_FILE).write_text(text)
+    with pytest.raises(DataError, match=says):
+        read_client_scores(tmp_path)
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is not there; clients need test data"):
+        fairness_table({"a": [tmp_path]})
+    with pytest.raises(DataError, match="b: has no folder"):
+        fairness_table({"b": []})
+
+
+def test_names_and_numbers_as_they_stand(tmp_path: Path) -> None:
+    """A tier called NA is a tier, and a loss that is none is none."""
+    text = "client,tier,num_examples,accuracy,loss\n3,NA,7,0.25,nan\n1,007,5,1.0,0.5\n"
+    (tmp_path / CLIENTS_FILE).write_text(text)
+    table = read_client_scores(tmp_path)
+    assert table["tier"].tolist() == ["NA", "007"]
+    assert table["client"].tolist() == [3, 1]
+    assert np.isnan(table["loss"][0])
+    assert table["loss"][1] == 0.5

@@ -1,0 +1,259 @@
+"""FedorAS' subspaces (Eq. 1): the budget, what is always sent, uniform coverage, devices that are limited."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from lit_fednas.assignment import Subspaces
+from lit_fednas.errors import ConfigError
+from lit_fednas.messages import nbytes
+from lit_fednas.supernets import Operators, PathCNN, path_sampler
+from lit_fednas.tiers import Population, Tier
+
+NET = PathCNN((1, 8, 8), 4, width=8, stage_layers=[2, 2], strides=[2, 2])
+WITHOUT_ID = PathCNN(
+    (1, 8, 8), 4, width=8, stage_layers=[2, 1], strides=[2, 2], operators=["conv1", "sep_e1", "mb3_e2"]
+)
+SIX = PathCNN(
+    (1, 8, 8),
+    4,
+    width=8,
+    stage_layers=[2, 1],
+    strides=[2, 2],
+    operators=["conv1", "sep_e1", "sep_e2", "mb1_e2", "mb3_e05", "mb3_e1"],
+)
+ALIKE = PathCNN((1, 8, 8), 4, width=8, stage_layers=[4], strides=[2], operators=["sep_e1", "mb3_e1", "id"])
+
+
+def population(*tiers: Tier) -> Population:
+    """One client per tier, or three without."""
+    return Population(len(tiers) or 3, tiers, tuple(range(len(tiers))))
+
+
+def drawn(net: PathCNN, subspaces: Subspaces, count: int, *tiers: Tier, client: int = 0) -> list[Operators]:
+    subspaces.setup(net, population(*tiers))
+    return subspaces.assign(0, [client] * count, net.space, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("net", "share"),
+    [(NET, 0.75), (NET, 0.5), (NET, 0.3), (SIX, 0.75), (SIX, 0.5), (ALIKE, 0.6)],
+    ids=["nine-0.75", "nine-0.5", "nine-0.3", "without-id-0.75", "without-id-0.5", "alike-0.6"],
+)
+@pytest.mark.parametrize("size", ["parameters", "bytes"])
+def test_the_message_fits_the_budget(net, share, size):
+    budget = share * getattr(net.cost(net.space.everything), size)
+    sizes = [getattr(net.cost(arch), size) for arch in drawn(net, Subspaces(share=share, size=size), 25)]
+    assert max(sizes) <= budget
+    dearest = max(max(layer.values()) for layer in net.path_costs(size).held(net.space.everything))
+    assert min(sizes) > budget - dearest  # nothing is taken out once the rest fits
+
+
+def test_the_size_is_that_of_the_tensors():
+    """Parameters and bytes of the network that a client receives, not of a table."""
+    for size in ("parameters", "bytes"):
+        for arch in drawn(NET, Subspaces(share=0.5, size=size), 5):
+            network = NET.subnet(arch)
+            parameters = sum(tensor.numel() for tensor in network.parameters())
+            tensors = [*network.parameters(), *network.buffers()]
+            everything = NET.cost(NET.space.everything)
+            if size == "parameters":
+                assert parameters <= everything.parameters / 2
+            else:
+                assert nbytes(tensors) <= everything.bytes / 2
+
+
+@pytest.mark.parametrize("size", ["parameters", "bytes"])
+def test_a_budget_in_numbers(size):
+    everything = getattr(NET.cost(NET.space.everything), size)
+    sent = drawn(NET, Subspaces(at_most=0.4 * everything, size=size), 20)
+    assert sent == drawn(NET, Subspaces(share=0.4, size=size), 20)
+    assert all(getattr(NET.cost(arch), size) <= 0.4 * everything for arch in sent)
+
+
+def test_a_budget_that_is_just_met_is_met():
+    """Eq. 1 with "at most": one parameter less, and one operator has to go."""
+    everything = NET.cost(NET.space.everything).parameters
+    assert drawn(NET, Subspaces(at_most=everything), 5) == [NET.space.everything] * 5
+    for arch in drawn(NET, Subspaces(at_most=everything - 1), 50):
+        assert sum(len(names) for names in arch.layers) == 4 * 9 - 1
+
+
+@pytest.mark.parametrize("net", [NET, WITHOUT_ID], ids=["nine", "without-id"])
+def test_a_share_of_one_sends_everything(net):
+    assert drawn(net, Subspaces(share=1.0), 20) == [net.space.everything] * 20
+
+
+@pytest.mark.parametrize("share", [0.75, 0.3, 0.1])
+def test_operators_without_weights_are_always_sent(share):
+    for arch in drawn(NET, Subspaces(share=share), 200):
+        assert all("id" in names for names in arch.layers)
+
+
+def test_layers_without_such_operators_keep_one_at_least():
+    everything = WITHOUT_ID.cost(WITHOUT_ID.space.everything).parameters
+    fixed, dearest = (
+        WITHOUT_ID.path_costs("parameters").fixed,
+        WITHOUT_ID.cost(WITHOUT_ID.space.largest).parameters,
+    )
+    found = Counter()
+    for arch in drawn(WITHOUT_ID, Subspaces(at_most=dearest), 400):
+        assert all(len(names) >= 1 for names in arch.layers)
+        assert fixed < WITHOUT_ID.cost(arch).parameters <= dearest < everything
+        found.update(enumerate(arch.layers))
+    kept = {(layer, name) for layer, names in found for name in names}
+    assert kept == {(layer, name) for layer in range(3) for name in WITHOUT_ID.operators}
+
+
+def test_each_client_gets_its_own_draw():
+    subspaces = Subspaces(share=0.5)
+    subspaces.setup(NET, population())
+    rng = np.random.default_rng(0)
+    sent = [subspaces.assign(round, [0, 1, 2], NET.space, rng) for round in range(5)]
+    assert len({arch for archs in sent for arch in archs}) == 15
+
+
+def test_operators_of_one_size_are_sent_alike():
+    """Uniform coverage: four layers of the same operators; which of them it is makes no difference."""
+    count = 4000
+    sent = drawn(ALIKE, Subspaces(share=0.5), count)
+    for name in ("sep_e1", "mb3_e1"):
+        held = [sum(name in arch.layers[layer] for arch in sent) for layer in range(4)]
+        chance = sum(held) / (4 * count)
+        assert 0.1 < chance < 0.9
+        # the layers' counts hang together against each other, which makes them vary less than the binomial
+        assert held == pytest.approx([chance * count] * 4, abs=4.5 * (count * chance * (1 - chance)) ** 0.5)
+
+
+def test_the_chance_is_that_of_taking_out_one_after_the_other():
+    """Two layers of one operator each and room for one: each is sent half of the time, never both, never none."""
+    net = PathCNN((1, 8, 8), 4, width=8, stage_layers=[2], strides=[2], operators=["mb3_e2", "id"])
+    least, most = net.cost(net.space.smallest).parameters, net.cost(net.space.everything).parameters
+    sent = drawn(net, Subspaces(at_most=(least + most) / 2), 4000)
+    found = Counter(str(arch) for arch in sent)
+    assert set(found) == {"mb3_e2+id id", "id mb3_e2+id"}
+    assert found["mb3_e2+id id"] == pytest.approx(2000, abs=5 * (4000 * 0.25) ** 0.5)
+
+
+@pytest.mark.parametrize("share", [0.75, 0.5, 0.3])
+def test_every_operator_comes(share):
+    sent = drawn(NET, Subspaces(share=share), 600)
+    held = Counter((layer, name) for arch in sent for layer, names in enumerate(arch.layers) for name in names)
+    assert set(held) == {(layer, name) for layer in range(4) for name in NET.operators}
+    # the last that is taken out is more often a large one; but none is rare
+    weighted = [count for (_, name), count in held.items() if name != "id"]
+    assert min(weighted) > 0.25 * max(weighted)
+
+
+# ---- tiers --------------------------------------------------------------------------------------------
+
+
+def test_unsupported_operators_are_never_sent():
+    weak = Tier("weak", {"macs": 1e9}, unsupported=("mb3_e2", "id", "sep_e1"))
+    strong = Tier("strong", {"macs": 1e9})
+    for arch in drawn(NET, Subspaces(share=0.6), 200, weak, strong):
+        assert all(names and not {"mb3_e2", "id", "sep_e1"} & set(names) for names in arch.layers)
+    sent = drawn(NET, Subspaces(share=0.6), 200, weak, strong, client=1)
+    assert all("id" in names for arch in sent for names in arch.layers)
+    assert any("mb3_e2" in names for arch in sent for names in arch.layers)
+
+
+def test_what_is_not_sent_for_a_device_s_sake_leaves_room():
+    """All that a device can run is sent, if that fits: the size counts what would be sent to it alone."""
+    weak = Tier("weak", {"macs": 1e9}, unsupported=("mb3_e2", "mb1_e2"))
+    rest = Operators(
+        tuple(tuple(name for name in NET.operators if name not in weak.unsupported) for _ in range(4))
+    )
+    budget = NET.cost(rest).parameters
+    assert drawn(NET, Subspaces(at_most=budget), 20, weak) == [rest] * 20
+
+
+def test_what_is_kept_can_be_computed():
+    """Without id a layer keeps something, and a tight tier must be able to run one of each."""
+    space = WITHOUT_ID.space
+    cheapest = WITHOUT_ID.operations(space.smallest)
+    one_dearer = min(
+        WITHOUT_ID.operations(space.parse(text)) for text in ("mb3_e2 conv1 conv1", "conv1 conv1 mb3_e2")
+    )
+    for limit in (cheapest, cheapest + 3000, one_dearer):
+        tight = Tier("tight", {"operations": float(limit)})
+        loose = Tier("loose", {"operations": 1e9})
+        largest = WITHOUT_ID.cost(space.largest).parameters
+        sent = drawn(WITHOUT_ID, Subspaces(at_most=largest), 300, tight, loose)
+        for arch in sent:
+            assert path_sampler(WITHOUT_ID, arch, tight.at_most).least <= limit
+        unfit = drawn(WITHOUT_ID, Subspaces(at_most=largest), 300, tight, loose, client=1)
+        within = [can_run(arch, limit) for arch in unfit]
+        assert not all(within)  # which draws for a stronger device do not bring about
+
+
+def can_run(arch: Operators, limit: float) -> bool:
+    try:
+        path_sampler(WITHOUT_ID, arch, {"operations": limit})
+    except ConfigError:
+        return False
+    return True
+
+
+def test_a_tier_without_limits_takes_any():
+    sent = drawn(NET, Subspaces(share=0.5), 20, Tier("any", {}))
+    assert sent == drawn(NET, Subspaces(share=0.5), 20)
+
+
+# ---- errors -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "assignment: share is None and at_most is None; give one of the two"),
+        ({"share": 0.5, "at_most": 9.0}, "assignment: share is 0.5 and at_most is 9.0; give one of the two"),
+        ({"share": 0.0}, "assignment.share: 0.0 must be above 0 and at most 1"),
+        ({"share": 1.01}, "assignment.share: 1.01 must be above 0 and at most 1"),
+        ({"at_most": 0.0}, "assignment.at_most: 0.0 must be above 0"),
+        ({"at_most": -3.0}, "assignment.at_most: -3.0 must be above 0"),
+    ],
+)
+def test_wrong_settings(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        Subspaces(**settings)
+
+
+def test_a_tier_whose_budget_cannot_be_met_is_told_at_setup():
+    tiers = [Tier("weak", {"operations": 100.0}), Tier("strong", {"operations": 1e9})]
+    with pytest.raises(ConfigError, match=r"model.tiers: weak cannot run any path of .*100 is below the cheapest"):
+        Subspaces(share=0.5).setup(NET, population(*reversed(tiers)))
+    nothing = Tier("weak", {"operations": 1e9}, unsupported=tuple(NET.operators))
+    with pytest.raises(ConfigError, match=r"model.tiers: weak cannot run any path of .*are unsupported"):
+        Subspaces(share=0.5).setup(NET, population(nothing))
+    with pytest.raises(ConfigError, match="weak is limited in memory_bytes"):
+        Subspaces(share=0.5).setup(NET, population(Tier("weak", {"memory_bytes": 1e9})))
+
+
+def test_a_communication_budget_that_is_too_small_is_told_at_setup():
+    fixed = NET.path_costs("parameters").fixed
+    Subspaces(at_most=fixed).setup(NET, population())
+    with pytest.raises(ConfigError, match=rf"assignment.at_most: a budget of {fixed - 1} parameters may not hold"):
+        Subspaces(at_most=fixed - 1).setup(NET, population())
+    with pytest.raises(
+        ConfigError, match=r"assignment.share: .* bytes may not hold .* or add id to supernet.oper"
+    ):
+        Subspaces(share=0.001, size="bytes").setup(NET, population())
+    # without id a layer's dearest must find room, so that whatever is kept does
+    dearest = WITHOUT_ID.cost(WITHOUT_ID.space.largest).parameters
+    Subspaces(at_most=dearest).setup(WITHOUT_ID, population())
+    with pytest.raises(ConfigError, match=f"assignment.at_most: .*, {dearest}; raise it"):
+        Subspaces(at_most=dearest - 1).setup(WITHOUT_ID, population())
+
+
+def test_one_tier_without_id_asks_for_room():
+    """What a tier's devices cannot run may be just what a layer could do without weights."""
+    weak = Tier("weak", {"macs": 1e9}, unsupported=("id",))
+    fixed = NET.path_costs("parameters").fixed
+    budget = fixed + 10
+    Subspaces(at_most=budget).setup(NET, population(Tier("strong", {"macs": 1e9})))
+    with pytest.raises(ConfigError, match=r"may not hold the fixed parts and one operator in every layer"):
+        Subspaces(at_most=budget).setup(NET, population(Tier("strong", {"macs": 1e9}), weak))

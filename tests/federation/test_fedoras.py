@@ -1,0 +1,267 @@
+"""FedorAS' first stage as a whole: tiers, subspaces, path sampling and OPA in the engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lit_fednas.aggregation import OperatorAverage
+from lit_fednas.assignment import Subspaces
+from lit_fednas.callbacks import CostLedger, RoundCheckpoint, RunRecorder
+from lit_fednas.costs import RoundCost
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import (
+    ClientSettings,
+    EvaluationSettings,
+    FaultPolicy,
+    FederatedCallback,
+    UniformCohort,
+)
+from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.loggers import RunLogger
+from lit_fednas.messages import ClientResult
+from lit_fednas.objectives import PathSampling
+from lit_fednas.records import read_rounds
+from lit_fednas.rng import numpy_generator
+from lit_fednas.supernets import PathCNN
+from lit_fednas.tiers import Budgets, ClientTiers
+from tests.federation.test_resume import StopAt
+from tests.support import make_module, make_trainer, run_record, sgd, tiny_data, tiny_examples, tiny_supernet
+
+ROUNDS, COHORT, SAMPLED = 6, 4, 5
+#: Operations of one example; the cheapest path takes 21 988, the dearest 159 556.
+LIMITS = {"weak": 3e4, "middle": 6e4, "strong": 2e5}
+
+
+def net() -> PathCNN:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return PathCNN((1, 8, 8), 4, width=8, stage_layers=[1, 1], strides=[2, 2])
+
+
+class Witness(FederatedCallback):
+    """Keeps the clients' results, and evaluates the sampled architectures by hand at every validation."""
+
+    def __init__(self) -> None:
+        self.results: list[ClientResult] = []
+        self.by_hand: dict[int, float] = {}
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.results += batch.results
+
+    @torch.no_grad()
+    def on_validation_epoch_end(self, trainer, module):
+        rng = numpy_generator(0, "sampled", trainer.global_step)
+        archs = [module.supernet.space.sample(rng) for _ in range(SAMPLED)]
+        examples = tiny_examples(40, 1)  # the server's validation set
+        right = [
+            module.supernet.subnet(arch).eval()(examples.inputs.float() / 255).argmax(1) == examples.targets
+            for arch in archs
+        ]
+        self.by_hand[trainer.global_step] = float(torch.stack(right).float().mean())
+
+
+def fedoras(**settings: Any) -> Any:
+    evaluation = EvaluationSettings(["smallest", "largest"], sampled=settings.pop("sampled", SAMPLED))
+    return make_module(
+        **{
+            "supernet": net(),
+            "tiers": ClientTiers(Budgets({name: {"operations": limit} for name, limit in LIMITS.items()})),
+            "assignment": Subspaces(share=0.5),
+            "objective": PathSampling(),
+            "aggregation": OperatorAverage(),
+            "cohort": UniformCohort(count=COHORT),
+            "evaluation": evaluation,
+            "client": ClientSettings(sgd(0.2, momentum=0.9), batch_size=8, epochs=2),
+            **settings,
+        }
+    )
+
+
+def run(folder: Path, *extra: Any, ckpt_path: str | None = None, **settings: Any) -> tuple[Path, Any, Witness]:
+    module, witness = fedoras(**settings), Witness()
+    trainer = make_trainer(
+        ROUNDS,
+        check_val_every_n_rounds=2,
+        enable_checkpointing=True,
+        logger=RunLogger(str(folder), "run", "only"),
+        callbacks=[
+            CostLedger(["smallest", "largest"]),
+            RunRecorder(),
+            RoundCheckpoint(monitor="val/sampled/accuracy"),
+            witness,
+            *extra,
+        ],
+    )
+    trainer.fit(module, datamodule=tiny_data(), ckpt_path=ckpt_path)
+    return folder / "run" / "only", module, witness
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("straight"))
+
+
+def test_every_client_keeps_to_its_tier(straight):
+    _, module, witness = straight
+    assert len(witness.results) == ROUNDS * COHORT
+    assert [len(module.population.members(name)) for name in LIMITS] == [2, 2, 2]
+    for result in witness.results:
+        task = result.task
+        assert result.ok
+        assert task.tier == module.population.tier(task.client).name
+        assert task.limits == {"operations": LIMITS[task.tier]}
+        assert result.report["greatest"] <= LIMITS[task.tier]
+        assert result.report["greatest"] <= module.supernet.operations(task.arch)
+    greatest = {
+        name: max(result.report["greatest"] for result in witness.results if result.task.tier == name)
+        for name in LIMITS
+    }
+    # the limits bind: stronger tiers go where weaker ones may not
+    assert LIMITS["weak"] < greatest["middle"]
+    assert LIMITS["middle"] < greatest["strong"]
+    assert any(module.supernet.operations(result.task.arch) > LIMITS["weak"] for result in witness.results)
+
+
+def test_every_example_is_counted_once_per_layer(straight):
+    for result in straight[2].results:
+        for layer in ("0.", "1."):
+            through = [n for name, n in result.report["operators"].items() if name.startswith(layer)]
+            assert sum(through) == result.num_seen
+        received = {f"{layer}.{name}" for layer, names in enumerate(result.task.arch.layers) for name in names}
+        assert set(result.report["operators"]) <= received
+
+
+def test_the_ledger_counts_the_paths_and_the_subspaces(straight):
+    folder, module, witness = straight
+    ledger = json.loads((folder / "ledger.json").read_text())
+    total, supernet = RoundCost(), module.supernet
+    by_client: dict[str, RoundCost] = {}
+    for result in witness.results:
+        size = supernet.cost(result.task.arch).bytes
+        spent = RoundCost(result.report["macs"], size, size)
+        assert spent.macs < supernet.cost(result.task.arch).macs * result.num_seen  # of the dearest path
+        assert size <= supernet.cost(supernet.space.everything).bytes
+        total += spent
+        key = str(result.task.client)
+        by_client[key] = by_client.get(key, RoundCost()) + spent
+    for told, counted in [
+        (ledger["total"], total),
+        *((ledger["by_client"][key], by_client[key]) for key in by_client),
+    ]:
+        assert told == {"macs": counted.macs, "bytes_down": counted.bytes_down, "bytes_up": counted.bytes_up}
+    seen = sum(result.num_seen for result in witness.results)
+    for name in ("smallest", "largest"):  # what it is compared with runs whole, whatever was reported
+        arch = getattr(supernet.space, name)
+        assert ledger["independent"][name]["macs"] == supernet.cost(arch).macs * seen
+        assert ledger["independent"][name]["bytes_down"] == supernet.cost(arch).bytes * len(witness.results)
+
+
+def test_records_tell_the_tier(straight):
+    folder, module, witness = straight
+    clients = [client for record in read_rounds(folder) for client in record["clients"]]
+    for told, result in zip(clients, witness.results, strict=True):
+        assert told["client"] == result.task.client
+        assert told["tier"] == result.task.tier
+        assert told["macs"] == result.report["macs"]
+        assert told["bytes_down"] == told["bytes_up"] == module.supernet.cost(result.task.arch).bytes
+        assert module.supernet.space.parse(told["arch"]) == result.task.arch
+
+
+def test_records_without_tiers_tell_none(tmp_path):
+    folder, _, witness = run(tmp_path, tiers=None)
+    assert not any("tier" in client for record in read_rounds(folder) for client in record["clients"])
+    assert all(result.task.tier == "" and not result.task.limits for result in witness.results)
+
+
+def test_sampled_architectures_are_evaluated(straight):
+    folder, _, witness = straight
+    validated = {
+        record["round"] + 1: record["metrics"] for record in read_rounds(folder) if record["round"] % 2 == 1
+    }
+    assert list(validated) == [2, 4, 6]
+    for step, metrics in validated.items():
+        assert metrics["val/sampled/accuracy"] == pytest.approx(witness.by_hand[step], abs=1e-6)
+        bounds = [metrics[f"val/{name}/accuracy"] for name in ("smallest", "largest")]
+        assert metrics["val/mean/accuracy"] == pytest.approx(sum(bounds) / 2, abs=1e-6)
+    assert len(set(witness.by_hand.values())) > 1
+    assert any(
+        metrics["val/mean/accuracy"] != pytest.approx(metrics["val/sampled/accuracy"], abs=1e-3)
+        for metrics in validated.values()
+    )
+
+
+def test_other_architectures_are_sampled_after_every_step(straight):
+    _, module, _ = straight
+    drawn = set()
+    for step in range(4):
+        module.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total.completed = step
+        drawn.add(tuple(module._sampled().values()))
+    assert len(drawn) == 4
+
+
+def test_nothing_is_sampled_unasked(tmp_path):
+    module = fedoras(sampled=0)
+    trainer = make_trainer(1)
+    trainer.fit(module, datamodule=tiny_data())
+    assert not any("sampled" in name for name in trainer.callback_metrics)
+
+
+@pytest.mark.parametrize(
+    ("how", "raised", "round", "client"),
+    [("SIGTERM", Interrupted, 1, 2), ("error", RuntimeError, 3, 1), ("SIGINT", Interrupted, 5, 3)],
+)
+def test_a_stopped_run_resumes_exactly(tmp_path, straight, how, raised, round, client):
+    with pytest.raises(raised):
+        run(tmp_path, StopAt(round, client, how))
+    last = str(tmp_path / "run" / "only" / "checkpoints" / "last.ckpt")
+    torch.manual_seed(4321)
+    folder, _, witness = run(tmp_path, ckpt_path=last)
+    resumed, whole = run_record(folder), run_record(straight[0])
+    assert resumed == whole
+    assert "val/sampled/accuracy" in resumed["metrics"]
+    for step, accuracy in witness.by_hand.items():
+        assert accuracy == straight[2].by_hand[step]
+
+
+def test_clients_that_go_away_have_spent_their_way_down_alone(tmp_path):
+    folder, module, witness = run(tmp_path, faults=FaultPolicy(dropout_rate=0.5))
+    gone = [result for result in witness.results if not result.ok]
+    assert 0 < len(gone) < ROUNDS * COHORT
+    ledger = json.loads((folder / "ledger.json").read_text())["total"]
+    assert ledger["macs"] == sum(result.report["macs"] for result in witness.results if result.ok)
+    lost = sum(module.supernet.cost(result.task.arch).bytes for result in gone)
+    assert ledger["bytes_down"] - ledger["bytes_up"] == lost
+
+
+def test_unsupported_operators_reach_the_clients(tmp_path):
+    never = ["mb3_e2", "conv1"]
+    tiers = ClientTiers(
+        Budgets({"weak": {"operations": 2e5}, "strong": {"operations": 2e5}}), unsupported={"weak": never}
+    )
+    _, _, witness = run(tmp_path, tiers=tiers)
+    ran: dict[str, set[str]] = {"weak": set(), "strong": set()}
+    for result in witness.results:
+        assert result.task.unsupported == (tuple(never) if result.task.tier == "weak" else ())
+        ran[result.task.tier] |= {name.split(".")[1] for name in result.report["operators"]}
+    assert not ran["weak"] & set(never)
+    assert ran["strong"] & set(never)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"supernet": tiny_supernet()}, "model.objective: PathSampling chooses among operators"),
+        ({"assignment": Subspaces(share=0.05)}, "assignment.share: a budget of"),
+        ({"tiers": ClientTiers(Budgets({"weak": {"operations": 5.0}}))}, "model.tiers: weak cannot run any path"),
+    ],
+)
+def test_what_cannot_be_trained_is_told_before_the_first_round(settings, words):
+    witness = Witness()
+    with pytest.raises(ConfigError, match=words):
+        make_trainer(1, callbacks=[witness]).fit(fedoras(**settings), datamodule=tiny_data())
+    assert not witness.results

@@ -1,0 +1,176 @@
+"""A tiny run with three tiers of clients, its search, and its fine-tunings."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_fednas.assignment import RandomArchitectures
+from lit_fednas.data import FederatedDataModule, Partitioner
+from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedLightningModule, UniformCohort
+from lit_fednas.finetune import FinetuneSettings, FinetuneTrainer
+from lit_fednas.records import FinetuneFiles
+from lit_fednas.search import RandomSearch, SearchSettings
+from lit_fednas.supernets import PathCNN, Supernet
+from lit_fednas.tiers import ClientTiers, ListedTiers, Tier, TierSource
+from tests.support import fit, make_module, sgd, tiny_data
+
+#: Who is of which tier, and who may train its network.
+MEMBERS = {"small": [1, 4], "middle": [0, 2, 5], "large": [3]}
+ELIGIBLE = {"small": [0, 1, 2, 3, 4, 5], "middle": [0, 2, 3, 5], "large": [3]}
+#: Above and at most so many MACs: 18, 33 and 30 of the 81 paths.
+RANGES = {"small": (0, 30_000), "middle": (30_000, 50_000), "large": (50_000, 1_000_000)}
+#: Examples of every client, of which a fifth is for its own test; the third has none.
+SIZES = [19, 25, 2, 23, 19, 32]
+CLIENT = ClientSettings(sgd(0.1), batch_size=8, epochs=2)
+ROUNDS = 2
+COUNT = 3  # clients per round
+
+
+class Ranges(TierSource):
+    """Some of the tiers."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names or tuple(RANGES)
+
+    def tiers(self, space: Any, costs: Any, rng: Any) -> list[Tier]:
+        found = {name: RANGES[name] for name in self.names}
+        return [
+            Tier(name, {"macs": most}, {"macs": least} if least else {}) for name, (least, most) in found.items()
+        ]
+
+
+class BySizes(Partitioner):
+    """The next so many examples to the next client."""
+
+    def split(self, targets: Any, num_clients: int, rng: Any, columns: Any) -> list[np.ndarray]:
+        return np.split(np.arange(len(targets)), np.cumsum(SIZES)[:-1])
+
+
+TIERS = ClientTiers(Ranges(), ListedTiers(MEMBERS))
+
+
+class Trained(NamedTuple):
+    """A run."""
+
+    module: FederatedLightningModule
+    data: FederatedDataModule
+    folder: Path
+
+    def finetune(self, **settings: Any) -> FinetuneFiles:
+        """Without a checkpoint: the module's weights are those that were searched."""
+        return trainer().finetune(
+            self.module, self.data, None, FinetuneSettings(**{"rounds": ROUNDS, **settings}), self.folder
+        )
+
+    def path(self, tier: str, number: int = 0, name: str = "finetune") -> Path:
+        """A candidate's folder."""
+        return self.folder / name / "runs" / f"{tier}-{number}"
+
+
+def trainer() -> FinetuneTrainer:
+    return FinetuneTrainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+
+
+def path_cnn(seed: int = 0, **settings: Any) -> PathCNN:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return PathCNN((1, 8, 8), 4, width=8, stage_layers=[1, 1], strides=[2, 2], **settings)
+
+
+def module_of(supernet: Supernet | None = None, **settings: Any) -> FederatedLightningModule:
+    settings = {
+        "assignment": RandomArchitectures(),
+        "client": CLIENT,
+        "cohort": UniformCohort(count=COUNT),
+        "evaluation": EvaluationSettings(["largest"], sampled=2),
+        "tiers": TIERS,
+        **settings,
+    }
+    return make_module(supernet or path_cnn(), **settings)
+
+
+def small_data(**settings: Any) -> FederatedDataModule:
+    return tiny_data(**{"partitioner": BySizes(), "client_test": 0.2, **settings})
+
+
+def searched(folder: Path, data: dict[str, Any] | None = None, **settings: Any) -> Trained:
+    """Trains for two rounds, and searches."""
+    made = Trained(module_of(**settings), small_data(**(data or {})), folder)
+    fit(made.module, made.data, 4, check_val_every_n_rounds=4)
+    trainer().search(made.module, made.data, None, SearchSettings(method=RandomSearch(), evaluations=6), folder)
+    return made
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """A table's cells as they are written."""
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def by_tier(files: FinetuneFiles, table: str = "tiers") -> dict[str, dict[str, str]]:
+    return {row["tier"]: row for row in rows(files.folder / f"{table}.csv")}
+
+
+def rounds(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def cohorts(folder: Path) -> list[list[int]]:
+    return [[client["client"] for client in record["clients"]] for record in rounds(folder)]
+
+
+def last_weights(folder: Path) -> dict[str, Tensor]:
+    """Of a candidate's last checkpoint, by their names in the network."""
+    state = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    first = "supernet.network."
+    return {name.removeprefix(first): tensor for name, tensor in state.items() if name.startswith(first)}
+
+
+def tier_weights(files: FinetuneFiles) -> dict[str, dict[str, Tensor]]:
+    return {
+        tier: torch.load(files.networks.tier_folder(tier) / "weights.pt", weights_only=True)
+        for tier in files.networks.tier_names
+    }
+
+
+def everything(files: FinetuneFiles) -> dict[str, Any]:
+    """All that two equal fine-tunings have in common."""
+    records = {}
+    for path in sorted((files.folder / "runs").iterdir()):
+        records[path.name] = rounds(path)
+        for record in records[path.name]:
+            for client in record["clients"]:
+                del client["seconds"]
+    found = {name: (files.folder / name).read_text() for name in ("candidates.csv", "tiers.csv", "clients.csv")}
+    return {
+        **found,
+        "settings": files.settings(),
+        "records": records,
+        "last": {
+            name: {key: t.tolist() for key, t in last_weights(files.folder / "runs" / name).items()}
+            for name in records
+        },
+        "weights": {tier: {key: t.tolist() for key, t in w.items()} for tier, w in tier_weights(files).items()},
+        "models": [files.networks.tier_model(tier) for tier in files.networks.tier_names],
+    }
+
+
+def accuracy_and_loss(network: Any, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
+    """Counted and added up by hand."""
+    with torch.no_grad():
+        logits = network(inputs)
+    right = sum(int(row.argmax()) == int(target) for row, target in zip(logits, targets, strict=True))
+    likelihoods = logits.double().softmax(1)[torch.arange(len(targets)), targets]
+    return right / len(targets), float(-likelihoods.log().mean())
+
+
+def only_batch(batches: Any) -> tuple[Tensor, Tensor]:
+    ((inputs, targets),) = list(batches)
+    return inputs, targets

@@ -1,0 +1,114 @@
+"""Single clients' accuracies on their own data, each with its tier's network."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+from lit_fednas.federation import EvaluationSettings
+from lit_fednas.federation.client_evaluation import client_scores
+from lit_fednas.records import SearchFiles
+from lit_fednas.rng import generator
+from lit_fednas.search.clients import write_clients
+from lit_fednas.search.tier_models import load_tier_network
+from tests.finetune.small import MEMBERS, SIZES, Trained, accuracy_and_loss, module_of, rows, small_data
+
+
+class Brightest(nn.Module):
+    """Says the quarter of the image that is brightest, with a confidence that depends on the example."""
+
+    def forward(self, x):
+        return torch.stack([x[:, 0, r : r + 4, c : c + 4].mean((1, 2)) for r in (0, 4) for c in (0, 4)], 1)
+
+
+def one_by_one(data, client: int, split: str) -> tuple[torch.Tensor, torch.Tensor]:
+    found = list(data.clients.batches(client, 1, generator(0, "any"), split=split, shuffle=False, augment=False))
+    return torch.cat([inputs for inputs, _ in found]), torch.cat([targets for _, targets in found])
+
+
+@pytest.mark.parametrize("batch_size", [2, 512])
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_scores_are_those_counted_by_hand(split, batch_size):
+    data = small_data(client_val=0.3, client_test=0.2)
+    data.setup("fit")
+    network = Brightest()
+    found = list(client_scores(network, data.clients, [5, 0, 2, 3], 4, split=split, batch_size=batch_size))
+    holders = [client for client in (5, 0, 2, 3) if data.clients.size(client, split)]
+    assert [score.client for score in found] == holders
+    for score in found:
+        inputs, targets = one_by_one(data, score.client, split)
+        accuracy, loss = accuracy_and_loss(network, inputs, targets)
+        assert score.num_examples == len(targets) == round({"val": 0.3, "test": 0.2}[split] * SIZES[score.client])
+        assert score.accuracy == pytest.approx(accuracy, abs=1e-6)
+        assert score.loss == pytest.approx(loss, rel=1e-5)
+
+
+def test_clients_without_such_data_are_left_out():
+    data = small_data(client_test=0.2)
+    data.setup("fit")
+    assert [score.client for score in client_scores(Brightest(), data.clients, range(6), 4)] == [0, 1, 3, 4, 5]
+    assert list(client_scores(Brightest(), data.clients, range(6), 4, split="val")) == []
+    assert list(client_scores(Brightest(), data.clients, [2], 4)) == []
+
+
+def test_settings_of_evaluation_are_kept():
+    data = small_data(client_test=0.2)
+    data.setup("fit")
+    settings = EvaluationSettings(top_k=4)
+    assert {
+        score.accuracy for score in client_scores(Brightest(), data.clients, range(6), 4, settings=settings)
+    } == {1.0}
+
+
+@pytest.mark.parametrize("kind", ["search", "finetune"])
+def test_every_client_gets_the_network_of_its_tier(tuned_once, tmp_path, kind):
+    folder = shutil.copytree(tuned_once.folder / kind, tmp_path / kind)
+    files = SearchFiles(folder)
+    assert write_clients(tuned_once.module, tuned_once.data, files)
+    found = rows(folder / "clients.csv")
+    assert list(found[0]) == ["client", "tier", "num_examples", "accuracy", "loss"]
+    assert [int(row["client"]) for row in found] == [0, 1, 3, 4, 5]  # client 2 holds no test data
+    others = 0
+    for row in found:
+        client = int(row["client"])
+        assert client in MEMBERS[row["tier"]]
+        inputs, targets = one_by_one(tuned_once.data, client, "test")
+        scores = {}
+        for tier in MEMBERS:
+            _, network = load_tier_network(tuned_once.module.supernet, files, tier)
+            scores[tier] = accuracy_and_loss(network, inputs, targets)
+        accuracy, loss = scores[row["tier"]]
+        assert float(row["accuracy"]) == pytest.approx(accuracy, abs=1e-6)
+        assert float(row["loss"]) == pytest.approx(loss, rel=1e-4)
+        assert int(row["num_examples"]) == len(targets)
+        others += len({round(loss, 4) for _, loss in scores.values()}) == 3
+    assert others == len(found)  # the networks differ, so that another tier's would have been noticed
+
+
+@pytest.mark.parametrize("kind", ["search", "finetune"])
+def test_searches_and_fine_tunings_write_them(tuned_once, tmp_path, kind):
+    folder = tuned_once.folder / kind
+    copied = shutil.copytree(folder, tmp_path / "again")
+    (copied / "clients.csv").unlink()
+    assert write_clients(tuned_once.module, tuned_once.data, SearchFiles(copied))
+    assert (copied / "clients.csv").read_text() == (folder / "clients.csv").read_text()
+
+
+def test_what_is_not_there_is_not_written(tuned_once, tmp_path):
+    """No tiers of clients, no test data, or no network of a tier."""
+    folder = shutil.copytree(tuned_once.folder / "search", tmp_path / "search", ignore=lambda *_: {"clients.csv"})
+    files = SearchFiles(folder)
+    untiered = module_of(tuned_once.module.supernet, tiers=None)
+    untiered.divide(6)
+    assert not write_clients(untiered, tuned_once.data, files)
+    without = small_data(client_test=0.0)
+    without.setup("fit")
+    made: Trained = tuned_once._replace(data=without)
+    assert not write_clients(made.module, made.data, files)
+    assert not (folder / "clients.csv").exists()
+    shutil.rmtree(folder / "tiers" / "small")
+    assert write_clients(tuned_once.module, tuned_once.data, files)
+    assert {row["tier"] for row in rows(folder / "clients.csv")} == {"middle", "large"}

@@ -1,0 +1,206 @@
+"""``lit-fednas finetune`` and ``export`` as a user types them, on a run of digits; and the networks on disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from lit_fednas.cli import main
+from lit_fednas.federation import EvaluationSettings, FederatedCallback
+from lit_fednas.federation.evaluation import recalibrated
+from lit_fednas.finetune import trainer as finetune_trainer
+from lit_fednas.records import FinetuneFiles
+from lit_fednas.search.tier_models import load_tier_network
+from tests.finetune.small import (
+    accuracy_and_loss,
+    by_tier,
+    cohorts,
+    everything,
+    last_weights,
+    only_batch,
+    searched,
+    tier_weights,
+)
+from tests.support import assert_same
+
+CONFIG = Path(__file__).parents[2] / "configs" / "fedoras" / "digits.yaml"
+TINY = {
+    "trainer": {"max_rounds": 1, "check_val_every_n_rounds": 1, "accelerator": "cpu"},
+    "model": {
+        "supernet": {
+            "class_path": "lit_fednas.supernets.PathCNN",
+            "init_args": {
+                "width": 8,
+                "stage_layers": [1, 1],
+                "strides": [2, 2],
+                "operators": ["sep_e1", "mb3_e2", "id"],
+            },
+        },
+        "tiers": {
+            "source": {
+                "class_path": "lit_fednas.tiers.Budgets",
+                "init_args": {"budgets": {"small": {"macs": 40000.0}, "large": {"macs": 1e6}}},
+            },
+        },
+        "client": {"epochs": 1},
+        "cohort": {"class_path": "lit_fednas.federation.UniformCohort", "init_args": {"ratio": 0.2}},
+        "evaluation": {"recalibrate_batches": 2},
+    },
+    "data": {"client_test": 0.1},
+}
+SEARCH = {
+    "search": {"method": {"class_path": "lit_fednas.search.RandomSearch"}, "evaluations": 4},
+}
+RUN = Path("runs/fedoras-digits/version_0")
+
+
+@pytest.fixture(scope="module")
+def trained_home(tmp_path_factory):
+    """A trained and searched run; tiers are listed from the least to the most capable."""
+    home = tmp_path_factory.mktemp("home")
+    for name, content in (("tiny", TINY), ("search", SEARCH), ("finetune", {"finetune": {"rounds": 2}})):
+        (home / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    before = Path.cwd()
+    os.chdir(home)
+    try:
+        assert main(["fit", *options()]) == 0
+        assert main(["search", *options(), "--config", "search.yaml"]) == 0
+    finally:
+        os.chdir(before)
+    return home
+
+
+def options() -> list[str]:
+    return ["--config", str(CONFIG), "--config", "tiny.yaml"]
+
+
+@pytest.fixture
+def home(trained_home, tmp_path, monkeypatch):
+    """The test's own copy, as working directory."""
+    folder = shutil.copytree(trained_home, tmp_path / "home")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_finetune_and_export(home, capsys):
+    capsys.readouterr()
+    assert main(["finetune", *options(), "--config", "finetune.yaml"]) == 0
+    out = capsys.readouterr().out
+    files = FinetuneFiles(RUN / "finetune")
+    assert files.settings()["complete"]
+    assert not Path("runs/fedoras-digits/version_1").exists()
+    for tier, row in by_tier(files).items():
+        assert f"{float(row['test_accuracy']):.4f}" in out
+        assert len(cohorts(files.folder / "runs" / f"{tier}-0")) == 2
+        assert files.networks.tier_model(tier).recalibrated
+    assert (files.folder / "clients.csv").exists()
+
+    assert main(["export", *options(), "--tier", "large", "--name", "finetune"]) == 0
+    assert "100.0% of the predictions agree" in capsys.readouterr().out
+    program = torch.export.load(files.networks.tier_folder("large") / "network.pt2").module()
+    weights = tier_weights(files)["large"]
+    assert any(torch.equal(tensor, weights["stem.0.weight"]) for tensor in program.state_dict().values())
+    assert main(["export", *options(), "--tier", "large"]) == 0  # the search's is another
+    other = torch.export.load(RUN / "search/tiers/large/network.pt2").module()
+    assert not any(torch.equal(tensor, weights["stem.0.weight"]) for tensor in other.state_dict().values())
+
+
+class StopIn(FederatedCallback):
+    """Sends a signal in the second candidate's second round."""
+
+    made = 0
+
+    def __init__(self, *given) -> None:
+        StopIn.made += 1
+
+    def on_client_end(self, trainer, module, result):
+        if (StopIn.made, result.task.round) == (2, 1):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_command_that_is_stopped_goes_on(home, capsys, monkeypatch):
+    command = ["finetune", *options(), "--config", "finetune.yaml"]
+    with monkeypatch.context() as patch:
+        patch.setattr(finetune_trainer, "_Stop", StopIn)
+        assert main(command) == 128 + signal.SIGINT
+    assert "stopped by SIGINT" in capsys.readouterr().err
+    assert len(cohorts(RUN / "finetune/runs/large-0")) == 1
+    assert main(command) == 0
+    assert main([*command, "--finetune.name", "straight"]) == 0
+    assert everything(FinetuneFiles(RUN / "finetune")) == everything(FinetuneFiles(RUN / "straight"))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--finetune.rounds", "0"], "finetune: rounds 0"),
+        (["--finetune.name", "search"], "finetune.name: 'search' is the search's folder"),
+        (
+            ["--finetune.search", "nothing"],
+            "finetune.search: runs/fedoras-digits/version_0/nothing holds no",
+        ),
+        (["--finetune.initial", "zeros"], "finetune.initial"),
+        (["--finetune.nonsense", "1"], "finetune.nonsense"),
+        (["--finetune.architectures", "2", "--data.server_val", "0"], "data.server_val: 0"),
+        (["--trainer.logger.init_args.name", "none"], "finds no run in runs/none"),
+    ],
+)
+def test_what_cannot_work_is_told_in_one_line(home, capsys, words, expected):
+    capsys.readouterr()
+    assert main(["finetune", *options(), *words]) == 2
+    err = capsys.readouterr().err.strip()
+    assert expected in err
+    assert len([line for line in err.splitlines() if line.startswith("lit-fednas:")]) == 1
+    assert not (RUN / "finetune").exists()
+
+
+# ---- the networks on disk -----------------------------------------------------------------------------
+
+
+def test_a_tiers_network_is_what_was_trained(tuned_once):
+    files = FinetuneFiles(tuned_once.folder / "finetune")
+    data = tuned_once.data
+    batches = {"val": only_batch(data.val_dataloader()), "test": only_batch(data.test_dataloader())}
+    for tier, row in by_tier(files).items():
+        arch, network = load_tier_network(tuned_once.module.supernet, files.networks, tier)
+        assert str(arch) == row["arch"]
+        assert_same(dict(network.state_dict()), last_weights(tuned_once.path(tier)))
+        for split, (inputs, targets) in batches.items():
+            accuracy, loss = accuracy_and_loss(network, inputs, targets)
+            assert float(row[f"{split}_accuracy"]) == pytest.approx(accuracy, abs=1e-6)
+            assert float(row[f"{split}_loss"]) == pytest.approx(loss, rel=1e-5)
+        model = files.networks.tier_model(tier)
+        assert model.finetuned
+        assert not model.recalibrated
+        assert model.metrics == {name: float(row[name]) for name in ("val_accuracy", "val_loss")}
+        assert model.costs["macs"] == float(row["macs_per_example"])
+        assert list(tuned_once.module.supernet.space.decode(model.encoding).layers) == list(arch.layers)
+
+
+def test_networks_whose_norms_are_recalibrated(tmp_path):
+    made = searched(tmp_path, evaluation=EvaluationSettings(["largest"], recalibrate_batches=2))
+    files = made.finetune()
+    batches = made.module.recalibration_batches(made.data.clients)
+    assert len(batches) == 2
+    inputs, targets = only_batch(made.data.val_dataloader())
+    supernet = made.module.supernet
+    for tier, row in by_tier(files).items():
+        arch, network = load_tier_network(supernet, files.networks, tier)
+        assert files.networks.tier_model(tier).recalibrated
+        trained = supernet.subnet(arch)
+        trained.load_state_dict(last_weights(made.path(tier)))
+        expected = recalibrated(trained, batches)
+        assert_same(dict(network.state_dict()), dict(expected.state_dict()))
+        accuracy, loss = accuracy_and_loss(network, inputs, targets)
+        assert float(row["val_accuracy"]) == pytest.approx(accuracy, abs=1e-6)
+        assert float(row["val_loss"]) == pytest.approx(loss, rel=1e-5)
+        before = accuracy_and_loss(recalibrated(supernet.subnet(arch), batches), inputs, targets)
+        assert float(row["val_accuracy_before"]) == pytest.approx(before[0], abs=1e-6)
+        assert float(row["val_loss_before"]) == pytest.approx(before[1], rel=1e-5)
+    assert (files.folder / "clients.csv").exists()

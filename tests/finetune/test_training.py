@@ -1,0 +1,352 @@
+"""Who trains which network from which weights, and that it is federated averaging."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from lit_fednas.assignment import FixedArchitecture
+from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
+from lit_fednas.federation.cohort import OnlyClients, RandomAvailability, SizeWeightedCohort
+from lit_fednas.objectives import CrossEntropy
+from lit_fednas.records import FinetuneFiles, SearchFiles
+from lit_fednas.rng import generator
+from lit_fednas.supernets import PlainNetwork
+from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers
+from tests.finetune.small import (
+    CLIENT,
+    COUNT,
+    ELIGIBLE,
+    ROUNDS,
+    Trained,
+    accuracy_and_loss,
+    by_tier,
+    cohorts,
+    last_weights,
+    module_of,
+    only_batch,
+    path_cnn,
+    rounds,
+    rows,
+    small_data,
+    tier_weights,
+)
+from tests.support import assert_same, make_module, make_trainer, sgd, tiny_supernet
+
+#: Trains without changing a parameter, and the mean over one client does not round: shows the first weights.
+STILL = ClientSettings(sgd(0.0), batch_size=8)
+ALONE = UniformCohort(count=1)
+
+
+def files_of(made: Trained) -> FinetuneFiles:
+    return FinetuneFiles(made.folder / "finetune")
+
+
+def searched_archs(made: Trained) -> dict[str, str]:
+    return {row["tier"]: row["arch"] for row in SearchFiles(made.folder / "search").rows("tiers")}
+
+
+# ---- who takes part -----------------------------------------------------------------------------------
+
+
+def test_only_clients_of_a_tier_and_above_train_its_network(tuned_once):
+    for tier, eligible in ELIGIBLE.items():
+        asked = cohorts(tuned_once.path(tier))
+        assert len(asked) == ROUNDS
+        for cohort in asked:
+            assert set(cohort) <= set(eligible)
+            assert len(cohort) == len(set(cohort)) == min(COUNT, len(eligible))
+        assert by_tier(files_of(tuned_once))[tier]["eligible"] == str(len(eligible))
+    assert files_of(tuned_once).settings()["eligible"] == {"small": 6, "middle": 4, "large": 1}
+
+
+def test_all_who_are_eligible_get_their_turn(trained):
+    trained.finetune(rounds=6, client=STILL)
+    for tier, eligible in ELIGIBLE.items():
+        assert {client for cohort in cohorts(trained.path(tier)) for client in cohort} == set(eligible)
+
+
+def test_tier_unaware_all_clients_train_all_networks(trained):
+    files = trained.finetune(tier_aware=False, client=STILL)
+    drawn = [UniformCohort(count=COUNT).draw(round, trained.data.clients.sizes, 0) for round in range(ROUNDS)]
+    for tier in ELIGIBLE:
+        assert cohorts(trained.path(tier)) == drawn
+    assert {row["eligible"] for row in by_tier(files).values()} == {"6"}
+
+
+def test_a_cohorts_share_is_of_all_clients(trained):
+    """Half of six clients are three, also where only four may be asked."""
+    trained.finetune(cohort=UniformCohort(ratio=0.5), client=STILL)
+    sizes = {tier: [len(cohort) for cohort in cohorts(trained.path(tier))] for tier in ELIGIBLE}
+    assert sizes == {"small": [3, 3], "middle": [3, 3], "large": [1, 1]}
+
+
+def test_among_keeps_the_rule_and_leaves_the_sampler_as_it_was():
+    away = RandomAvailability(0.4)
+    sampler = SizeWeightedCohort(count=4, availability=away)
+    some = sampler.among([1, 3, 5, 7, 9])
+    assert isinstance(some, SizeWeightedCohort)
+    assert sampler.availability is away
+    fewer = 0
+    for round in range(30):
+        there = set(away.available(round, 10, seed=2)) & {1, 3, 5, 7, 9}
+        drawn = some.draw(round, [5] * 10, seed=2)
+        assert set(drawn) <= there
+        assert len(drawn) == min(4, len(there))
+        fewer += len(there) < 5
+    assert fewer > 10
+    assert some.among([1, 2, 3]).draw(0, [5] * 10, 0) == sorted({1, 3} & set(away.available(0, 10, 0)))
+    assert OnlyClients([]).available(0, 4, 0) == []
+
+
+# ---- what it starts from ------------------------------------------------------------------------------
+
+
+def test_scores_before_are_the_supernets(tuned_once):
+    inputs, targets = only_batch(tuned_once.data.val_dataloader())
+    supernet = tuned_once.module.supernet.eval()
+    found = by_tier(files_of(tuned_once))
+    assert len({row["arch"] for row in found.values()}) == 3
+    for row in found.values():
+        arch = supernet.space.parse(row["arch"])
+        accuracy, loss = accuracy_and_loss(lambda x, arch=arch: supernet(x, arch), inputs, targets)
+        assert float(row["val_accuracy_before"]) == pytest.approx(accuracy, abs=1e-6)
+        assert float(row["val_loss_before"]) == pytest.approx(loss, rel=1e-5)
+        assert row["val_loss"] != row["val_loss_before"]
+
+
+def test_from_the_supernet_the_first_weights_are_its_own(trained):
+    files = trained.finetune(client=STILL, cohort=ALONE, rounds=1)
+    supernet = trained.module.supernet
+    for tier, arch in searched_archs(trained).items():
+        first = dict(supernet.subnet(supernet.space.parse(arch)).named_parameters())
+        kept = tier_weights(files)[tier]
+        assert all(torch.equal(kept[name], tensor) for name, tensor in first.items())
+
+
+def test_fine_tuning_leaves_the_supernet_as_it_is(trained):
+    before = {name: tensor.clone() for name, tensor in trained.module.supernet.shared_tensors().items()}
+    trained.finetune()
+    assert_same(before, trained.module.supernet.shared_tensors())
+
+
+def parameters(made: Trained, **settings) -> dict[str, dict[str, torch.Tensor]]:
+    """Each tier's first weights, by a training that does not change them."""
+    files = made.finetune(initial="random", client=STILL, cohort=ALONE, rounds=1, **settings)
+    found = tier_weights(files)
+    for tier, arch in searched_archs(made).items():
+        own = dict(made.module.supernet.subnet(made.module.supernet.space.parse(arch)).named_parameters())
+        found[tier] = {name: found[tier][name] for name in own}
+    return found
+
+
+def test_random_first_weights_belong_to_seed_and_tier_alone(trained):
+    made = parameters(trained)
+    supernet = trained.module.supernet
+    for tier, arch in searched_archs(trained).items():
+        views = supernet.views(supernet.space.parse(arch))
+        drawn = [name for name in made[tier] if made[tier][name].ndim > 1]  # norms begin with ones and zeros
+        assert drawn
+        assert not any(torch.equal(made[tier][name], views[name]) for name in drawn)
+    torch.manual_seed(99)
+    unaware = parameters(trained, name="unaware", tier_aware=False)
+    assert unaware.keys() == made.keys()
+    for tier in made:
+        assert_same(unaware[tier], made[tier])
+    other = parameters(trained, name="other", seed=5)
+    assert not torch.equal(other["large"]["stem.0.weight"], made["large"]["stem.0.weight"])
+    assert not torch.equal(made["small"]["stem.0.weight"], made["large"]["stem.0.weight"])
+
+
+def test_random_first_weights_do_not_depend_on_what_was_trained_before(trained):
+    made = parameters(trained)
+    search = SearchFiles(trained.folder / "search")
+    search.write("tiers", [row for row in search.rows("tiers") if row["tier"] == "large"])
+    alone = parameters(trained, name="alone")
+    assert list(alone) == ["large"]
+    assert_same(alone["large"], made["large"])
+
+
+def test_random_first_weights_are_drawn_as_the_supernets_were(tmp_path):
+    """He initialisation, whose variance is 2 / fan-out; torch's own for convolutions is 1 / (3 fan-in)."""
+    tiers = ClientTiers(Budgets({"all": {"macs": 1e9}}), ListedTiers({"all": range(6)}))
+    supernet = tiny_supernet(stem_width=16, stage_widths=[32, 64])
+    made = Trained(make_module(supernet, tiers=tiers), small_data(), tmp_path)
+    files = made.finetune(initial="random", architectures=1, client=STILL, cohort=ALONE, rounds=1)
+    kept = tier_weights(files)["all"]
+    convolutions = {name: tensor for name, tensor in kept.items() if tensor.ndim == 4 and tensor.numel() > 1000}
+    assert len(convolutions) >= 3
+    for tensor in convolutions.values():
+        out, _, height, width = tensor.shape
+        assert float(tensor.std()) == pytest.approx(math.sqrt(2 / (out * height * width)), rel=0.15)
+
+
+# ---- how it trains ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tier", ELIGIBLE)
+def test_it_is_federated_averaging_on_the_eligible_clients(tuned_once, tier):
+    supernet = tuned_once.module.supernet
+    arch = supernet.space.parse(searched_archs(tuned_once)[tier])
+    module = make_module(
+        PlainNetwork(supernet.subnet(arch), (1, 8, 8), 4),
+        FixedArchitecture(),
+        client=CLIENT,
+        cohort=UniformCohort(count=COUNT, availability=OnlyClients(ELIGIBLE[tier])),
+        objective=CrossEntropy(),
+        seed=0,
+    )
+    make_trainer(ROUNDS).fit(module, datamodule=tuned_once.data)
+    expected = module.supernet.network.state_dict()
+    assert_same(dict(expected), last_weights(tuned_once.path(tier)))
+    assert_same(dict(expected), tier_weights(files_of(tuned_once))[tier])
+
+
+@pytest.mark.parametrize(("tier", "count"), [("large", 1), ("middle", 2), ("small", 3)])
+def test_a_round_is_the_mean_of_the_clients_networks_by_their_examples(trained, tier, count):
+    trained.finetune(rounds=1, cohort=UniformCohort(count=count), client=ClientSettings(sgd(0.1), batch_size=8))
+    supernet, clients = trained.module.supernet, trained.data.clients
+    first = supernet.subnet(supernet.space.parse(searched_archs(trained)[tier]))
+    (cohort,) = cohorts(trained.path(tier))
+    assert len(cohort) == count
+    sizes = np.array([clients.size(client) for client in cohort], dtype=float)
+    assert count == 1 or len(set(sizes)) > 1
+    sums: dict[str, torch.Tensor] = {}
+    for client, share in zip(cohort, sizes / sizes.sum(), strict=True):
+        trained_one = descended(first, clients.batches(client, 8, generator(0, "batches", 0, client, 0)))
+        for name, tensor in trained_one.items():
+            sums[name] = sums.get(name, 0) + share * tensor.double()
+    for name, tensor in last_weights(trained.path(tier)).items():
+        expected = sums[name].round() if tensor.dtype == torch.int64 else sums[name]
+        torch.testing.assert_close(tensor.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def descended(network: nn.Module, batches) -> dict[str, torch.Tensor]:
+    """Plain gradient descent with a rate of 0.1."""
+    network = copy.deepcopy(network).train()
+    for inputs, targets in batches:
+        network.zero_grad()
+        functional.cross_entropy(network(inputs), targets).backward()
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter -= 0.1 * parameter.grad
+    return dict(network.state_dict())
+
+
+def test_settings_of_its_own_replace_those_of_the_training(trained):
+    class Halved(CrossEntropy):
+        def loss(self, network, inputs, targets):
+            return super().loss(network, inputs, targets) / 2
+
+    plain = ClientSettings(sgd(0.1), batch_size=8)
+    trained.finetune(client=plain, name="plain")
+    trained.finetune(client=ClientSettings(sgd(0.2), batch_size=8), objective=Halved(), name="halved")
+    assert_same(
+        last_weights(trained.path("small", name="plain")),
+        last_weights(trained.path("small", name="halved")),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+    trained.finetune(client=plain, seed=3, name="seeded")
+    assert cohorts(trained.path("small", name="seeded")) != cohorts(trained.path("small", name="plain"))
+
+
+# ---- what it cost, and what it came to ----------------------------------------------------------------
+
+
+def test_costs_are_those_of_the_rounds(tuned_once):
+    files = files_of(tuned_once)
+    supernet, clients = tuned_once.module.supernet, tuned_once.data.clients
+    for tier, row in by_tier(files, "candidates").items():
+        arch = supernet.space.parse(row["arch"])
+        network = supernet.subnet(arch)
+        bytes_of_network = sum(tensor.numel() * tensor.element_size() for tensor in network.state_dict().values())
+        asked = [client for record in rounds(tuned_once.path(tier)) for client in record["clients"]]
+        for cost in ("macs", "bytes_down", "bytes_up"):
+            assert int(row[cost]) == sum(client[cost] for client in asked)
+        sent = ROUNDS * min(COUNT, len(ELIGIBLE[tier])) * bytes_of_network
+        assert (int(row["bytes_down"]), int(row["bytes_up"])) == (sent, sent)
+        examples = sum(CLIENT.epochs * clients.size(client["client"]) for client in asked)
+        assert int(row["macs"]) == examples * supernet.macs(arch)
+        best = by_tier(files)[tier]
+        assert {name: best[name] for name in row} == row
+        assert int(best["bytes"]) == bytes_of_network
+        assert int(best["parameters"]) == sum(parameter.numel() for parameter in network.parameters())
+        assert int(best["macs_per_example"]) == supernet.macs(arch)
+
+
+def test_files_and_columns(tuned_once):
+    folder = files_of(tuned_once).folder
+    assert {path.name for path in folder.iterdir()} == {
+        *("settings.json", "candidates.csv", "tiers.csv", "clients.csv", "tiers", "runs")
+    }
+    assert {path.name for path in (folder / "runs").iterdir()} == {"small-0", "middle-0", "large-0"}
+    own = ["tier", "number", "arch", "eligible", "rounds", "val_accuracy_before", "val_loss_before"]
+    own += ["val_accuracy", "val_loss", "macs", "bytes_down", "bytes_up"]
+    (first, *_), (best, *_) = rows(folder / "candidates.csv"), rows(folder / "tiers.csv")
+    assert list(first) == own
+    assert list(best) == [*own, "test_accuracy", "test_loss", "macs_per_example", "parameters", "bytes"]
+    assert files_of(tuned_once).settings()["complete"] is True
+    archs = {f"{tier}-0": arch for tier, arch in searched_archs(tuned_once).items()}
+    assert files_of(tuned_once).settings()["candidates"] == archs
+    assert [row["tier"] for row in rows(folder / "tiers.csv")] == ["small", "middle", "large"]
+
+
+def test_the_server_validates_as_often_as_asked(trained):
+    trained.finetune(rounds=3, check_val_every_n_rounds=2, client=STILL, name="two")
+    validated = [
+        "val/network/accuracy" in record["metrics"] for record in rounds(trained.path("large", name="two"))
+    ]
+    assert validated == [False, True, False]
+    files = trained.finetune(rounds=2, check_val_every_n_rounds=50, name="fifty")
+    *_, last = rounds(trained.path("large", name="fifty"))
+    accuracy = float(by_tier(files)["large"]["val_accuracy"])
+    assert last["metrics"]["val/network/accuracy"] == pytest.approx(accuracy, abs=1e-6)
+
+
+def test_what_is_trained_gets_better(trained, capsys):
+    """From scratch, where there is something to learn: a quarter is chance."""
+    client = ClientSettings(sgd(0.1, momentum=0.9), batch_size=8, epochs=4)
+    files = trained.finetune(initial="random", rounds=5, client=client, tier_aware=False)
+    found = by_tier(files)
+    assert all(float(row["val_loss"]) < float(row["val_loss_before"]) for row in found.values())
+    assert max(float(row["test_accuracy"]) for row in found.values()) > 0.6
+    shown = capsys.readouterr().out
+    for tier, row in found.items():
+        (line,) = [line for line in shown.splitlines() if line.startswith(f"{tier} ")]
+        assert f"{float(row['test_accuracy']):.4f}" in line
+        assert row["arch"] in line
+
+
+def test_precision_and_top_k_are_those_of_the_runs_evaluation(trained):
+    module = module_of(path_cnn(), evaluation=EvaluationSettings(["largest"], top_k=2))
+    module.supernet.load_state_dict(trained.module.supernet.state_dict())
+    found = by_tier(trained._replace(module=module).finetune(name="two"))
+    inputs, targets = only_batch(trained.data.val_dataloader())
+    supernet = module.supernet.eval()
+    for row in found.values():
+        with torch.no_grad():
+            likeliest = supernet(inputs, supernet.space.parse(row["arch"])).topk(2).indices
+        right = (likeliest == targets[:, None]).any(1).float().mean()
+        assert float(row["val_accuracy_before"]) == pytest.approx(float(right), abs=1e-6)
+
+
+def test_the_runs_folder_is_the_trainers_by_default(trained):
+    from lit_fednas.finetune import FinetuneSettings, FinetuneTrainer
+
+    there = FinetuneTrainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        default_root_dir=str(trained.folder),
+    )
+    files = there.finetune(trained.module, trained.data, None, FinetuneSettings(rounds=1, client=STILL))
+    assert files.folder == Path(trained.folder) / "finetune"

@@ -1,0 +1,353 @@
+"""Client-side path sampling (section 3.1, Eq. 2 to 4), batch by batch against what the network was seen to run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.messages import ClientTask
+from lit_fednas.objectives import CrossEntropy, Load, NoLoad, Objective, PathSampling, RandomLoad, ScheduledLoad
+from lit_fednas.supernets import Operators, PathCNN
+from tests.support import linear_net, tiny_supernet
+
+NET = PathCNN((1, 8, 8), 4, width=8, stage_layers=[2, 1], strides=[2, 2])
+HALF = Operators(
+    (("conv1", "sep_e2", "mb3_e1", "id"), ("sep_e05", "mb1_e2", "mb3_e2", "id"), ("conv1", "mb3_e05", "id"))
+)
+SIZES = (8, 8, 8, 5)
+
+
+def batches(count: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of 8, 8, 8 and 5 examples, over and over."""
+    draws = torch.Generator().manual_seed(seed)
+    for number in range(count):
+        size = SIZES[number % 4]
+        inputs = torch.randn(size, 1, 8, 8, generator=draws)
+        yield inputs, torch.randint(4, (size,), generator=draws)
+
+
+class Step(NamedTuple):
+    """What was seen of one batch."""
+
+    path: Operators
+    size: int
+    loss: Tensor
+
+
+def task(arch: Operators = HALF, **settings: Any) -> ClientTask:
+    return ClientTask(round=3, client=1, arch=arch, num_examples=29, **settings)
+
+
+def begun(objective: PathSampling, asked: ClientTask, seed: int = 0) -> nn.Module:
+    """The client's network, and the objective ready for its first batch."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = NET.subnet(asked.arch)
+    objective.setup(NET)
+    objective.begin(network, asked, torch.Generator().manual_seed(seed))
+    return network
+
+
+def train(
+    objective: PathSampling, asked: ClientTask, count: int, seed: int = 0, inputs_seed: int = 0
+) -> list[Step]:
+    """A plain fit."""
+    network = begun(objective, asked, seed)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+    steps = []
+    for inputs, targets in batches(count, inputs_seed):
+        optimizer.zero_grad(set_to_none=True)
+        loss = objective.loss(network, inputs, targets)
+        loss.backward()
+        optimizer.step()
+        path = Operators(tuple((name,) for name in network.path))
+        steps.append(Step(path, len(targets), loss.detach()))
+    return steps
+
+
+def limited(share: float, cost: str = "operations") -> dict[str, float]:
+    """A limit between the cheapest and the dearest path of the subspace."""
+    costs = NET.path_costs(cost)
+    least = costs.fixed + sum(min(layer.values()) for layer in costs.held(HALF))
+    return {cost: float(least + share * (costs.of(HALF) - least))}
+
+
+# ---- paths --------------------------------------------------------------------------------------------
+
+
+def test_a_new_path_of_the_subspace_for_every_batch():
+    steps = train(PathSampling(), task(), 60)
+    assert len({step.path for step in steps}) > 25  # of 48
+    for step in steps:
+        assert step.path.is_path
+        assert all(name in held for (name,), held in zip(step.path.layers, HALF.layers, strict=True))
+    seen = {(layer, name) for step in steps for layer, (name,) in enumerate(step.path.layers)}
+    assert seen == {(layer, name) for layer, names in enumerate(HALF.layers) for name in names}
+
+
+@pytest.mark.parametrize("cost", ["operations", "macs", "parameters", "bytes"])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.6, 1.0])
+def test_no_path_is_above_the_limit(cost, share):
+    objective, limits = PathSampling(), limited(share, cost)
+    steps = train(objective, task(limits=limits, tier="weak"), 40)
+    costs = [NET.path_costs(cost).of(step.path) for step in steps]
+    assert objective.report()["greatest"] == max(costs) <= limits[cost]
+    assert (len(set(costs)) == 1) == (share == 0)
+
+
+def test_what_fits_a_limit_that_binds_is_not_drawn_away():
+    """Every path of the subspace within the limit comes, and the limit excludes some."""
+    limits = limited(0.3)
+    seen = {step.path for step in train(PathSampling(), task(limits=limits), 500)}
+    every = [Operators(((a,), (b,), (c,))) for a in HALF.layers[0] for b in HALF.layers[1] for c in HALF.layers[2]]
+    within = {path for path in every if NET.operations(path) <= limits["operations"]}
+    assert seen == within
+    assert 3 < len(within) < len(every)
+
+
+def test_unsupported_operators_are_not_run():
+    steps = train(PathSampling(), task(unsupported=("id", "mb3_e1", "mb3_e2")), 60)
+    assert not {"id", "mb3_e1", "mb3_e2"} & {name for step in steps for (name,) in step.path.layers}
+
+
+def test_a_limit_below_every_path_is_told():
+    with pytest.raises(ConfigError, match=r"model.tiers: weak cannot run any path of conv1\+sep_e2"):
+        begun(PathSampling(), task(limits={"operations": 10.0}, tier="weak"))
+
+
+def test_a_single_path_is_what_plain_training_trains():
+    """Degenerate case: a client that received one path takes the very steps of cross-entropy."""
+    path = NET.space.parse("sep_e1 mb1_e2 conv1")
+    objective = PathSampling()
+    network = begun(objective, task(path))
+    plain = NET.subnet(path)
+    plain.load_state_dict(network.state_dict())
+    for inputs, targets in batches(4):
+        for one, loss in ((network, objective.loss(network, inputs, targets)), (plain, None)):
+            loss = functional.cross_entropy(plain(inputs), targets) if loss is None else loss
+            one.zero_grad()
+            loss.backward()
+            torch.optim.SGD(one.parameters(), lr=0.1).step()
+    for name, tensor in plain.state_dict().items():
+        assert torch.equal(network.state_dict()[name], tensor), name
+
+
+# ---- randomness ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("load", [NoLoad(), RandomLoad()], ids=["idle", "busy"])
+def test_the_generator_alone_decides(load):
+    def paths(seed: int, **settings: Any) -> list[Operators]:
+        return [
+            step.path for step in train(PathSampling(load=load), task(limits=limited(0.5)), 20, seed, **settings)
+        ]
+
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
+    first = paths(0)
+    np.random.seed(7)  # noqa: NPY002
+    torch.manual_seed(7)
+    assert paths(0, inputs_seed=5) == first
+    assert paths(1) != first
+
+
+def test_a_second_fit_starts_anew():
+    objective = PathSampling(load=ScheduledLoad([1.0, 0.3]))
+    train(objective, task(), 5, seed=9)
+    train(objective, task(limits=limited(0.5)), 12)
+    fresh = PathSampling(load=ScheduledLoad([1.0, 0.3]))
+    train(fresh, task(limits=limited(0.5)), 12)
+    assert objective.report() == fresh.report()
+
+
+# ---- what is counted ----------------------------------------------------------------------------------
+
+
+def test_examples_by_operator_and_multiply_accumulates():
+    objective = PathSampling()
+    steps = train(objective, task(limits=limited(0.6)), 30)
+    report = objective.report()
+    expected: Counter[str] = Counter()
+    for step in steps:
+        for layer, (name,) in enumerate(step.path.layers):
+            expected[f"{layer}.{name}"] += step.size
+    assert report["operators"] == dict(expected)
+    for layer in range(3):
+        through = [count for key, count in report["operators"].items() if key.startswith(f"{layer}.")]
+        assert sum(through) == sum(step.size for step in steps) == 7 * sum(SIZES) + 16
+    assert report["macs"] == sum(NET.macs(step.path) * step.size for step in steps)
+    assert report["macs"] < NET.macs(HALF) * sum(step.size for step in steps)
+
+
+def test_reported_operators_are_those_of_the_supernet():
+    objective = PathSampling()
+    train(objective, task(), 20)
+    known = {NET.operator_of(name.removeprefix("network.")) for name in NET.shared_tensors()}
+    known |= {f"{layer}.id" for layer in range(3)}
+    assert set(objective.report()["operators"]) <= known
+
+
+def test_no_batch_no_report():
+    objective = PathSampling()
+    begun(objective, task())
+    assert objective.report() == {"operators": {}, "macs": 0, "greatest": 0}
+
+
+# ---- what is trained ----------------------------------------------------------------------------------
+
+
+def operator(name: str) -> str | None:
+    return NET.operator_of(name)
+
+
+def test_operators_off_the_path_are_left_alone():
+    """No gradient; weights, statistics and momentum stay, also of those that were trained before."""
+    objective = PathSampling()
+    network = begun(objective, task())
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    stayed, moved, kept_momentum = 0, 0, 0
+    for inputs, targets in batches(12):
+        before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+        momentum = {
+            name: optimizer.state[parameter]["momentum_buffer"].clone()
+            for name, parameter in network.named_parameters()
+            if optimizer.state[parameter]
+        }
+        optimizer.zero_grad(set_to_none=True)
+        objective.loss(network, inputs, targets).backward()
+        optimizer.step()
+        running = {f"{layer}.{name}" for layer, name in enumerate(network.path)}
+        for name, parameter in network.named_parameters():
+            if operator(name) is None or operator(name) in running:
+                assert parameter.grad is not None, name
+                continue
+            assert parameter.grad is None, name
+            if name in momentum:
+                kept_momentum += 1
+                assert torch.equal(optimizer.state[parameter]["momentum_buffer"], momentum[name]), name
+        for name, tensor in network.state_dict().items():
+            if operator(name) is None or operator(name) in running:
+                moved += not torch.equal(tensor, before[name])
+            else:
+                stayed += 1
+                assert torch.equal(tensor, before[name]), name
+    assert min(stayed, moved, kept_momentum) > 50
+
+
+class Scaled(Objective):
+    """Twice cross-entropy; notes how it is called."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def setup(self, supernet):
+        self.calls.append(supernet)
+
+    def begin(self, network, task, generator):
+        self.calls.append((network, task, generator))
+
+    def loss(self, network, inputs, targets):
+        return 2 * functional.cross_entropy(network(inputs), targets)
+
+    def report(self):
+        return {"mine": 5, "macs": -1}
+
+
+def test_the_inner_objective_is_used():
+    inner = Scaled()
+    objective = PathSampling(inner)
+    doubled = train(objective, task(), 1)
+    (plain,) = train(PathSampling(CrossEntropy()), task(), 1)
+    assert doubled[0].path == plain.path
+    torch.testing.assert_close(doubled[0].loss, 2 * plain.loss)
+    assert inner.calls[0] is NET
+    assert inner.calls[1][1] == task()
+    report = objective.report()
+    assert report["mine"] == 5
+    assert report["macs"] == NET.macs(plain.path) * 8  # of the paths, whatever the inner one says
+
+
+# ---- loads --------------------------------------------------------------------------------------------
+
+
+class Witness(Load):
+    """Passes a load on, and notes what was asked and answered."""
+
+    def __init__(self, load: Load) -> None:
+        self.load = load
+        self.asked: list[tuple[int, int]] = []
+        self.free_shares: list[float] = []
+
+    def free(self, round, step, rng):
+        self.asked.append((round, step))
+        self.free_shares.append(self.load.free(round, step, rng))
+        return self.free_shares[-1]
+
+
+@pytest.mark.parametrize("load", [ScheduledLoad([1.0, 0.25, 0.0, 0.6], every=2), RandomLoad(0.1, 0.7), NoLoad()])
+def test_a_busy_client_keeps_to_what_is_free(load):
+    witness, limits = Witness(load), limited(0.8)
+    steps = train(PathSampling(load=witness), task(limits=limits), 80)
+    assert witness.asked == [(3, step) for step in range(80)]
+    least, most = NET.operations(NET.space.parse("id id id")), limits["operations"]
+    costs = [NET.operations(step.path) for step in steps]
+    for cost, free in zip(costs, witness.free_shares, strict=True):
+        assert cost <= least + free * (most - least) + 1e-6
+    if isinstance(load, ScheduledLoad):
+        assert witness.free_shares[:9] == [1.0, 1.0, 0.25, 0.25, 0.0, 0.0, 0.6, 0.6, 1.0]
+        assert {cost for cost, free in zip(costs, witness.free_shares, strict=True) if free == 0} == {least}
+        assert max(costs) > least + 0.6 * (most - least)
+
+
+def test_random_loads_are_uniform():
+    rng = np.random.default_rng(0)
+    free = np.array([RandomLoad(0.2, 0.6).free(0, step, rng) for step in range(5000)])
+    assert 0.2 <= free.min() < 0.21
+    assert 0.59 < free.max() <= 0.6
+    assert np.histogram(free, bins=4, range=(0.2, 0.6))[0] == pytest.approx([1250] * 4, abs=5 * 31)
+    assert RandomLoad(0.5, 0.5).free(0, 0, rng) == 0.5
+    assert NoLoad().free(0, 0, rng) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (
+            lambda: ScheduledLoad([]),
+            r"objective.load: shares \[\] must be from 0 to 1, and every 1 at least 1 batch",
+        ),
+        (lambda: ScheduledLoad([0.5, 1.1]), r"objective.load: shares \[0.5, 1.1\] must be from 0 to 1"),
+        (lambda: ScheduledLoad([-0.1]), r"objective.load: shares \[-0.1\] must be from 0 to 1"),
+        (lambda: ScheduledLoad([0.5], every=0), "every 0 at least 1 batch"),
+        (lambda: RandomLoad(0.6, 0.5), "objective.load: least 0.6 and most 0.5 must be shares, least not above"),
+        (lambda: RandomLoad(-0.1, 0.5), "objective.load: least -0.1 and most 0.5"),
+        (lambda: RandomLoad(0.5, 1.5), "objective.load: least 0.5 and most 1.5"),
+    ],
+)
+def test_loads_that_are_none(build, words):
+    with pytest.raises(ConfigError, match=words):
+        build()
+
+
+# ---- what it cannot work with -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [tiny_supernet, linear_net])
+def test_a_supernet_without_operators_is_refused_at_setup(make):
+    with pytest.raises(
+        ConfigError,
+        match=rf"model.objective: PathSampling chooses among operators, {type(make()).__name__} has none",
+    ):
+        PathSampling().setup(make())
+
+
+def test_it_is_not_trained_for_several_clients_at_once():
+    assert not PathSampling.stackable

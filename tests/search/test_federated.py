@@ -1,0 +1,466 @@
+"""A search that clients score: whom it asks, what the scores are, what it costs, and that it can be stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from lit_fednas.assignment import RandomArchitectures
+from lit_fednas.data import Dirichlet
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
+from lit_fednas.records import SearchFiles
+from lit_fednas.rng import numpy_generator
+from lit_fednas.search import (
+    NSGA2,
+    ClientDraw,
+    Evaluator,
+    Exhaustive,
+    FederatedEvaluation,
+    FederatedEvaluator,
+    RandomSearch,
+    SearchSettings,
+    SearchTrainer,
+    TierSearch,
+    union_bytes,
+)
+from lit_fednas.search.evaluator import Generation
+from lit_fednas.supernets import BatchNorm, PathCNN
+from lit_fednas.supernets.path_space import Operators
+from lit_fednas.tiers import Budgets, ClientTiers, Population, Tier
+from lit_fednas.tiers.allocation import ListedTiers
+from tests.supernets.instances import INSTANCES, kept_instance
+from tests.support import fit, make_module, sgd, tiny_data, tiny_supernet
+
+#: As the clients' tiers: two clients of the small one, four of the large one.
+BUDGETS = Budgets({"small": {"macs": 70_000.0}, "large": {"macs": 120_000.0}})
+SMALL, LARGE = Tier("small", {"macs": 70_000.0}), Tier("large", {"macs": 120_000.0})
+PLACES = (0, 1, 1, 0, 1, 1)
+COLUMNS = ("clients", "architectures", "supernet_bytes", "bytes_down", "bytes_up", "macs")
+
+
+class Stop(Exception):
+    pass
+
+
+def federated_data(**settings: Any) -> Any:
+    """Six clients with unlike numbers of validation examples; nothing is held by the server."""
+    data = tiny_data(**{"client_val": 0.25, "partitioner": Dirichlet(1.0, min_size=8, balance=False), **settings})
+    data.source.val = None
+    data.server_val = settings.get("server_val", 0)
+    data.setup("fit")
+    return data
+
+
+def trained_module(**settings: Any) -> Any:
+    client = ClientSettings(sgd(0.2), batch_size=8)
+    tiers = ClientTiers(BUDGETS, ListedTiers({"small": [0, 3], "large": [1, 2, 4, 5]}))
+    supernet = tiny_supernet(norm=BatchNorm())
+    settings = {"tiers": tiers, "cohort": UniformCohort(count=2), **settings}
+    return make_module(supernet, assignment=RandomArchitectures(), client=client, **settings)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    module, data = trained_module(), federated_data()
+    fit(module, data, 3, check_val_every_n_rounds=100, limit_val_batches=0)
+    return module, data
+
+
+def search(trained: Any, folder: Path, **settings: Any) -> SearchFiles:
+    module, data = trained
+    trainer = SearchTrainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    defaults = {"method": NSGA2(6, 4), "evaluations": 14, "federated": FederatedEvaluation(2)}
+    return trainer.search(module, data, None, SearchSettings(**{**defaults, **settings}), folder)
+
+
+def evaluator(trained: Any, rounds: int = 2, seed: int = 0, **settings: Any) -> FederatedEvaluator:
+    module, data = trained
+    module.supernet.eval()
+    population = Population(6, (SMALL, LARGE), PLACES)
+    draw = ClientDraw(data.clients, population, 2, FederatedEvaluation(rounds), seed)
+    return FederatedEvaluator(module.supernet, draw, **settings)
+
+
+def examples_of(data: Any, clients: list[int], split: str = "val") -> tuple[torch.Tensor, torch.Tensor]:
+    """All examples of some clients, straight from the rows."""
+    parts = [
+        next(iter(data.clients.reader.read(data.clients.rows(client, split), 1000)))
+        for client in clients
+        if data.clients.size(client, split)
+    ]
+    return torch.cat([inputs for inputs, _ in parts]), torch.cat([targets for _, targets in parts])
+
+
+# ---- scores -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_size", [512, 3])
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_with_all_clients_it_is_central_evaluation_of_all_their_examples(trained, top_k, batch_size):
+    module, data = trained
+    settings = EvaluationSettings(["largest"], top_k=top_k)
+    central = Evaluator(module.supernet, [examples_of(data, list(range(6)))], settings)
+    clients = evaluator(trained, rounds=3, settings=settings, batch_size=batch_size)
+    assert clients.num_examples == central.num_examples > 20
+    rng = np.random.default_rng(0)
+    archs = [module.supernet.space.sample(rng) for _ in range(8)]
+    scorer = clients.scorer(Generation("small", 0, archs))
+    for arch in archs:
+        expected, found = central(arch), scorer(arch)
+        assert found.accuracy == expected.accuracy
+        assert found.loss == pytest.approx(expected.loss, rel=1e-6)
+        assert clients(arch) == found
+    assert len({central(arch) for arch in archs}) > 3
+
+
+def test_a_score_is_the_mean_over_the_asked_clients_examples(trained):
+    module, data = trained
+    clients = evaluator(trained)
+    arch = module.supernet.space.largest
+    sizes = [data.clients.size(client, "val") for client in range(6)]
+    assert len(set(sizes)) > 2
+    for generation in range(4):
+        asked = clients.draw.asked("small", generation)
+        inputs, targets = examples_of(data, asked)
+        assert len(targets) == sum(sizes[client] for client in asked)
+        with torch.no_grad():
+            logits = module.supernet(inputs, arch)
+        found = clients.scorer(Generation("small", generation, [arch]))(arch)
+        assert found.accuracy == pytest.approx(float((logits.argmax(1) == targets).double().mean()), abs=1e-7)
+        assert found.loss == pytest.approx(float(functional.cross_entropy(logits, targets)), rel=1e-5)
+
+
+def test_answers_are_those_of_each_client_alone(trained):
+    module, data = trained
+    clients = evaluator(trained)
+    arch = module.supernet.space.smallest
+    answers = clients.answers(arch, [4, 1])
+    for answer, client in zip(answers, [4, 1], strict=True):
+        inputs, targets = examples_of(data, [client])
+        with torch.no_grad():
+            logits = module.supernet(inputs, arch)
+        assert answer[0] == int((logits.argmax(1) == targets).sum())
+        assert answer[1] == pytest.approx(
+            float(functional.cross_entropy(logits, targets, reduction="sum")), rel=1e-5
+        )
+
+
+def test_clients_may_score_on_what_they_trained_on(trained):
+    module, data = trained
+    draw = ClientDraw(data.clients, Population(6), 6, FederatedEvaluation(1, "train"), 0)
+    found = FederatedEvaluator(module.supernet, draw)(module.supernet.space.largest)
+    expected = Evaluator(module.supernet, [examples_of(data, list(range(6)), "train")])
+    assert found.accuracy == expected(module.supernet.space.largest).accuracy
+
+
+def test_a_lone_example_is_not_normalised_by_itself():
+    """Networks that use the batch's statistics cannot run one example, be it a client's only one or its last."""
+    data = federated_data(client_val=0.12, partitioner=Dirichlet(0.3, min_size=5, balance=False))
+    sizes = [data.clients.size(client, "val") for client in range(6)]
+    assert 1 in sizes
+    assert max(sizes) > 3
+    supernet = tiny_supernet(
+        norm=BatchNorm(affine=False, running_statistics=False), stage_widths=[4] * 4, depths=[0]
+    )
+    supernet.eval()
+    draw = ClientDraw(data.clients, Population(6), 6, FederatedEvaluation(1), 0)
+    FederatedEvaluator(supernet, draw, batch_size=max(sizes) - 1)(supernet.space.largest)
+    assert draw.eligible("any") == [client for client in range(6) if sizes[client] > 1]
+    draw.least = 1
+    assert draw.eligible("any") == [client for client in range(6) if sizes[client] > 0]
+    FederatedEvaluator(tiny_supernet(norm=BatchNorm()), draw)
+    assert draw.least == 1
+
+
+# ---- who is asked -------------------------------------------------------------------------------------
+
+
+class CountingClients:
+    """Clients of one example each, but for some that have none."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.num_clients = len(sizes)
+        self.sizes = sizes
+
+    def size(self, client: int, split: str) -> int:
+        assert split == "val"
+        return self.sizes[client]
+
+
+def draw_of(sizes: list[int], rounds: int = 1, cohort: int = 2, seed: int = 0, tiers: bool = True) -> ClientDraw:
+    places = tuple(client % 2 for client in range(len(sizes)))
+    population = Population(len(sizes), (SMALL, LARGE), places) if tiers else Population(len(sizes))
+    return ClientDraw(CountingClients(sizes), population, cohort, FederatedEvaluation(rounds), seed)  # type: ignore[arg-type]
+
+
+def test_only_eligible_clients_with_examples_are_asked():
+    draw = draw_of([1, 1, 0, 1, 1, 0, 1, 1], rounds=100)
+    assert set(draw.asked("large", 0)) == {1, 3, 7}
+    assert set(draw.asked("small", 0)) == set(draw.asked("*", 0)) == {0, 1, 3, 4, 6, 7}
+    assert set(draw_of([1] * 5, 100, tiers=False).asked("anything", 0)) == set(range(5))
+
+
+@pytest.mark.parametrize(("rounds", "count"), [(1, 3), (2, 6), (3, 9), (4, 10), (9, 10)])
+def test_clients_are_distinct_within_a_generation_and_reshuffled_between(rounds, count):
+    draw = draw_of([1] * 20, rounds, cohort=3)
+    generations = [draw.asked("large", generation) for generation in range(30)]
+    for asked in generations:
+        assert len(asked) == len(set(asked)) == count
+        assert draw.rounds(len(asked)) == min(rounds, 4)
+    assert len({tuple(asked) for asked in generations}) == 30
+    assert set().union(*generations) == set(range(1, 20, 2))
+    counts = np.bincount(np.concatenate(generations), minlength=20)[1::2]
+    assert counts.std() <= 3 * math.sqrt(30 * 0.25)
+
+
+def test_draws_are_addressed():
+    draw = draw_of([1] * 8, 2, seed=5)
+    expected = numpy_generator(5, "federated-search-large", 7).permutation([1, 3, 5, 7]).tolist()
+    assert draw.asked("large", 7) == expected
+    assert draw.asked("large", 7) == expected  # whatever was drawn before
+    assert draw_of([1] * 8, 1, seed=5).asked("large", 7) == expected[:2]  # more rounds ask more, not others
+    orders = {tuple(draw_of([1] * 8, 4, seed=seed).asked("small", 0)) for seed in range(5)}
+    assert len(orders) == 5
+
+
+def test_lower_tiers_are_never_asked(trained, tmp_path, monkeypatch):
+    asked: dict[Any, set[int]] = {}
+    plain = FederatedEvaluator.answers
+
+    def watched(self, arch, clients):
+        asked.setdefault(arch, set()).update(clients)
+        return plain(self, arch, clients)
+
+    monkeypatch.setattr(FederatedEvaluator, "answers", watched)
+    module, _ = trained
+    search(trained, tmp_path)
+    dear = [clients for arch, clients in asked.items() if module.supernet.cost(arch).macs > 70_000]
+    cheap = [clients for arch, clients in asked.items() if module.supernet.cost(arch).macs <= 70_000]
+    assert len(dear) > 5
+    assert set().union(*dear) == {1, 2, 4, 5}
+    assert {0, 3} <= set().union(*cheap)
+    assert all(len(clients) == 4 for clients in asked.values())  # two rounds of two
+
+
+# ---- the smallest supernet ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_union_of_any_supernet_by_brute_force(name):
+    """Every element of every shared tensor has a number; the numbers that any architecture has are counted."""
+    supernet = kept_instance(name)
+    rng = np.random.default_rng(0)
+    for count in (1, 3, 6):
+        archs = [supernet.space.sample(rng) for _ in range(count)]
+        seen: dict[str, set[int]] = {}
+        for arch in archs:
+            for region in supernet.index(arch).values():
+                tensor = supernet.shared_tensors()[region.name]
+                numbers = torch.arange(tensor.numel()).reshape(tensor.shape)
+                seen.setdefault(region.name, set()).update(region.of(numbers).flatten().tolist())
+        shared = supernet.shared_tensors()
+        expected = sum(len(numbers) * shared[key].element_size() for key, numbers in seen.items())
+        assert union_bytes(supernet, archs) == expected
+    one = archs[0]
+    assert union_bytes(supernet, [one]) == union_bytes(supernet, [one, one]) == supernet.cost(one).bytes
+    assert union_bytes(supernet, []) == 0
+
+
+def test_union_of_paths_is_their_subspace():
+    net = PathCNN((3, 8, 8), 5, width=8, stage_layers=[2, 1], strides=[2, 1])
+    rng = np.random.default_rng(1)
+    for count in (2, 5):
+        archs = [net.space.sample(rng) for _ in range(count)]
+        layers = [
+            tuple(name for name in known if any(name in arch.layers[place] for arch in archs))
+            for place, known in enumerate(net.space.candidates)
+        ]
+        subspace = replace(archs[0], layers=tuple(layers))
+        assert isinstance(subspace, Operators)
+        assert union_bytes(net, archs) == net.cost(subspace).bytes > net.cost(archs[0]).bytes
+
+
+def test_union_of_elastic_networks_by_hand(monkeypatch):
+    """Two crossing corners of one 4x4 matrix: 2x4 and 3x2 cover 8 + 6 - 4 elements."""
+    from lit_fednas.supernets import Region
+
+    net = kept_instance("rolling")
+    corners = {"a": (slice(0, 2), slice(0, 4)), "b": (slice(0, 3), slice(0, 2))}
+    monkeypatch.setattr(net, "regions", lambda arch: {"x": Region("network.2.weight", corners[arch])})
+    assert union_bytes(net, ["a", "b"]) == 4 * 10
+
+
+# ---- what it costs ------------------------------------------------------------------------------------
+
+
+def test_costs_by_hand(trained, tmp_path):
+    """Without the search's own numbers: architectures from the table, clients and sizes from the data."""
+    module, data = trained
+    files = search(trained, tmp_path, method=RandomSearch(4), evaluations=10)
+    rows = files.rows("federated")
+    keys = [(row["tier"], row["generation"]) for row in rows]
+    assert keys == [(tier, number) for tier in ("small", "large") for number in range(3)]
+    evaluated = files.rows("evaluations")
+    draw = evaluator(trained).draw
+    first = 0
+    for row in rows:
+        count = row["architectures"]
+        archs = [module.supernet.space.parse(one["arch"]) for one in evaluated[first : first + count]]
+        first += count
+        clients = draw.asked(row["tier"], row["generation"])
+        assert (row["clients"], row["evaluation_rounds"]) == ((4, 2) if count else (0, 0))
+        assert row["supernet_bytes"] == union_bytes(module.supernet, archs)
+        assert row["bytes_down"] == 4 * row["supernet_bytes"]
+        assert row["bytes_up"] == 4 * count * 8
+        examples = sum(data.clients.size(client, "val") for client in clients)
+        assert row["macs"] == examples * sum(module.supernet.cost(arch).macs for arch in archs)
+    assert first == len(evaluated)
+    assert [row["architectures"] for row in rows[:3]] == [4, 4, 2]
+    total = {name: sum(row[name] for row in rows) for name in ("macs", "bytes_down", "bytes_up")}
+    settings = files.settings()
+    assert settings["communication"] == total
+    assert settings["complete"]
+    assert settings["federated"] == {
+        "rounds": 2,
+        "split": "val",
+        "cohort": 2,
+        "eligible": {"small": 6, "large": 4},
+    }
+
+
+def test_what_an_earlier_tier_asked_is_not_asked_again(trained, tmp_path):
+    """All of the small tier are among those of the large one."""
+    files = search(trained, tmp_path, method=Exhaustive(), evaluations=100)
+    small, large = files.rows("federated")
+    fit_small = sum(row["macs"] <= 70_000 for row in files.rows("evaluations"))
+    assert small["architectures"] == fit_small
+    assert large["architectures"] == len(files.rows("evaluations")) - fit_small > 0
+    again = search(trained, tmp_path / "same", method=Exhaustive(), evaluations=fit_small, per_tier=False)
+    assert {row["tier"] for row in again.rows("federated")} == {"*"}
+
+
+def test_a_generation_without_anything_new_costs_nothing(trained):
+    clients = evaluator(trained)
+    clients.scorer(Generation("large", 3, []))
+    files = SearchFiles("unused")
+    written: list[Any] = []
+    files.write = lambda table, rows: written.extend(rows)  # type: ignore[method-assign]
+    assert clients.finish(files) == {"communication": {"macs": 0, "bytes_down": 0, "bytes_up": 0}}
+    (row,) = written
+    assert all(row[name] == 0 for name in (*COLUMNS, "evaluation_rounds"))
+
+
+def test_the_ledger_keeps_what_it_held(trained, tmp_path):
+    before = {"rounds": 3, "after_training": {"other": {"macs": 1}}}
+    (tmp_path / "ledger.json").write_text(json.dumps(before))
+    files = search(trained, tmp_path, name="mine", evaluations=4)
+    ledger = json.loads((tmp_path / "ledger.json").read_text())
+    mine = ledger["after_training"].pop("mine")
+    assert ledger == before
+    assert mine == files.settings()["communication"]
+    assert mine["bytes_down"] > 0
+    assert not list(tmp_path.glob(".*part"))
+    search(trained, tmp_path / "without", evaluations=4)
+    assert not (tmp_path / "without" / "ledger.json").exists()
+
+
+def test_a_central_search_says_nothing_of_it(tmp_path):
+    module, data = trained_module(), tiny_data()
+    fit(module, data, 1)
+    (tmp_path / "ledger.json").write_text("{}")
+    files = search((module, data), tmp_path, federated=None, evaluations=4)
+    assert files.settings()["federated"] is None
+    assert "communication" not in files.settings()
+    assert not (files.folder / "federated.csv").exists()
+    assert (tmp_path / "ledger.json").read_text() == "{}"
+
+
+# ---- stopping and going on ----------------------------------------------------------------------------
+
+
+def all_but_seconds(files: SearchFiles) -> dict[str, Any]:
+    tables = {name: files.rows(name) for name in ("evaluations", "history", "front", "tiers", "federated")}
+    for row in tables["evaluations"] + tables["front"]:
+        del row["seconds"]
+    return {**tables, "settings": files.settings()}
+
+
+@pytest.mark.parametrize("stop_at", [1, 7, 13, 17])
+def test_stopped_and_resumed_equals_straight(trained, tmp_path, monkeypatch, stop_at):
+    straight = search(trained, tmp_path / "straight")
+    assert len(straight.rows("evaluations")) > 17
+    plain = TierSearch.__init__
+
+    def stopping(self, settings, evaluator, files, seed, checkpoint="", tiers=(), watch=None):
+        def stop(progress):
+            if len(self.evaluations) == stop_at:
+                raise Stop
+
+        plain(self, settings, evaluator, files, seed, checkpoint, tiers, stop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TierSearch, "__init__", stopping)
+        with pytest.raises(Stop):
+            search(trained, tmp_path / "stopped")
+    stopped = SearchFiles(tmp_path / "stopped" / "search")
+    assert len(stopped.rows("evaluations")) == stop_at
+    resumed = search(trained, tmp_path / "stopped")
+    assert all_but_seconds(resumed) == all_but_seconds(straight)
+
+    def nothing(*args: Any) -> Any:
+        raise AssertionError("asked again")
+
+    monkeypatch.setattr(FederatedEvaluator, "answers", nothing)
+    assert all_but_seconds(search(trained, tmp_path / "stopped")) == all_but_seconds(straight)
+
+
+def test_it_goes_on_as_it_began_or_not_at_all(trained, tmp_path):
+    search(trained, tmp_path)
+    for changed in ({"federated": FederatedEvaluation(3)}, {"federated": FederatedEvaluation(2, "train")}):
+        with pytest.raises(ConfigError, match=r"holds a search with other .*federated"):
+            search(trained, tmp_path, **changed)
+    with pytest.raises(ConfigError, match="holds a search with other evaluations"):
+        search(trained, tmp_path, evaluations=20)
+
+
+# ---- errors -------------------------------------------------------------------------------------------
+
+
+def test_without_validation_data_of_clients_nothing_begins(trained, tmp_path):
+    module, _ = trained
+    with pytest.raises(ConfigError, match=r"data.client_val: 0 leaves no client .* set it to 0.1"):
+        search((module, federated_data(client_val=0.0)), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tiers_that_the_clients_do_not_have_are_refused(trained, tmp_path):
+    with pytest.raises(ConfigError, match=r"search.tiers: 'tiny' is no tier of the clients \(small, large\)"):
+        search(trained, tmp_path, tiers=Budgets({"tiny": {"macs": 70_000.0}}))
+    assert list(tmp_path.iterdir()) == []
+    search(trained, tmp_path, tiers=Budgets({"tiny": {"macs": 70_000.0}}), per_tier=False, evaluations=2)
+
+
+def test_a_tier_of_clients_without_examples_is_refused():
+    with pytest.raises(ConfigError, match=r"data.client_val: leaves none of the 2 clients that can run 'large'"):
+        draw_of([1, 0, 1, 0]).eligible("large")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"federated": {"rounds": 0}}, "search.federated.rounds: 0"),
+        ({"federated": {}, "validation_share": 0.5}, "search.validation_share: 0.5"),
+    ],
+)
+def test_settings_that_cannot_work(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        SearchSettings(**{**settings, "federated": FederatedEvaluation(**settings["federated"])})
