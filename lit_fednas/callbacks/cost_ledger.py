@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from lit_fednas.costs import RoundCost, client_cost, independent_cost
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import EvaluationSettings, FederatedCallback, FederatedLightningModule, RoundResult
 from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.records import write_ledger
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +97,7 @@ class CostLedger(FederatedCallback):
             return
         summary = self.summary()
         if keeps_files(trainer):
-            folder = run_folder(trainer)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "ledger.json").write_text(json.dumps(summary, indent=1) + "\n")
+            write_ledger(run_folder(trainer), summary)
         if summary["times_less_computation"] is not None:
             log.info(
                 "%.2f times less computation, %.2f times less communication than training these %d subnets "

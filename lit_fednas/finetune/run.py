@@ -23,7 +23,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation import EvaluationSettings, FederatedLightningModule, FederatedTrainer
 from lit_fednas.finetune.settings import FinetuneSettings
 from lit_fednas.objectives import CrossEntropy, HeadOnly, Objective
-from lit_fednas.records import FinetuneFiles, SearchFiles, TierModel, read_rounds
+from lit_fednas.records import FinetuneFiles, SearchFiles, TierModel, note_after_training, read_rounds
 from lit_fednas.rng import isolated, numpy_generator
 from lit_fednas.search import Evaluator, Feasible
 from lit_fednas.search.tier_models import save_tier_model
@@ -228,6 +228,8 @@ class Finetuning:
                 self._keep(candidate, network, row)
         finished = [self._tested(row, network) for row, network in best.values()]
         self.files.write_tiers(finished)
+        costs = {name: sum(row[name] for row in rows) for name in ("macs", "bytes_down", "bytes_up")}
+        note_after_training(self.files.folder.parent, self.settings.name, costs)
         self.files.write_settings({**self.written, "complete": True})
         return finished
 

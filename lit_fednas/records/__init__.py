@@ -2,6 +2,7 @@
 
 from lit_fednas.records.clients import CLIENT_SCORE_COLUMNS, CLIENTS_FILE, write_client_scores
 from lit_fednas.records.finetune import FinetuneFiles
+from lit_fednas.records.ledger import note_after_training, write_ledger
 from lit_fednas.records.rounds import ROUNDS_FILE, append_round, forget_from, read_rounds
 from lit_fednas.records.search import COST_NAMES, SEARCH_FILES, SearchFiles, TierModel
 
@@ -16,6 +17,8 @@ __all__ = [
     "TierModel",
     "append_round",
     "forget_from",
+    "note_after_training",
     "read_rounds",
     "write_client_scores",
+    "write_ledger",
 ]

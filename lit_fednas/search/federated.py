@@ -11,10 +11,8 @@ tier's search has had scored keeps that score. Statistics that norms are recalib
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +26,6 @@ from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.evaluation import EvaluationSettings
 from lit_fednas.records import SearchFiles
-from lit_fednas.records.files import replace_text
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.search.evaluator import Evaluator, Generation, Metrics
 from lit_fednas.supernets import Supernet
@@ -287,21 +284,6 @@ def union_bytes(supernet: Supernet, archs: Iterable[Any]) -> int:
                 mask[region.index] = True
     counts = {name: shared[name].numel() if mask is None else int(mask.sum()) for name, mask in covered.items()}
     return sum(count * shared[name].element_size() for name, count in counts.items())
-
-
-def note_in_ledger(run: Path, search: str, communication: dict[str, int]) -> None:
-    """Adds what a search cost to a run's ``ledger.json``, under ``after_training``; does nothing without one.
-
-    Args:
-        run: The run's folder.
-        search: The search's name.
-        communication: MACs and bytes.
-    """
-    path = run / "ledger.json"
-    if path.exists():
-        ledger = json.loads(path.read_text())
-        ledger.setdefault("after_training", {})[search] = communication
-        replace_text(path, json.dumps(ledger, indent=1) + "\n")
 
 
 def _normalises_by_batch(supernet: Supernet) -> bool:

@@ -19,12 +19,12 @@ from lit_fednas.federation.interrupts import Interrupts
 from lit_fednas.federation.lightning_private import call_hook
 from lit_fednas.federation.run_folder import run_folder
 from lit_fednas.federation.trainer import check_readable
-from lit_fednas.records import SearchFiles
+from lit_fednas.records import SearchFiles, note_after_training
 from lit_fednas.rng import generator
 from lit_fednas.search.clients import write_clients
 from lit_fednas.search.evaluator import Evaluator, share_of
 from lit_fednas.search.export import Exported, Format, export_tier
-from lit_fednas.search.federated import ClientDraw, FederatedEvaluator, note_in_ledger
+from lit_fednas.search.federated import ClientDraw, FederatedEvaluator
 from lit_fednas.search.outcome import format_tiers, write_tiers
 from lit_fednas.search.progress import SearchProgress
 from lit_fednas.search.run import Progress, TierSearch
@@ -85,7 +85,7 @@ class SearchTrainer(FederatedTrainer):
             write_clients(model, datamodule, files)
         files.write_settings({**run.written, "complete": True})
         if "communication" in run.written:
-            note_in_ledger(run_of, search.name, run.written["communication"])
+            note_after_training(run_of, search.name, run.written["communication"])
         pareto_figure(read_search(files.folder)).savefig(files.folder / "pareto.png", dpi=150)
         print(format_tiers(rows, run.written["tiers"]))
         call_hook(self, "on_search_end", files.folder)

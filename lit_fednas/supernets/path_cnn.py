@@ -82,7 +82,8 @@ class PathCNN(PathSupernet):
             )
         if 2 ** sum(stride == 2 for stride in strides) > min(self.input_shape[1:]):
             raise ConfigError(
-                f"supernet.strides: {list(strides)} halve {list(self.input_shape[1:])} below one pixel; give fewer 2s"
+                f"supernet.strides: {list(strides)} halve {list(self.input_shape[1:])} pixels below one; give "
+                f"fewer 2s"
             )
         if set(strides) - {1, 2}:
             raise ConfigError(f"supernet.strides: {list(strides)} must be 1 or 2 each")

@@ -96,6 +96,14 @@ def test_draws_do_not_depend_on_other_tiers_nor_on_how_many(drawn, tmp_path):
     assert other != fewer
 
 
+def test_tiers_of_equal_limits_draw_differently(drawn, tmp_path):
+    limits = {"macs": 1e9}
+    tiers = ClientTiers(Budgets({"one": limits, "two": limits}), ListedTiers({"one": [0, 1, 2], "two": [3, 4, 5]}))
+    made = drawn._replace(module=module_of(drawn.module.supernet, tiers=tiers), folder=tmp_path)
+    found = archs(made.finetune(architectures=2, **QUICK))
+    assert found["one"] != found["two"]
+
+
 def test_a_tier_of_few_architectures_has_so_many_candidates(drawn, tmp_path):
     supernet = drawn.module.supernet
     paths = [supernet.space.decode(genes) for genes in itertools.product(range(9), range(9))]

@@ -97,6 +97,14 @@ def test_searches_and_fine_tunings_write_them(tuned_once, tmp_path, kind):
     assert (copied / "clients.csv").read_text() == (folder / "clients.csv").read_text()
 
 
+def test_they_are_evaluated_as_the_run_is(tuned_once, tmp_path):
+    folder = shutil.copytree(tuned_once.folder / "search", tmp_path / "search")
+    module = module_of(tuned_once.module.supernet, evaluation=EvaluationSettings(["largest"], top_k=4))
+    module.divide(6)
+    assert write_clients(module, tuned_once.data, SearchFiles(folder))
+    assert {row["accuracy"] for row in rows(folder / "clients.csv")} == {"1.0"}
+
+
 def test_what_is_not_there_is_not_written(tuned_once, tmp_path):
     """No tiers of clients, no test data, or no network of a tier."""
     folder = shutil.copytree(tuned_once.folder / "search", tmp_path / "search", ignore=lambda *_: {"clients.csv"})

@@ -145,10 +145,8 @@ def test_a_command_that_is_stopped_goes_on(home, capsys, monkeypatch):
             ["--finetune.search", "nothing"],
             "finetune.search: runs/fedoras-digits/version_0/nothing holds no",
         ),
-        (["--finetune.initial", "zeros"], "finetune.initial"),
         (["--finetune.nonsense", "1"], "finetune.nonsense"),
         (["--finetune.architectures", "2", "--data.server_val", "0"], "data.server_val: 0"),
-        (["--trainer.logger.init_args.name", "none"], "finds no run in runs/none"),
     ],
 )
 def test_what_cannot_work_is_told_in_one_line(home, capsys, words, expected):

@@ -14,7 +14,8 @@ from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.finetune import run as finetune_run
 from lit_fednas.finetune import trainer as finetune_trainer
 from lit_fednas.records import FinetuneFiles
-from tests.finetune.small import everything, rounds
+from lit_fednas.tiers import ClientTiers, ListedTiers
+from tests.finetune.small import Ranges, everything, module_of, rounds
 
 
 class Stop(Exception):
@@ -70,8 +71,7 @@ def test_in_the_first_round_of_all(trained, straight, monkeypatch):
     assert everything(trained.finetune()) == straight
 
 
-@pytest.mark.parametrize("how", ["error", "SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("where", ["_keep", "_score", "_initial"])
+@pytest.mark.parametrize(("how", "where"), [("error", "_initial"), ("SIGINT", "_score"), ("SIGTERM", "_keep")])
 def test_between_the_rounds_of_two_candidates(trained, straight, monkeypatch, how, where):
     """A signal that comes while nothing is trained is remembered until the next candidate begins."""
     plain = getattr(finetune_run.Finetuning, where)
@@ -95,14 +95,15 @@ def test_between_the_rounds_of_two_candidates(trained, straight, monkeypatch, ho
 
 
 def test_a_signal_before_the_loop_listens_stops_the_candidate_at_once(trained, straight, monkeypatch):
-    plain = finetune_run.Finetuning._module
+    plain = finetune_trainer.RoundCheckpoint
 
-    def stopping(self, *given):
+    def stopping():
+        """While the candidate's trainer is made."""
         os.kill(os.getpid(), signal.SIGTERM)
-        return plain(self, *given)
+        return plain()
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetune_run.Finetuning, "_module", stopping)
+        patch.setattr(finetune_trainer, "RoundCheckpoint", stopping)
         with pytest.raises(Interrupted):
             trained.finetune()
     assert not (trained.path("small") / "rounds.jsonl").exists()
@@ -137,10 +138,12 @@ def test_after_the_last_candidate_the_rest_is_made_up_for(trained, straight, mon
 
 
 def test_several_candidates_of_a_tier_are_gone_on_with(trained, monkeypatch):
+    tiers = ClientTiers(Ranges("middle", "large"), ListedTiers({"middle": [0, 1, 2], "large": [3, 4, 5]}))
+    trained = trained._replace(module=module_of(trained.module.supernet, tiers=tiers))
     there = trained._replace(folder=trained.folder / "straight")
     expected = everything(there.finetune(architectures=2))
     with monkeypatch.context() as patch:
-        patch.setattr(finetune_trainer, "_Stop", StopIn(3, 1, "error"))
+        patch.setattr(finetune_trainer, "_Stop", StopIn(1, 1, "error"))
         with pytest.raises(Stop):
             trained.finetune(architectures=2)
     assert len(rounds(trained.path("middle", 1))) == 1
