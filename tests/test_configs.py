@@ -27,7 +27,14 @@ def test_all_are_found():
     assert [path.stem for path in BASES] == ["cifar10", "cifar100", "cifar10_small", "cinic10", "digits"]
     assert len(OVERLAYS) == 15
     assert [path.stem for path in LOGGERS] == ["csv", "tensorboard", "wandb_offline"]
-    searches = ["digits", "fedoras", "fedoras_federated", "superfed_table5", "superfed_table5_small"]
+    searches = [
+        "digits",
+        "fedoras",
+        "fedoras_federated",
+        "fedoras_small",
+        "superfed_table5",
+        "superfed_table5_small",
+    ]
     assert [path.stem for path in SEARCHES] == searches
     assert [path.stem for path in FEDORAS] == ["cifar10", "cifar100", "cifar10_small", "digits"]
     assert len(FEDORAS_OVERLAYS) == 10

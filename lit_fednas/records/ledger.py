@@ -1,8 +1,8 @@
 """``ledger.json`` in a run's folder: what the run cost.
 
 ``rounds``, ``total`` (``macs``, ``bytes_down``, ``bytes_up``), ``by_client``, ``independent`` (training the
-evaluated subnets one by one), ``times_less_computation``, ``times_less_communication``; and ``after_training``: what
-federated searches and fine-tunings cost, by the names of their folders.
+evaluated subnets one by one), ``times_less_computation``, ``times_less_communication``; and ``after_training``:
+what federated searches and fine-tunings cost, by the names of their folders.
 """
 
 from __future__ import annotations

@@ -1,0 +1,53 @@
+"""Tables of fine-tunings, from made folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lit_fednas.records import FinetuneFiles, write_client_scores
+from lit_fednas.records.finetune import FINETUNED_COLUMNS
+from tests.scripts.conftest import load
+
+
+@pytest.fixture(scope="module")
+def script():
+    return load("fedoras_finetuned")
+
+
+def folder(root: Path, name: str, test: float) -> Path:
+    row = dict.fromkeys(FINETUNED_COLUMNS, 0) | {"arch": "id", "eligible": 4, "rounds": 7, "macs": 3e9}
+    accuracies = {"val_accuracy_before": 0.1, "val_accuracy": 0.3, "bytes_down": 5e8}
+    tiers = [
+        {**row, **accuracies, "tier": "small", "test_accuracy": test},
+        {**row, **accuracies, "tier": "large", "test_accuracy": test + 0.1},
+    ]
+    FinetuneFiles(root / name).write_tiers(tiers)
+    clients = [(0, "small", 0.2), (1, "small", 0.6), (2, "large", test)]
+    write_client_scores(
+        root / name,
+        [{"client": c, "tier": t, "num_examples": 5, "accuracy": a, "loss": 1.0} for c, t, a in clients],
+    )
+    return root / name
+
+
+def test_means_and_ranges_per_tier(script, tmp_path, capsys):
+    one, two = folder(tmp_path, "one", 0.4), folder(tmp_path, "two", 0.5)
+    before_and_after = ["10.0 (10.0 to 10.0)", "30.0 (30.0 to 30.0)"]
+    assert script.finetuned_rows("ours", [one, two]) == [
+        ["ours", "small", "2", "4", "7", *before_and_after, "45.0 (40.0 to 50.0)", "3.0", "500.0"],
+        ["ours", "large", "2", "4", "7", *before_and_after, "55.0 (50.0 to 60.0)", "3.0", "500.0"],
+    ]
+    plot = tmp_path / "clients.png"
+    assert script.main([f"ours={one},{two}", f"alone={one}", "--plot", str(plot)]) == 0
+    shown = capsys.readouterr().out
+    assert plot.stat().st_size > 0
+    assert "45.0 (40.0 to 50.0)" in shown
+    assert shown.count("alone") == 3  # two tiers, and one row of clients
+
+
+@pytest.mark.parametrize(("word", "said"), [("runs/x", "is not of the form"), ("a=nowhere", "holds no finished")])
+def test_what_is_not_there_is_told(script, capsys, word, said):
+    assert script.main([word]) == 2
+    assert said in capsys.readouterr().err
