@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import lit_fednas.supernets
 from lit_fednas.errors import ConfigError
+from lit_fednas.finetune.run import TierNetwork
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets import (
     BatchNorm,
@@ -140,6 +141,13 @@ def plain() -> PlainNetwork:
     return PlainNetwork(network, (2, 6, 6), 3)
 
 
+def tier_network() -> TierNetwork:
+    """A path, taken out of its supernet to be fine-tuned."""
+    net = PathCNN((3, 8, 8), 5, 8, [1, 1], [2, 2], ["conv1", "sep_e1", "id"])
+    arch = net.space.parse("sep_e1 conv1")
+    return TierNetwork(net, arch, net.subnet(arch))
+
+
 INSTANCES: dict[str, Callable[[], Supernet]] = {
     "elastic": elastic,
     "elastic-groupnorm": lambda: elastic(GroupNorm(4)),
@@ -157,6 +165,7 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "plain": plain,
     "resnet18": lambda: ResNet18((3, 8, 8), 5, width=8),
     "rolling": RollingNet,
+    "tier-network": tier_network,
     "smallcnn": lambda: SmallCNN((1, 8, 8), 5),
 }
 
