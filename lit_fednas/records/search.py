@@ -35,11 +35,12 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from lit_fednas.records.files import replace_table, replace_text
 
 COST_NAMES = ("macs", "parameters", "bytes", "activation_bytes", "latency_ms")
 
@@ -117,7 +118,7 @@ class SearchFiles:
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Writes ``settings.json``."""
-        self._replace("settings.json", json.dumps(settings, indent=1) + "\n")
+        replace_text(self.folder / "settings.json", json.dumps(settings, indent=1) + "\n")
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Reads one of :data:`SEARCH_FILES`: numbers as numbers, empty cells as ``None``; none if not there.
@@ -133,18 +134,12 @@ class SearchFiles:
 
     def write(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Writes a table as a whole; a kill leaves the old one or the new one."""
-        path = self.folder / f".{table}.csv.part"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with open(path, "w", newline="") as file:
-            writer = _writer(file, table)
-            writer.writeheader()
-            writer.writerows(rows)
-        os.replace(path, self.folder / f"{table}.csv")
+        replace_table(self.folder / f"{table}.csv", SEARCH_FILES[table], rows)
 
     def append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows to a table that :meth:`write` began."""
         with open(self.folder / f"{table}.csv", "a", newline="") as file:
-            _writer(file, table).writerows(rows)
+            csv.DictWriter(file, SEARCH_FILES[table], lineterminator="\n").writerows(rows)
 
     @property
     def tier_names(self) -> list[str]:
@@ -161,19 +156,8 @@ class SearchFiles:
 
     def write_tier_model(self, model: TierModel) -> None:
         """Writes a tier's ``architecture.json``."""
-        self.tier_folder(model.tier).mkdir(parents=True, exist_ok=True)
-        self._replace(f"tiers/{model.tier}/architecture.json", json.dumps(asdict(model), indent=1) + "\n")
-
-    def _replace(self, name: str, text: str) -> None:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.part")
-        part.write_text(text)
-        os.replace(part, path)
-
-
-def _writer(file: Any, table: str) -> csv.DictWriter[str]:
-    return csv.DictWriter(file, SEARCH_FILES[table], lineterminator="\n")
+        path = self.tier_folder(model.tier) / "architecture.json"
+        replace_text(path, json.dumps(asdict(model), indent=1) + "\n")
 
 
 def _read(name: str, cell: str | None) -> Any:
