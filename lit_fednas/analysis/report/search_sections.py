@@ -70,9 +70,7 @@ def architectures(run: Run) -> Html | None:
     pictures = draw_all([str(arch) for arch in best["arch"]])
     drawn = [
         tag("figure", tag("figcaption", row["tier"]), *dict.fromkeys([picture, tag("p", code(row["arch"]))]))
-        for (_, row), picture in zip(
-            best.iterrows(), pictures, strict=True
-        )  # one text where there is no picture
+        for (_, row), picture in zip(best.iterrows(), pictures, strict=True)  # one text where there is no picture
     ]
     note = tag("p", "A box is a block; its bar is as long as its expand ratio, dashed boxes are left out.")
     head = ["tier", *(_COSTS[name] for name in known), "val accuracy", "test accuracy"]
