@@ -23,7 +23,14 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from lit_fednas.analysis.report import write_report
-from lit_fednas.callbacks import BetaDecay, CostLedger, RoundCheckpoint, default_callbacks
+from lit_fednas.callbacks import (
+    BetaDecay,
+    CostLedger,
+    DeviceAverage,
+    RoundCheckpoint,
+    RoundsToTarget,
+    default_callbacks,
+)
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import CheckpointError, ClientError, ConfigError, FedNASError, RankError
 from lit_fednas.federation import FederatedLightningModule
@@ -84,6 +91,18 @@ class FederatedCLI(LightningCLI):
         parser.add_argument(
             "--beta_decay", type=BetaDecay | None, default=None, help="MaxNet's beta over the rounds."
         )
+        parser.add_argument(
+            "--device_average",
+            type=DeviceAverage | None,
+            default=None,
+            help="Evaluates the mean of what all devices last trained, besides the global weights.",
+        )
+        parser.add_argument(
+            "--rounds_to_target",
+            type=RoundsToTarget | None,
+            default=None,
+            help="The first rounds at which metrics reach their targets.",
+        )
         parser.link_arguments("seed_everything", "model.seed", compute_fn=_seed)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=_seed)
         for name in ("num_classes", "input_shape"):
@@ -103,11 +122,12 @@ class FederatedCLI(LightningCLI):
             continue_run(config)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
-        """Adds the beta decay, before the callbacks that record it."""
+        """Adds what is off by default, before the callbacks that record what it logs."""
         trainer = super().instantiate_trainer(**kwargs)
-        beta_decay = self._get(self.config_init, "beta_decay")
-        if beta_decay is not None:
-            trainer.callbacks.insert(0, beta_decay)  # type: ignore[attr-defined]
+        for name in ("rounds_to_target", "device_average", "beta_decay"):
+            callback = self._get(self.config_init, name)
+            if callback is not None:
+                trainer.callbacks.insert(0, callback)  # type: ignore[attr-defined]
         return trainer
 
 

@@ -19,6 +19,10 @@ SEARCHES = sorted(CONFIGS.glob("search/*.yaml"))
 SWEEPS = sorted(CONFIGS.glob("sweeps/*.yaml"))  # tests/scripts/test_sweep.py
 FEDORAS = sorted(CONFIGS.glob("fedoras/*.yaml"))
 FEDORAS_OVERLAYS = sorted(CONFIGS.glob("fedoras/overlays/*.yaml"))
+FEDHEN = sorted(CONFIGS.glob("fedhen/*.yaml"))
+FEDHEN_OVERLAYS = sorted(CONFIGS.glob("fedhen/overlays/*.yaml"))
+WIDTH = sorted(CONFIGS.glob("width/*.yaml"))
+WIDTH_OVERLAYS = sorted(CONFIGS.glob("width/overlays/*.yaml"))
 FINETUNINGS = sorted(CONFIGS.glob("fedoras/finetune/*.yaml"))
 LOGGERS = [path for path in sorted(CONFIGS.glob("loggers/*.yaml")) if "online" not in path.name]
 
@@ -39,8 +43,13 @@ def test_all_are_found():
     assert [path.stem for path in FEDORAS] == ["cifar10", "cifar100", "cifar10_small", "digits"]
     assert len(FEDORAS_OVERLAYS) == 10
     assert len(FINETUNINGS) == 7
+    assert [path.stem for path in FEDHEN] == ["cifar10", "cifar100", "cifar10_small", "digits"]
+    assert len(FEDHEN_OVERLAYS) == 4
+    assert [path.stem for path in WIDTH] == ["cifar10_small", "digits"]
+    assert len(WIDTH_OVERLAYS) == 12
     run = len(BASES) + len(OVERLAYS) + len(LOGGERS) + len(SEARCHES)
     run += len(FEDORAS) + len(FEDORAS_OVERLAYS) + len(FINETUNINGS)
+    run += len(FEDHEN) + len(FEDHEN_OVERLAYS) + len(WIDTH) + len(WIDTH_OVERLAYS)
     assert len(list(CONFIGS.rglob("*.yaml"))) == run + len(SWEEPS) + 1  # one logger is online
 
 
@@ -61,12 +70,15 @@ def folder(tmp_path_factory):
 def small(folder, configs, rounds):
     """What makes a configuration small."""
     fedoras = any("fedoras" in path.parts for path in configs)
+    tiered = any(part in path.parts for path in configs for part in ("fedhen", "width"))
     settings: dict = {
         "trainer": {"max_rounds": rounds, "check_val_every_n_rounds": 1, "accelerator": "cpu"},
         "model": {"supernet": SMALL_RESNET, "client": {"steps": 1, "batch_size": 4}},
     }
     if fedoras:
         settings["model"].update(small_paths({path.stem for path in configs}))
+    if tiered:
+        settings["model"].update(small_tiered(configs))
     if not any(path.stem == "digits" for path in configs):
         settings["data"] = {
             "source": {
@@ -76,7 +88,7 @@ def small(folder, configs, rounds):
             "partitioner": {"class_path": "lit_fednas.data.IID"},
             "server_val": 8,
         }
-        if fedoras and not any(path.stem == "central" for path in configs):
+        if tiered or (fedoras and not any(path.stem == "central" for path in configs)):
             settings["data"]["num_clients"] = 8
     return settings
 
@@ -103,6 +115,31 @@ def small_paths(names):
         source = {"class_path": "lit_fednas.tiers.CumulatedShares", "init_args": {"samples": 50}}
         settings["tiers"] = {"source": source}
     return settings
+
+
+def small_tiered(configs):
+    """Narrow networks; the kind that a file asks for stays."""
+    asked = yaml.safe_load(configs[-1].read_text()).get("model", {}).get("supernet", {})
+    if not asked.get("class_path"):
+        asked = yaml.safe_load(configs[0].read_text())["model"]["supernet"]
+    narrow = {"width": 8} if "fedhen" in configs[0].parts else {"family": NARROW}
+    if asked["class_path"].endswith("SeparateNetworks"):
+        narrow = {"supernet": {**asked["init_args"]["supernet"], "init_args": narrow}}
+        if "fedhen" not in configs[0].parts:
+            narrow["supernet"]["init_args"]["widths"] = [1, 0.5, 0.25]
+    if configs[-1].stem == "fedhen":
+        narrow = {"width": 8}
+    cohort = {"class_path": "lit_fednas.federation.UniformCohort", "init_args": {"ratio": 0.5}}
+    return {"supernet": {"class_path": asked["class_path"], "init_args": narrow}, "cohort": cohort}
+
+
+NARROW = {
+    "class_path": "lit_fednas.supernets.SlicedCNN",
+    "init_args": {
+        "hidden": [8, 8, 8, 8],
+        "norm": {"class_path": "lit_fednas.supernets.BatchNorm", "init_args": {"running_statistics": False}},
+    },
+}
 
 
 def run(tmp_path, monkeypatch, folder, *configs, rounds=1):
@@ -137,6 +174,21 @@ def test_every_path_overlay_runs(tmp_path, monkeypatch, folder, overlay):
     base = first if first in ("digits", "cifar100") else "cifar10_small"
     (records,) = run(tmp_path, monkeypatch, folder, CONFIGS / "fedoras" / f"{base}.yaml", overlay)
     assert classes(overlay) <= classes(records.parent / "config.yaml") | {"IID"}
+
+
+@pytest.mark.parametrize("config", [*FEDHEN, *WIDTH], ids=lambda path: f"{path.parent.stem}-{path.stem}")
+def test_every_experiment_by_tiers_runs(tmp_path, monkeypatch, folder, config):
+    (records,) = run(tmp_path, monkeypatch, folder, config)
+    assert {"ArchitectureTiers", "ByTier"} <= classes(records.parent / "config.yaml")
+    assert (records.parent / "targets.csv").exists() == ("rounds_to_target" in config.read_text())
+
+
+@pytest.mark.parametrize(
+    "overlay", [*FEDHEN_OVERLAYS, *WIDTH_OVERLAYS], ids=lambda path: f"{path.parts[-3]}-{path.stem}"
+)
+def test_every_overlay_by_tiers_runs(tmp_path, monkeypatch, folder, overlay):
+    (records,) = run(tmp_path, monkeypatch, folder, overlay.parents[1] / "cifar10_small.yaml", overlay)
+    assert classes(overlay) <= classes(records.parent / "config.yaml") | {"Dirichlet"}  # which small() makes IID
 
 
 @pytest.mark.parametrize("finetuning", FINETUNINGS, ids=lambda path: path.stem)

@@ -31,6 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "supernets": FLOOR | {"costs"},
     "tiers": FLOOR | {"records", "costs", "supernets"},
     **{role: FLOOR | {"supernets", "costs", "messages", "tiers"} for role in ROLES},
+    "objectives": FLOOR | {"supernets", "costs", "messages", "tiers", "data"},  # a client knows its own data
     "federation": SHARED | ROLES,
     "callbacks": ENGINE | {"analysis"},
     "loggers": ENGINE,

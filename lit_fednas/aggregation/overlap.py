@@ -8,7 +8,7 @@ With one architecture for all it is federated averaging (App. C).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from lit_fednas.aggregation.base import Aggregation
 from lit_fednas.aggregation.buffers import FlatTensors
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, ClientUpdate
-from lit_fednas.supernets import Supernet
+from lit_fednas.supernets import Region, Supernet
 
 
 class OverlapAverage(Aggregation):
@@ -40,6 +40,20 @@ class OverlapAverage(Aggregation):
         """The weight of one tensor of an update, by its name in the subnet."""
         return self.coefficient(update.task)
 
+    def said(self, update: ClientUpdate) -> Iterator[tuple[str, Region, Tensor]]:
+        """What counts of an update: each tensor's name in the subnet, where it lies, and its value."""
+        for name, region in self._supernet.regions(update.task.arch).items():
+            yield name, region, update.weights[name]
+
+    def in_part(self, tasks: Sequence[ClientTask]) -> set[str]:
+        """The shared tensors of which a client may answer a part only; these have a weight per element."""
+        return {
+            region.name
+            for arch in {task.arch for task in tasks}
+            for region in self._supernet.regions(arch).values()
+            if region.index is not None
+        }
+
     def start(self, supernet: Supernet, tasks: Sequence[ClientTask]) -> None:
         """Zeroes the sums, and weights: per element, or one per tensor that nobody holds a part of only."""
         self._supernet = supernet
@@ -50,12 +64,7 @@ class OverlapAverage(Aggregation):
             self._sums.zero_()
         else:
             self._sums = FlatTensors(shared, dtypes)
-        partial = {
-            region.name
-            for arch in {task.arch for task in tasks}
-            for region in supernet.regions(arch).values()
-            if region.index is not None
-        }
+        partial = self.in_part(tasks)
         in_part = {name: tensor for name, tensor in shared.items() if name in partial}
         if self._weights is not None and self._weights.fits(in_part):
             self._weights.zero_()
@@ -71,11 +80,10 @@ class OverlapAverage(Aggregation):
         assert self._sums is not None
         assert self._weights is not None
         alike: dict[float, tuple[list[Tensor], list[Tensor], list[int]]] = {}  # whole tensors by weight
-        for name, region in self._supernet.regions(update.task.arch).items():
+        for name, region, value in self.said(update):
             weight = self.weight(update, name) * self._scale
             if weight == 0:
                 continue
-            value = update.weights[name]
             total = self._sums[region.name]
             sums, values, counted = alike.setdefault(weight, ([], [], []))
             if region.index is None and value.dtype == total.dtype:

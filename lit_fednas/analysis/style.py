@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -25,10 +26,19 @@ def look(place: int) -> dict[str, Any]:
     return {"color": PALETTE[place], "linestyle": _LINES[turn % len(_LINES)], "marker": _MARKERS[place]}
 
 
-def new_figure(panels: int = 1) -> Figure:
-    """A figure of panels side by side, each 3.6 x 3 inches; no window, no pyplot state."""
-    figure = Figure(figsize=(3.6 * panels, 3.0), dpi=200, layout="constrained")
-    for axes in figure.subplots(1, panels, squeeze=False)[0]:
+def new_figure(panels: int = 1, in_row: int | None = None) -> Figure:
+    """A figure of panels side by side, each 3.6 x 3 inches; no window, no pyplot state.
+
+    Args:
+        panels: How many.
+        in_row: At most so many beside each other, the others below; all in one row if not given.
+    """
+    columns = min(panels, in_row or panels)
+    rows = math.ceil(panels / columns)
+    figure = Figure(figsize=(3.6 * columns, 3.0 * rows), dpi=200, layout="constrained")
+    for axes in figure.subplots(rows, columns, squeeze=False).flat[panels:]:
+        axes.remove()
+    for axes in figure.axes:
         axes.grid(color="#e6e6e6", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.tick_params(labelsize=8)
@@ -51,11 +61,12 @@ def legend(figure: Figure) -> None:
     }
     if len(entries) > 1:
         columns = 2 if max(len(text) for text in entries) > 9 else 3
+        in_row = len({axes.get_position().x0 for axes in figure.axes})
         figure.legend(
             list(entries.values()),
             list(entries),
             loc="outside lower center",
-            ncols=columns * len(figure.axes),
+            ncols=columns * in_row,
             fontsize=8,
             frameon=False,
             handlelength=1.6,

@@ -5,18 +5,22 @@ from lightning import Callback
 from lit_fednas.callbacks.beta_decay import BetaDecay
 from lit_fednas.callbacks.checkpoint import RoundCheckpoint
 from lit_fednas.callbacks.cost_ledger import CostLedger
+from lit_fednas.callbacks.device_average import DeviceAverage
 from lit_fednas.callbacks.partition_files import PartitionFiles
 from lit_fednas.callbacks.progress import RoundProgress
 from lit_fednas.callbacks.recorder import RunRecorder
+from lit_fednas.callbacks.rounds_to_target import RoundsToTarget
 from lit_fednas.callbacks.subnet_table import SubnetTable
 from lit_fednas.callbacks.wandb_logging import WandbLogging
 
 __all__ = [
     "BetaDecay",
     "CostLedger",
+    "DeviceAverage",
     "PartitionFiles",
     "RoundCheckpoint",
     "RoundProgress",
+    "RoundsToTarget",
     "RunRecorder",
     "SubnetTable",
     "WandbLogging",

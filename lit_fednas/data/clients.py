@@ -37,6 +37,10 @@ class ClientData(ABC):
         """Returns the number of examples of a client's split; 0 where it has no such split."""
 
     @abstractmethod
+    def classes(self, client: int) -> tuple[int, ...]:
+        """Returns the classes of which a client has training examples, in ascending order."""
+
+    @abstractmethod
     def batches(
         self,
         client: int,
@@ -123,6 +127,11 @@ class IndexedClients(ClientData):
         if split not in ("train", "val", "test"):
             raise DataError(f"split: {split!r} does not exist; ask for 'train', 'val' or 'test'")
         return self._rows[split][client] if split in self._rows else torch.empty(0, dtype=torch.int64)
+
+    def classes(self, client: int) -> tuple[int, ...]:
+        """Returns the classes of which a client has training examples, in ascending order."""
+        targets = self.reader.targets
+        return tuple(targets[self.rows(client).to(targets.device)].unique().tolist())
 
     def batches(
         self,

@@ -46,6 +46,11 @@ class Reader(ABC):
     def __len__(self) -> int:
         """The number of examples that can be read."""
 
+    @property
+    @abstractmethod
+    def targets(self) -> Tensor:
+        """The int64 targets of all examples, [N]; no input is decoded for them."""
+
     @abstractmethod
     def read(
         self, rows: Tensor | None, batch_size: int, generator: torch.Generator | None = None
@@ -92,6 +97,11 @@ class TensorReader(Reader):
 
     def __len__(self) -> int:
         return len(self.examples)
+
+    @property
+    def targets(self) -> Tensor:
+        """The targets, [N], where the examples lie."""
+        return self.examples.targets
 
     def read(
         self, rows: Tensor | None, batch_size: int, generator: torch.Generator | None = None
@@ -158,6 +168,11 @@ class LoaderReader(Reader):
 
     def __len__(self) -> int:
         return len(self.dataset)
+
+    @property
+    def targets(self) -> Tensor:
+        """The targets, [N], on the CPU."""
+        return self.dataset.targets
 
     def read(
         self, rows: Tensor | None, batch_size: int, generator: torch.Generator | None = None

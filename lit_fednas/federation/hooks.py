@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lightning import Callback, Trainer
 
-from lit_fednas.messages import ClientResult, ClientTask
+from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 
 if TYPE_CHECKING:
     from lit_fednas.federation.module import FederatedLightningModule
@@ -27,6 +27,12 @@ class FederatedCallback(Callback):
         self, trainer: Trainer, module: FederatedLightningModule, tasks: Sequence[ClientTask]
     ) -> None:
         """Called when the cohort has its tasks."""
+
+    def on_client_update(self, trainer: Trainer, module: FederatedLightningModule, update: ClientUpdate) -> None:
+        """Called with each update that is used, on the rank that trained the client, before the next is trained.
+
+        Its tensors hold until then. What is done with them must not touch training.
+        """
 
     def on_client_end(self, trainer: Trainer, module: FederatedLightningModule, result: ClientResult) -> None:
         """Called after each client's part."""

@@ -122,6 +122,7 @@ class RoundLoop(RoundFitLoop):
         for result, update in self._fits.run(tasks):
             if update is not None:
                 self.module.aggregation.add(update)
+                call_hook(self.trainer, "on_client_update", update)
             del update
             self._tell(result)
             yield result

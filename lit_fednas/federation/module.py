@@ -129,7 +129,7 @@ class FederatedLightningModule(pl.LightningModule):
             )
         self.cohort.size(data.clients.num_clients)
         self.divide(data.clients.num_clients)
-        self.objective.setup(self.supernet)
+        self.objective.setup(self.supernet, data.clients)
         self.assignment.setup(self.supernet, self.population)
 
     def divide(self, num_clients: int) -> None:

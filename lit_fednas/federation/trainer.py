@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.plugins.io import CheckpointIO
 
 from lit_fednas.data import FederatedDataModule, partition_rows, partition_table, plot_partition
@@ -74,6 +75,10 @@ class FederatedTrainer(pl.Trainer):
         for name in sorted(MEANINGLESS & kwargs.keys()):
             instead = MEANINGLESS_BUT.get(name, "it speaks of batches of training, which a round has not")
             raise ConfigError(f"trainer.{name}: {kwargs[name]} has no meaning here; {instead}")
+        if kwargs.get("enable_progress_bar") is False:  # Lightning refuses the command line's own bar otherwise
+            callbacks = kwargs.get("callbacks") or []
+            callbacks = callbacks if isinstance(callbacks, list) else [callbacks]
+            kwargs["callbacks"] = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
         plugins = kwargs.pop("plugins", None) or []
         plugins = [*plugins] if isinstance(plugins, list) else [plugins]
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):

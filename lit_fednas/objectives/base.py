@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from lit_fednas.data import ClientData
 from lit_fednas.messages import ClientTask
 from lit_fednas.supernets import Supernet
 
@@ -32,11 +33,12 @@ class Objective(ABC):
         if "stackable" not in own and any(name in own for name in ("begin", "loss", "report")):
             cls.stackable = False
 
-    def setup(self, supernet: Supernet) -> None:  # noqa: B027
+    def setup(self, supernet: Supernet, clients: ClientData) -> None:  # noqa: B027
         """Called once before training.
 
         Args:
             supernet: What the clients' networks are taken out of.
+            clients: The clients' data; a fit may look at its own client's alone.
 
         Raises:
             ConfigError: The objective cannot work with it.

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor, nn
 
-from lit_fednas.messages import ClientTask
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
-from lit_fednas.supernets import Supernet
+from lit_fednas.objectives.wrapped import WrappedObjective
 
 
-class HeadOnly(Objective):
+class HeadOnly(WrappedObjective):
     """Freezes all but the modules of one name: no gradients, and norms as in evaluation.
 
     Args:
@@ -21,6 +17,7 @@ class HeadOnly(Objective):
         head: The name of what is trained, as the network's ``named_modules`` has it.
 
     Example:
+        >>> import torch
         >>> from collections import OrderedDict
         >>> net = nn.Sequential(OrderedDict(body=nn.Linear(2, 2), heads=nn.Linear(2, 2)))
         >>> HeadOnly().loss(net, torch.zeros(1, 2), torch.tensor([0])).backward()
@@ -29,16 +26,8 @@ class HeadOnly(Objective):
     """
 
     def __init__(self, objective: Objective = CrossEntropy(), head: str = "heads") -> None:
-        self.objective = objective
+        super().__init__(objective)
         self.head = head
-
-    def setup(self, supernet: Supernet) -> None:
-        """Hands it on."""
-        self.objective.setup(supernet)
-
-    def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
-        """Hands it on."""
-        self.objective.begin(network, task, generator)
 
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """Freezes (whoever trains has put the whole network into training mode), then the loss."""
@@ -48,10 +37,6 @@ class HeadOnly(Objective):
         for name, parameter in network.named_parameters():
             parameter.requires_grad_(self._trains(name))
         return self.objective.loss(network, inputs, targets)
-
-    def report(self) -> dict[str, Any]:
-        """Hands it on."""
-        return self.objective.report()
 
     def _trains(self, name: str) -> bool:
         return name == self.head or name.startswith(f"{self.head}.")

@@ -13,15 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
 from lit_fednas.objectives.loads import Load, NoLoad
+from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.supernets import PathNetwork, PathSupernet, Supernet, path_sampler
 
 
-class PathSampling(Objective):
+class PathSampling(WrappedObjective):
     """Trains a new path for every batch.
 
     Operators that are not on a batch's path get no gradient, so the local optimizer leaves them (and their
@@ -36,10 +38,10 @@ class PathSampling(Objective):
     """
 
     def __init__(self, objective: Objective = CrossEntropy(), load: Load = NoLoad()) -> None:
-        self.objective = objective
+        super().__init__(objective)
         self.load = load
 
-    def setup(self, supernet: Supernet) -> None:
+    def setup(self, supernet: Supernet, clients: ClientData) -> None:
         """Keeps what knows the operators' costs."""
         if not isinstance(supernet, PathSupernet):
             raise ConfigError(
@@ -47,7 +49,7 @@ class PathSampling(Objective):
                 f"a supernet such as PathCNN, or another objective"
             )
         self._supernet = supernet
-        self.objective.setup(supernet)
+        super().setup(supernet, clients)
 
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
         """Prepares the sampler of the client's subspace."""
@@ -61,7 +63,7 @@ class PathSampling(Objective):
         self._examples: Counter[str] = Counter()
         self._macs = 0
         self._greatest = 0
-        self.objective.begin(network, task, generator)
+        super().begin(network, task, generator)
 
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss on a new path."""
@@ -83,4 +85,4 @@ class PathSampling(Objective):
     def report(self) -> dict[str, Any]:
         """Examples by operator, multiply-accumulates, and the dearest path."""
         counted = {"operators": dict(self._examples), "macs": self._macs, "greatest": self._greatest}
-        return {**self.objective.report(), **counted}
+        return {**super().report(), **counted}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 
@@ -34,5 +33,4 @@ class Exhaustive(SearchMethod):
                 f"search.method: Exhaustive would evaluate {space.size:,} architectures, limit is {self.limit:,}; "
                 f"raise search.method.init_args.limit, or use NSGA2"
             )
-        every = dict.fromkeys(space.decode(genes) for genes in product(*map(range, space.cardinalities)))
-        yield [arch for arch in every if feasible.fits(arch)]
+        yield [arch for arch in space.each() if feasible.fits(arch)]

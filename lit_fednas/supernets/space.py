@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import product
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -66,6 +67,10 @@ class SearchSpace(ABC, Generic[A]):
         Raises:
             ConfigError: It cannot be read, or is not in the space.
         """
+
+    def each(self) -> Iterator[A]:
+        """Yields every architecture once, in the order of their genes."""
+        yield from dict.fromkeys(self.decode(genes) for genes in product(*map(range, self.cardinalities)))
 
     def sample(self, rng: np.random.Generator) -> A:
         """Draws every gene uniformly and independently."""

@@ -2,13 +2,14 @@
 
 from lit_fednas.tiers.allocation import Allocation, ListedTiers, RandomTiers, TierShares, TraceTiers
 from lit_fednas.tiers.costs import ArchitectureCosts
-from lit_fednas.tiers.limits import Budgets, CumulatedShares, DeviceTiers, Tier, TierSource
+from lit_fednas.tiers.limits import ArchitectureTiers, Budgets, CumulatedShares, DeviceTiers, Tier, TierSource
 from lit_fednas.tiers.population import ClientTiers, Population
 from lit_fednas.tiers.traces import CSVTrace, DeviceTrace, SyntheticTrace
 
 __all__ = [
     "Allocation",
     "ArchitectureCosts",
+    "ArchitectureTiers",
     "Budgets",
     "CSVTrace",
     "ClientTiers",

@@ -23,10 +23,12 @@ class Allocation(ABC):
 
 @dataclass(frozen=True)
 class TierShares(Allocation):
-    """Given shares, kept as exactly as whole clients allow; who is in which tier is random.
+    """Given shares, kept as exactly as whole clients allow.
 
     Args:
         shares: Per tier, in their order, adding up to 1; equal ones if not given.
+        shuffle: Whether who is in which tier is random; else the first clients are of the first tier, and so on
+            (FedHeN's "first 50 devices").
 
     Example:
         >>> tiers = [Tier("small", {"macs": 1.0}), Tier("large", {"macs": 2.0})]
@@ -35,17 +37,19 @@ class TierShares(Allocation):
     """
 
     shares: Sequence[float] | None = None
+    shuffle: bool = True
 
     def __post_init__(self) -> None:
         _check(self.shares)
 
     def places(self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator) -> list[int]:
-        """Rounds the shares to whole clients by the largest remainders, then shuffles."""
+        """Rounds the shares to whole clients by the largest remainders, then shuffles if asked."""
         wanted = np.array(_shares(self.shares, tiers)) * num_clients
         counts = np.floor(wanted + 1e-9).astype(int)
         by_remainder = np.argsort(counts - wanted, kind="stable")
         counts[by_remainder[: num_clients - counts.sum()]] += 1
-        return rng.permutation(np.repeat(np.arange(len(tiers)), counts)).tolist()
+        in_order = np.repeat(np.arange(len(tiers)), counts)
+        return (rng.permutation(in_order) if self.shuffle else in_order).tolist()
 
 
 @dataclass(frozen=True)

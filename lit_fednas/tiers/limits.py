@@ -104,6 +104,44 @@ class Budgets(TierSource):
 
 
 @dataclass(frozen=True)
+class ArchitectureTiers(TierSource):
+    """Tiers by what they can just run: each affords as much as its architecture costs.
+
+    Args:
+        archs: Per tier, from the least to the most capable: ``smallest``, ``largest``, or an architecture as the
+            space writes it.
+        cost: What is limited.
+
+    Raises:
+        ConfigError: There is no tier; or, once the space is known, an architecture is not in it, or a tier's costs
+            less than that of the tier before.
+
+    Example:
+        >>> source = ArchitectureTiers({"simple": "smallest", "complex": "largest"})
+    """
+
+    archs: dict[str, str]
+    cost: str = "macs"
+
+    def __post_init__(self) -> None:
+        if not self.archs:
+            raise ConfigError("tiers.archs: is empty; give at least one tier, as large: largest")
+
+    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
+        """One tier per architecture."""
+        tiers: list[Tier] = []
+        for name, text in self.archs.items():
+            tier = Tier(name, {self.cost: float(costs.cost(space.named(text), self.cost))})
+            if tiers and tier.at_most[self.cost] < tiers[-1].at_most[self.cost]:
+                raise ConfigError(
+                    f"tiers.archs.{name}: {text!r} costs {tier.at_most[self.cost]:g} {self.cost}, less than "
+                    f"{tiers[-1].name}'s {tiers[-1].at_most[self.cost]:g}; list tiers from the least capable on"
+                )
+            tiers.append(tier)
+        return tiers
+
+
+@dataclass(frozen=True)
 class CumulatedShares(TierSource):
     """Tiers from the space itself (FedorAS, App. E.4).
 

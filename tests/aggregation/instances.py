@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_fednas.aggregation import Aggregation, MaxNet, OperatorAverage, OverlapAverage
+from lit_fednas.aggregation import Aggregation, ClassAverage, MaxNet, OperatorAverage, OverlapAverage
 from lit_fednas.messages import ClientTask, ClientUpdate
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
 
 INSTANCES: dict[str, Callable[[], Aggregation]] = {
+    "classes": ClassAverage,
+    "classes-alike": lambda: ClassAverage(weighted=False),
     "maxnet": MaxNet,
     "maxnet-alike": lambda: MaxNet(0.5, weighted=False),
     "operators": OperatorAverage,
@@ -25,9 +27,22 @@ INSTANCES: dict[str, Callable[[], Aggregation]] = {
     "overlap-alike": lambda: OverlapAverage(weighted=False),
 }
 
+#: The classifiers of supernets that do not call theirs ``classifier``.
+CLASSIFIERS = {"PlainNetwork": "4", "RollingNet": "4"}
+
+
+def suited(aggregation: Aggregation, net: Supernet) -> Aggregation:
+    """The aggregation, told where this supernet has its classifier if it needs to know."""
+    if isinstance(aggregation, ClassAverage):
+        aggregation.classifier = CLASSIFIERS.get(type(net).__name__, "classifier")
+    return aggregation
+
 
 def update(net: Supernet, client: int, arch: object, examples: int, seed: int = 0) -> ClientUpdate:
-    """A client's update with random weights, one in five of them exactly zero, and counters from 0 to 99."""
+    """A client's update with random weights, one in five of them exactly zero, and counters from 0 to 99.
+
+    Client 0 reports to have all classes, every other one lacks each third.
+    """
     draws = generator(seed, "update", client)
 
     def trained(tensor: Tensor) -> Tensor:
@@ -39,7 +54,8 @@ def update(net: Supernet, client: int, arch: object, examples: int, seed: int = 
     network = net.skeleton(arch)
     weights = {name: trained(tensor) for name, tensor in [*network.named_parameters(), *network.named_buffers()]}
     task = ClientTask(round=0, client=client, arch=arch, num_examples=examples)
-    return ClientUpdate(task, weights, num_steps=1, num_seen=examples, loss=0.0)
+    classes = [number for number in range(net.num_classes) if client == 0 or (number + client) % 3]
+    return ClientUpdate(task, weights, num_steps=1, num_seen=examples, loss=0.0, report={"classes": classes})
 
 
 def random_updates(net: Supernet, size: int, largest: bool, seed: int) -> list[ClientUpdate]:

@@ -3,6 +3,7 @@
 import inspect
 import pkgutil
 import weakref
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -12,13 +13,13 @@ from torch import Tensor
 import lit_fednas.aggregation
 from lit_fednas.aggregation import Aggregation
 from lit_fednas.supernets import Supernet
-from tests.aggregation.instances import INSTANCES, aggregate, random_updates, update
+from tests.aggregation.instances import INSTANCES, aggregate, random_updates, suited, update
 from tests.supernets.instances import kept_instance
 
 
 @pytest.fixture(params=sorted(INSTANCES))
-def aggregation(request: pytest.FixtureRequest) -> Aggregation:
-    return INSTANCES[request.param]()
+def aggregation(request: pytest.FixtureRequest, net: Supernet) -> Aggregation:
+    return suited(INSTANCES[request.param](), net)
 
 
 @pytest.fixture(params=["elastic-batchnorm", "plain", "rolling"])
@@ -131,7 +132,7 @@ def test_an_unfinished_round_is_forgotten(aggregation: Aggregation, net: Superne
 def test_updates_that_agree_are_the_result(aggregation: Aggregation, net: Supernet) -> None:
     one = update(net, 0, net.space.largest, 10)
     updates = [one] + [
-        type(one)(type(one.task)(0, client, one.task.arch, 10 * client), one.weights, 1, 1, 0.0)
+        replace(one, task=replace(one.task, client=client, num_examples=10 * client), num_seen=1)
         for client in (1, 2)
     ]
     result = aggregate(aggregation, net, updates)

@@ -9,14 +9,19 @@ from collections.abc import Callable
 
 from lit_fednas.assignment import (
     Assignment,
+    ByTier,
     FixedArchitecture,
+    InvariantUnits,
     RandomArchitectures,
+    RandomBases,
+    RollingWidths,
     Sandwich,
     Subspaces,
     TrackingSandwich,
 )
-from lit_fednas.supernets import SearchSpace, Supernet
-from lit_fednas.tiers import Population
+from lit_fednas.supernets import BaseNetworks, SearchSpace, Supernet
+from lit_fednas.supernets.widths import WidthSupernet
+from lit_fednas.tiers import Population, Tier
 
 INSTANCES: dict[str, Callable[[], Assignment]] = {
     "fixed-largest": FixedArchitecture,
@@ -32,6 +37,21 @@ OF_OPERATORS: dict[str, Callable[[], Assignment]] = {
     "subspaces-bytes": lambda: Subspaces(at_most=20_000, size="bytes"),
 }
 
+#: Those that cut by width, or go by tiers, and want a supernet of widths and :data:`TIERS`.
+OF_WIDTHS: dict[str, Callable[[], Assignment]] = {
+    "by-tier": lambda: ByTier({"weak": "smallest", "strong": "largest"}),
+    "invariant-units": lambda: InvariantUnits({"weak": 0.5, "strong": 1}),
+    "rolling-widths": lambda: RollingWidths({"weak": "width: 0.5", "strong": "largest"}),
+}
+
+#: Those that deal out base networks, and want a supernet of them and :data:`TIERS`.
+OF_BASES: dict[str, Callable[[], Assignment]] = {
+    "random-bases": lambda: RandomBases({"weak": 1, "strong": 3}),
+}
+
+#: Every second client is strong; there are no limits, so that tiers are what the assignments say of them.
+TIERS = (Tier("weak", {}), Tier("strong", {}))
+
 
 class _SpaceOnly:
     """A supernet of which an assignment looks at the space alone."""
@@ -41,6 +61,9 @@ class _SpaceOnly:
 
 
 def set_up(assignment: Assignment, space: SearchSpace | Supernet, num_clients: int) -> None:
-    """Sets an assignment up for a population without tiers."""
+    """Sets an assignment up, for a population of tiers where the supernet's assignments want them."""
     supernet = space if isinstance(space, Supernet) else _SpaceOnly(space)
-    assignment.setup(supernet, Population(num_clients))  # type: ignore[arg-type]
+    population = Population(num_clients)
+    if isinstance(supernet, WidthSupernet | BaseNetworks):
+        population = Population(num_clients, TIERS, tuple(client % 2 for client in range(num_clients)))
+    assignment.setup(supernet, population)  # type: ignore[arg-type]

@@ -11,27 +11,37 @@ import pytest
 import torch
 
 import lit_fednas.assignment
-from lit_fednas.assignment import Assignment, Subspaces
+from lit_fednas.assignment import Assignment
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import ElasticSpace, PathCNN, SearchSpace, SingleArchitecture
-from tests.assignment.instances import INSTANCES, OF_OPERATORS, set_up
+from lit_fednas.supernets import BaseNetworks, ElasticSpace, PathCNN, SearchSpace, SingleArchitecture, Supernet
+from lit_fednas.supernets.sliced_cnn import SlicedCNN
+from lit_fednas.supernets.widths import WidthSupernet
+from tests.assignment.instances import INSTANCES, OF_BASES, OF_OPERATORS, OF_WIDTHS, set_up
 from tests.supernets.instances import kept_instance
 
 CLIENTS = 12
 SPACE = ElasticSpace((0, 1, 2), (0.1, 0.18, 0.25), (256, 512), 8)
 
 
-NET = PathCNN((3, 8, 8), 5, width=8, stage_layers=[2, 1], strides=[2, 1])
+CNN = SlicedCNN((4, 8))
+#: What an assignment wants where not any space will do.
+NETS: dict[str, Supernet] = {
+    **dict.fromkeys(OF_OPERATORS, PathCNN((3, 8, 8), 5, width=8, stage_layers=[2, 1], strides=[2, 1])),
+    **dict.fromkeys(OF_WIDTHS, WidthSupernet((3, 8, 8), 5, CNN, widths=[1, 0.5, 0.25])),
+    **dict.fromkeys(OF_BASES, BaseNetworks((3, 8, 8), 5, CNN, count=4)),
+}
+SPECIAL = {**OF_OPERATORS, **OF_WIDTHS, **OF_BASES}
+SPACES = {type(make()): NETS[name].space for name, make in SPECIAL.items()}
 
 
 def space_of(name: str) -> SearchSpace:
-    return NET.space if name in OF_OPERATORS else SPACE
+    return NETS[name].space if name in NETS else SPACE
 
 
 def ready(name: str, space: SearchSpace | None = None) -> Assignment:
-    assignment = {**INSTANCES, **OF_OPERATORS}[name]()
-    set_up(assignment, NET if name in OF_OPERATORS else space or SPACE, CLIENTS)
+    assignment = {**INSTANCES, **SPECIAL}[name]()
+    set_up(assignment, NETS.get(name) or space or SPACE, CLIENTS)
     return assignment
 
 
@@ -40,13 +50,13 @@ def cohort(round: int, size: int = 5) -> list[int]:
 
 
 def rounds(assignment: Assignment, first: int, last: int, space: SearchSpace | None = None) -> list[list]:
-    space = space or (NET.space if isinstance(assignment, Subspaces) else SPACE)
+    space = space or SPACES.get(type(assignment), SPACE)
     return [
         assignment.assign(t, cohort(t), space, numpy_generator(0, "assignment", t)) for t in range(first, last)
     ]
 
 
-pytestmark = pytest.mark.parametrize("name", sorted({**INSTANCES, **OF_OPERATORS}))
+pytestmark = pytest.mark.parametrize("name", sorted({**INSTANCES, **SPECIAL}))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, CLIENTS])
@@ -61,11 +71,11 @@ def test_one_architecture_of_the_space_per_client(name: str, size: int) -> None:
 
 
 def test_a_space_of_one(name: str) -> None:
-    if name in OF_OPERATORS:
-        with pytest.raises(
-            ConfigError, match=r"model.assignment: Subspaces deals out operators, PlainNetwork has"
-        ):
-            set_up(OF_OPERATORS[name](), kept_instance("plain"), CLIENTS)
+    if name in SPECIAL:
+        kind = type(SPECIAL[name]()).__name__
+        words = rf"model.assignment: {kind} .* PlainNetwork (has none|does not cut)|model.tiers: is null"
+        with pytest.raises(ConfigError, match=words):
+            set_up(SPECIAL[name](), kept_instance("plain"), CLIENTS)
         return
     assignment = ready(name, SingleArchitecture())
     assert rounds(assignment, 0, 3, SingleArchitecture()) == [["whole"] * 5] * 3
@@ -136,6 +146,6 @@ def test_every_assignment_has_an_instance(name: str) -> None:
             if kind.__module__.startswith("lit_fednas.") and not inspect.isabstract(kind):
                 found.add(kind)
     missing = sorted(
-        kind.__name__ for kind in found - {type(make()) for make in [*INSTANCES.values(), *OF_OPERATORS.values()]}
+        kind.__name__ for kind in found - {type(make()) for make in [*INSTANCES.values(), *SPECIAL.values()]}
     )
     assert not missing, f"add instances of {missing} to tests/assignment/instances.py"

@@ -180,3 +180,10 @@ def test_the_clients_trainers_say_nothing(capfd):
     ours = [line for line in err.splitlines() if ended not in line]
     assert len(ours) == 2
     assert all(line.startswith(f"round {done}/2") for done, line in enumerate(ours, start=1))
+
+
+def test_no_bar_where_none_is_wanted():
+    trainer = make_trainer(1, enable_progress_bar=False, callbacks=[RoundProgress()])
+    assert trainer.progress_bar_callback is None
+    trainer.fit(make_module(), datamodule=tiny_data())
+    assert make_trainer(1, enable_progress_bar=False, callbacks=RoundProgress()).progress_bar_callback is None

@@ -45,6 +45,16 @@ def test_sizes(kind: type[IndexedClients]) -> None:
     assert data.size(0, "test") == 0
 
 
+def test_the_classes_of_a_client_are_those_of_its_training_examples(kind: type[IndexedClients]) -> None:
+    classes = examples().targets % 3
+    data = kind(Examples(examples().inputs, classes), {"train": [np.array([4, 0, 3]), np.array([2, 5, 1, 8])]})
+    assert data.classes(0) == (0, 1)
+    assert data.classes(1) == (1, 2)
+    assert clients(kind).classes(2) == (44,)
+    with pytest.raises(DataError, match="client: 2 is not one of the 2"):
+        data.classes(2)
+
+
 def test_an_epoch_is_every_example_once_and_inputs_stay_with_targets(kind: type[IndexedClients]) -> None:
     batches = list(clients(kind).batches(1, 8, generator(0, "b")))
     assert [len(y) for _, y in batches] == [8, 8, 8, 6]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lit_fednas.aggregation import OperatorAverage
-from lit_fednas.assignment import Subspaces
+from lit_fednas.assignment import RandomBases, RollingWidths, Subspaces
 from lit_fednas.data import Dirichlet
 from lit_fednas.federation import (
     ClientSettings,
@@ -22,9 +22,11 @@ from lit_fednas.federation import (
     FederatedLightningModule,
     UniformCohort,
 )
-from lit_fednas.objectives import PathSampling
-from lit_fednas.supernets import ElasticResNet, GroupNorm, PathCNN, PlainNetwork
-from lit_fednas.tiers import Budgets, ClientTiers
+from lit_fednas.objectives import IndependentBases, PathSampling
+from lit_fednas.supernets import BaseNetworks, ElasticResNet, GroupNorm, PathCNN, PlainNetwork
+from lit_fednas.supernets.sliced_cnn import SlicedCNN
+from lit_fednas.supernets.widths import WidthSupernet
+from lit_fednas.tiers import ArchitectureTiers, Budgets, ClientTiers
 from tests.aggregation.instances import INSTANCES as AGGREGATIONS
 from tests.assignment.instances import INSTANCES as ASSIGNMENTS
 from tests.support import make_module, sgd, tiny_data
@@ -67,6 +69,24 @@ def path_net() -> PathCNN:
         return PathCNN((1, 8, 8), 4, width=8, stage_layers=[1, 1], strides=[2, 2], norm=GroupNorm(2))
 
 
+def width_net() -> WidthSupernet:
+    """Widths; without norms, as steady as group norm."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return WidthSupernet((1, 8, 8), 4, SlicedCNN((4, 6), norm=None), widths=[1, 0.5])
+
+
+def bases_net() -> BaseNetworks:
+    """Base networks; as :func:`width_net`."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return BaseNetworks((1, 8, 8), 4, SlicedCNN((8, 8), norm=None), count=4)
+
+
+#: Clients that can train the least and clients that can train all.
+TWO_TIERS = ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"}))
+
+
 def method(**settings) -> Callable[[], FederatedLightningModule]:
     def make() -> FederatedLightningModule:
         chosen = {name: value() if callable(value) else value for name, value in settings.items()}
@@ -97,6 +117,11 @@ METHODS: dict[str, Callable[[], FederatedLightningModule]] = {
         tiers=ClientTiers(Budgets({"weak": {"operations": 4e4}, "strong": {"operations": 2e5}})),
         evaluation=EvaluationSettings(["smallest", "largest"], sampled=3),
     ),
+    "base networks": method(
+        supernet=bases_net, assignment=RandomBases, objective=IndependentBases, tiers=TWO_TIERS
+    ),
+    "rolling widths": method(supernet=width_net, assignment=RollingWidths, tiers=TWO_TIERS),
+    # not invariant units: what they remember are numbers, which several ranks have up to rounding only
     "buffers and dropout": method(supernet=counting_net),
     "server optimizer": method(server_optimizer=lambda: lambda params: FedAdam(params, lr=0.01)),
     "recalibration": method(

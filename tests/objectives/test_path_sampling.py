@@ -51,7 +51,7 @@ def begun(objective: PathSampling, asked: ClientTask, seed: int = 0) -> nn.Modul
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = NET.subnet(asked.arch)
-    objective.setup(NET)
+    objective.setup(NET, None)  # type: ignore[arg-type]
     objective.begin(network, asked, torch.Generator().manual_seed(seed))
     return network
 
@@ -248,7 +248,7 @@ class Scaled(Objective):
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
-    def setup(self, supernet):
+    def setup(self, supernet, clients):
         self.calls.append(supernet)
 
     def begin(self, network, task, generator):
@@ -346,7 +346,7 @@ def test_a_supernet_without_operators_is_refused_at_setup(make):
         ConfigError,
         match=rf"model.objective: PathSampling chooses among operators, {type(make()).__name__} has none",
     ):
-        PathSampling().setup(make())
+        PathSampling().setup(make(), None)
 
 
 def test_it_is_not_trained_for_several_clients_at_once():

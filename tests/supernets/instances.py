@@ -19,7 +19,9 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.finetune.run import TierNetwork
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets import (
+    BaseNetworks,
     BatchNorm,
+    EarlyExitResNet,
     ElasticResNet,
     GroupNorm,
     Norm,
@@ -28,8 +30,14 @@ from lit_fednas.supernets import (
     Region,
     ResNet18,
     SearchSpace,
+    SeparateNetworks,
+    SlicedCNN,
+    SlicedResNet,
+    SlicedSmallCNN,
+    SlicedTransformer,
     SmallCNN,
     Supernet,
+    WidthSupernet,
 )
 
 HIDDEN = 6
@@ -149,12 +157,20 @@ def tier_network() -> TierNetwork:
 
 
 INSTANCES: dict[str, Callable[[], Supernet]] = {
+    "bases": lambda: BaseNetworks((3, 8, 8), 5, SlicedCNN((4, 6), norm=BatchNorm()), count=3),
+    "bases-one": lambda: BaseNetworks((3, 8, 8), 5, SlicedCNN((4, 8), norm=GroupNorm(2)), count=1),
     "elastic": elastic,
     "elastic-groupnorm": lambda: elastic(GroupNorm(4)),
     "elastic-batchnorm": lambda: elastic(BatchNorm()),
     "elastic-narrow": lambda: elastic(
         ratios=[0.25, 0.5], divisor=8
     ),  # both are 8 of the first stage's 16 channels
+    "early-exit": lambda: EarlyExitResNet(
+        (3, 8, 8), 5, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=[1, 3]
+    ),
+    "early-exit-batchnorm": lambda: EarlyExitResNet(
+        (3, 8, 8), 5, width=4, norm=BatchNorm(), blocks=[1, 1, 1], exits=[1, 2, 3]
+    ),
     "path-cnn": lambda: PathCNN((3, 8, 8), 5, width=8, stage_layers=[2, 1], strides=[2, 1]),
     "path-cnn-groupnorm": lambda: PathCNN(
         (3, 8, 8), 5, 8, [1, 1], [2, 2], ["conv1", "sep_e1", "mb3_e2"], norm=GroupNorm(2)
@@ -165,8 +181,31 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "plain": plain,
     "resnet18": lambda: ResNet18((3, 8, 8), 5, width=8),
     "rolling": RollingNet,
+    "separate": lambda: SeparateNetworks(
+        (3, 8, 8),
+        5,
+        lambda *shape: EarlyExitResNet(*shape, width=4, norm=BatchNorm(), blocks=[1, 1], exits=[1, 2]),
+    ),
+    "separate-elastic": lambda: SeparateNetworks(
+        (3, 8, 8), 5, lambda *shape: elastic(norm=GroupNorm(4)), ["largest", "smallest"]
+    ),
     "tier-network": tier_network,
     "smallcnn": lambda: SmallCNN((1, 8, 8), 5),
+    "widths-cnn": lambda: WidthSupernet(
+        (3, 8, 8), 5, SlicedCNN((6, 10), BatchNorm()), widths=[1, 0.5, 0.3], scaler=True
+    ),
+    "widths-cnn-groupnorm": lambda: WidthSupernet(
+        (3, 8, 8), 5, SlicedCNN((8, 16), GroupNorm(4)), widths=[1, 0.25]
+    ),
+    "widths-resnet": lambda: WidthSupernet(
+        (3, 8, 8), 5, SlicedResNet((4, 8), (1, 2), BatchNorm()), widths=[0.25, 1, 0.5]
+    ),
+    "widths-smallcnn": lambda: WidthSupernet(
+        (1, 8, 8), 5, SlicedSmallCNN((4, 6), 10), widths=[1, 0.5], scaler=True
+    ),
+    "widths-transformer": lambda: WidthSupernet(
+        (3, 8, 8), 5, SlicedTransformer(dim=12, heads=3, depth=2), widths=[1, 0.5, 1 / 3], scaler=True
+    ),
 }
 
 

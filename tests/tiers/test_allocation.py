@@ -40,6 +40,12 @@ def counts(places: list[int], of: int) -> list[int]:
 # ---- shares -------------------------------------------------------------------------------------------
 
 
+def test_the_first_clients_are_of_the_first_tier_if_asked():
+    places = TierShares([0.5, 0.25, 0.0, 0.25], shuffle=False).places(FOUR, 8, rng())
+    assert places == [0, 0, 0, 0, 1, 1, 3, 3]
+    assert TierShares([0.5, 0.25, 0.0, 0.25]).places(FOUR, 8, rng()) != places
+
+
 @pytest.mark.parametrize(
     ("shares", "clients", "expected"),
     [

@@ -12,8 +12,8 @@ from lit_fednas.costs import DeviceProfile, LatencySource, MeasuredLatency
 from lit_fednas.errors import ConfigError
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import Evaluator, Exhaustive, Feasible, SearchSettings, TierSearch
-from lit_fednas.supernets import PathCNN
-from lit_fednas.tiers import Budgets, CumulatedShares, DeviceTiers, Tier
+from lit_fednas.supernets import EarlyExitResNet, PathCNN
+from lit_fednas.tiers import ArchitectureTiers, Budgets, CumulatedShares, DeviceTiers, Tier
 from lit_fednas.tiers.costs import ArchitectureCosts
 from tests.search.toy import ToyCosts, ToySpace, every_architecture, toy_cost, toy_feasible
 from tests.support import linear_net, tiny_supernet
@@ -243,3 +243,29 @@ def test_a_tier_that_no_sample_hits_is_found_by_descending():
     rng = np.random.default_rng(0)
     drawn = {feasible.sample(rng) for _ in range(50)}
     assert all(sum(arch) in (69, 70) for arch in drawn)
+
+
+# ---- tiers by architecture ----------------------------------------------------------------------------
+
+
+def test_a_tier_affords_just_what_its_architecture_costs():
+    net = EarlyExitResNet((3, 8, 8), 5, width=8, exits=[1, 2, 4])
+    costs = ArchitectureCosts(net)
+    for cost in ("macs", "bytes"):
+        source = ArchitectureTiers({"a": "smallest", "b": "exits: 1,2", "c": "largest"}, cost)
+        tiers = source.tiers(net.space, costs, np.random.default_rng(0))
+        assert [tier.name for tier in tiers] == ["a", "b", "c"]
+        for place, tier in enumerate(tiers):
+            fitting = [arch for arch in net.space.each() if costs.excess(arch, tier) == 0]
+            assert len(fitting) == place + 1
+            assert tier.at_most == {cost: getattr(net.cost(fitting[-1]), cost)}
+
+
+def test_tiers_by_architecture_that_cannot_be():
+    net = EarlyExitResNet((3, 8, 8), 5, width=8)
+    with pytest.raises(ConfigError, match=r"tiers.archs: is empty"):
+        ArchitectureTiers({})
+    with pytest.raises(ConfigError, match=r"tiers.archs.b: 'smallest' costs .* less than a's"):
+        ArchitectureTiers({"a": "largest", "b": "smallest"}).tiers(
+            net.space, ArchitectureCosts(net), np.random.default_rng(0)
+        )

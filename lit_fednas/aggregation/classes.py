@@ -1,0 +1,116 @@
+"""HeteroFL's aggregation of the classifier: row by row, by the classes that clients have (Diao et al., 2021).
+
+Clients train with the logits of the classes that they have no examples of set to zero
+(:class:`~lit_fednas.objectives.MaskedCrossEntropy`), so those rows of their classifiers say nothing. The server
+leaves them out: a class's row becomes the mean over the clients that have the class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_fednas.aggregation.overlap import OverlapAverage
+from lit_fednas.errors import ConfigError
+from lit_fednas.messages import ClientTask, ClientUpdate
+from lit_fednas.supernets import Region, Supernet
+
+
+class ClassAverage(OverlapAverage):
+    """Overlap averaging in which a client counts in the classifier's rows of its own classes alone.
+
+    All other tensors are averaged as by :class:`OverlapAverage`. Rows of classes that no client of the round has
+    keep their old value. HeteroFL counts all clients alike, which is ``weighted=False``.
+
+    Args:
+        weighted: Whether a client counts by its examples n_k, or all count alike.
+        classifier: The module of the clients' networks whose ``weight`` and ``bias`` have one row per class.
+
+    Raises:
+        ConfigError: In :meth:`start`, if a client's network has no such module; in :meth:`add`, if an update
+            does not tell the client's classes.
+    """
+
+    def __init__(self, weighted: bool = True, classifier: str = "classifier") -> None:
+        super().__init__(weighted)
+        self.classifier = classifier
+
+    def start(self, supernet: Supernet, tasks: Sequence[ClientTask]) -> None:
+        """Looks for the classifier in the networks of all tasks, then starts as overlap averaging does."""
+        for arch in {task.arch for task in tasks}:
+            self._check(supernet, arch)
+        super().start(supernet, tasks)
+
+    def in_part(self, tasks: Sequence[ClientTask]) -> set[str]:
+        """Also the classifier's tensors."""
+        classifier = {
+            region.name
+            for arch in {task.arch for task in tasks}
+            for name, region in self._supernet.regions(arch).items()
+            if self._has_rows(name)
+        }
+        return super().in_part(tasks) | classifier
+
+    def said(self, update: ClientUpdate) -> Iterator[tuple[str, Region, Tensor]]:
+        """Of the classifier the rows of the client's classes, of all else everything."""
+        if "classes" not in update.report:
+            raise ConfigError(
+                "model.aggregation: ClassAverage needs to know which classes a client has; set model.objective to "
+                "MaskedCrossEntropy"
+            )
+        classes = sorted(set(update.report["classes"]))
+        if len(classes) == self._supernet.num_classes:
+            yield from super().said(update)
+            return
+        rows = torch.tensor(classes, dtype=torch.int64, device="cpu")
+        shared = self._supernet.shared_tensors()
+        for name, region, value in super().said(update):
+            if self._has_rows(name):
+                yield name, _rows_of(region, rows, shared[region.name].shape), value[rows]
+            else:
+                yield name, region, value
+
+    def _has_rows(self, name: str) -> bool:
+        module, _, kind = name.rpartition(".")
+        return module == self.classifier and kind in ("weight", "bias")
+
+    def _check(self, supernet: Supernet, arch: Any) -> None:
+        with_rows = [
+            name
+            for name, module in supernet.skeleton(arch).named_modules()
+            if _rows(module) == supernet.num_classes
+        ]
+        if self.classifier not in with_rows:
+            raise ConfigError(
+                f"model.aggregation.classifier: {self.classifier!r} is no module with a row for each of the "
+                f"{supernet.num_classes} classes in the network of {arch}; "
+                + (f"such are {', '.join(with_rows)}" if with_rows else "it has none, use OverlapAverage")
+            )
+
+
+def _rows(module: nn.Module) -> int | None:
+    """The first dimension of a module's own weight."""
+    weight = module._parameters.get("weight")
+    return None if weight is None else weight.shape[0]
+
+
+def _rows_of(region: Region, rows: Tensor, shape: Sequence[int]) -> Region:
+    """Some rows of a region.
+
+    Args:
+        region: A region of a tensor.
+        rows: Numbers of rows in the region.
+        shape: The whole tensor's shape.
+    """
+    index = region.index or ()
+    parts = [*index, *[slice(None)] * (len(shape) - len(index))]
+    places = [
+        torch.arange(size, device="cpu")[part] if isinstance(part, slice) else part.flatten()
+        for size, part in zip(shape, parts, strict=True)
+    ]
+    places[0] = places[0][rows]
+    crossed = (place.view(-1, *[1] * (len(shape) - 1 - axis)) for axis, place in enumerate(places))
+    return Region(region.name, tuple(crossed))

@@ -1,0 +1,173 @@
+"""Stragglers train without the units that change least: invariant dropout.
+
+After Wang, Nair and Mahajan (2023, "FLuID: Mitigating Stragglers in Federated Learning using Invariant Dropout",
+NeurIPS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil, log
+from typing import Any
+
+import numpy as np
+
+from lit_fednas.assignment.base import Assignment
+from lit_fednas.assignment.by_tier import tier_architectures
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.messages import ClientResult
+from lit_fednas.supernets import SearchSpace, Supernet
+from lit_fednas.supernets.width_space import Kept, Width
+from lit_fednas.supernets.widths import WidthSupernet
+from lit_fednas.tiers import Population
+
+Changes = dict[str, list[float]]
+
+
+class InvariantUnits(Assignment):
+    """Who can trains the whole network; a straggler leaves out the units that have stopped changing.
+
+    A unit is invariant if, for the majority of the non-stragglers, its relative change over their local training
+    is not above its group's threshold. The threshold starts at the least change that any of them saw in the group
+    (above zero, so that it can grow) and is multiplied by ``step`` until there are as many invariant units as the
+    straggler must leave out. If there are more, those go that change least on average over the non-stragglers; of
+    equals the last, so that units without a difference are kept from the first on, as a plain width keeps them.
+
+    Non-stragglers are the clients of tiers that train the whole network, and what counts is the last round in
+    which one of them reported: a cohort need not be everybody, as it is in the publication, and older changes are
+    of older weights. Until then stragglers train the first units. Where the publication measures who straggles and
+    by how much from the times of past rounds, and sets the size of the sub-models from that, tiers and ratios
+    are given here. The threshold is found anew from each round's changes.
+
+    It goes with the objective :class:`~lit_fednas.objectives.UnitChanges`, which reports the changes.
+
+    Args:
+        ratios: Per tier the share of units that its clients train, 1 for non-stragglers; if not given, the
+            greatest width that its limits allow.
+        step: What the threshold is multiplied with.
+
+    Raises:
+        ConfigError: The step is not above 1; or, told before training: the supernet is not cut by width; there are
+            no tiers; a tier has no ratio, or one that it cannot afford; none has the ratio 1.
+    """
+
+    def __init__(self, ratios: Mapping[str, float] | None = None, step: float = 1.1) -> None:
+        if not step > 1:
+            raise ConfigError(f"assignment.step: {step} must be above 1, for the threshold to grow")
+        self.ratios = ratios
+        self.step = step
+        self._changes: list[Changes] = []
+
+    def setup(self, supernet: Supernet, population: Population) -> None:
+        """Finds each tier's ratio, and forgets what was reported."""
+        if not isinstance(supernet, WidthSupernet):
+            raise ConfigError(
+                f"model.assignment: InvariantUnits leaves out units, which {type(supernet).__name__} does not "
+                f"cut; use a WidthSupernet, or another assignment"
+            )
+        archs = None if self.ratios is None else {tier: str(ratio) for tier, ratio in self.ratios.items()}
+        try:
+            found = tier_architectures(supernet, population, archs)
+        except ConfigError as error:  # there they are architectures
+            raise ConfigError(str(error).replace("assignment.archs", "assignment.ratios")) from None
+        whole = supernet.space.largest
+        if whole not in found.values():
+            ratios = ", ".join(f"{name} {width.ratio:g}" for name, width in found.items())
+            raise ConfigError(
+                f"assignment.ratios: {ratios}; the clients of one tier at least must train the whole network "
+                f"(ratio 1), since stragglers go by what changes there"
+            )
+        self._supernet = supernet
+        self._population = population
+        self.of_tier: dict[str, Width] = found
+        self._changes = []
+
+    def assign(
+        self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator
+    ) -> list[Any]:
+        """The whole network, or what is kept of it."""
+        widths = [self.of_tier[tier.name] for tier in map(self._population.tier, cohort) if tier is not None]
+        if not self._changes:
+            return list(widths)
+        archs = {width: width if width == space.largest else self._kept(width.ratio) for width in set(widths)}
+        return [archs[width] for width in widths]
+
+    def observe(self, results: Sequence[ClientResult]) -> None:
+        """Keeps what the round's non-stragglers reported, if there were any.
+
+        Raises:
+            ConfigError: The objective reports no changes.
+        """
+        whole = self._supernet.space.largest
+        reports = [result.report for result in results if result.ok and result.task.arch == whole]
+        if any("unit_changes" not in report for report in reports):
+            raise ConfigError(
+                "model.assignment: InvariantUnits needs to know how much each unit changes; set model.objective "
+                "to UnitChanges"
+            )
+        if reports:
+            self._changes = [report["unit_changes"] for report in reports]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The changes that count, of each non-straggler."""
+        return {"unit_changes": [_copy(changes) for changes in self._changes]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes them back."""
+        if set(state) != {"unit_changes"}:
+            raise CheckpointError(
+                "assignment: the checkpoint holds no changes of units for InvariantUnits; use the assignment "
+                "that the run was started with"
+            )
+        for changes in state["unit_changes"]:
+            if {group: len(units) for group, units in changes.items()} != self._supernet.units:
+                raise CheckpointError(
+                    "assignment: the checkpoint's changes are of other units than the supernet has; use the "
+                    "model.supernet settings that the run was started with"
+                )
+        self._changes = [_copy(changes) for changes in state["unit_changes"]]
+
+    def _kept(self, ratio: float) -> Kept:
+        """The units of each group that a straggler trains."""
+        sizes = self._supernet.sizes(ratio)
+        kept = []
+        for group, full in self._supernet.units.items():
+            changes = np.array([one[group] for one in self._changes])  # [clients, units]
+            out = set(left_out(changes, full - sizes[group], self.step))
+            kept.append(tuple(unit for unit in range(full) if unit not in out))
+        return Kept(tuple(kept))
+
+
+def left_out(changes: np.ndarray, count: int, step: float) -> list[int]:
+    """The units that a group's stragglers leave out.
+
+    Args:
+        changes: Relative changes, ``[non-stragglers, units]``, not negative.
+        count: How many units are to be left out.
+        step: What the threshold is multiplied with until there are as many invariant ones.
+
+    Example:
+        >>> left_out(np.array([[0.5, 0.1, 0.9, 0.2], [0.4, 0.1, 0.1, 0.3], [0.6, 0.2, 0.1, 0.9]]), 2, 1.5)
+        [1, 2]
+    """
+    if count == 0:
+        return []
+    clients = len(changes)
+    # the least threshold that more than half of the clients are not above
+    needed = np.sort(changes, axis=0)[clients // 2]
+    invariant = np.flatnonzero(needed <= _threshold(changes, float(np.sort(needed)[count - 1]), step))
+    mean = changes.mean(axis=0)
+    return sorted(sorted(invariant.tolist(), key=lambda unit: (mean[unit], -unit))[:count])
+
+
+def _threshold(changes: np.ndarray, enough: float, step: float) -> float:
+    """The first threshold that is high enough, out of the least change above zero times 1, step, step², ..."""
+    above = changes[changes > 0]
+    if enough <= 0 or len(above) == 0:
+        return 0.0
+    least = float(above.min())
+    return max(enough, least * step ** ceil(log(enough / least) / log(step)))
+
+
+def _copy(changes: Mapping[str, Sequence[float]]) -> Changes:
+    return {group: list(units) for group, units in changes.items()}

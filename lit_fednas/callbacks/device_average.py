@@ -1,0 +1,200 @@
+"""Reporting by the average over all devices, not only over a round's cohort (FedHeN, App. A, "Reporting Results").
+
+A cohort's average is noisy. So the authors report "model performances when we average all devices (all complex
+devices for server complex model and all simple devices for server simple model)", and train as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning import LightningModule, Trainer
+from torch import Tensor, nn
+
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
+from lit_fednas.federation.evaluation import SubnetMetrics, recalibrated
+from lit_fednas.messages import ClientTask, ClientUpdate
+
+
+@dataclass(frozen=True)
+class _Device:
+    """What a device last trained: the architecture's text, the examples it has, its weights on the CPU."""
+
+    arch: str
+    num_examples: int
+    weights: dict[str, Tensor]
+
+
+class DeviceAverage(FederatedCallback):
+    """Evaluates the mean of what all devices last trained; training is not touched.
+
+    For each evaluated subnet, the mean is over the devices whose last update was of that architecture, each with the
+    weights that it sent then. A device that was in no cohort yet is left out. Logs
+    ``val/devices/<subnet>/accuracy`` and ``/loss``, and ``test/...`` likewise, for the subnets that a device has
+    trained.
+
+    The last weights of all devices are kept in memory and in every checkpoint: with 50 devices of 0.7M and 50 of
+    11.2M parameters (the paper's) 2.4 GB.
+
+    Args:
+        weighted: Whether a device counts by its examples, or all count alike (the paper).
+    """
+
+    def __init__(self, weighted: bool = False) -> None:
+        self.weighted = weighted
+        self._devices: dict[int, _Device] = {}
+        self._of_round: dict[int, _Device] = {}
+        self._networks: dict[str, nn.Module] | None = None
+        self._metrics: SubnetMetrics | None = None
+        self.metric_names: list[str] = []
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Prepares the metrics; ``metric_names`` says what will be logged at a validation."""
+        assert isinstance(pl_module, FederatedLightningModule)
+        supernet = pl_module.supernet
+        self._metrics = SubnetMetrics(pl_module.subnets, supernet.num_classes, pl_module.evaluation.top_k)
+        self._metrics.to(trainer.strategy.root_device)
+        self.metric_names = [f"val/devices/{name}" for name in self._metrics.by_name()]
+
+    # ---- what devices trained -------------------------------------------------------------------------
+
+    def on_cohort_start(
+        self, trainer: Trainer, module: FederatedLightningModule, tasks: Sequence[ClientTask]
+    ) -> None:
+        """Forgets what is left of a round that was interrupted."""
+        self._of_round = {}
+
+    def on_client_update(self, trainer: Trainer, module: FederatedLightningModule, update: ClientUpdate) -> None:
+        """Copies what a device has trained."""
+        weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in update.weights.items()}
+        self._of_round[update.task.client] = _Device(str(update.task.arch), update.task.num_examples, weights)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RoundResult, batch_idx: int
+    ) -> None:
+        """Remembers it, once the round is over; all ranks remember all devices."""
+        for of_rank in trainer.fit_loop.ranks.gather(self._of_round):  # type: ignore[attr-defined]
+            self._devices.update(of_rank)
+        self._of_round = {}
+
+    # ---- the mean -------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def average(self, arch: str) -> dict[str, Tensor] | None:
+        """The mean over the devices of an architecture.
+
+        Args:
+            arch: The architecture's text.
+
+        Returns:
+            Tensors by their names in the subnet, on the CPU; ``None`` if no device has trained it.
+        """
+        devices = [device for _, device in sorted(self._devices.items()) if device.arch == arch]
+        if not devices:
+            return None
+        weights = torch.tensor([float(device.num_examples) if self.weighted else 1.0 for device in devices])
+        weights /= weights.sum()
+        means = {}
+        for name, first in devices[0].weights.items():
+            total = torch.zeros_like(first, dtype=torch.float32)
+            for device, weight in zip(devices, weights.tolist(), strict=True):
+                total.add_(device.weights[name], alpha=weight)
+            means[name] = total if first.is_floating_point() else total.round_()
+        return means
+
+    def _build(self, module: FederatedLightningModule, clients: Any) -> dict[str, nn.Module]:
+        """The mean networks of the evaluated subnets, by name, in evaluation mode."""
+        networks = {}
+        for name, arch in module.subnets.items():
+            means = self.average(str(arch))
+            if means is None:
+                continue
+            network = module.supernet.empty_subnet(arch)
+            _load(network, means)
+            batches = module.recalibration_batches(clients)
+            networks[name] = recalibrated(network, batches) if batches else network.eval()
+        return networks
+
+    # ---- evaluation -----------------------------------------------------------------------------------
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forgets networks of earlier weights."""
+        self._networks = None
+
+    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forgets networks of earlier weights."""
+        self._networks = None
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Evaluates the mean networks on the batch."""
+        self._evaluate(trainer, pl_module, batch, batch_idx)
+
+    def on_test_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Evaluates the mean networks on the batch."""
+        self._evaluate(trainer, pl_module, batch, batch_idx)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Logs ``val/devices/...``."""
+        self._log(pl_module, "val")
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Logs ``test/devices/...``."""
+        self._log(pl_module, "test")
+
+    def _evaluate(self, trainer: Trainer, module: LightningModule, batch: Any, batch_idx: int) -> None:
+        assert isinstance(module, FederatedLightningModule)
+        assert self._metrics is not None
+        if self._networks is None:
+            self._networks = self._build(module, trainer.datamodule.clients)  # type: ignore[attr-defined]
+        inputs, targets = batch
+        for turn, (name, arch) in enumerate(module.subnets.items()):
+            if name in self._networks and (batch_idx + turn) % trainer.world_size == trainer.global_rank:
+                logits = module.evaluation.logits(self._networks[name], inputs)
+                self._metrics.update(turn, logits, module.supernet.targets(arch, targets))
+
+    def _log(self, module: LightningModule, split: str) -> None:
+        assert self._metrics is not None
+        for name, value in self._metrics.compute().items():
+            if self._networks and name.rpartition("/")[0] in self._networks:
+                module.log(f"{split}/devices/{name}", value, sync_dist=True)
+
+    # ---- checkpoints ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The devices' last weights."""
+        return {
+            "devices": {
+                client: {"arch": device.arch, "num_examples": device.num_examples, "weights": device.weights}
+                for client, device in self._devices.items()
+            }
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes them back."""
+        self._devices = {int(client): _Device(**device) for client, device in state_dict["devices"].items()}
+
+
+@torch.no_grad()
+def _load(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Writes weights, by name, into a network."""
+    for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
+        tensor.copy_(weights[name])

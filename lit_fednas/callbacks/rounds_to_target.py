@@ -1,0 +1,174 @@
+"""Rounds until a target accuracy: the measure of FedHeN (Acar and Saligrama, 2022), section 3, Tables 1 and 2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, final
+
+from lightning import Callback, LightningModule, Trainer
+
+from lit_fednas.analysis.units import short
+from lit_fednas.callbacks.cost_ledger import CostLedger
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.records.files import replace_table
+from lit_fednas.records.targets import TARGET_COLUMNS, TARGETS_FILE, reaches
+from lit_fednas.text_table import text_table
+
+
+@final
+class RoundsToTarget(Callback):
+    """Notes the first round after which a validation metric is at least a target.
+
+    Rounds count from 1: as many as were trained. From then on ``rounds_to/<subnet>/<target>`` is logged, and the
+    run's folder holds ``targets.csv`` (``lit_fednas.records.targets``). What the clients had spent by then is in
+    it where a :class:`CostLedger` counts. Deviation: the paper looks at test accuracy; a run sees only its
+    validation set.
+
+    Args:
+        targets: Accuracies above 0 and at most 1 by the metric that shall reach them, for instance
+            ``{"val/largest/accuracy": [0.5, 0.6]}``. The metrics are the module's and those that other callbacks
+            announce in an attribute ``metric_names`` and log while validating.
+        stop: Whether training ends when all are reached.
+
+    Raises:
+        ConfigError: A target is out of range, a metric will not be logged, or nothing is validated.
+        CheckpointError: A resumed run asks for other targets than it began with.
+
+    Example:
+        >>> [row["target"] for row in RoundsToTarget({"val/largest/accuracy": [0.6, 0.5]}).rows]
+        [0.5, 0.6]
+    """
+
+    def __init__(self, targets: Mapping[str, Sequence[float]], stop: bool = False) -> None:
+        if not targets or not all(targets.values()):
+            raise ConfigError(
+                f"rounds_to_target.targets: {dict(targets)} asks for nothing; give every metric at least one "
+                f"accuracy, or set rounds_to_target to null"
+            )
+        for metric, values in targets.items():
+            for value in values:
+                if not 0 < value <= 1:
+                    raise ConfigError(
+                        f"rounds_to_target.targets: {metric} {value} must be above 0 and at most 1 (0.5: 50 %)"
+                    )
+        self.targets = {metric: sorted({float(value) for value in values}) for metric, values in targets.items()}
+        self.stop = stop
+        self.rows = self._nothing_reached()
+        self.looked = 0  # the last round that was validated
+        self._from_the_start = False
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Sees that every metric will be there; not in ``setup``, as other callbacks may learn theirs there."""
+        assert isinstance(pl_module, FederatedLightningModule)
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        if not trainer.limit_val_batches or not len(data.val_dataloader()):
+            raise ConfigError(
+                "rounds_to_target: nothing is validated; give the server examples (data.server_val), "
+                "or set rounds_to_target to null"
+            )
+        names = list(pl_module.validation_metrics)
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            names += getattr(callback, "metric_names", [])
+        names = [name for name in names if not name.endswith("/loss")]  # better when lower
+        for metric in self.targets:
+            if metric not in names:
+                raise ConfigError(
+                    f"rounds_to_target.targets: {metric!r} will not be logged, or is no accuracy; "
+                    f"choose from {', '.join(names)}"
+                )
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Sees that a resumed run goes on with its targets, and writes what they are."""
+        if trainer.global_step == 0:  # a round is a step
+            self.rows, self.looked = self._nothing_reached(), 0
+        elif not self._from_the_start or _asked(self.rows) != _asked(self._nothing_reached()):
+            before = "none" if not self._from_the_start else ", ".join(f"{m} {t:g}" for m, t in _asked(self.rows))
+            raise CheckpointError(
+                f"rounds_to_target.targets: the run so far looked for {before}; give these, "
+                f"or set rounds_to_target to null and ask scripts/rounds_to_target when the run has ended"
+            )
+        self._from_the_start = True
+        self._write(trainer)
+        self._stop(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Looks which targets have been reached."""
+        if trainer.sanity_checking or trainer.state.fn != "fit":
+            return
+        self.looked = trainer.current_epoch + 1
+        ledgers = [one for one in trainer.callbacks if isinstance(one, CostLedger)]  # type: ignore[attr-defined]
+        for row in self.rows:
+            value = trainer.callback_metrics.get(row["metric"])
+            if row["round"] is None and value is not None and reaches(float(value), row["target"]):
+                row["round"] = self.looked
+                row.update(asdict(ledgers[0].total) if ledgers else {})
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Logs and writes what has been reached (metrics cannot be logged when a validation ends)."""
+        for row in self.rows:
+            if row["round"] is not None:
+                pl_module.log(f"rounds_to/{_short(row['metric'])}/{row['target']:g}", float(row["round"]))
+        if any(row["round"] == trainer.current_epoch + 1 for row in self.rows):
+            self._write(trainer)
+        self._stop(trainer)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Prints the table."""
+        if trainer.is_global_zero:
+            print(self.table())
+
+    def table(self) -> str:
+        """The targets as aligned text; one that was never reached shows the last round that was validated."""
+        head = ["metric", "target", "rounds", "MACs so far", "bytes so far"]
+        body = [
+            [
+                row["metric"],
+                f"{row['target']:g}",
+                f"> {self.looked}" if row["round"] is None else str(row["round"]),
+                short(row["macs"]),
+                short(None if row["bytes_up"] is None else row["bytes_down"] + row["bytes_up"], "B"),
+            ]
+            for row in self.rows
+        ]
+        return text_table(head, body)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What has been reached, as plain values."""
+        return {"looked": self.looked, "rows": [dict(row) for row in self.rows]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes it back."""
+        self.looked, self.rows = state_dict["looked"], [dict(row) for row in state_dict["rows"]]
+        self._from_the_start = True
+
+    def _nothing_reached(self) -> list[dict[str, Any]]:
+        return [
+            {**dict.fromkeys(TARGET_COLUMNS), "metric": metric, "target": value}
+            for metric, values in self.targets.items()
+            for value in values
+        ]
+
+    def _write(self, trainer: Trainer) -> None:
+        if keeps_files(trainer):
+            replace_table(run_folder(trainer) / TARGETS_FILE, TARGET_COLUMNS, self.rows)
+
+    def _stop(self, trainer: Trainer) -> None:
+        if self.stop and all(row["round"] is not None for row in self.rows):
+            trainer.should_stop = True
+
+
+def _asked(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
+    return sorted((row["metric"], row["target"]) for row in rows)
+
+
+def _short(metric: str) -> str:
+    """A metric's name without what all have in common, and without slashes.
+
+    Example:
+        >>> _short("val/largest/accuracy"), _short("val/devices/simple/accuracy")
+        ('largest', 'devices-simple')
+    """
+    return metric.removeprefix("val/").removesuffix("/accuracy").replace("/", "-")

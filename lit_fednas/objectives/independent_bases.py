@@ -1,0 +1,85 @@
+"""Independent training of networks that lie side by side.
+
+The local training of Hong, Wang, Wang and Zhou (2022, "Efficient Split-Mix Federated Learning for On-Demand and
+In-Situ Customization", ICLR): every base network that a client has minimises its own loss.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from lit_fednas.data import ClientData
+from lit_fednas.errors import ConfigError
+from lit_fednas.objectives.base import Objective
+from lit_fednas.objectives.cross_entropy import CrossEntropy
+from lit_fednas.objectives.wrapped import WrappedObjective
+from lit_fednas.supernets import Supernet
+from lit_fednas.supernets.outputs import OutputsNetwork
+
+
+class IndependentBases(WrappedObjective):
+    """The sum over a network's outputs of the loss of each.
+
+    Networks side by side share no weights, so that the sum's gradient is each one's own: with SGD, or another
+    optimizer that steps element by element, this equals training each alone on the same batches. It does not
+    where the gradient's norm is clipped (``client.clip_norm``), which is that of all together, nor with dropout,
+    whose draws differ. The publication trains one after the other; one pass gives the same weights. The loss that
+    is logged is the sum, and so grows with the number of networks.
+
+    Args:
+        objective: The loss of one output, which sees its logits alone. What looks at a network's weights, as a
+            proximal term does, goes around this objective.
+
+    Raises:
+        ConfigError: The supernet's subnets have one output, or the objective inside wraps another one (told before
+            training).
+
+    Example:
+        >>> import torch
+        >>> class Two(OutputsNetwork):
+        ...     def outputs(self, x):
+        ...         return [x, 0 * x]
+        >>> float(IndependentBases().loss(Two(), torch.zeros(1, 4), torch.tensor([2])))  # twice log 4
+        2.7725887298583984
+    """
+
+    def __init__(self, objective: Objective = CrossEntropy()) -> None:
+        super().__init__(objective)
+
+    @property
+    def stackable(self) -> bool:  # type: ignore[override]
+        """Whether the objective inside is."""
+        return self.objective.stackable
+
+    def setup(self, supernet: Supernet, clients: ClientData) -> None:
+        """Sees that there are outputs, and that the objective inside asks for nothing but logits."""
+        if not isinstance(supernet.skeleton(supernet.space.smallest), OutputsNetwork):
+            raise ConfigError(
+                f"model.objective: IndependentBases trains networks side by side, and {type(supernet).__name__} "
+                f"has one output; use a supernet such as BaseNetworks, or another objective"
+            )
+        if isinstance(self.objective, WrappedObjective):
+            name = type(self.objective).__name__
+            raise ConfigError(
+                f"model.objective.objective: {name} wants a network, and IndependentBases has logits for it; put "
+                f"IndependentBases inside of {name}"
+            )
+        super().setup(supernet, clients)
+
+    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The sum of the outputs' losses, of one pass through all networks."""
+        assert isinstance(network, OutputsNetwork)
+        losses = [self.objective.loss(_Said(logits), inputs, targets) for logits in network.outputs(inputs)]
+        return sum(losses[1:], losses[0])
+
+
+class _Said(nn.Module):
+    """What a network has said, in its place."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self._logits = logits
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits, whatever is asked."""
+        return self._logits

@@ -1,0 +1,98 @@
+"""FedHeN's side objective: the exits before the last one are trained along (Eq. 2 and Alg. 2, lines 8 to 15)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_fednas.costs import count_macs
+from lit_fednas.data import ClientData
+from lit_fednas.errors import ConfigError
+from lit_fednas.messages import ClientTask
+from lit_fednas.objectives.base import Objective
+from lit_fednas.objectives.cross_entropy import CrossEntropy
+from lit_fednas.objectives.wrapped import WrappedObjective
+from lit_fednas.supernets import OutputsNetwork, Supernet
+
+
+class SideObjective(WrappedObjective):
+    """The loss of the client's network plus those of all exits that it holds, on the same batch in one pass.
+
+    Its gradient is the sum of theirs (Alg. 2, line 13). A client whose architecture has one exit trains that alone
+    (``ClientTraining``).
+
+    Args:
+        objective: The loss of each exit.
+        weight: What the loss of an exit before the last one counts (the paper: 1).
+
+    It reports ``macs``, which contain those of the heads.
+
+    Raises:
+        ConfigError: The weight is negative, or the supernet has no exits.
+    """
+
+    def __init__(self, objective: Objective = CrossEntropy(), weight: float = 1.0) -> None:
+        if weight < 0:
+            raise ConfigError(f"objective.weight: {weight} must be at least 0")
+        super().__init__(objective)
+        self.weight = weight
+
+    def setup(self, supernet: Supernet, clients: ClientData) -> None:
+        """Sees that there are exits to train."""
+        network = supernet.skeleton(supernet.space.largest)
+        if not isinstance(network, OutputsNetwork):
+            raise ConfigError(
+                f"model.objective: SideObjective trains exits, and {type(supernet).__name__} has none; use a "
+                f"supernet such as EarlyExitResNet, or another objective"
+            )
+        self._supernet = supernet
+        self._macs_of: dict[Any, int] = {}
+        super().setup(supernet, clients)
+
+    def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
+        """Starts to count."""
+        if task.arch not in self._macs_of:
+            whole = _All(self._supernet.skeleton(task.arch))
+            self._macs_of[task.arch] = count_macs(whole, self._supernet.input_shape)
+        self._macs_per_example = self._macs_of[task.arch]
+        self._seen = 0
+        super().begin(network, task, generator)
+
+    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The sum over exits."""
+        assert isinstance(network, OutputsNetwork)
+        *early, last = network.outputs(inputs)
+        self._seen += len(targets)
+        loss = self.objective.loss(_Said(last), inputs, targets)
+        for logits in early:
+            loss = loss + self.weight * self.objective.loss(_Said(logits), inputs, targets)
+        return loss
+
+    def report(self) -> dict[str, Any]:
+        """Multiply-accumulates of the passes, heads included."""
+        return {**super().report(), "macs": self._macs_per_example * self._seen}
+
+
+class _Said(nn.Module):
+    """Stands for a network whose logits are known already."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.logits = logits
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.logits
+
+
+class _All(nn.Module):
+    """A network that runs all its heads."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        assert isinstance(self.network, OutputsNetwork)
+        return self.network.outputs(x)

@@ -1,0 +1,278 @@
+"""A residual network with early exits: FedHeN's simple and complex architectures, and any number between.
+
+The network is the pre-activation ResNet of He et al. (2016, "Identity Mappings in Deep Residual Networks") with
+the stem that is usual for 32x32 images and group norm (FedHeN, section 3, "Models"). After some of its stages
+stands a head, from which the network can answer; an architecture is where the network ends, and the heads that it
+holds. A simpler architecture is a part of a more complex one (Assumption 2.1): its stages, and its head. A client
+that holds the simple head can train it along (:class:`~lit_fednas.objectives.SideObjective`). If it does not, its
+copy, as it was received, still takes part in the average (Alg. 4, line 18, as printed), unless it is left out of the
+architecture: ``exits: 4``.
+
+With the paper's width of 64 and exits after the second and the fourth stage the simple architecture has 0.7M
+parameters and the complex one 11.2M (the paper: 0.7M and 11.1M).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.base import NestedSupernet
+from lit_fednas.supernets.norms import GroupNorm, Norm
+from lit_fednas.supernets.outputs import OutputsNetwork
+from lit_fednas.supernets.space import SearchSpace
+
+_NORM = GroupNorm()
+
+
+@dataclass(frozen=True)
+class Exits:
+    """The network up to an exit, and the heads that it holds.
+
+    Attributes:
+        stages: The stages that its heads follow, counted from 1, ascending; the last is where it ends.
+
+    Example:
+        >>> str(Exits((2, 4)))
+        'exits: 2,4'
+    """
+
+    stages: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"exits: {','.join(map(str, self.stages))}"
+
+
+class ExitSpace(SearchSpace[Exits]):
+    """One architecture per exit; each holds the heads of the exits before its own.
+
+    :meth:`parse` also knows architectures that leave some of those out, as ``exits: 4``: clients can train them,
+    but they are no results of a search.
+
+    Args:
+        exits: The stages that an exit follows, ascending.
+
+    Example:
+        >>> space = ExitSpace([2, 4])
+        >>> str(space.smallest), str(space.largest), space.size
+        ('exits: 2', 'exits: 2,4', 2)
+    """
+
+    def __init__(self, exits: Sequence[int]) -> None:
+        self.exits = tuple(exits)
+        self.cardinalities = (len(self.exits),)
+
+    def decode(self, genes: Sequence[int]) -> Exits:
+        """The network up to the exit at this place."""
+        return Exits(self.exits[: genes[0] + 1])
+
+    def encode(self, arch: Exits) -> tuple[int, ...]:
+        """The place of its last exit."""
+        self._check(arch)
+        place = len(arch.stages) - 1
+        if self.exits[: place + 1] != arch.stages:
+            raise ConfigError(f"architecture {arch}: leaves an exit out; name all exits up to the last")
+        return (place,)
+
+    @property
+    def smallest(self) -> Exits:
+        """The first exit."""
+        return Exits(self.exits[:1])
+
+    @property
+    def largest(self) -> Exits:
+        """All exits."""
+        return Exits(self.exits)
+
+    @property
+    def size(self) -> int:
+        """The number of exits."""
+        return len(self.exits)
+
+    def parse(self, text: Any) -> Exits:
+        """Reads ``exits: 2,4`` or an ``Exits``."""
+        if isinstance(text, Exits):
+            arch = text
+        else:
+            words = str(text).removeprefix("exits:").split(",")
+            if not all(word.strip().isdecimal() for word in words):
+                raise ConfigError(f"architecture: {text!r} cannot be read; write exits as '{self.largest}'")
+            arch = Exits(tuple(int(word) for word in words))
+        self._check(arch)
+        return arch
+
+    def _check(self, arch: Exits) -> None:
+        if not arch.stages or [stage for stage in self.exits if stage in arch.stages] != list(arch.stages):
+            known = ", ".join(map(str, self.exits))
+            raise ConfigError(f"architecture {arch}: give exits, ascending, out of: {known}")
+
+
+class EarlyExitResNet(NestedSupernet):
+    """A pre-activation ResNet of which every exit is an architecture.
+
+    Args:
+        input_shape: Channels, height and width of an image.
+        num_classes: Classes.
+        norm: Normalisation layer.
+        width: Channels of the stem and the first stage; every later stage has twice as many.
+        blocks: Residual blocks per stage; all stages but the first begin with a stride of two.
+        exits: The stages that an exit follows, counted from 1; the last stage's must be among them.
+
+    Raises:
+        ConfigError: A number is out of range, or the norm does not take a width.
+
+    Example:
+        >>> net = EarlyExitResNet((3, 32, 32), 10)
+        >>> [net.cost(arch).parameters for arch in (net.space.smallest, net.space.largest)]
+        [676427, 11173717]
+    """
+
+    def __init__(
+        self,
+        input_shape: Iterable[int] = (3, 32, 32),
+        num_classes: int = 10,
+        norm: Norm = _NORM,
+        width: int = 64,
+        blocks: Sequence[int] = (2, 2, 2, 2),
+        exits: Sequence[int] = (2, 4),
+    ) -> None:
+        super().__init__(input_shape, num_classes)
+        if len(self.input_shape) != 3:
+            raise ConfigError(f"supernet.input_shape: {list(self.input_shape)} is no image; give [channels, h, w]")
+        if width < 1 or not blocks or min(blocks) < 1:
+            raise ConfigError(f"supernet: width {width} and blocks {list(blocks)} must be above 0")
+        if not exits or list(exits) != sorted(set(exits)) or exits[0] < 1 or exits[-1] != len(blocks):
+            raise ConfigError(
+                f"supernet.exits: {list(exits)} must be stages from 1 to {len(blocks)}, ascending, the last "
+                f"{len(blocks)}"
+            )
+        self.width = width
+        self.blocks = tuple(blocks)
+        self._norm = norm
+        self._space = ExitSpace(exits)
+        self.network = self.build(self._space.largest)
+        self.initialise(self.network)
+
+    @property
+    def space(self) -> ExitSpace:
+        """The exits."""
+        return self._space
+
+    def build(self, arch: Exits) -> ExitNetwork:
+        """The stages up to the last exit, and the heads."""
+        return ExitNetwork(
+            nn.Conv2d(self.input_shape[0], self.width, 3, padding=1, bias=False),
+            [self._stage(stage) for stage in range(1, arch.stages[-1] + 1)],
+            {stage: self._head(stage) for stage in arch.stages},
+        )
+
+    def initialise(self, network: nn.Module) -> None:
+        """Draws the convolutions' weights as He et al. (2015) do."""
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def _channels(self, stage: int) -> int:
+        return self.width << (stage - 1)
+
+    def _stage(self, stage: int) -> nn.Sequential:
+        out = self._channels(stage)
+        before, stride = (out // 2, 2) if stage > 1 else (out, 1)
+        blocks = [PreActivationBlock(before, out, stride, self._norm)]
+        blocks += [PreActivationBlock(out, out, 1, self._norm) for _ in range(self.blocks[stage - 1] - 1)]
+        return nn.Sequential(*blocks)
+
+    def _head(self, stage: int) -> nn.Sequential:
+        """Early heads mix two kinds of pooling (section 3, "Models"); the last one averages, as in a ResNet."""
+        channels = self._channels(stage)
+        head = nn.Sequential()
+        head.add_module("norm", self._norm(channels))
+        head.add_module("relu", nn.ReLU(inplace=True))
+        head.add_module("pool", nn.AdaptiveAvgPool2d(1) if stage == len(self.blocks) else MixedPool())
+        head.add_module("flatten", nn.Flatten())
+        head.add_module("classifier", nn.Linear(channels, self.num_classes))
+        return head
+
+
+class ExitNetwork(OutputsNetwork):
+    """Stages one after the other, with a head after some of them.
+
+    Args:
+        stem: What comes before the first stage.
+        stages: The stages.
+        heads: Heads by the stage that they follow, counted from 1; the last stage has one.
+    """
+
+    def __init__(self, stem: nn.Module, stages: Sequence[nn.Module], heads: dict[int, nn.Module]) -> None:
+        super().__init__()
+        self.stem = stem
+        self.stages = nn.ModuleList(stages)
+        self.heads = nn.ModuleDict({str(stage): head for stage, head in heads.items()})
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The last exit's logits; the other heads do not run."""
+        x = self.stem(x)
+        for stage in self.stages:
+            x = stage(x)
+        return self.heads[str(len(self.stages))](x)
+
+    def outputs(self, x: Tensor) -> list[Tensor]:
+        """The logits of all its exits, from the first on."""
+        x = self.stem(x)
+        found = []
+        for number, stage in enumerate(self.stages, start=1):
+            x = stage(x)
+            if str(number) in self.heads:
+                found.append(self.heads[str(number)](x))
+        return found
+
+
+class PreActivationBlock(nn.Module):
+    """Norm, ReLU and convolution, twice (He et al., 2016).
+
+    Where shapes change, the shortcut is a 1x1 convolution of what comes after the first ReLU.
+    """
+
+    def __init__(self, width: int, out: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.norm1 = norm(width)
+        self.conv1 = nn.Conv2d(width, out, 3, stride=stride, padding=1, bias=False)
+        self.norm2 = norm(out)
+        self.conv2 = nn.Conv2d(out, out, 3, padding=1, bias=False)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut: nn.Module | None = None
+        if stride != 1 or width != out:
+            self.shortcut = nn.Conv2d(width, out, 1, stride=stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[batch, width, h, w]`` to ``[batch, out, h / stride, w / stride]``."""
+        ready = self.relu(self.norm1(x))
+        beside = x if self.shortcut is None else self.shortcut(ready)
+        return self.conv2(self.relu(self.norm2(self.conv1(ready)))) + beside
+
+
+class MixedPool(nn.Module):
+    """Global pooling that learns how much of the maximum and of the average it takes (Lee et al., 2016, "mixed").
+
+    ``a * maximum + (1 - a) * average``, one learned ``a`` for all channels, not confined to [0, 1] (as in Kaya et
+    al., 2019, whom FedHeN follows). It starts at one half.
+
+    Example:
+        >>> x = torch.tensor([[[[0.0, 2.0], [4.0, 6.0]]]])
+        >>> MixedPool()(x).item()  # half of 6 and half of 3
+        4.5
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.share = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[batch, channels, h, w]`` to ``[batch, channels, 1, 1]``."""
+        average, greatest = x.mean((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
+        return average + self.share * (greatest - average)

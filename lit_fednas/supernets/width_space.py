@@ -1,0 +1,218 @@
+"""Widths of a network: the share of every layer's units that a subnet keeps, and which of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isclose
+from typing import Any, TypeAlias
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.space import SearchSpace
+
+_NUMBER = r"[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?"
+_WIDTH = re.compile(rf"\s*(?:width\s*:\s*)?({_NUMBER})\s*(?:,\s*shift\s*:\s*([0-9]+)\s*)?")
+_KEPT = re.compile(r"\s*kept\s*:([0-9,\-/\s]*)")
+
+
+@dataclass(frozen=True)
+class Width:
+    """A share of every layer's units: channels, hidden units, attention heads.
+
+    Attributes:
+        ratio: The share, above 0 and at most 1.
+        shift: The first unit that is kept, modulo each layer's units; the others follow it and go round the
+            end (FedRolex). 0 keeps the first ones (HeteroFL, FjORD).
+
+    Raises:
+        ConfigError: One of them is out of range.
+
+    Example:
+        >>> str(Width(0.5)), str(Width(0.5, shift=3))
+        ('width: 0.5', 'width: 0.5, shift: 3')
+    """
+
+    ratio: float
+    shift: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.ratio <= 1:
+            raise ConfigError(f"architecture: width {self.ratio} must be above 0 and at most 1")
+        if self.shift < 0:
+            raise ConfigError(f"architecture: shift {self.shift} must be at least 0")
+
+    def __str__(self) -> str:
+        """``width: 0.5``, with a shift ``width: 0.5, shift: 3``."""
+        return f"width: {_shortest(self.ratio)}" + (f", shift: {self.shift}" if self.shift else "")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The units that are kept, one by one (FLuID).
+
+    Attributes:
+        units: For each group of units, in the order of the supernet's ``units``, the places kept, ascending.
+
+    Example:
+        >>> str(Kept(((0, 1, 2, 3, 5), (0, 2))))
+        'kept: 0-3,5/0,2'
+    """
+
+    units: tuple[tuple[int, ...], ...]
+
+    def __str__(self) -> str:
+        """Groups apart by ``/``; adjacent places as ranges."""
+        return "kept: " + "/".join(_ranges(places) for places in self.units)
+
+
+#: What a client may train; only widths without a shift are decoded, drawn and searched.
+WidthArch: TypeAlias = Width | Kept
+
+
+class WidthSpace(SearchSpace[WidthArch]):
+    """One gene, the place of the width among the ascending ones.
+
+    Shifted widths and kept units are no results of a search, only what a client trains in one round:
+    :meth:`parse` knows them, :meth:`encode` refuses them.
+
+    Args:
+        widths: The ratios, in any order; 1 is one of them.
+        units: Groups of units with their full numbers, by which kept units are checked.
+        multiple: What every number of kept units must be a multiple of, unless all are kept.
+
+    Raises:
+        ConfigError: A ratio is out of range or there twice, or 1 is missing.
+
+    Example:
+        >>> space = WidthSpace([1, 0.5, 0.25], {"hidden": 8})
+        >>> space.widths, str(space.smallest), str(space.largest), space.size
+        ((0.25, 0.5, 1.0), 'width: 0.25', 'width: 1', 3)
+        >>> space.parse("kept: 0-2,7")
+        Kept(units=((0, 1, 2, 7),))
+    """
+
+    def __init__(self, widths: Sequence[float], units: Mapping[str, int], multiple: int = 1) -> None:
+        self.widths = tuple(sorted(float(width) for width in widths))
+        if not self.widths or self.widths[-1] != 1 or self.widths[0] <= 0:
+            raise ConfigError(
+                f"supernet.widths: {list(widths)} must lie above 0 and up to 1, with 1 as one of them"
+            )
+        if len(set(self.widths)) < len(self.widths):
+            raise ConfigError(f"supernet.widths: {list(widths)} has one twice; name each once")
+        self.units = dict(units)
+        self.multiple = multiple
+        self.cardinalities = (len(self.widths),)
+
+    def decode(self, genes: Sequence[int]) -> Width:
+        """The width at this place."""
+        (place,) = genes
+        return Width(self.widths[place])
+
+    def encode(self, arch: WidthArch) -> tuple[int, ...]:
+        """The place of a width that is not shifted."""
+        self.validate(arch)
+        if isinstance(arch, Kept) or arch.shift:
+            raise ConfigError(
+                f"architecture {arch}: is what a client trains in a round, not one to search; name a width "
+                f"without a shift"
+            )
+        return (self.widths.index(arch.ratio),)
+
+    @property
+    def smallest(self) -> Width:
+        """The least width."""
+        return Width(self.widths[0])
+
+    @property
+    def largest(self) -> Width:
+        """The whole network."""
+        return Width(1.0)
+
+    @property
+    def size(self) -> int:
+        """The number of widths; shifts and kept units are not counted."""
+        return len(self.widths)
+
+    def validate(self, arch: WidthArch) -> None:
+        """Raises ``ConfigError`` if it is no width of the space, or keeps units that are not there."""
+        if isinstance(arch, Kept):
+            self._validate_kept(arch)
+        elif not isinstance(arch, Width):
+            raise ConfigError(f"architecture: {arch!r} is no width; {self._remedy}")
+        elif arch.ratio not in self.widths:
+            raise ConfigError(f"architecture {arch}: is none of the widths; {self._remedy}")
+
+    def parse(self, text: Any) -> WidthArch:
+        """Reads ``width: 0.5``, ``width: 0.5, shift: 3``, ``kept: 0-3,5/0,2``, a number, or what it returns.
+
+        YAML makes mappings of such lines; they are read as well.
+        """
+        if isinstance(text, Mapping):
+            text = ", ".join(f"{key}: {value}" for key, value in text.items())
+        arch = text if isinstance(text, Width | Kept) else self._read(text)
+        self.validate(arch)
+        return arch
+
+    def _read(self, text: Any) -> WidthArch:
+        width, kept = _WIDTH.fullmatch(str(text)), _KEPT.fullmatch(str(text))
+        if width:
+            ratio = float(width[1])
+            known = (one for one in self.widths if isclose(one, ratio, rel_tol=1e-6))
+            return Width(next(known, ratio), int(width[2] or 0))
+        if kept:
+            try:
+                return Kept(tuple(_places(group) for group in kept[1].split("/")))
+            except ValueError:
+                pass  # told below
+        raise ConfigError(f"architecture: {text!r} cannot be read; {self._remedy}")
+
+    def _validate_kept(self, arch: Kept) -> None:
+        if len(arch.units) != len(self.units):
+            raise ConfigError(
+                f"architecture: kept names the units of {len(arch.units)} groups; name those of "
+                f"{len(self.units)}: {', '.join(self.units)}"
+            )
+        for places, (group, full) in zip(arch.units, self.units.items(), strict=True):
+            ascending = all(first < second for first, second in pairwise(places))
+            if not places or not ascending or places[0] < 0 or places[-1] >= full:
+                raise ConfigError(
+                    f"architecture: kept units {_ranges(places)} of {group} must be ascending places from 0 to "
+                    f"{full - 1}, at least one"
+                )
+            if len(places) % self.multiple and len(places) < full:
+                raise ConfigError(
+                    f"architecture: {len(places)} kept units of {group} must be a multiple of {self.multiple}, "
+                    f"which the network's normalisation needs"
+                )
+
+    @property
+    def _remedy(self) -> str:
+        known = ", ".join(_shortest(width) for width in self.widths)
+        return f"write 'width: 0.5' or 'width: 0.5, shift: 3' with one of {known}, or 'kept: 0-3,5/0,2'"
+
+
+def _shortest(ratio: float) -> str:
+    """The shortest text that is read back as the same number."""
+    return f"{ratio:g}" if float(f"{ratio:g}") == ratio else repr(float(ratio))
+
+
+def _ranges(places: Sequence[int]) -> str:
+    """Writes ``(0, 1, 2, 5)`` as ``0-2,5``."""
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and place == runs[-1][-1] + 1:
+            runs[-1][1:] = [place]
+        else:
+            runs.append([place])
+    return ",".join("-".join(str(end) for end in run) for run in runs)
+
+
+def _places(text: str) -> tuple[int, ...]:
+    """Reads ``0-2,5`` as ``(0, 1, 2, 5)``."""
+    places: list[int] = []
+    for run in text.split(","):
+        first, _, last = run.partition("-")
+        places += range(int(first), int(last or first) + 1)
+    return tuple(places)

@@ -1,0 +1,278 @@
+"""A network that is cut in width: subnets keep a share of every layer's units.
+
+The shared weights of HeteroFL (Diao et al., 2021), FjORD (Horvath et al., 2021) and FedRolex (Alam et al., 2022),
+and of all that drop units: what differs between them is which subnet a client gets, what it optimises, and how
+updates are put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+
+import torch
+from torch import Tensor, nn
+
+from lit_fednas.costs import count_operations
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.base import Region, Supernet, _Skeleton
+from lit_fednas.supernets.sliced_cnn import SlicedCNN
+from lit_fednas.supernets.width_families import WidthFamily
+from lit_fednas.supernets.width_space import Kept, Width, WidthArch, WidthSpace
+
+#: For every dimension of a tensor: the group that it is cut by, and how many entries one unit takes.
+Axes = tuple[tuple[str | None, int], ...]
+
+_WHOLE = slice(None)
+_ROUNDING = 1e-9  # 0.1 * 30 is a little above 3, and three units are meant
+
+
+@dataclass(frozen=True)
+class _InnerNet:
+    """A narrower net on the meta device, and the shapes of its tensors."""
+
+    skeleton: _Skeleton
+    shapes: dict[str, tuple[int, ...]]
+
+
+class WidthSupernet(Supernet):
+    """The whole network of a family as shared weights; subnets keep some units of every group.
+
+    Args:
+        input_shape: Shape of one example.
+        num_classes: Width of the output, which is never cut.
+        family: The networks.
+        widths: Ratios of the units; 1 is one of them.
+        scaler: Whether what a cut layer puts out is divided by the subnet's width in training (HeteroFL). For
+            kept units the width is the mean over groups of the share that is kept.
+
+    Attributes:
+        network: The whole network.
+        family: The networks.
+        units: Groups of units that are cut together, with their full numbers.
+        axes: For every tensor of the network and each of its dimensions: the group that it is cut by (``None``:
+            it is never cut), and how many adjacent entries one unit takes.
+
+    Raises:
+        ConfigError: The widths or the inputs do not fit the family.
+
+    Example:
+        >>> net = WidthSupernet((3, 8, 8), 10, SlicedCNN((8, 16)), widths=[1, 0.5])
+        >>> net.sizes(0.5)
+        {'layer0': 4, 'layer1': 8}
+        >>> net.axes["layer1.conv.weight"]
+        (('layer1', 1), ('layer0', 1), (None, 1), (None, 1))
+        >>> net.kept(Width(0.5, shift=6))["layer0"]
+        tensor([6, 7, 0, 1])
+        >>> net(torch.zeros(2, 3, 8, 8), Width(0.5)).shape
+        torch.Size([2, 10])
+    """
+
+    network: nn.Module
+
+    def __init__(
+        self,
+        input_shape: Iterable[int] = (3, 32, 32),
+        num_classes: int = 10,
+        family: WidthFamily = SlicedCNN(),
+        widths: Sequence[float] = (1, 0.5, 0.25, 0.125, 0.0625),
+        scaler: bool = False,
+    ) -> None:
+        super().__init__(input_shape, num_classes)
+        self.family = family
+        self.scaler = scaler
+        self.units = family.units(self.input_shape)
+        self._space = WidthSpace(widths, self.units, family.multiple)
+        self.network = self._network(self.units, 1.0)
+        self._check_distinct()
+        self._shapes = _shapes_of(self.network)
+        self.axes = self._find_axes()
+        self._inner_nets: dict[float, _InnerNet] = {}
+
+    @property
+    def space(self) -> WidthSpace:
+        """The widths."""
+        return self._space
+
+    @property
+    def landmarks(self) -> tuple[str, ...]:
+        """All widths."""
+        return tuple(str(Width(width)) for width in self._space.widths)
+
+    def sizes(self, ratio: float) -> dict[str, int]:
+        """How many units of each group a ratio keeps: rounded up, to a multiple of what the family needs.
+
+        Args:
+            ratio: Any above 0 and up to 1, also one that is not among the space's widths.
+        """
+        multiple = self.family.multiple
+        return {
+            group: min(full, multiple * max(1, ceil(ratio * full / multiple - _ROUNDING)))
+            for group, full in self.units.items()
+        }
+
+    def kept(self, arch: WidthArch) -> dict[str, Tensor]:
+        """The places of the units that an architecture keeps, by group, in the subnet's order; int64 on the CPU.
+
+        A group that is kept as a whole is in its own order, also where the width is shifted.
+        """
+        return {group: torch.tensor(places, device="cpu") for group, places in self._places(arch).items()}
+
+    def build(self, arch: WidthArch) -> nn.Module:
+        """The network of as many units as are kept; it does not depend on which they are."""
+        sizes = self._sizes_of(arch)
+        shares = [sizes[group] / full for group, full in self.units.items()]
+        ratio = sum(shares) / len(shares) if isinstance(arch, Kept) else arch.ratio
+        return self._network(sizes, ratio if self.scaler else 1.0)
+
+    def index(self, arch: WidthArch) -> dict[str, Region]:
+        """Each tensor holds the entries of the kept units, in every dimension that is cut."""
+        places = self._places(arch)
+        return {name: Region(f"network.{name}", self._index_within(name, places)) for name in self.axes}
+
+    def macs(self, arch: WidthArch) -> int:
+        """Multiply-accumulates of one example, with those that the family adds."""
+        return super().macs(arch) + self.family.extra_macs(self._sizes_of(arch), self.input_shape)
+
+    def operations(self, arch: WidthArch) -> int:
+        """FedorAS' count of one example's operations, with the multiply-accumulates that the family adds."""
+        extra = self.family.extra_macs(self._sizes_of(arch), self.input_shape)
+        return count_operations(self.skeleton(arch), self.input_shape) + extra
+
+    def run_inside(self, network: nn.Module, ratio: float, x: Tensor) -> Tensor:
+        """Runs a narrower net inside a client's network, in that network's mode.
+
+        Its tensors are the corners of the network's own: the first entries of each dimension. Gradients flow into
+        them, and running statistics are moved in place. The narrower nets are built in the first call, for all
+        widths; under ``torch.func.vmap``, which allows no random numbers, they have to be there already.
+
+        Args:
+            network: A subnet of any width that is not below the ratio, shifted or not.
+            ratio: The width to run, above 0 and up to 1.
+            x: ``[batch, *input_shape]``.
+
+        Returns:
+            Logits, ``[batch, num_classes]``.
+
+        Raises:
+            ConfigError: The network is narrower than the ratio.
+        """
+        inner = self._inner_net(ratio)
+        if inner.skeleton.network.training != network.training:
+            inner.skeleton.network.train(network.training)
+        own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+        corners = {name: _corner(own[name], shape, ratio) for name, shape in inner.shapes.items()}
+        return inner.skeleton.run(corners, x)
+
+    def _network(self, sizes: Mapping[str, int], scale: float) -> nn.Module:
+        return self.family.build(sizes, self.input_shape, self.num_classes, scale)
+
+    def _places(self, arch: WidthArch) -> dict[str, Sequence[int]]:
+        """The kept units by group, in the subnet's order."""
+        if isinstance(arch, Kept):
+            self._space.validate(arch)
+            return dict(zip(self.units, arch.units, strict=True))
+        return {
+            group: _window(arch.shift, size, self.units[group]) for group, size in self.sizes(arch.ratio).items()
+        }
+
+    def _sizes_of(self, arch: WidthArch) -> dict[str, int]:
+        if isinstance(arch, Width):
+            return self.sizes(arch.ratio)
+        return {group: len(places) for group, places in self._places(arch).items()}
+
+    def _index_within(self, name: str, places: Mapping[str, Sequence[int]]) -> tuple[slice | Tensor, ...] | None:
+        """Where the kept units lie in a tensor; slices as far as they are adjacent."""
+        parts: list[slice | Tensor] = [
+            _WHOLE if group is None or len(places[group]) == self.units[group] else _entries(places[group], repeat)
+            for group, repeat in self.axes[name]
+        ]
+        return None if all(part is _WHOLE for part in parts) else _crossed(parts, self._shapes[name])
+
+    def _inner_net(self, ratio: float) -> _InnerNet:
+        """What it takes to run a narrower net inside a client's; remembered, for every step asks for it."""
+        if ratio not in self._inner_nets:
+            for width in {ratio, *self._space.widths} - set(self._inner_nets):
+                skeleton = self._skeleton(Width(width))
+                self._inner_nets[width] = _InnerNet(skeleton, _shapes_of(skeleton.network))
+        return self._inner_nets[ratio]
+
+    def _check_distinct(self) -> None:
+        widths = self._space.widths
+        for less, more in pairwise(widths):
+            if self.sizes(less) == self.sizes(more):
+                raise ConfigError(
+                    f"supernet.widths: {less:g} and {more:g} are the same network, with the units "
+                    f"{self.sizes(more)}; leave one out"
+                )
+
+    def _find_axes(self) -> dict[str, Axes]:
+        """Lets one group grow at a time, and looks which dimensions grow with it and by how much."""
+        multiple = self.family.multiple
+        found: dict[str, list[tuple[str | None, int]]] = {
+            name: [(None, 1)] * len(shape) for name, shape in self._shapes.items()
+        }
+        for group, full in self.units.items():
+            with torch.device("meta"):
+                grown = _shapes_of(self._network({**self.units, group: full + multiple}, 1.0))
+            for name, shape in self._shapes.items():
+                for place, (before, after) in enumerate(zip(shape, grown[name], strict=True)):
+                    if after == before:
+                        continue
+                    other, repeat = found[name][place][0], (after - before) // multiple
+                    if other is not None or before != full * repeat:
+                        raise ConfigError(
+                            f"supernet.family: dimension {place} of {name} in {type(self.family).__name__} has "
+                            f"{before} entries and grows with {group} by {after - before}"
+                            + (f", but with {other} as well" if other else "")
+                            + "; every dimension must belong to one group as a whole"
+                        )
+                    found[name][place] = (group, repeat)
+        return {name: tuple(axes) for name, axes in found.items()}
+
+
+def _shapes_of(network: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The shapes of all tensors, parameters first."""
+    return {name: tuple(tensor.shape) for name, tensor in [*network.named_parameters(), *network.named_buffers()]}
+
+
+def _window(shift: int, size: int, full: int) -> Sequence[int]:
+    """The units from ``shift`` on, going round the end; all in order where all are kept."""
+    start = shift % full if size < full else 0
+    return [(start + place) % full for place in range(size)]
+
+
+def _entries(places: Sequence[int], repeat: int) -> slice | Tensor:
+    """The entries of units that take ``repeat`` each: a slice if they are adjacent."""
+    if list(places) == list(range(places[0], places[0] + len(places))):
+        return slice(places[0] * repeat, (places[-1] + 1) * repeat)
+    first = torch.tensor(places, device="cpu") * repeat
+    return (first[:, None] + torch.arange(repeat, device="cpu")).flatten()
+
+
+def _crossed(parts: list[slice | Tensor], shape: Sequence[int]) -> tuple[slice | Tensor, ...]:
+    """Shapes several integer tensors so that they are crossed, with what lies between them."""
+    at = [place for place, part in enumerate(parts) if isinstance(part, Tensor)]
+    if len(at) < 2:
+        return tuple(parts)
+    crossed = list(parts)
+    for place in range(at[0], at[-1] + 1):
+        part = parts[place]
+        if isinstance(part, slice):
+            part = torch.arange(*part.indices(shape[place]), device="cpu")
+        crossed[place] = part.view(-1, *[1] * (at[-1] - place))
+    return tuple(crossed)
+
+
+def _corner(tensor: Tensor, shape: tuple[int, ...], ratio: float) -> Tensor:
+    """The first entries of each dimension: a view."""
+    if tensor.shape == shape:
+        return tensor
+    if any(size > full for size, full in zip(shape, tensor.shape, strict=True)):
+        raise ConfigError(
+            f"width {ratio:g} needs a tensor of {list(shape)} where the client's network has "
+            f"{list(tensor.shape)}; run a width that is not above the network's own"
+        )
+    return tensor[tuple(slice(0, size) for size in shape)]

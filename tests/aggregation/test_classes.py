@@ -1,0 +1,233 @@
+"""HeteroFL's classifier rows, against a loop over single elements."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lit_fednas.aggregation import Aggregation, ClassAverage, OverlapAverage
+from lit_fednas.errors import ConfigError
+from lit_fednas.messages import ClientTask, ClientUpdate
+from lit_fednas.supernets import NestedSupernet, PathCNN, PlainNetwork, Region, Supernet, Width
+from tests.aggregation.instances import aggregate, random_updates, suited, update
+from tests.supernets.instances import kept_instance
+
+
+def places(net: Supernet, region: Region) -> Tensor:
+    """For every element of the subnet's tensor its flat number in the shared one."""
+    shape = net.shared_tensors()[region.name].shape
+    numbers = torch.arange(shape.numel()).view(shape)
+    return numbers if region.index is None else numbers[region.index]
+
+
+def by_element(
+    net: Supernet, updates: Sequence[ClientUpdate], classifier: str, weighted: bool
+) -> dict[str, Tensor]:
+    """HeteroFL's average, one element at a time: a row of the classifier counts if its class is reported."""
+    result = {}
+    for name, old in net.shared_tensors().items():
+        sums = [0.0] * old.numel()
+        weights = [0.0] * old.numel()
+        for one in updates:
+            weight = one.task.num_examples if weighted else 1
+            for own, region in net.regions(one.task.arch).items():
+                if region.name != name:
+                    continue
+                where, value = places(net, region), one.weights[own]
+                for row in range(len(where)) if where.dim() else [None]:
+                    in_classifier = own in (f"{classifier}.weight", f"{classifier}.bias")
+                    if in_classifier and row not in one.report["classes"]:
+                        continue
+                    at, said = (where, value) if row is None else (where[row], value[row])
+                    for place, element in zip(at.flatten().tolist(), said.flatten().tolist(), strict=True):
+                        sums[place] += weight * element
+                        weights[place] += weight
+        before = old.flatten().double().tolist()
+        mean = [s / w if w else b for s, w, b in zip(sums, weights, before, strict=True)]
+        result[name] = torch.tensor(mean, dtype=torch.float64).view(old.shape)
+    return result
+
+
+def assert_close(net: Supernet, result: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert result.keys() == expected.keys()
+    for name, tensor in expected.items():
+        atol = 1e-6 if net.shared_tensors()[name].is_floating_point() else 0.5 + 1e-9  # counters are rounded
+        torch.testing.assert_close(result[name].double(), tensor, rtol=1e-5, atol=atol, msg=name)
+
+
+class Crossed(NestedSupernet):
+    """Reads its classifier from the end, and keeps every second unit: rows and columns are integer tensors."""
+
+    def __init__(self) -> None:
+        super().__init__((3,), 4)
+        self.network = nn.Sequential(nn.Linear(3, 6), nn.Linear(6, 4))
+
+    @property
+    def space(self) -> Crossed:  # type: ignore[override]
+        return self
+
+    largest = 1
+    size = 2
+
+    def build(self, arch: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 6 // arch), nn.Linear(6 // arch, 4))
+
+    def _index_of(self, arch: int, network: nn.Module) -> dict[str, Region]:
+        units, rows = torch.arange(0, 6, arch), torch.tensor([3, 2, 1, 0])
+        return {
+            "0.weight": Region("network.0.weight", (units,)),
+            "0.bias": Region("network.0.bias", (units,)),
+            # an index may leave the last dimensions out
+            "1.weight": Region("network.1.weight", (rows,) if arch == 1 else (rows[:, None], units[None, :])),
+            "1.bias": Region("network.1.bias", (rows,)),
+        }
+
+
+def made_for(name: str, seed: int) -> tuple[Supernet, ClassAverage, list[ClientUpdate]]:
+    if name == "crossed":
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            net: Supernet = Crossed()
+        updates = [update(net, client, 1 + client % 2, 10 + client, seed) for client in range(4)]
+    elif name == "windows":
+        net = kept_instance("widths-cnn")
+        kept = net.space.parse("kept: " + "/".join("1,3-4" for _ in net.units))  # type: ignore[attr-defined]
+        archs = [Width(0.5, shift=3), kept, Width(1.0), Width(0.5, shift=net.units["layer0"] - 1)]
+        updates = [update(net, client, arch, 10 + client, seed) for client, arch in enumerate(archs)]
+    else:
+        net = kept_instance(name)
+        updates = random_updates(net, 4, True, seed)
+    draws = torch.Generator().manual_seed(seed)
+    drawn = torch.rand(len(updates), net.num_classes, generator=draws) < 0.4
+    drawn[:, 1] = False  # a class that nobody has
+    drawn[0, [0, 2]] = True
+    with_classes = [
+        replace(one, report={"classes": has.nonzero().flatten().tolist()})
+        for one, has in zip(updates, drawn, strict=True)
+    ]
+    aggregation = ClassAverage()
+    if name == "crossed":
+        aggregation.classifier = "1"
+    else:
+        suited(aggregation, net)
+    return net, aggregation, with_classes
+
+
+NETS = ["elastic-batchnorm", "elastic-narrow", "plain", "rolling", "widths-cnn", "windows", "crossed"]
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_loop_over_elements(name: str, weighted: bool) -> None:
+    net, aggregation, updates = made_for(name, seed=int(weighted))
+    aggregation.weighted = weighted
+    result = aggregate(aggregation, net, updates)
+    assert_close(net, result, by_element(net, updates, aggregation.classifier, weighted))
+    weight = f"network.{aggregation.classifier}.weight"
+    plain = aggregate(OverlapAverage(weighted), net, updates)
+    assert not torch.allclose(result[weight], plain[weight])  # the rows mattered
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_rows_that_nobody_has_stay_exactly(name: str) -> None:
+    net, aggregation, updates = made_for(name, seed=2)
+    result = aggregate(aggregation, net, updates)
+    row = 2 if name == "crossed" else 1
+    for kind in ("weight", "bias"):
+        key = f"network.{aggregation.classifier}.{kind}"
+        assert torch.equal(result[key][row], net.shared_tensors()[key][row].detach())
+
+
+def test_by_hand() -> None:
+    """Two clients of one and three examples; class 0 of both, 1 of the first, 2 of the second, 3 of none."""
+    network = nn.Sequential()
+    network.add_module("classifier", nn.Linear(1, 4))
+    net = PlainNetwork(network, (1,), 4)
+    with torch.no_grad():
+        net.network.classifier.weight.copy_(torch.tensor([[10.0], [20.0], [30.0], [40.0]]))
+        net.network.classifier.bias.copy_(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+
+    def said(client: int, examples: int, value: float, classes: list[int]) -> ClientUpdate:
+        weights = {"classifier.weight": torch.full((4, 1), value), "classifier.bias": torch.full((4,), -value)}
+        return ClientUpdate(
+            ClientTask(0, client, "whole", examples), weights, 1, examples, 0.0, {"classes": classes}
+        )
+
+    updates = [said(0, 1, 2.0, [1, 0]), said(1, 3, 6.0, [0, 2, 0, 2])]  # what is named twice counts once
+    result = aggregate(ClassAverage(), net, updates)
+    assert result["network.classifier.weight"].flatten().tolist() == [5.0, 2.0, 6.0, 40.0]
+    assert result["network.classifier.bias"].tolist() == [-5.0, -2.0, -6.0, 4.0]
+    alike = aggregate(ClassAverage(weighted=False), net, updates)
+    assert alike["network.classifier.weight"].flatten().tolist() == [4.0, 2.0, 6.0, 40.0]
+
+
+@pytest.mark.parametrize("name", ["elastic-batchnorm", "rolling"])
+def test_with_all_classes_it_is_overlap_averaging(name: str) -> None:
+    net, aggregation, updates = made_for(name, seed=3)
+    everything = list(range(net.num_classes))
+    updates = [replace(one, report={"classes": everything}) for one in updates]
+    expected = aggregate(OverlapAverage(), net, updates)
+    for key, tensor in aggregate(aggregation, net, updates).items():
+        torch.testing.assert_close(tensor, expected[key], rtol=1e-6, atol=1e-6, msg=key)
+
+
+@pytest.mark.parametrize("name", ["elastic-batchnorm", "rolling", "plain"])
+def test_each_client_on_a_rank_of_its_own(name: str) -> None:
+    """No rank alone has all classes; the sums hold all that is to be added."""
+    net, aggregation, updates = made_for(name, seed=4)
+    tasks = [one.task for one in updates]
+    expected = by_element(net, updates, aggregation.classifier, weighted=True)
+    ranks: list[Aggregation] = [copy.copy(aggregation) for _ in updates]
+    for rank, one in zip(ranks, updates, strict=True):
+        rank.start(net, tasks)
+        rank.add(one)
+    for totals in zip(*(rank.sums() for rank in ranks), strict=True):
+        for other in totals[1:]:
+            totals[0].add_(other)
+    assert_close(net, ranks[0].finish(), expected)
+
+
+def test_a_client_without_any_class_says_nothing_of_the_classifier() -> None:
+    net, aggregation, updates = made_for("rolling", seed=5)
+    silent = replace(updates[0], report={"classes": []})
+    result = aggregate(aggregation, net, [silent])
+    for kind in ("weight", "bias"):
+        assert torch.equal(result[f"network.4.{kind}"], net.shared_tensors()[f"network.4.{kind}"].detach())
+    assert_close(net, result, by_element(net, [silent], "4", weighted=True))
+
+
+# ---- what it cannot work with -------------------------------------------------------------------------
+
+
+def test_classes_must_be_told() -> None:
+    net, aggregation, updates = made_for("plain", seed=6)
+    with pytest.raises(ConfigError, match=r"ClassAverage .* set model.objective to MaskedCrossEntropy"):
+        aggregate(aggregation, net, [replace(updates[0], report={})])
+
+
+@pytest.mark.parametrize("classifier", ["classifier", "3", "0", "", "4.weight"])
+def test_a_classifier_that_is_none_is_refused_at_start(classifier: str) -> None:
+    net = kept_instance("plain")
+    with pytest.raises(
+        ConfigError,
+        match=rf"aggregation.classifier: '{classifier}' is no module with a row for each of the 3 .*; such are 4",
+    ):
+        ClassAverage(classifier=classifier).start(net, [ClientTask(0, 0, "whole", 5)])
+
+
+def test_the_networks_of_all_tasks_are_looked_at() -> None:
+    """A client that tells other labels apart has another classifier."""
+    net = PathCNN((3, 8, 8), 6, 8, [1], [2], ["sep_e1", "id"], label_sets={"pairs": [0, 0, 1, 1, 2, 2]})
+    own = net.space.largest
+    pairs = net.space.for_labels("pairs").sample(np.random.default_rng(0))
+    name = next(name for name in net.regions(own) if ".heads." in f".{name}" and name.endswith(".weight"))
+    classifier = name.removesuffix(".weight")
+    ClassAverage(classifier=classifier).start(net, [ClientTask(0, 0, own, 5)])
+    with pytest.raises(ConfigError, match=r"it has none, use OverlapAverage"):
+        ClassAverage(classifier=classifier).start(net, [ClientTask(0, 0, own, 5), ClientTask(0, 1, pairs, 5)])

@@ -1,0 +1,66 @@
+"""Architectures by tier."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lit_fednas.assignment import ByTier
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets import EarlyExitResNet, ElasticResNet, GroupNorm
+from lit_fednas.tiers import Population, Tier
+from tests.supernets.instances import elastic
+
+NET = EarlyExitResNet((3, 8, 8), 5, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=[1, 2, 3])
+MACS = [NET.cost(arch).macs for arch in NET.space.each()]
+
+
+def population(*limits: float, cost: str = "macs") -> Population:
+    tiers = tuple(Tier(f"t{place}", {cost: limit}) for place, limit in enumerate(limits))
+    return Population(4, tiers, (0, 1, 1, 0))
+
+
+def assigned(assignment: ByTier, cohort: list[int]) -> list[str]:
+    return [str(arch) for arch in assignment.assign(3, cohort, NET.space, np.random.default_rng(0))]
+
+
+def test_a_tier_gets_the_dearest_that_it_affords():
+    by_tier = ByTier()
+    by_tier.setup(NET, population(MACS[0], MACS[2] - 1))
+    assert assigned(by_tier, [2, 0, 1]) == ["exits: 1,2", "exits: 1", "exits: 1,2"]
+
+
+def test_by_whatever_cost_is_limited():
+    net = elastic()
+    sizes = sorted({net.cost(arch).parameters for arch in net.space.each()})
+    by_tier = ByTier()
+    by_tier.setup(net, population(sizes[3], sizes[-1], cost="parameters"))
+    rng = np.random.default_rng(0)
+    small, large = by_tier.assign(0, [0, 1], net.space, rng)
+    assert (net.cost(small).parameters, net.cost(large).parameters) == (sizes[3], sizes[-1])
+
+
+def test_named_architectures():
+    by_tier = ByTier({"t1": "exits: 3", "t0": "smallest"})
+    by_tier.setup(NET, population(MACS[0], MACS[2]))
+    assert assigned(by_tier, [0, 1, 2, 3]) == ["exits: 1", "exits: 3", "exits: 3", "exits: 1"]
+
+
+@pytest.mark.parametrize(
+    ("archs", "limits", "text"),
+    [
+        (None, (), "model.tiers: is null"),
+        (None, (MACS[0] - 1, MACS[2]), "no architecture fits tier 't0'; raise its limits"),
+        ({"t0": "smallest"}, (1e9, 1e9), "assignment.archs: names t0; give one architecture for each of: t0, t1"),
+        ({"t0": "smallest", "t1": "x"}, (1e9, 1e9), "'x' cannot be read"),
+        ({"t0": "largest", "t1": "largest"}, (MACS[0], 1e9), r"archs.t0: 'largest' is outside of the tier's limits"),
+    ],
+)
+def test_errors(archs, limits, text):
+    with pytest.raises(ConfigError, match=text):
+        ByTier(archs).setup(NET, population(*limits) if limits else Population(4))
+
+
+def test_a_space_too_large_to_look_at():
+    with pytest.raises(ConfigError, match="archs: is null, and the space has .* architectures to look at; give archs"):
+        ByTier().setup(ElasticResNet((3, 16, 16), 10), population(1e9, 2e9))

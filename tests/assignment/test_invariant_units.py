@@ -1,0 +1,309 @@
+"""Invariant dropout: which units stragglers leave out, by hand and by brute force; what is remembered."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from lit_fednas.assignment import InvariantUnits
+from lit_fednas.assignment.invariant_units import left_out
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.federation import UniformCohort
+from lit_fednas.messages import ClientResult, ClientTask
+from lit_fednas.objectives import UnitChanges
+from lit_fednas.supernets.sliced_cnn import SlicedCNN
+from lit_fednas.supernets.width_space import Kept, Width
+from lit_fednas.supernets.widths import WidthSupernet
+from lit_fednas.tiers import ArchitectureTiers, ClientTiers, ListedTiers, Population, Tier
+from tests.support import fit, linear_net, make_module, tiny_data
+
+NET = WidthSupernet((1, 4, 4), 3, SlicedCNN((4, 6)), widths=[1, 0.5, 0.25])
+TIERS = (Tier("slow", {}), Tier("slower", {}), Tier("fast", {}))
+RATIOS = {"slow": 0.5, "slower": 0.25, "fast": 1}
+PLACES = (0, 1, 2, 2, 2)
+
+
+def invariant(ratios=RATIOS, tiers=TIERS, places=PLACES, **settings) -> InvariantUnits:
+    assignment = InvariantUnits(ratios, **settings)
+    assignment.setup(NET, Population(len(places), tiers, places))
+    return assignment
+
+
+def given(assignment: InvariantUnits, cohort=(0, 1, 2), round: int = 1) -> list:
+    return assignment.assign(round, list(cohort), NET.space, np.random.default_rng(0))
+
+
+def result(client: int, changes=None, arch=None, status: str = "ok") -> ClientResult:
+    arch = arch or Width(1.0)
+    report = {} if changes is None else {"unit_changes": changes}
+    return ClientResult(ClientTask(0, client, arch, 10), status, report=report)
+
+
+def changes(first, second) -> dict[str, list[float]]:
+    return {"layer0": list(first), "layer1": list(second)}
+
+
+# ---- which units --------------------------------------------------------------------------------------
+
+
+def test_by_hand():
+    """The majority of three is two: with a threshold of 0.2 those are 0.2s of units 1 and 2, and unit 4."""
+    seen = np.array(
+        [
+            [0.1, 0.2, 0.9, 0.8, 0.2],
+            [0.7, 0.1, 0.2, 0.8, 0.1],
+            [0.7, 0.9, 0.1, 0.8, 0.1],
+        ]
+    )
+    # 0.1: unit 4 alone, so once; times two: 1, 2 and 4; their means are 0.4, 0.4 and 0.13
+    assert left_out(seen, 1, step=2.0) == [4]
+    assert left_out(seen, 2, step=2.0) == [2, 4]  # of equals the last
+    assert left_out(seen, 3, step=2.0) == [1, 2, 4]
+    # 0.8 at once: unit 0 (0.7) has the lowest mean of the rest
+    assert left_out(seen, 4, step=8.0) == [0, 1, 2, 4]
+    assert left_out(seen, 0, step=2.0) == []
+
+
+def test_the_step_decides_how_many_are_looked_at():
+    """Unit 0 changes little for two of three and much for one; unit 1 changes somewhat for all."""
+    seen = np.array([[0.1, 0.15, 1.0], [0.1, 0.15, 1.0], [0.9, 0.15, 1.0]])
+    assert left_out(seen, 1, step=1.1) == [0]  # the threshold stays at 0.1
+    seen = np.array([[0.1, 0.15, 0.05], [0.1, 0.15, 1.0], [0.9, 0.15, 1.0]])
+    assert left_out(seen, 1, step=1.1) == [0]  # 0.05 * 1.1^8 is 0.107
+    assert left_out(seen, 1, step=4.0) == [1]  # 0.05 * 4 is above both, and unit 1's mean is less
+
+
+def raised(seen: np.ndarray, count: int, step: float) -> list[int]:
+    """What is left out, as the text of the method has it: the threshold goes up as long as there are too few."""
+    units = range(seen.shape[1])
+    positive = [change for row in seen.tolist() for change in row if change > 0]
+    threshold = min(positive, default=0.0)
+
+    def below() -> list[int]:
+        return [unit for unit in units if 2 * sum(row[unit] <= threshold for row in seen) > len(seen)]
+
+    while len(below()) < count:
+        threshold *= step
+    by_change = sorted(below(), key=lambda unit: (sum(row[unit] for row in seen) / len(seen), -unit))
+    return sorted(by_change[:count])
+
+
+@pytest.mark.parametrize("clients", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("step", [1.01, 1.3, 3.0])
+def test_against_brute_force(clients, step):
+    rng = np.random.default_rng(clients)
+    looked_at = 0
+    for _ in range(60):
+        units = int(rng.integers(1, 12))
+        seen = rng.lognormal(sigma=1.5, size=(clients, units))
+        for count in range(units + 1):
+            assert left_out(seen, count, step) == raised(seen, count, step)
+            least = sorted(np.argsort(np.median(seen, axis=0))[:count].tolist())
+            looked_at += left_out(seen, count, step) != least
+    if step == 3.0 and clients > 2:
+        assert looked_at  # the threshold makes a difference
+
+
+def test_units_that_do_not_change_at_all_go_first():
+    seen = np.array([[0.5, 0.0, 0.1, 0.0]])
+    assert left_out(seen, 1, 1.1) == [3]
+    assert left_out(seen, 2, 1.1) == [1, 3]
+    assert left_out(seen, 3, 1.1) == [1, 2, 3]
+    assert left_out(np.zeros((2, 4)), 3, 1.1) == [1, 2, 3]
+
+
+def test_huge_differences_end():
+    seen = np.array([[1e-30, 1e10, 3e11, 2e9]])
+    assert left_out(seen, 3, 1.001) == [0, 1, 3]
+
+
+def test_a_threshold_that_is_just_reached_is_enough():
+    """Powers and logarithms round: units that lie at the very thresholds must not fall out."""
+    for least, step in [(0.1, 1.1), (0.3, 1.3), (0.7, 1.5), (0.05, 3.0)]:
+        seen = [least]
+        while len(seen) < 40:
+            seen.append(seen[-1] * step)
+        for count in range(1, len(seen)):
+            assert len(left_out(np.array([seen]), count, step)) == count
+
+
+# ---- who gets which -----------------------------------------------------------------------------------
+
+
+def test_the_first_units_until_something_is_known():
+    assert given(invariant(), cohort=(0, 1, 2, 0)) == [Width(0.5), Width(0.25), Width(1.0), Width(0.5)]
+
+
+def test_stragglers_keep_what_changes():
+    """4 and 6 units; half keeps 2 and 3, a quarter 1 and 2."""
+    assignment = invariant()
+    assignment.observe([result(2, changes([0.4, 0.1, 0.3, 0.2], [0.1, 0.6, 0.2, 0.5, 0.3, 0.4]))])
+    slow, slower, fast, again = given(assignment, (0, 1, 2, 0))
+    assert slow == again == Kept(((0, 2), (1, 3, 5)))
+    assert slower == Kept(((0,), (1, 3)))
+    assert fast == Width(1.0)
+
+
+def test_exactly_as_many_as_the_ratio_has():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        assignment = invariant()
+        assignment.observe([result(client, changes(rng.random(4), rng.random(6))) for client in (2, 3, 4)])
+        for arch, ratio in zip(given(assignment), (0.5, 0.25), strict=False):
+            assert [len(places) for places in arch.units] == list(NET.sizes(ratio).values())
+            assert NET.space.parse(str(arch)) == arch
+            assert NET.cost(arch) == NET.cost(Width(ratio))
+
+
+def test_no_difference_is_a_plain_width():
+    assignment = invariant()
+    assignment.observe([result(2, changes([0.3] * 4, [0.0] * 6))])
+    for arch, ratio in zip(given(assignment), (0.5, 0.25), strict=False):
+        kept = dict(zip(NET.units, arch.units, strict=True))
+        assert kept == {group: tuple(places.tolist()) for group, places in NET.kept(Width(ratio)).items()}
+
+
+def test_the_majority_counts():
+    assignment = invariant()
+    alike = changes([0.1, 0.2, 0.8, 0.9], [0.1] * 6)
+    assignment.observe([result(2, alike), result(3, alike), result(4, changes([0.9, 0.8, 0.2, 0.1], [0.1] * 6))])
+    assert given(assignment)[0].units[0] == (2, 3)
+
+
+def test_whose_reports_count():
+    """Those of the last round that had any: no stragglers, no failures; a round without leaves all as it is."""
+    ahead, back = changes([1, 2, 3, 4], [1, 2, 3, 4, 5, 6]), changes([4, 3, 2, 1], [6, 5, 4, 3, 2, 1])
+    assignment = invariant()
+    assignment.observe([result(2, back)])
+    assert given(assignment)[0] == Kept(((0, 1), (0, 1, 2)))
+    assignment.observe([result(3, ahead), result(0, arch=Width(0.5)), result(4, status="error")])
+    assert given(assignment)[0] == Kept(((2, 3), (3, 4, 5)))
+    assignment.observe([result(0, arch=Width(0.5)), result(4, status="error")])
+    assignment.observe([])
+    assert given(assignment)[0] == Kept(((2, 3), (3, 4, 5)))
+
+
+def test_the_dearest_within_the_limits():
+    tiers = (Tier("slow", {"macs": float(NET.macs(Width(0.5)))}), Tier("fast", {}))
+    assignment = invariant(None, tiers, (0, 1))
+    assert given(assignment, (0, 1)) == [Width(0.5), Width(1.0)]
+
+
+def test_a_run():
+    """The first round's stragglers train the first units, the second's those that changed most in the first."""
+    given_out, seen = [], []
+
+    class Listening(InvariantUnits):
+        def assign(self, round, cohort, space, rng):
+            given_out.append(super().assign(round, cohort, space, rng))
+            return given_out[-1]
+
+        def observe(self, results):
+            super().observe(results)
+            seen.append([result.report["unit_changes"] for result in results if result.task.tier == "fast"])
+
+    module = make_module(
+        WidthSupernet((1, 8, 8), 4, SlicedCNN((4, 6)), widths=[1, 0.5]),
+        Listening({"slow": 0.5, "fast": 1}),
+        cohort=UniformCohort(count=4),
+        objective=UnitChanges(),
+        tiers=ClientTiers(
+            ArchitectureTiers({"slow": "smallest", "fast": "largest"}),
+            ListedTiers({"slow": [0, 1, 2], "fast": [3]}),
+        ),
+    )
+    fit(module, tiny_data(4), max_rounds=2)
+    (report,), _ = seen
+    most = {group: np.argsort(units)[len(units) // 2 :] for group, units in report.items()}
+    kept = Kept(tuple(tuple(sorted(units.tolist())) for units in most.values()))
+    assert given_out == [[Width(0.5)] * 3 + [Width(1.0)], [kept] * 3 + [Width(1.0)]]
+
+
+# ---- what is remembered -------------------------------------------------------------------------------
+
+
+def test_a_state_goes_round():
+    straight = invariant()
+    rng = np.random.default_rng(1)
+    straight.observe([result(client, changes(rng.random(4), rng.random(6))) for client in (2, 4)])
+    state = straight.state_dict()
+    kept = copy.deepcopy(state)
+    resumed = invariant()
+    resumed.load_state_dict(copy.deepcopy(state))
+    assert resumed.state_dict() == kept
+    assert given(resumed) == given(straight) != given(invariant())
+    straight.observe([result(2, changes(rng.random(4), rng.random(6)))])
+    assert given(straight) != given(resumed)
+    assert state == kept
+    straight.load_state_dict(state)
+    assert given(straight) == given(resumed)
+    straight.load_state_dict(invariant().state_dict())
+    assert given(straight) == given(invariant())
+
+
+def test_setting_up_anew_forgets():
+    assignment = invariant()
+    assignment.observe([result(2, changes([4, 3, 2, 1], [6, 5, 4, 3, 2, 1]))])
+    assignment.setup(NET, Population(len(PLACES), TIERS, PLACES))
+    assert given(assignment) == given(invariant())
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"unit_changes": [], "more": 1},
+        {"unit_changes": [{"layer0": [0.1] * 4}]},
+        {"unit_changes": [{"layer0": [0.1] * 4, "layer1": [0.1] * 5}]},
+    ],
+)
+def test_a_state_of_something_else(state):
+    with pytest.raises(CheckpointError, match=r"assignment: the checkpoint.*run was started with"):
+        invariant().load_state_dict(state)
+
+
+# ---- errors -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [1.0, 0.5, -2.0, float("nan")])
+def test_a_step_that_does_not_raise(step):
+    with pytest.raises(ConfigError, match=r"assignment.step: .* must be above 1"):
+        InvariantUnits(step=step)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "words"),
+    [
+        ({"slow": 0.5, "fast": 1}, "assignment.ratios: names fast, slow; give one"),
+        (
+            {"slow": 0.5, "slower": 0.25, "fast": 0.5},
+            "assignment.ratios: slow 0.5, slower 0.25, fast 0.5; the clients",
+        ),
+        ({"slow": 0.5, "slower": 0.3, "fast": 1}, "none of the widths"),
+        ({"slow": 1, "slower": 0.25, "fast": 1}, r"assignment.ratios.slow: '1' is outside of the tier's limits"),
+    ],
+)
+def test_wrong_ratios(ratios, words):
+    tiers = (Tier("slow", {"macs": NET.macs(Width(1.0)) - 1.0}), *TIERS[1:])
+    with pytest.raises(ConfigError, match=words):
+        invariant(ratios, tiers)
+
+
+def test_wrong_surroundings():
+    with pytest.raises(ConfigError, match=r"InvariantUnits leaves out units, which PlainNetwork does not cut"):
+        InvariantUnits().setup(linear_net(), Population(2, TIERS, (0, 1)))
+    with pytest.raises(ConfigError, match=r"model.tiers: is null"):
+        InvariantUnits().setup(NET, Population(2))
+    with pytest.raises(ConfigError, match=r"set model.objective to UnitChanges"):
+        invariant().observe([result(2)])
+
+
+def test_shared_weights_of_what_is_left_out_are_not_sent():
+    assignment = invariant()
+    assignment.observe([result(2, changes([0.4, 0.1, 0.3, 0.2], [0.1, 0.6, 0.2, 0.5, 0.3, 0.4]))])
+    subnet = NET.subnet(given(assignment)[0])
+    whole = NET.network.layer1.conv.weight
+    assert torch.equal(subnet.layer1.conv.weight, whole[[1, 3, 5]][:, [0, 2]])

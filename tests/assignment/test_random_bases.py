@@ -1,0 +1,94 @@
+"""Base networks by tier: how many, which, and that all get trained."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from lit_fednas.assignment import RandomBases
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets import BaseNetworks, Bases
+from lit_fednas.supernets.sliced_cnn import SlicedCNN
+from lit_fednas.tiers import Population, Tier
+from tests.support import linear_net
+
+NET = BaseNetworks((1, 4, 4), 3, SlicedCNN((10, 10)), 5)
+ONE = NET.cost(Bases((0,)))
+TIERS = (Tier("weak", {}), Tier("middle", {}), Tier("strong", {}))
+COUNTS = {"weak": 1, "middle": 2, "strong": 5}
+
+
+def dealt(places, counts=COUNTS, tiers=TIERS, seed: int = 0) -> list[tuple[int, ...]]:
+    assignment = RandomBases(counts)
+    assignment.setup(NET, Population(len(places), tiers, tuple(places)))
+    archs = assignment.assign(0, range(len(places)), NET.space, np.random.default_rng(seed))
+    return [arch.members for arch in archs]
+
+
+def test_as_many_as_the_tier_can_each_once():
+    places = [0, 1, 2, 1, 0, 0, 1]
+    for seed in range(20):
+        for members, place in zip(dealt(places, seed=seed), places, strict=True):
+            assert len(members) == list(COUNTS.values())[place]
+            assert list(members) == sorted(set(members))
+
+
+def test_all_are_trained_equally_often():
+    for seed in range(20):
+        places = np.random.default_rng(100 + seed).integers(3, size=9).tolist()
+        trained = Counter(member for members in dealt(places, seed=seed) for member in members)
+        counts = [trained[base] for base in range(5)]
+        assert max(counts) - min(counts) <= 1
+    assert sorted(dealt([0] * 5, seed=3)) == [(0,), (1,), (2,), (3,), (4,)]
+
+
+def test_each_round_draws_anew_and_evenly():
+    rounds = 3000
+    drawn = Counter(dealt([1], seed=seed)[0] for seed in range(rounds))
+    assert set(drawn) == {(i, k) for i in range(5) for k in range(i + 1, 5)}
+    assert [drawn[pair] for pair in drawn] == pytest.approx([rounds / 10] * 10, abs=5 * (rounds * 0.09) ** 0.5)
+
+
+def test_without_tiers_everybody_trains_all():
+    assert dealt([], tiers=(), counts=None) == []
+    assignment = RandomBases()
+    assignment.setup(NET, Population(3))
+    archs = assignment.assign(0, [0, 2], NET.space, np.random.default_rng(0))
+    assert archs == [NET.space.largest] * 2
+
+
+def test_the_most_that_fit():
+    tiers = (
+        Tier("one", {"macs": 1.5 * ONE.macs}),
+        Tier("two", {"macs": 2 * ONE.macs, "bytes": 3 * ONE.bytes}),
+        Tier("three", {"macs": 9 * ONE.macs, "parameters": 3 * ONE.parameters}),
+        Tier("all", {"macs": 9e9}),
+    )
+    assert [len(members) for members in dealt([0, 1, 2, 3], None, tiers)] == [1, 2, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({"weak": 1}, "assignment.counts: names weak; give one number for each of: weak, strong"),
+        ({"weak": 1, "strong": 2, "huge": 3}, "assignment.counts: names huge, strong, weak"),
+        ({"weak": 0, "strong": 2}, "assignment.counts.weak: 0 must be 1 to 5"),
+        ({"weak": 1, "strong": 6}, "assignment.counts.strong: 6 must be 1 to 5"),
+        ({"weak": 2, "strong": 3}, "assignment.counts.weak: 2 base networks are outside of the tier's limits"),
+    ],
+)
+def test_wrong_counts(counts, words):
+    tiers = (Tier("weak", {"macs": 1.0 * ONE.macs}), Tier("strong", {}))
+    with pytest.raises(ConfigError, match=words):
+        dealt([0, 1], counts, tiers)
+
+
+def test_wrong_surroundings():
+    with pytest.raises(ConfigError, match=r"RandomBases deals out base networks, PlainNetwork has none"):
+        RandomBases().setup(linear_net(), Population(2))
+    with pytest.raises(ConfigError, match=r"assignment.counts: .*set model.tiers, or leave counts out"):
+        RandomBases({"weak": 1}).setup(NET, Population(2))
+    with pytest.raises(ConfigError, match="tier 'weak' cannot afford one base network"):
+        dealt([0], None, (Tier("weak", {"macs": ONE.macs - 1.0}),))

@@ -1,0 +1,169 @@
+"""The average over all devices, recomputed from what each has sent (FedHeN, App. A, "Reporting Results")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lit_fednas.aggregation import OverlapAverage
+from lit_fednas.assignment import ByTier, RandomArchitectures
+from lit_fednas.callbacks import DeviceAverage, RoundCheckpoint
+from lit_fednas.data import Dirichlet
+from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
+from lit_fednas.objectives import SideObjective
+from lit_fednas.supernets import BatchNorm, EarlyExitResNet, GroupNorm, Norm
+from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TierShares
+from tests.federation.test_resume import StopAt
+from tests.support import assert_same, make_module, make_trainer, sgd, tiny_data, tiny_examples, weights
+
+ROUNDS = 4
+
+
+def method(norm: Norm = GroupNorm(2), **settings: Any) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = EarlyExitResNet((1, 8, 8), 4, width=4, norm=norm, blocks=[1, 1], exits=[1, 2])
+    source = ArchitectureTiers({"simple": "smallest", "complex": "largest"})
+    return make_module(
+        **{
+            "supernet": net,
+            "tiers": ClientTiers(source, TierShares([0.5, 0.5], shuffle=False)),
+            "assignment": ByTier(),
+            "objective": SideObjective(),
+            "aggregation": OverlapAverage(weighted=False),
+            "cohort": UniformCohort(count=3),
+            "client": ClientSettings(sgd(0.1), batch_size=8),
+            "evaluation": EvaluationSettings(["simple = smallest", "complex = largest"]),
+            **settings,
+        }
+    )
+
+
+def data() -> Any:
+    return tiny_data(8, partitioner=Dirichlet(alpha=1.0, min_size=4))
+
+
+class Witness(FederatedCallback):
+    """Computes the averages and their accuracy by hand, at every validation."""
+
+    def __init__(self, weighted: bool) -> None:
+        self.weighted = weighted
+        self.last: dict[int, tuple[str, int, dict[str, Tensor]]] = {}
+        self.wanted: list[dict[str, float]] = []
+
+    def on_client_update(self, trainer, module, update):
+        copied = {name: tensor.clone() for name, tensor in update.weights.items()}
+        self.last[update.task.client] = (str(update.task.arch), update.task.num_examples, copied)
+
+    @torch.no_grad()
+    def on_validation_epoch_end(self, trainer, module):
+        examples = tiny_examples(40, 1)
+        x, y = examples.inputs.float() / 255, examples.targets
+        found = {}
+        for name, arch in module.subnets.items():
+            of = [(n if self.weighted else 1, w) for text, n, w in self.last.values() if text == str(arch)]
+            if not of:
+                continue
+            network = module.supernet.subnet(arch).eval()
+            total = sum(n for n, _ in of)
+            network.load_state_dict({key: sum(n * w[key].double() for n, w in of) / total for key in of[0][1]})
+            logits = network(x)
+            found[f"val/devices/{name}/accuracy"] = float((logits.argmax(1) == y).float().mean())
+            found[f"val/devices/{name}/loss"] = float(functional.cross_entropy(logits, y))
+        self.wanted.append(found)
+
+
+class Logged(FederatedCallback):
+    def __init__(self) -> None:
+        self.values: list[dict[str, float]] = []
+
+    def on_validation_end(self, trainer, module):
+        found = {name: float(value) for name, value in trainer.callback_metrics.items() if "/devices/" in name}
+        self.values.append(found)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_by_hand(weighted):
+    average, witness, logged = DeviceAverage(weighted), Witness(weighted), Logged()
+    module = method()
+    trainer = make_trainer(ROUNDS, callbacks=[average, witness, logged])
+    trainer.fit(module, datamodule=data())
+    assert len(witness.last) > 3  # more than a cohort
+    assert len(logged.values) == ROUNDS
+    for found, wanted in zip(logged.values, witness.wanted, strict=True):
+        assert found == pytest.approx(wanted, abs=1e-5)
+    assert set(average.metric_names) == set(logged.values[-1])
+    final = trainer.callback_metrics
+    assert float(final["val/devices/complex/loss"]) != pytest.approx(float(final["val/complex/loss"]), abs=1e-4)
+
+
+def test_training_is_not_touched():
+    with_it, without = method(), method()
+    make_trainer(ROUNDS, callbacks=[DeviceAverage()]).fit(with_it, datamodule=data())
+    make_trainer(ROUNDS).fit(without, datamodule=data())
+    assert_same(weights(with_it), weights(without))
+
+
+def test_a_device_counts_with_its_last_architecture():
+    average = DeviceAverage()
+    module = method(assignment=RandomArchitectures(), cohort=UniformCohort(ratio=1.0))
+    trainer = make_trainer(1, callbacks=[average])
+    trainer.fit(module, datamodule=data())
+    by_arch = [sum(device.arch == str(arch) for device in average._devices.values()) for arch in module.subnets.values()]
+    assert sum(by_arch) == 8
+    assert min(by_arch) > 0
+    assert average.average("exits: 2") is None
+
+
+def test_statistics_are_averaged_or_gathered_anew():
+    for batches in (0, 2):
+        average = DeviceAverage()
+        evaluation = EvaluationSettings(["simple = smallest"], recalibrate_batches=batches)
+        norm = BatchNorm(running_statistics=batches == 0)
+        module = method(norm, evaluation=evaluation)
+        trainer = make_trainer(2, callbacks=[average])
+        trainer.fit(module, datamodule=data())
+        mean = average.average("exits: 1")
+        (network,) = average._networks.values()
+        name = "stages.0.0.norm1"
+        if batches:
+            assert f"{name}.running_mean" not in mean
+            gathered = network.get_submodule(name)
+            assert gathered.num_batches_tracked == batches
+            assert gathered.running_mean.abs().sum() > 0
+        else:
+            assert torch.equal(network.get_submodule(name).running_mean, mean[f"{name}.running_mean"])
+            assert mean[f"{name}.running_mean"].abs().sum() > 0
+        assert not network.training
+
+
+def resumable(folder, rounds, *callbacks, **settings):
+    logged, average = Logged(), DeviceAverage()
+    trainer = make_trainer(
+        rounds,
+        enable_checkpointing=True,
+        callbacks=[average, logged, RoundCheckpoint(dirpath=folder), *callbacks],
+        default_root_dir=str(folder),
+    )
+    trainer.fit(method(), datamodule=data(), **settings)
+    return logged.values, average
+
+
+def test_a_resumed_run_reports_alike(tmp_path):
+    straight, whole = resumable(tmp_path / "straight", ROUNDS)
+    resumable(tmp_path / "parts", 2)
+    rest, resumed = resumable(tmp_path / "parts", ROUNDS, ckpt_path=str(tmp_path / "parts" / "last.ckpt"))
+    assert rest == straight[2:]
+    assert resumed.state_dict()["devices"].keys() == whole.state_dict()["devices"].keys()
+
+
+def test_an_interrupted_round_leaves_no_trace(tmp_path):
+    straight, _ = resumable(tmp_path / "straight", ROUNDS)
+    with pytest.raises(RuntimeError, match="out of the blue"):
+        resumable(tmp_path / "parts", ROUNDS, StopAt(2, 3, "error"))  # the last client of the third round
+    rest, _ = resumable(tmp_path / "parts", ROUNDS, ckpt_path=str(tmp_path / "parts" / "last.ckpt"))
+    assert rest == straight[2:]

@@ -1,0 +1,160 @@
+"""FedHeN and its baselines as a whole, against their algorithms written out (Alg. 1 to 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lit_fednas.aggregation import OverlapAverage
+from lit_fednas.assignment import ByTier, FixedArchitecture
+from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
+from lit_fednas.objectives import CrossEntropy, SideObjective
+from lit_fednas.supernets import EarlyExitResNet, GroupNorm, SeparateNetworks
+from lit_fednas.tiers import ArchitectureTiers, ClientTiers, ListedTiers, TierShares
+from tests.support import assert_same, fit, make_module, sgd, tiny_data, weights
+
+SHAPE, CLASSES, CLIENTS = (1, 8, 8), 4, 8
+
+
+def exits(*shape: Any) -> EarlyExitResNet:
+    return EarlyExitResNet(*shape, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=[1, 3])
+
+
+def net() -> EarlyExitResNet:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return exits(SHAPE, CLASSES)
+
+
+def tiers(allocation: Any = None) -> ClientTiers:
+    source = ArchitectureTiers({"simple": "smallest", "complex": "largest"})
+    return ClientTiers(source, allocation or TierShares([0.5, 0.5], shuffle=False))
+
+
+def method(**settings: Any) -> Any:
+    return make_module(
+        **{
+            "supernet": net(),
+            "tiers": tiers(),
+            "assignment": ByTier(),
+            "objective": SideObjective(),
+            "aggregation": OverlapAverage(weighted=False),
+            "cohort": UniformCohort(count=5),
+            "client": ClientSettings(sgd(0.1), batch_size=8, epochs=2, clip_norm=10.0),
+            "evaluation": EvaluationSettings(["smallest", "largest"]),
+            **settings,
+        }
+    )
+
+
+class Kept(FederatedCallback):
+    """Copies what each client sends."""
+
+    def __init__(self) -> None:
+        self.sent: dict[int, tuple[Any, dict[str, Tensor]]] = {}
+
+    def on_client_update(self, trainer, module, update):
+        copied = {name: tensor.clone() for name, tensor in update.weights.items()}
+        self.sent[update.task.client] = (update.task.arch, copied)
+
+
+def run(module: Any, rounds: int = 1) -> dict[int, tuple[Any, dict[str, Tensor]]]:
+    kept = Kept()
+    fit(module, tiny_data(CLIENTS), rounds, callbacks=[kept])
+    return kept.sent
+
+
+def mean(tensors: list[Tensor]) -> Tensor:
+    return torch.stack(tensors).mean(0)
+
+
+@pytest.mark.parametrize("objective", [SideObjective, CrossEntropy])  # FedHeN, and NoSide as it is printed
+def test_the_server_of_algorithm_1(objective):
+    module = method(objective=objective())
+    sent = run(module)
+    simple = {client for client, (arch, _) in sent.items() if str(arch) == "exits: 1"}
+    assert simple == {client for client in sent if client < CLIENTS // 2}
+    assert 0 < len(simple) < len(sent) == 5
+    after = weights(module)
+    assert after.keys() == {f"network.{name}" for name in sent[max(sent)][1]}
+    for name in sent[max(sent)][1]:
+        in_simple = name in sent[min(sent)][1]  # the index set M
+        of = [tensors[name] for client, (_, tensors) in sent.items() if in_simple or client not in simple]
+        torch.testing.assert_close(after[f"network.{name}"], mean(of), msg=name)  # lines 18, 20, 22
+
+
+def test_without_a_side_objective_a_complex_client_returns_the_simple_head_as_it_was():
+    module = method(objective=CrossEntropy())
+    before = weights(module)
+    sent = run(module)
+    heads = [name for name in sent[max(sent)][1] if name.startswith("heads.1")]
+    assert heads
+    assert all(torch.equal(sent[max(sent)][1][name], before[f"network.{name}"]) for name in heads)
+    with_side = run(method())
+    assert not any(torch.equal(with_side[max(with_side)][1][name], before[f"network.{name}"]) for name in heads)
+
+
+def test_without_complex_devices_it_is_federated_averaging_of_the_simple_model():
+    everyone = ListedTiers({"simple": list(range(CLIENTS)), "complex": []})
+    fedhen = method(tiers=tiers(everyone))
+    run(fedhen, 3)
+    fedavg = method(tiers=None, assignment=FixedArchitecture("smallest"), objective=CrossEntropy())
+    run(fedavg, 3)
+    assert_same(weights(fedhen), weights(fedavg))
+    name = "network.heads.1.classifier.weight"
+    assert not torch.equal(weights(fedhen)[name], net().shared_tensors()[name])
+
+
+def test_decouple_is_two_federated_averagings():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        both = SeparateNetworks(SHAPE, CLASSES, exits, ["exits: 1", "exits: 3"])
+    decouple = method(supernet=both, objective=CrossEntropy())
+    start = weights(decouple)
+    sent = run(decouple)
+    after = weights(decouple)
+    for place, of_tier in enumerate((range(CLIENTS // 2), range(CLIENTS // 2, CLIENTS))):
+        models = [tensors for client, (_, tensors) in sent.items() if client in of_tier]
+        assert models
+        for name in models[0]:
+            torch.testing.assert_close(after[f"networks.{place}.{name}"], mean([one[name] for one in models]))
+    # nothing of one reaches the other: complex clients train alike, whatever the simple model is
+    other = method(supernet=both, objective=CrossEntropy())
+    other.supernet.load_state_dict(
+        {name: (tensor if "networks.1" in name else tensor + 0.1) for name, tensor in _plain(start).items()}
+    )
+    run(other)
+    changed = weights(other)
+    assert all(torch.equal(changed[name], after[name]) for name in after if name.startswith("networks.1"))
+
+
+def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def test_a_device_whose_weights_are_not_finite_is_left_out_of_that_round_only():
+    class Fails(SideObjective):
+        def loss(self, network, inputs, targets):
+            loss = super().loss(network, inputs, targets)
+            return loss * float("nan") if (self.task.round, self.task.client) == self.failing else loss
+
+        def begin(self, network, task, generator):
+            self.task = task
+            super().begin(network, task, generator)
+
+    whole = run(method(cohort=UniformCohort(ratio=1.0)))
+    objective = Fails()
+    objective.failing = (0, 6)
+    module = method(objective=objective, cohort=UniformCohort(ratio=1.0))
+    sent = run(module)
+    assert set(whole) - set(sent) == {6}
+    after = weights(module)
+    assert all(tensor.isfinite().all() for tensor in after.values())
+    name = "stages.2.0.conv1.weight"
+    of = [tensors[name] for _, tensors in sent.values() if name in tensors]
+    assert len(of) == 3
+    torch.testing.assert_close(after[f"network.{name}"], mean(of))
+    assert 6 in run(method(objective=objective, cohort=UniformCohort(ratio=1.0)), 2)  # in the next round it sends

@@ -1,0 +1,117 @@
+"""The masked cross-entropy, by hand, and what it leaves of a classifier."""
+
+from __future__ import annotations
+
+from math import exp, log
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lit_fednas.data import Examples, InMemoryClients
+from lit_fednas.messages import ClientTask
+from lit_fednas.objectives import CrossEntropy, MaskedCrossEntropy, PathSampling
+from lit_fednas.supernets import PathCNN, PlainNetwork
+
+CLASSES = ((1, 3), (0, 1, 2, 3), (2,))
+ROWS = (np.array([0, 1, 2]), np.array([3, 4, 5, 6]), np.array([7, 7]))
+CLIENTS = InMemoryClients(Examples(torch.rand(8, 2), torch.tensor([3, 1, 3, 0, 1, 2, 3, 2])), {"train": ROWS})
+
+
+def begun(client: int, seed: int = 0, **settings: float) -> tuple[nn.Linear, MaskedCrossEntropy]:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        supernet = PlainNetwork(nn.Linear(2, 4), (2,), 4)
+    network = supernet.subnet("whole")
+    assert isinstance(network, nn.Linear)
+    objective = MaskedCrossEntropy(**settings)
+    objective.setup(supernet, CLIENTS)
+    objective.begin(network, ClientTask(0, client, "whole", len(ROWS[client])), torch.Generator())
+    return network, objective
+
+
+def batch(client: int) -> tuple[Tensor, Tensor]:
+    examples = CLIENTS.reader.examples  # type: ignore[attr-defined]
+    return examples.inputs[ROWS[client]], examples.targets[ROWS[client]]
+
+
+class Says(nn.Module):
+    """Says the same of every example."""
+
+    def __init__(self, logits: list[float]) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor([logits]))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.logits
+
+
+def test_by_hand() -> None:
+    """Client 0 has classes 1 and 3: logits 0 and 2 count as 0, so there is e^0 for each of them."""
+    _, objective = begun(0)
+    says = Says([5.0, 1.0, -7.0, 2.0])
+    loss = objective.loss(says, torch.zeros(1, 2), torch.tensor([3]))
+    total = 1 + exp(1) + 1 + exp(2)
+    assert float(loss.detach()) == pytest.approx(log(total) - 2)
+    loss.backward()
+    assert says.logits.grad is not None
+    assert says.logits.grad[0].tolist() == pytest.approx([0, exp(1) / total, 0, exp(2) / total - 1])
+
+
+def test_smoothing_by_hand() -> None:
+    """A smoothing of 0.2 over four classes: 0.05 for each, and 0.8 more for the right one."""
+    _, objective = begun(0, label_smoothing=0.2)
+    loss = objective.loss(Says([5.0, 1.0, -7.0, 2.0]), torch.zeros(1, 2), torch.tensor([3]))
+    total = 1 + exp(1) + 1 + exp(2)
+    assert float(loss.detach()) == pytest.approx(log(total) - 0.85 * 2 - 0.05 * 1)
+
+
+@pytest.mark.parametrize("client", [0, 1, 2])
+def test_rows_of_absent_classes_stay_and_the_others_move(client: int) -> None:
+    network, objective = begun(client)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.9)
+    for _ in range(3):
+        optimizer.zero_grad()
+        objective.loss(network, *batch(client)).backward()
+        optimizer.step()
+    for row in range(4):
+        for name, tensor in network.state_dict().items():
+            assert torch.equal(tensor[row], before[name][row]) == (row not in CLASSES[client]), (name, row)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_with_all_classes_it_is_cross_entropy(smoothing: float) -> None:
+    network, objective = begun(1, label_smoothing=smoothing)
+    assert torch.equal(objective.loss(network, *batch(1)), CrossEntropy(smoothing).loss(network, *batch(1)))
+    network, objective = begun(0, label_smoothing=smoothing)
+    assert not torch.allclose(objective.loss(network, *batch(0)), CrossEntropy(smoothing).loss(network, *batch(0)))
+
+
+def test_each_fit_has_the_classes_of_its_own_client() -> None:
+    network, objective = begun(0)
+    objective.loss(network, *batch(0))
+    for client in (2, 1, 0):
+        objective.begin(network, ClientTask(0, client, "whole", 2), torch.Generator())
+        assert objective.report() == {"classes": list(CLASSES[client])}
+        fresh = begun(client)[1]
+        assert torch.equal(objective.loss(network, *batch(client)), fresh.loss(network, *batch(client)))
+
+
+def test_inside_of_another_objective() -> None:
+    supernet = PathCNN((1, 8, 8), 4, 8, [1], [2], ["conv1", "id"])
+    objective = PathSampling(MaskedCrossEntropy())
+    objective.setup(supernet, CLIENTS)
+    arch = supernet.space.largest
+    network = supernet.subnet(arch)
+    objective.begin(network, ClientTask(0, 0, arch, 3), torch.Generator())
+    objective.loss(network, torch.randn(4, 1, 8, 8), torch.tensor([1, 3, 3, 1])).backward()
+    (gradient,) = [p.grad for name, p in network.named_parameters() if "heads" in name and name.endswith("weight")]
+    assert gradient is not None
+    assert [bool(row.any()) for row in gradient] == [False, True, False, True]
+    assert objective.report()["classes"] == [1, 3]
+
+
+def test_it_is_not_trained_for_several_clients_at_once() -> None:
+    assert not MaskedCrossEntropy.stackable

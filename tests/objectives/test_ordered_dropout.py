@@ -1,0 +1,368 @@
+"""Ordered dropout, batch by batch against nets that were cut out by hand, and distillation against its formula."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from math import exp, log
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lit_fednas.aggregation import ClassAverage
+from lit_fednas.assignment import FixedArchitecture
+from lit_fednas.data import Shards
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import ClientSettings, UniformCohort
+from lit_fednas.messages import ClientTask
+from lit_fednas.objectives import CrossEntropy, MaskedCrossEntropy, Objective, OrderedDropout, Proximal
+from lit_fednas.supernets import SlicedCNN, Width, WidthSupernet
+from tests.support import fit, linear_net, make_module, sgd, tiny_data, tiny_supernet
+
+WIDTHS = [0.25, 0.5, 0.75, 1.0]
+SIZES = (8, 8, 5)
+
+
+class Watched(WidthSupernet):
+    """Notes which widths it was asked to run."""
+
+    def __init__(self) -> None:
+        super().__init__((1, 8, 8), 4, SlicedCNN((4, 8)), WIDTHS)
+        self.asked: list[float] = []
+
+    def run_inside(self, network: nn.Module, ratio: float, x: Tensor) -> Tensor:
+        self.asked.append(ratio)
+        return super().run_inside(network, ratio, x)
+
+
+with torch.random.fork_rng():
+    torch.manual_seed(0)
+    NET = Watched()
+
+
+class Classes:
+    """Clients that have classes 0 and 2."""
+
+    def classes(self, client: int) -> tuple[int, ...]:
+        return (0, 2)
+
+
+def batches(count: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    draws = torch.Generator().manual_seed(seed)
+    for number in range(count):
+        size = SIZES[number % 3]
+        yield torch.randn(size, 1, 8, 8, generator=draws), torch.randint(4, (size,), generator=draws)
+
+
+def begun(objective: Objective, own: float, seed: int = 0, **settings: Any) -> nn.Module:
+    arch = Width(own, **settings)
+    network = NET.subnet(arch).train()
+    objective.setup(NET, Classes())  # type: ignore[arg-type]
+    objective.begin(network, ClientTask(0, 3, arch, 21), torch.Generator().manual_seed(seed))
+    return network
+
+
+def drawn_by(own: float, loss: Any) -> tuple[float, Tensor]:
+    """The width that a batch's loss ran, and the loss."""
+    NET.asked.clear()
+    value = loss()
+    assert len(NET.asked) <= 1
+    return (NET.asked[0] if NET.asked else own), value
+
+
+def corner(tensor: Tensor, like: Tensor) -> Tensor:
+    return tensor[tuple(slice(size) for size in like.shape)]
+
+
+def cut(network: nn.Module, width: float) -> nn.Module:
+    """A narrower network with the corners of another one's weights."""
+    narrow = NET.subnet(Width(width)).train()
+    with torch.no_grad():
+        for one, other in zip(narrow.parameters(), network.parameters(), strict=True):
+            one.copy_(corner(other, one))
+    return narrow
+
+
+# ---- what is trained ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("own", "shift"), [(1.0, 0), (0.75, 0), (0.75, 3)])
+def test_a_batch_trains_the_corner_of_the_drawn_width_alone(own: float, shift: int) -> None:
+    objective = OrderedDropout()
+    network = begun(objective, own, shift=shift)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    seen = set()
+    for inputs, targets in batches(12):
+        optimizer.zero_grad()
+        drawn, loss = drawn_by(own, lambda x=inputs, y=targets: objective.loss(network, x, y))
+        narrow = cut(network, drawn)
+        expected = functional.cross_entropy(narrow(inputs), targets)
+        torch.testing.assert_close(loss, expected)
+        loss.backward()
+        expected.backward()
+        for (name, wide), inside in zip(network.named_parameters(), narrow.parameters(), strict=True):
+            assert wide.grad is not None
+            assert inside.grad is not None
+            torch.testing.assert_close(corner(wide.grad, inside), inside.grad, msg=name)
+            corner(wide.grad, inside).zero_()
+            assert not wide.grad.any(), name
+        seen.add(drawn)
+        optimizer.step()
+    assert seen == {width for width in WIDTHS if width <= own}
+
+
+def test_with_one_width_it_is_the_plain_objective_bit_by_bit() -> None:
+    for distill in (False, True):
+        objective = OrderedDropout(distill=distill)
+        network = begun(objective, 0.25)
+        plain = NET.subnet(Width(0.25)).train()
+        for one, loss in ((network, objective), (plain, CrossEntropy())):
+            optimizer = torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9)
+            for inputs, targets in batches(4):
+                optimizer.zero_grad()
+                loss.loss(one, inputs, targets).backward()
+                optimizer.step()
+        for left, right in zip(network.state_dict().values(), plain.state_dict().values(), strict=True):
+            assert torch.equal(left, right)
+        assert not torch.equal(plain.classifier.weight, NET.subnet(Width(0.25)).classifier.weight)
+
+
+# ---- randomness ---------------------------------------------------------------------------------------
+
+
+def widths(own: float, count: int, seed: int = 0, **settings: Any) -> list[float]:
+    objective = OrderedDropout(**settings)
+    network = begun(objective, own, seed)
+    inputs, targets = next(batches(1))
+    with torch.no_grad():
+        return [drawn_by(own, lambda: objective.loss(network, inputs, targets))[0] for _ in range(count)]
+
+
+@pytest.mark.parametrize("own", [0.5, 0.75, 1.0])
+def test_widths_up_to_the_own_are_drawn_alike(own: float) -> None:
+    counts = Counter(widths(own, 400))
+    within = [width for width in WIDTHS if width <= own]
+    assert sorted(counts) == within
+    share = 1 / len(within)
+    spread = 5 * (400 * share * (1 - share)) ** 0.5
+    assert all(abs(count - 400 * share) < spread for count in counts.values())
+
+
+def test_the_generator_alone_decides() -> None:
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    first = widths(1.0, 30)
+    torch.manual_seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    assert widths(1.0, 30) == first
+    assert widths(1.0, 30, distill=True) == first
+    assert widths(1.0, 30, seed=1) != first
+
+
+# ---- distillation -------------------------------------------------------------------------------------
+
+
+def softmax(logits: list[float], temperature: float) -> list[float]:
+    powers = [exp(logit / temperature) for logit in logits]
+    return [power / sum(powers) for power in powers]
+
+
+def by_hand(student: Tensor, teacher: Tensor, targets: Tensor, alpha: float, temperature: float) -> float:
+    """The mean over examples of the docstring's formula."""
+    total = 0.0
+    for said, right, target in zip(student.tolist(), teacher.tolist(), targets.tolist(), strict=True):
+        p, q = softmax(right, temperature), softmax(said, temperature)
+        divergence = sum(a * log(a / b) for a, b in zip(p, q, strict=True))
+        total += -log(softmax(right, 1)[target]) - (1 - alpha) * log(softmax(said, 1)[target])
+        total += alpha * temperature**2 * divergence
+    return total / len(targets)
+
+
+@pytest.mark.parametrize(("alpha", "temperature"), [(1.0, 1.0), (0.3, 2.5), (0.0, 1.0), (1.0, 0.5)])
+def test_distillation_by_its_formula(alpha: float, temperature: float) -> None:
+    objective = OrderedDropout(distill=True, alpha=alpha, temperature=temperature)
+    network = begun(objective, 0.75)
+    narrower = 0
+    for inputs, targets in batches(10):
+        network.zero_grad()
+        drawn, loss = drawn_by(0.75, lambda x=inputs, y=targets: objective.loss(network, x, y))
+        wide = cut(network, 0.75)
+        if drawn == 0.75:
+            torch.testing.assert_close(loss, functional.cross_entropy(wide(inputs), targets))
+            continue
+        narrower += 1
+        narrow = cut(network, drawn)
+        value = by_hand(narrow(inputs).detach(), wide(inputs).detach(), targets, alpha, temperature)
+        assert float(loss.detach()) == pytest.approx(value, rel=1e-4)
+        # what moves the teacher is its own loss; what moves the student is its own and the distance
+        loss.backward()
+        functional.cross_entropy(wide(inputs), targets).backward()
+        fixed = softmax_rows(wide(inputs).detach(), temperature)
+        logits = narrow(inputs)
+        cross = -(fixed * functional.log_softmax(logits / temperature, 1)).sum(1).mean()  # the entropy is constant
+        ((1 - alpha) * functional.cross_entropy(logits, targets) + alpha * temperature**2 * cross).backward()
+        for (name, own), whole, inside in zip(
+            network.named_parameters(), wide.parameters(), narrow.parameters(), strict=True
+        ):
+            assert whole.grad is not None
+            corner(whole.grad, inside).add_(inside.grad)
+            torch.testing.assert_close(own.grad, whole.grad, rtol=1e-4, atol=1e-6, msg=name)
+    assert narrower > 3
+
+
+def softmax_rows(logits: Tensor, temperature: float) -> Tensor:
+    return torch.tensor([softmax(row, temperature) for row in logits.tolist()])
+
+
+# ---- what is counted ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("distill", [False, True])
+def test_multiply_accumulates_of_all_passes(distill: bool) -> None:
+    objective = OrderedDropout(distill=distill)
+    network = begun(objective, 0.75, seed=2)
+    expected, below = 0, 0
+    for inputs, targets in batches(12):
+        drawn, _ = drawn_by(0.75, lambda x=inputs, y=targets: objective.loss(network, x, y))
+        expected += NET.macs(Width(drawn)) * len(targets)
+        if distill and drawn < 0.75:
+            expected += NET.macs(Width(0.75)) * len(targets)
+        below += drawn < 0.75
+    assert 0 < below < 12
+    assert objective.report() == {"macs": expected}
+    begun(objective, 0.75)
+    assert objective.report() == {"macs": 0}
+
+
+# ---- other objectives ---------------------------------------------------------------------------------
+
+
+class Doubled(Objective):
+    """Twice cross-entropy; notes how it is called."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def setup(self, supernet, clients):
+        self.calls.append(supernet)
+
+    def begin(self, network, task, generator):
+        self.calls.append(task)
+
+    def loss(self, network, inputs, targets):
+        return 2 * functional.cross_entropy(network(inputs), targets)
+
+    def report(self):
+        return {"mine": 5, "macs": -1}
+
+
+def test_the_inner_objective_is_the_loss_of_every_width() -> None:
+    for settings in ({}, {"distill": True, "alpha": 0.0}):
+        inner = Doubled()
+        doubled, plain = OrderedDropout(inner, **settings), OrderedDropout(**settings)  # type: ignore[arg-type]
+        network = begun(doubled, 1.0)
+        begun(plain, 1.0)
+        for inputs, targets in batches(8):
+            torch.testing.assert_close(
+                doubled.loss(network, inputs, targets), 2 * plain.loss(network, inputs, targets)
+            )
+        assert inner.calls[0] is NET
+        assert inner.calls[1].client == 3
+        report = doubled.report()
+        assert report["mine"] == 5
+        assert report["macs"] == plain.report()["macs"]
+
+
+def test_absent_classes_are_masked_in_every_width() -> None:
+    objective = OrderedDropout(MaskedCrossEntropy())
+    network = begun(objective, 1.0)
+    seen = set()
+    for inputs, targets in batches(10):
+        network.zero_grad()
+        drawn, loss = drawn_by(1.0, lambda x=inputs, y=targets: objective.loss(network, x, y // 2 * 2))
+        loss.backward()
+        gradient = network.classifier.weight.grad
+        assert [bool(row.any()) for row in gradient] == [True, False, True, False]
+        seen.add(drawn)
+    assert seen == set(WIDTHS)
+    assert objective.report()["classes"] == [0, 2]
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_a_proximal_term_holds_the_whole_network(outside: bool) -> None:
+    objective = Proximal(OrderedDropout(), mu=2.0) if outside else OrderedDropout(Proximal(mu=2.0))
+    network, plain = begun(objective, 1.0), OrderedDropout()
+    begun(plain, 1.0)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.5)
+    count = sum(parameter.numel() for parameter in network.parameters())
+    for inputs, targets in batches(6):
+        expected = plain.loss(network, inputs, targets) + count * 0.25
+        torch.testing.assert_close(objective.loss(network, inputs, targets), expected)
+
+
+def test_a_run_with_masks_a_proximal_term_and_rows_by_class() -> None:
+    """All parts together: only the first half of each layer changes."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = Watched()
+    before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
+    module = make_module(
+        net,
+        FixedArchitecture("width: 0.5"),
+        ClassAverage(weighted=False),
+        UniformCohort(count=3),
+        ClientSettings(sgd(0.1), batch_size=8),
+        objective=Proximal(OrderedDropout(MaskedCrossEntropy(), distill=True), mu=0.1),
+    )
+    fit(module, tiny_data(6, partitioner=Shards(2)), max_rounds=3)
+    for name, tensor in net.shared_tensors().items():
+        like = net.subnet(Width(0.5)).get_parameter(name.removeprefix("network."))
+        if not name.endswith("conv.bias"):  # which the norm behind it takes away
+            assert not torch.equal(corner(tensor, like), corner(before[name], like)), name
+        with torch.no_grad():
+            corner(tensor, like).copy_(corner(before[name], like))
+        assert torch.equal(tensor, before[name]), name
+
+
+# ---- what it cannot work with -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [tiny_supernet, linear_net])
+def test_a_supernet_without_widths_is_refused_at_setup(make: Any) -> None:
+    with pytest.raises(
+        ConfigError,
+        match=rf"model.objective: OrderedDropout draws widths, {type(make()).__name__} has none; use a",
+    ):
+        OrderedDropout().setup(make(), Classes())  # type: ignore[arg-type]
+
+
+def test_a_client_that_keeps_units_one_by_one_is_refused() -> None:
+    objective = OrderedDropout()
+    objective.setup(NET, Classes())  # type: ignore[arg-type]
+    arch = NET.space.parse("kept: 0,2/1-3")
+    with pytest.raises(ConfigError, match=r"client 3 has none, but kept: 0,2/1-3; use an assignment of widths"):
+        objective.begin(NET.subnet(arch), ClientTask(0, 3, arch, 5), torch.Generator())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"alpha": -0.1}, r"objective.alpha: -0.1 must be from 0"),
+        ({"alpha": 1.1}, r"objective.alpha: 1.1 must be from 0"),
+        ({"temperature": 0.0}, r"objective.temperature: 0.0 must be above 0"),
+        ({"temperature": float("nan")}, r"objective.temperature: nan must be above 0"),
+    ],
+)
+def test_settings_out_of_range(settings: dict[str, float], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        OrderedDropout(**settings)  # type: ignore[arg-type]
+
+
+def test_it_is_not_trained_for_several_clients_at_once() -> None:
+    assert not OrderedDropout.stackable

@@ -1,0 +1,193 @@
+"""FedProx' term, against its gradient worked out by hand."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.messages import ClientTask
+from lit_fednas.objectives import CrossEntropy, HeadOnly, Objective, PathSampling, Proximal
+from lit_fednas.supernets import PathCNN
+
+TASK = ClientTask(round=0, client=0, arch="whole", num_examples=8)
+
+
+def network(seed: int = 0) -> nn.Module:
+    """Two layers with a norm between, one bias of them frozen."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3))
+    net[0].bias.requires_grad_(False)
+    return net
+
+
+def batch(seed: int = 0) -> tuple[Tensor, Tensor]:
+    draws = torch.Generator().manual_seed(seed)
+    return torch.randn(8, 5, generator=draws), torch.randint(3, (8,), generator=draws)
+
+
+def moved(net: nn.Module, by: float = 0.3) -> None:
+    """Moves all parameters, the frozen one too, at random."""
+    draws = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(by * torch.randn(parameter.shape, generator=draws))
+
+
+def begun(net: nn.Module, objective: Objective | None = None, **settings: Any) -> Proximal:
+    proximal = Proximal(objective or CrossEntropy(), **settings)
+    proximal.begin(net, TASK, torch.Generator())
+    return proximal
+
+
+@pytest.mark.parametrize("mu", [0.01, 2.0])
+def test_value_and_gradient_by_hand(mu: float) -> None:
+    net = network()
+    received = copy.deepcopy(dict(net.named_parameters()))
+    proximal = begun(net, mu=mu)
+    moved(net)
+    inputs, targets = batch()
+    plain = copy.deepcopy(net)
+    expected = functional.cross_entropy(plain(inputs), targets)
+    expected.backward()
+    loss = proximal.loss(net, inputs, targets)
+    loss.backward()
+    squares = 0.0
+    for (name, parameter), other in zip(net.named_parameters(), plain.parameters(), strict=True):
+        if not parameter.requires_grad:
+            assert name == "0.bias"
+            assert parameter.grad is None
+            continue
+        difference = (parameter - received[name]).detach()
+        squares += float(difference.double().square().sum())
+        assert other.grad is not None
+        torch.testing.assert_close(parameter.grad, other.grad + mu * difference, msg=name)
+    assert squares > 1
+    torch.testing.assert_close(float(loss.detach()), float(expected.detach()) + mu / 2 * squares)
+
+
+def test_two_steps_of_gradient_descent_by_hand() -> None:
+    """One weight, a loss of slope 3: w goes from 1 to 0.7, then by 3 + 0.5 (0.7 - 1) = 2.85 to 0.415."""
+
+    class Slope(Objective):
+        def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+            return 3 * network.weight.sum()
+
+    net = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        net.weight.fill_(1.0)
+    proximal = begun(net, Slope(), mu=0.5)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    seen = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        proximal.loss(net, torch.zeros(1, 1), torch.zeros(1)).backward()
+        optimizer.step()
+        seen.append(float(net.weight.detach()))
+    assert seen == pytest.approx([0.7, 0.415])
+
+
+def test_mu_zero_is_the_plain_objective_bit_by_bit() -> None:
+    net, plain = network(), network()
+    proximal = begun(net, mu=0.0)
+    for one in (net, plain):
+        objective = proximal if one is net else CrossEntropy()
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9)
+        for step in range(4):
+            optimizer.zero_grad()
+            objective.loss(one, *batch(step)).backward()
+            optimizer.step()
+    for left, right in zip(net.state_dict().values(), plain.state_dict().values(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_each_fit_is_held_near_the_weights_of_its_own_beginning() -> None:
+    """A network is used for one client after the other."""
+    net = network()
+    proximal = begun(net, mu=1.0)
+    moved(net)
+    proximal.report()
+    proximal.begin(net, TASK, torch.Generator())
+    loss = proximal.loss(net, *batch())
+    torch.testing.assert_close(loss, CrossEntropy().loss(net, *batch()))
+
+
+def test_the_term_is_scaled_as_the_loss_is() -> None:
+    """Losses are scaled before the backward pass where training is in half precision."""
+    net = network()
+    proximal = begun(net, mu=0.7)
+    moved(net)
+    proximal.loss(net, *batch()).backward()
+    once = [parameter.grad.clone() for parameter in net.parameters() if parameter.grad is not None]
+    net.zero_grad()
+    (1024 * proximal.loss(net, *batch())).backward()
+    scaled = [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
+    for one, many in zip(once, scaled, strict=True):
+        torch.testing.assert_close(1024 * one, many)
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_what_another_objective_freezes_is_left_alone(outside: bool) -> None:
+    net = network()
+    proximal = begun(net, HeadOnly(head="3"), mu=1.0) if outside else HeadOnly(Proximal(mu=1.0), head="3")
+    proximal.begin(net, TASK, torch.Generator())
+    moved(net)
+    loss = proximal.loss(net, *batch())
+    loss.backward()
+    assert [name for name, parameter in net.named_parameters() if parameter.grad is not None] == [
+        "3.weight",
+        "3.bias",
+    ]
+    head = network()[3]
+    distance = sum(
+        float((now - before).detach().square().sum())
+        for now, before in zip(net[3].parameters(), head.parameters(), strict=True)
+    )
+    plain = CrossEntropy().loss(net, *batch())  # its norms are frozen, too
+    assert float((loss - plain).detach()) == pytest.approx(distance / 2)
+
+
+def test_around_path_sampling() -> None:
+    """Reports pass through, and nothing pulls at an operator that no batch went through."""
+    supernet = PathCNN((1, 8, 8), 4, 8, [1, 1], [2, 2], ["conv1", "id"])
+    arch = supernet.space.largest
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = supernet.subnet(arch)
+    objective = Proximal(PathSampling(), mu=0.1)
+    objective.setup(supernet, None)  # type: ignore[arg-type]
+    objective.begin(net, ClientTask(0, 0, arch, 8), torch.Generator().manual_seed(0))
+    loss = objective.loss(net, torch.randn(8, 1, 8, 8), torch.randint(4, (8,)))
+    loss.backward()
+    taken = objective.report()["operators"]
+    assert sum(taken.values()) == 16
+    for name, parameter in net.named_parameters():
+        operator = supernet.operator_of(name)
+        assert parameter.grad is not None
+        assert bool(parameter.grad.any()) == (operator is None or operator in taken), name
+
+
+def test_a_fit_holds_one_copy_of_the_parameters_and_none_behind_it() -> None:
+    net = network()
+    proximal = begun(net)
+    held = sum(tensor.numel() for tensor in proximal._received)
+    assert held == sum(parameter.numel() for parameter in net.parameters())
+    proximal.report()
+    assert not proximal._received
+    assert not begun(net, mu=0.0)._received
+
+
+@pytest.mark.parametrize("mu", [-0.1, float("nan")])
+def test_mu_is_not_negative(mu: float) -> None:
+    with pytest.raises(ConfigError, match=rf"objective.mu: {mu} must be at least 0"):
+        Proximal(mu=mu)
+
+
+def test_it_is_not_trained_for_several_clients_at_once() -> None:
+    assert not Proximal.stackable

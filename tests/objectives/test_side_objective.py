@@ -1,0 +1,94 @@
+"""The side objective: one pass, the gradient of two (FedHeN, Alg. 2)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.messages import ClientTask
+from lit_fednas.objectives import CrossEntropy, SideObjective
+from lit_fednas.supernets import EarlyExitResNet, GroupNorm, PlainNetwork
+
+INPUTS = (3, 8, 8)
+
+
+def net(exits=(1, 3)) -> EarlyExitResNet:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return EarlyExitResNet(INPUTS, 5, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=exits)
+
+
+def begun(supernet, arch, **settings):
+    objective = SideObjective(**settings)
+    objective.setup(supernet, None)
+    network = supernet.subnet(arch)
+    objective.begin(network, ClientTask(0, 0, arch, 8), torch.Generator())
+    return objective, network
+
+
+def gradients(network, loss):
+    network.zero_grad()
+    loss.backward()
+    return {
+        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+        for name, parameter in network.named_parameters()
+    }
+
+
+@pytest.mark.parametrize(("exits", "weight"), [((1, 3), 1.0), ((1, 2, 3), 1.0), ((1, 3), 0.25), ((1, 3), 0.0)])
+def test_the_gradient_is_the_sum_of_separate_backward_passes(exits, weight):
+    supernet = net(exits)
+    x, y = torch.randn(6, *INPUTS), torch.tensor([0, 1, 2, 3, 4, 0])
+    objective, network = begun(supernet, supernet.space.largest, weight=weight)
+    together = gradients(network, objective.loss(network, x, y))
+
+    # each exit's own network, taken out and run alone: [w]_M of Alg. 2, line 12
+    want = {name: torch.zeros_like(parameter) for name, parameter in network.named_parameters()}
+    for arch in supernet.space.each():
+        alone = supernet.subnet(arch)
+        share = 1.0 if arch == supernet.space.largest else weight
+        for name, gradient in gradients(alone, functional.cross_entropy(alone(x), y)).items():
+            want[name] += share * gradient
+    for name in want:
+        torch.testing.assert_close(together[name], want[name], msg=name)
+    moved = together["heads.1.classifier.weight"].abs().sum() > 0
+    assert moved == (weight > 0)
+
+
+def test_one_exit_is_trained_as_ever():
+    supernet = net()
+    x, y = torch.randn(6, *INPUTS), torch.tensor([0, 1, 2, 3, 4, 0])
+    for text in ("exits: 1", "exits: 3"):
+        objective, network = begun(supernet, supernet.space.parse(text))
+        want = CrossEntropy().loss(network, x, y)
+        assert torch.equal(objective.loss(network, x, y), want)
+
+
+def test_the_inner_objective_is_asked_for_each_exit():
+    supernet = net()
+    x, y = torch.randn(2, *INPUTS), torch.tensor([0, 1])
+    objective, network = begun(supernet, supernet.space.largest, objective=CrossEntropy(label_smoothing=0.3))
+    want = sum(functional.cross_entropy(logits, y, label_smoothing=0.3) for logits in network.outputs(x))
+    torch.testing.assert_close(objective.loss(network, x, y), want)
+
+
+def test_macs_contain_the_heads():
+    supernet = net()
+    objective, network = begun(supernet, supernet.space.largest)
+    for size in (4, 2):
+        objective.loss(network, torch.randn(size, *INPUTS), torch.zeros(size, dtype=torch.int64))
+    head = 4 * 5  # the first exit's classifier: four channels, five classes
+    assert objective.report()["macs"] == 6 * (supernet.cost(supernet.space.largest).macs + head)
+    objective.begin(network, ClientTask(1, 0, supernet.space.smallest, 8), torch.Generator())
+    assert objective.report()["macs"] == 0
+
+
+def test_errors():
+    with pytest.raises(ConfigError, match=r"objective.weight: -1 must be at least 0"):
+        SideObjective(weight=-1)
+    plain = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(192, 5)), INPUTS, 5)
+    with pytest.raises(ConfigError, match="PlainNetwork has none; use a supernet such as EarlyExitResNet"):
+        SideObjective().setup(plain, None)

@@ -1,0 +1,124 @@
+"""The early-exit ResNet against counts and formulas by hand (FedHeN, section 3)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets import BatchNorm, EarlyExitResNet, Exits, ExitSpace, GroupNorm
+from lit_fednas.supernets.early_exit import MixedPool, PreActivationBlock
+
+
+def net(**settings) -> EarlyExitResNet:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return EarlyExitResNet(**{"input_shape": (3, 8, 8), "num_classes": 5, "width": 4, "norm": GroupNorm(2), **settings})
+
+
+def test_the_papers_network_has_its_parameters():
+    def stage(before: int, out: int) -> int:  # two blocks: convolutions, the shortcut, scale and shift of the norms
+        convolutions = 9 * out * (before + 3 * out) + (before * out if before != out else 0)
+        return convolutions + 2 * (before + 3 * out)
+
+    simple = 9 * 3 * 64 + stage(64, 64) + stage(64, 128) + 2 * 128 + 1 + 128 * 10 + 10
+    complex = simple + stage(128, 256) + stage(256, 512) + 2 * 512 + 512 * 10 + 10
+    paper = EarlyExitResNet((3, 32, 32), 10)
+    counted = [paper.cost(arch).parameters for arch in (paper.space.smallest, paper.space.largest)]
+    assert counted == [simple, complex]
+    assert round(simple / 1e6, 1) == 0.7  # as the paper says; of the complex one it says 11.1M
+    assert 11.1e6 < complex < 11.2e6
+
+
+def test_what_the_simple_architecture_says_is_what_its_exit_says_in_the_complex_one():
+    whole = net(blocks=[2, 1, 1], exits=[1, 2, 3])
+    x = torch.randn(4, 3, 8, 8)
+    said = whole.subnet(whole.space.largest).outputs(x)
+    assert len(said) == 3
+    for place, arch in enumerate(whole.space.each()):
+        assert torch.equal(whole.subnet(arch)(x), said[place])
+    assert not torch.allclose(said[0], said[1])
+
+
+def test_only_the_last_head_runs_forward():
+    whole = net(exits=[2, 4])
+    network = whole.subnet(whole.space.largest)
+    network.heads["2"] = nn.Module()  # would raise if it ran
+    assert network(torch.zeros(2, 3, 8, 8)).shape == (2, 5)
+    assert whole.cost(whole.space.parse("exits: 4")).macs == whole.cost(whole.space.largest).macs
+
+
+def test_an_architecture_without_the_early_head():
+    whole = net(exits=[2, 4])
+    alone, both = whole.space.parse("exits: 4"), whole.space.largest
+    names = set(whole.index(both)) - set(whole.index(alone))
+    assert {name.split(".")[:2][1] for name in names} == {"2"}
+    assert all(name.startswith("heads.2.") for name in names)
+    x = torch.randn(2, 3, 8, 8)
+    assert torch.equal(whole(x, alone), whole(x, both))
+
+
+def test_a_block_written_out():
+    block = PreActivationBlock(4, 8, 2, BatchNorm()).eval()
+    for norm in (block.norm1, block.norm2):
+        norm.running_mean.uniform_(-1, 1)
+        norm.running_var.uniform_(0.5, 2)
+        nn.init.uniform_(norm.weight)
+    x = torch.randn(3, 4, 6, 6)
+    a = functional.relu(block.norm1(x))
+    b = functional.relu(block.norm2(functional.conv2d(a, block.conv1.weight, stride=2, padding=1)))
+    want = functional.conv2d(b, block.conv2.weight, padding=1)
+    want = want + functional.conv2d(a, block.shortcut.weight, stride=2)
+    kept = x.clone()
+    torch.testing.assert_close(block(x), want)
+    assert torch.equal(x, kept)  # the ReLUs in place do not reach the input
+    same = PreActivationBlock(4, 4, 1, GroupNorm(2))
+    nn.init.zeros_(same.conv2.weight)
+    assert torch.equal(same(x), x)  # the shortcut is the input itself
+
+
+def test_mixed_pooling():
+    pool = MixedPool()
+    x = torch.randn(2, 3, 4, 5)
+    for share in (0.0, 0.3, 1.0):
+        with torch.no_grad():
+            pool.share.fill_(share)
+        want = share * x.flatten(2).max(2).values + (1 - share) * x.flatten(2).mean(2)
+        torch.testing.assert_close(pool(x)[:, :, 0, 0], want)
+    pool(x).sum().backward()
+    want = (x.flatten(2).max(2).values - x.flatten(2).mean(2)).sum()
+    torch.testing.assert_close(pool.share.grad, want)
+
+
+def test_space():
+    space = ExitSpace([1, 3, 4])
+    assert [str(arch) for arch in space.each()] == ["exits: 1", "exits: 1,3", "exits: 1,3,4"]
+    assert space.parse("3, 4") == Exits((3, 4))
+    with pytest.raises(ConfigError, match=r"exits: 3,4: leaves an exit out"):
+        space.encode(Exits((3, 4)))
+    for wrong in ("exits: 2", "4,3", "exits: 3,3"):
+        with pytest.raises(ConfigError, match="out of: 1, 3, 4"):
+            space.parse(wrong)
+    for wrong in ("exits: two", "", "exits:"):
+        with pytest.raises(ConfigError, match="write exits as 'exits: 1,3,4'"):
+            space.parse(wrong)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"exits": [2]}, r"supernet.exits: \[2\] must be stages from 1 to 4, ascending, the last 4"),
+        ({"exits": [4, 2]}, "supernet.exits"),
+        ({"exits": [0, 4]}, "supernet.exits"),
+        ({"exits": []}, "supernet.exits"),
+        ({"width": 0}, "supernet: width 0"),
+        ({"blocks": [1, 0], "exits": [2]}, r"blocks \[1, 0\]"),
+        ({"input_shape": (8,)}, "is no image"),
+        ({"norm": GroupNorm(8)}, "norm.group_size: 8 does not divide a width of 4"),
+    ],
+)
+def test_errors(settings, text):
+    with pytest.raises(ConfigError, match=text):
+        net(**settings)
