@@ -31,8 +31,8 @@ class _Device:
 class DeviceAverage(FederatedCallback):
     """Evaluates the mean of what all devices last trained; training is not touched.
 
-    For each evaluated subnet, the mean is over the devices whose last update was of that architecture, each with the
-    weights that it sent then. A device that was in no cohort yet is left out. Logs
+    For each evaluated subnet, the mean is over the devices whose last update was of that architecture, each with
+    the weights that it sent then. A device that was in no cohort yet is left out. Logs
     ``val/devices/<subnet>/accuracy`` and ``/loss``, and ``test/...`` likewise, for the subnets that a device has
     trained.
 

@@ -12,6 +12,7 @@ from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
+from lit_fednas.objectives.logits import KnownLogits, check_sees_logits_alone
 from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.supernets import Supernet
 from lit_fednas.supernets.outputs import OutputsNetwork
@@ -58,28 +59,11 @@ class IndependentBases(WrappedObjective):
                 f"model.objective: IndependentBases trains networks side by side, and {type(supernet).__name__} "
                 f"has one output; use a supernet such as BaseNetworks, or another objective"
             )
-        if isinstance(self.objective, WrappedObjective):
-            name = type(self.objective).__name__
-            raise ConfigError(
-                f"model.objective.objective: {name} wants a network, and IndependentBases has logits for it; put "
-                f"IndependentBases inside of {name}"
-            )
+        check_sees_logits_alone(self, self.objective)
         super().setup(supernet, clients)
 
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         """The sum of the outputs' losses, of one pass through all networks."""
         assert isinstance(network, OutputsNetwork)
-        losses = [self.objective.loss(_Said(logits), inputs, targets) for logits in network.outputs(inputs)]
+        losses = [self.objective.loss(KnownLogits(logits), inputs, targets) for logits in network.outputs(inputs)]
         return sum(losses[1:], losses[0])
-
-
-class _Said(nn.Module):
-    """What a network has said, in its place."""
-
-    def __init__(self, logits: Tensor) -> None:
-        super().__init__()
-        self._logits = logits
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The logits, whatever is asked."""
-        return self._logits

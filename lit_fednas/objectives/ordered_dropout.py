@@ -19,6 +19,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
+from lit_fednas.objectives.logits import KnownLogits
 from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.supernets import Supernet, Width, WidthSupernet
 
@@ -101,13 +102,17 @@ class OrderedDropout(WrappedObjective):
         if drawn == own:
             return self.objective.loss(network, inputs, targets)
         student = self._supernet.run_inside(network, drawn, inputs)
-        loss = self.objective.loss(_Said(student), inputs, targets)
+        loss = self.objective.loss(KnownLogits(student), inputs, targets)
         if not self.distill:
             return loss
         self._macs += self._macs_of[own] * len(targets)
         teacher = network(inputs)
         taught = self._distance(student, teacher.detach())
-        return self.objective.loss(_Said(teacher), inputs, targets) + (1 - self.alpha) * loss + self.alpha * taught
+        return (
+            self.objective.loss(KnownLogits(teacher), inputs, targets)
+            + (1 - self.alpha) * loss
+            + self.alpha * taught
+        )
 
     def report(self) -> dict[str, Any]:
         """Multiply-accumulates."""
@@ -117,14 +122,3 @@ class OrderedDropout(WrappedObjective):
         """The batch's mean divergence of the student from the teacher, times T^2."""
         said, right = (functional.log_softmax(logits / self.temperature, 1) for logits in (student, teacher))
         return functional.kl_div(said, right, log_target=True, reduction="batchmean") * self.temperature**2
-
-
-class _Said(nn.Module):
-    """Stands for a network whose logits are known already."""
-
-    def __init__(self, logits: Tensor) -> None:
-        super().__init__()
-        self.logits = logits
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.logits

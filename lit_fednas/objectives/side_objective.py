@@ -13,6 +13,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
+from lit_fednas.objectives.logits import KnownLogits, check_sees_logits_alone
 from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.supernets import OutputsNetwork, Supernet
 
@@ -24,13 +25,14 @@ class SideObjective(WrappedObjective):
     (``ClientTraining``).
 
     Args:
-        objective: The loss of each exit.
+        objective: The loss of each exit, which sees its logits alone; what looks at a network's weights, as a
+            proximal term does, goes around this objective.
         weight: What the loss of an exit before the last one counts (the paper: 1).
 
     It reports ``macs``, which contain those of the heads.
 
     Raises:
-        ConfigError: The weight is negative, or the supernet has no exits.
+        ConfigError: The weight is negative, the supernet has no exits, or the objective inside wraps another one.
     """
 
     def __init__(self, objective: Objective = CrossEntropy(), weight: float = 1.0) -> None:
@@ -47,6 +49,7 @@ class SideObjective(WrappedObjective):
                 f"model.objective: SideObjective trains exits, and {type(supernet).__name__} has none; use a "
                 f"supernet such as EarlyExitResNet, or another objective"
             )
+        check_sees_logits_alone(self, self.objective)
         self._supernet = supernet
         self._macs_of: dict[Any, int] = {}
         super().setup(supernet, clients)
@@ -65,25 +68,14 @@ class SideObjective(WrappedObjective):
         assert isinstance(network, OutputsNetwork)
         *early, last = network.outputs(inputs)
         self._seen += len(targets)
-        loss = self.objective.loss(_Said(last), inputs, targets)
+        loss = self.objective.loss(KnownLogits(last), inputs, targets)
         for logits in early:
-            loss = loss + self.weight * self.objective.loss(_Said(logits), inputs, targets)
+            loss = loss + self.weight * self.objective.loss(KnownLogits(logits), inputs, targets)
         return loss
 
     def report(self) -> dict[str, Any]:
         """Multiply-accumulates of the passes, heads included."""
         return {**super().report(), "macs": self._macs_per_example * self._seen}
-
-
-class _Said(nn.Module):
-    """Stands for a network whose logits are known already."""
-
-    def __init__(self, logits: Tensor) -> None:
-        super().__init__()
-        self.logits = logits
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.logits
 
 
 class _All(nn.Module):

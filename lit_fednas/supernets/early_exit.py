@@ -5,8 +5,8 @@ the stem that is usual for 32x32 images and group norm (FedHeN, section 3, "Mode
 stands a head, from which the network can answer; an architecture is where the network ends, and the heads that it
 holds. A simpler architecture is a part of a more complex one (Assumption 2.1): its stages, and its head. A client
 that holds the simple head can train it along (:class:`~lit_fednas.objectives.SideObjective`). If it does not, its
-copy, as it was received, still takes part in the average (Alg. 4, line 18, as printed), unless it is left out of the
-architecture: ``exits: 4``.
+copy, as it was received, still takes part in the average (Alg. 4, line 18, as printed), unless the architecture
+leaves it out: ``exits: 4``.
 
 With the paper's width of 64 and exits after the second and the fourth stage the simple architecture has 0.7M
 parameters and the complex one 11.2M (the paper: 0.7M and 11.1M).

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lit_fednas.aggregation import ClassAverage, OverlapAverage
-from lit_fednas.assignment import ByTier, FixedArchitecture, InvariantUnits, RandomBases, RollingWidths
+from lit_fednas.assignment import ByTier, InvariantUnits, RandomBases, RollingWidths
 from lit_fednas.data import Dirichlet
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
 from lit_fednas.objectives import (
@@ -83,7 +83,8 @@ def test_heterofl_with_one_level_is_federated_averaging(scaler):
 
 def test_fjord_with_one_width_is_federated_averaging():
     for distill in (False, True):
-        one = method(net([1]), tiers=tiers(all="largest"), assignment=ByTier(), objective=OrderedDropout(distill=distill))
+        objective = OrderedDropout(distill=distill)
+        one = method(net([1]), tiers=tiers(all="largest"), assignment=ByTier(), objective=objective)
         assert_same(trained(one), fedavg())
 
 
@@ -100,7 +101,8 @@ def test_splitmix_with_one_base_is_federated_averaging():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         bases = BaseNetworks(SHAPE, CLASSES, FAMILY, count=1)
-    after = trained(method(bases, tiers=tiers(all="largest"), assignment=RandomBases(), objective=IndependentBases()))
+    everyone = {"tiers": tiers(all="largest"), "assignment": RandomBases(), "objective": IndependentBases()}
+    after = trained(method(bases, **everyone))
     whole = PlainNetwork(copy.deepcopy(net().network), SHAPE, CLASSES)
     with torch.no_grad():  # drawn alike, whatever wraps it
         for name, tensor in whole.network.state_dict().items():
@@ -120,7 +122,8 @@ def _first_base() -> dict[str, Tensor]:
 
 
 def test_without_stragglers_invariant_dropout_is_federated_averaging():
-    one = method(net([1]), tiers=tiers(all="largest"), assignment=InvariantUnits(), objective=UnitChanges(CrossEntropy()))
+    objective = UnitChanges(CrossEntropy())
+    one = method(net([1]), tiers=tiers(all="largest"), assignment=InvariantUnits(), objective=objective)
     assert_same(trained(one), fedavg())
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
-from lit_fednas.objectives import CrossEntropy, SideObjective
+from lit_fednas.objectives import CrossEntropy, Proximal, SideObjective
 from lit_fednas.supernets import EarlyExitResNet, GroupNorm, PlainNetwork
 
 INPUTS = (3, 8, 8)
@@ -89,6 +89,8 @@ def test_macs_contain_the_heads():
 def test_errors():
     with pytest.raises(ConfigError, match=r"objective.weight: -1 must be at least 0"):
         SideObjective(weight=-1)
+    with pytest.raises(ConfigError, match="Proximal wants a network, and SideObjective has logits for it"):
+        SideObjective(Proximal()).setup(net(), None)
     plain = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(192, 5)), INPUTS, 5)
     with pytest.raises(ConfigError, match="PlainNetwork has none; use a supernet such as EarlyExitResNet"):
         SideObjective().setup(plain, None)

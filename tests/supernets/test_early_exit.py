@@ -15,11 +15,12 @@ from lit_fednas.supernets.early_exit import MixedPool, PreActivationBlock
 def net(**settings) -> EarlyExitResNet:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return EarlyExitResNet(**{"input_shape": (3, 8, 8), "num_classes": 5, "width": 4, "norm": GroupNorm(2), **settings})
+        small = {"input_shape": (3, 8, 8), "num_classes": 5, "width": 4, "norm": GroupNorm(2)}
+        return EarlyExitResNet(**{**small, **settings})
 
 
 def test_the_papers_network_has_its_parameters():
-    def stage(before: int, out: int) -> int:  # two blocks: convolutions, the shortcut, scale and shift of the norms
+    def stage(before: int, out: int) -> int:  # two blocks: convolutions, shortcut, scale and shift of the norms
         convolutions = 9 * out * (before + 3 * out) + (before * out if before != out else 0)
         return convolutions + 2 * (before + 3 * out)
 
