@@ -184,7 +184,7 @@ class ClientFits:
         if settings.together > 1:
             check_stackable(settings, faults, objective)
         if settings.compile:
-            check_compilable(supernet)
+            check_compilable(supernet, objective, settings.together)
         self.supernet = supernet
         self.objective = objective
         self.data = data

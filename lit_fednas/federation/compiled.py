@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.objectives import Objective
 from lit_fednas.rng import isolated
 from lit_fednas.supernets import Supernet
 
@@ -22,12 +23,22 @@ MOST_ARCHITECTURES = 16
 _REMEDY = "set client.compile to false"
 
 
-def check_compilable(supernet: Supernet) -> None:
-    """Refuses supernets of many architectures, and lets torch compile as many as are allowed.
+def check_compilable(supernet: Supernet, objective: Objective, together: int = 1) -> None:
+    """Refuses what a compilation would not reach or pay for, and lets torch compile as often as is allowed.
+
+    Args:
+        supernet: The global weights.
+        objective: The local loss.
+        together: Clients trained together, for whom not the network but the whole loss is compiled.
 
     Raises:
-        ConfigError: There are too many.
+        ConfigError: The objective does not call the network, or there are too many architectures.
     """
+    if together == 1 and not objective.compilable:
+        raise ConfigError(
+            f"client.compile: true compiles what a network does when it is called, and {type(objective).__name__} "
+            f"runs parts of it; {_REMEDY}"
+        )
     size = supernet.space.size
     if size > MOST_ARCHITECTURES:
         raise ConfigError(

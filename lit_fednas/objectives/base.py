@@ -23,9 +23,11 @@ class Objective(ABC):
         stackable: Whether :meth:`loss` may run under ``torch.vmap`` for several clients at once: it keeps
             nothing between calls, draws nothing, and needs neither :meth:`begin` nor :meth:`report`, which are
             not called then. A subclass that defines one of the three says it anew; if it does not, it is False.
+        compilable: Whether :meth:`loss` runs the network by calling it, which is what ``client.compile`` compiles.
     """
 
     stackable: ClassVar[bool] = False
+    compilable: ClassVar[bool] = True
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)

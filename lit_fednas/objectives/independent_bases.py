@@ -44,6 +44,8 @@ class IndependentBases(WrappedObjective):
         2.7725887298583984
     """
 
+    compilable = False  # it runs parts of the network
+
     def __init__(self, objective: Objective = CrossEntropy()) -> None:
         super().__init__(objective)
 

@@ -52,6 +52,8 @@ class OrderedDropout(WrappedObjective):
         ConfigError: ``alpha`` or ``temperature`` is out of range; in :meth:`setup`, the supernet has no widths.
     """
 
+    compilable = False  # it runs parts of the network
+
     def __init__(
         self,
         objective: Objective = CrossEntropy(),

@@ -35,6 +35,8 @@ class SideObjective(WrappedObjective):
         ConfigError: The weight is negative, the supernet has no exits, or the objective inside wraps another one.
     """
 
+    compilable = False  # it runs parts of the network
+
     def __init__(self, objective: Objective = CrossEntropy(), weight: float = 1.0) -> None:
         if weight < 0:
             raise ConfigError(f"objective.weight: {weight} must be at least 0")

@@ -23,6 +23,11 @@ class WrappedObjective(Objective):
     def __init__(self, objective: Objective) -> None:
         self.objective = objective
 
+    @property
+    def compilable(self) -> bool:  # type: ignore[override]
+        """Whether the objective inside is."""
+        return self.objective.compilable
+
     def setup(self, supernet: Supernet, clients: ClientData) -> None:
         """Hands it on."""
         self.objective.setup(supernet, clients)

@@ -11,7 +11,8 @@ class Scaler(nn.Module):
     """Divides by a subnet's width in training; does nothing in evaluation (HeteroFL: Diao et al., 2021).
 
     A layer that is cut to a share r of its units adds up fewer terms than the whole one, so that activations of
-    narrow and wide clients would be of different size. It is what dropout does with its rate of 1 - r.
+    narrow and wide clients would be of different size. It is what dropout does with its rate of 1 - r. Where a
+    norm follows at once (as in HeteroFL's networks) it cancels out, but for the norm's epsilon.
 
     Args:
         scale: What to divide by, the subnet's width; 1 for nothing.

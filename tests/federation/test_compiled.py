@@ -10,7 +10,9 @@ from torch import nn
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, UniformCohort
-from lit_fednas.supernets import ElasticResNet, PlainNetwork, SmallCNN
+from lit_fednas.federation.compiled import check_compilable
+from lit_fednas.objectives import CrossEntropy, Proximal, SideObjective
+from lit_fednas.supernets import EarlyExitResNet, ElasticResNet, GroupNorm, PlainNetwork, SmallCNN
 from tests.support import assert_same, fit, make_module, sgd, tiny_data, weights
 
 
@@ -134,3 +136,15 @@ def test_equals_uncompiled_training_by_inductor(together):
     plain = run(convolutions(), **settings)
     compiled = run(convolutions(), together=together, compile=True, **settings)
     assert_same(compiled, plain, rtol=1e-5, atol=1e-5)
+
+
+def test_an_objective_that_does_not_call_the_network_is_refused():
+    net = EarlyExitResNet((1, 8, 8), 4, width=4, norm=GroupNorm(2), blocks=[1, 1], exits=[1, 2])
+    client = ClientSettings(sgd(0.1), batch_size=8, compile=True)
+    for objective in (SideObjective(), Proximal(SideObjective())):
+        with pytest.raises(
+            ConfigError, match=r"client.compile: true compiles .* and (SideObjective|Proximal) runs parts"
+        ):
+            fit(make_module(net, client=client, objective=objective), tiny_data(), 1)
+    check_compilable(net, CrossEntropy())
+    check_compilable(net, SideObjective(), together=2)  # then the whole loss is compiled

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from lit_fednas.callbacks import RoundCheckpoint
+from lit_fednas.callbacks import DeviceAverage, RoundCheckpoint
 from lit_fednas.federation import FaultPolicy, FederatedCallback
 from lit_fednas.objectives import CrossEntropy
 from tests.federation import methods
@@ -38,7 +38,7 @@ class Witness(FederatedCallback):
 def run(name: str, rounds: int = methods.ROUNDS, folder: Path | None = None, **settings: Any) -> dict[str, Any]:
     """One method's run: weights, results, validation; what each rank has of it."""
     module, witness = methods.METHODS[name](), Witness()
-    callbacks: list[Any] = [witness]
+    callbacks: list[Any] = [witness, DeviceAverage()]
     if folder is not None:
         callbacks.append(RoundCheckpoint(dirpath=str(folder)))
     ckpt_path = settings.pop("ckpt_path", None)
