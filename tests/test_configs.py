@@ -45,7 +45,7 @@ def test_all_are_found():
     assert len(FINETUNINGS) == 7
     assert [path.stem for path in FEDHEN] == ["cifar10", "cifar100", "cifar10_small", "digits"]
     assert len(FEDHEN_OVERLAYS) == 4
-    assert [path.stem for path in WIDTH] == ["cifar10_small", "digits"]
+    assert [path.stem for path in WIDTH] == ["cifar10", "cifar10_small", "digits"]
     assert len(WIDTH_OVERLAYS) == 12
     run = len(BASES) + len(OVERLAYS) + len(LOGGERS) + len(SEARCHES)
     run += len(FEDORAS) + len(FEDORAS_OVERLAYS) + len(FINETUNINGS)

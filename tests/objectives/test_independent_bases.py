@@ -50,7 +50,9 @@ def batches(count: int = 6):
 
 
 @pytest.mark.parametrize(
-    "optimizer", [sgd(0.1), sgd(0.1, momentum=0.9, weight_decay=0.01), torch.optim.Adam], ids=str
+    "optimizer",
+    [sgd(0.1), sgd(0.1, momentum=0.9, weight_decay=0.01), torch.optim.Adam],
+    ids=["sgd", "momentum", "adam"],
 )
 def test_training_together_is_training_each_alone(optimizer):
     net = bases()
