@@ -17,7 +17,7 @@ from lit_fednas.supernets.separate import Separate, SeparateNetworks, SeparateSp
 from lit_fednas.supernets.sliced_cnn import SlicedCNN, SlicedSmallCNN
 from lit_fednas.supernets.sliced_resnet import SlicedResNet
 from lit_fednas.supernets.sliced_transformer import SlicedTransformer
-from lit_fednas.supernets.space import SearchSpace, SingleArchitecture
+from lit_fednas.supernets.space import Ladder, SearchSpace, SingleArchitecture
 from lit_fednas.supernets.width_families import WidthFamily
 from lit_fednas.supernets.width_space import Kept, Width, WidthSpace
 from lit_fednas.supernets.widths import WidthSupernet
@@ -37,6 +37,7 @@ __all__ = [
     "GroupNorm",
     "Kept",
     "LabelSets",
+    "Ladder",
     "NestedSupernet",
     "Norm",
     "Operators",

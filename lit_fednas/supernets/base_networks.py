@@ -8,7 +8,7 @@ weights, and a network of any width is an ensemble of as many of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.base import Region, Supernet
 from lit_fednas.supernets.outputs import OutputsNetwork
-from lit_fednas.supernets.space import SearchSpace
+from lit_fednas.supernets.space import Ladder
 from lit_fednas.supernets.width_families import WidthFamily
 
 
@@ -41,7 +41,7 @@ class Bases:
         return f"bases: {','.join(map(str, self.members))}"
 
 
-class BaseSpace(SearchSpace[Bases]):
+class BaseSpace(Ladder[Bases]):
     """How many base networks are mixed: what is searched are the first, the first two, and so on.
 
     :meth:`parse` knows any subset, which a client may train. The base networks are alike, so that other subsets
@@ -56,41 +56,16 @@ class BaseSpace(SearchSpace[Bases]):
         (4, 'bases: 0', 'bases: 0,1,2', 'bases: 1,3')
     """
 
+    refusal = "is a client's choice of bases; name the first ones, from 0 on"
+
     def __init__(self, count: int) -> None:
         self.count = count
-        self.cardinalities = (count,)
+        super().__init__([self.first(number) for number in range(1, count + 1)])
 
-    def decode(self, genes: Sequence[int]) -> Bases:
-        """The first ones, one more than the gene says."""
-        return self.first(int(genes[0]) + 1)
-
-    def encode(self, arch: Bases) -> tuple[int, ...]:
-        """One less than their number."""
-        self.validate(arch)
-        if arch != self.first(len(arch.members)):
-            raise ConfigError(
-                f"architecture {arch}: is a client's choice of bases; name the first ones, from 0 on"
-            )
-        return (len(arch.members) - 1,)
-
-    def first(self, count: int) -> Bases:
+    @staticmethod
+    def first(count: int) -> Bases:
         """The first ``count`` base networks."""
         return Bases(tuple(range(count)))
-
-    @property
-    def smallest(self) -> Bases:
-        """The first one."""
-        return self.first(1)
-
-    @property
-    def largest(self) -> Bases:
-        """All."""
-        return self.first(self.count)
-
-    @property
-    def size(self) -> int:
-        """One network per number of bases."""
-        return self.count
 
     def validate(self, arch: Bases) -> None:
         """Raises ``ConfigError`` if there is none, one is unknown, or they are not ascending."""

@@ -25,7 +25,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.base import NestedSupernet
 from lit_fednas.supernets.norms import GroupNorm, Norm
 from lit_fednas.supernets.outputs import OutputsNetwork
-from lit_fednas.supernets.space import SearchSpace
+from lit_fednas.supernets.space import Ladder
 
 _NORM = GroupNorm()
 
@@ -48,7 +48,7 @@ class Exits:
         return f"exits: {','.join(map(str, self.stages))}"
 
 
-class ExitSpace(SearchSpace[Exits]):
+class ExitSpace(Ladder[Exits]):
     """One architecture per exit; each holds the heads of the exits before its own.
 
     :meth:`parse` also knows architectures that leave some of those out, as ``exits: 4``: clients can train them,
@@ -63,36 +63,11 @@ class ExitSpace(SearchSpace[Exits]):
         ('exits: 2', 'exits: 2,4', 2)
     """
 
+    refusal = "leaves an exit out; name all exits up to the last"
+
     def __init__(self, exits: Sequence[int]) -> None:
         self.exits = tuple(exits)
-        self.cardinalities = (len(self.exits),)
-
-    def decode(self, genes: Sequence[int]) -> Exits:
-        """The network up to the exit at this place."""
-        return Exits(self.exits[: genes[0] + 1])
-
-    def encode(self, arch: Exits) -> tuple[int, ...]:
-        """The place of its last exit."""
-        self._check(arch)
-        place = len(arch.stages) - 1
-        if self.exits[: place + 1] != arch.stages:
-            raise ConfigError(f"architecture {arch}: leaves an exit out; name all exits up to the last")
-        return (place,)
-
-    @property
-    def smallest(self) -> Exits:
-        """The first exit."""
-        return Exits(self.exits[:1])
-
-    @property
-    def largest(self) -> Exits:
-        """All exits."""
-        return Exits(self.exits)
-
-    @property
-    def size(self) -> int:
-        """The number of exits."""
-        return len(self.exits)
+        super().__init__([Exits(self.exits[: place + 1]) for place in range(len(self.exits))])
 
     def parse(self, text: Any) -> Exits:
         """Reads ``exits: 2,4`` or an ``Exits``."""
@@ -103,10 +78,11 @@ class ExitSpace(SearchSpace[Exits]):
             if not all(word.strip().isdecimal() for word in words):
                 raise ConfigError(f"architecture: {text!r} cannot be read; write exits as '{self.largest}'")
             arch = Exits(tuple(int(word) for word in words))
-        self._check(arch)
+        self.validate(arch)
         return arch
 
-    def _check(self, arch: Exits) -> None:
+    def validate(self, arch: Exits) -> None:
+        """Raises ``ConfigError`` if it names an exit that there is not, or one twice."""
         if not arch.stages or [stage for stage in self.exits if stage in arch.stages] != list(arch.stages):
             known = ", ".join(map(str, self.exits))
             raise ConfigError(f"architecture {arch}: give exits, ascending, out of: {known}")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.base import Region, Supernet
 from lit_fednas.supernets.outputs import OutputsNetwork
-from lit_fednas.supernets.space import SearchSpace
+from lit_fednas.supernets.space import Ladder, SearchSpace
 
 _MOST = 64
 
@@ -39,7 +39,7 @@ class Separate:
         return " | ".join(map(str, self.members))
 
 
-class SeparateSpace(SearchSpace[Separate]):
+class SeparateSpace(Ladder[Separate]):
     """The networks one by one; :meth:`parse` also knows several side by side.
 
     Args:
@@ -47,41 +47,17 @@ class SeparateSpace(SearchSpace[Separate]):
         archs: The architectures, from the cheapest to the dearest.
     """
 
+    refusal = "is several networks; name one"
+
     def __init__(self, space: SearchSpace[Any], archs: Sequence[Any]) -> None:
         self.space = space
         self.archs = tuple(archs)
-        self.cardinalities = (len(self.archs),)
-
-    def decode(self, genes: Sequence[int]) -> Separate:
-        """The network at this place."""
-        return Separate((self.archs[genes[0]],))
-
-    def encode(self, arch: Separate) -> tuple[int, ...]:
-        """The network's place."""
-        self._check(arch)
-        if len(arch.members) > 1:
-            raise ConfigError(f"architecture {arch}: is several networks; name one")
-        return (self.archs.index(arch.members[0]),)
-
-    @property
-    def smallest(self) -> Separate:
-        """The cheapest network."""
-        return Separate(self.archs[:1])
-
-    @property
-    def largest(self) -> Separate:
-        """The dearest network."""
-        return Separate(self.archs[-1:])
+        super().__init__([Separate((arch,)) for arch in self.archs])
 
     @property
     def everything(self) -> Separate:
         """All of them."""
         return Separate(self.archs)
-
-    @property
-    def size(self) -> int:
-        """The number of networks."""
-        return len(self.archs)
 
     def parse(self, text: Any) -> Separate:
         """Reads architectures as their own space writes them, apart by ``|``, or a ``Separate``."""
@@ -89,10 +65,11 @@ class SeparateSpace(SearchSpace[Separate]):
             arch = text
         else:
             arch = Separate(tuple(self.space.named(word.strip()) for word in str(text).split("|")))
-        self._check(arch)
+        self.validate(arch)
         return arch
 
-    def _check(self, arch: Separate) -> None:
+    def validate(self, arch: Separate) -> None:
+        """Raises ``ConfigError`` if a network is not there, stands twice, or they are out of order."""
         if not arch.members or [one for one in self.archs if one in arch.members] != list(arch.members):
             known = "; ".join(map(str, self.archs))
             raise ConfigError(f"architecture {arch}: give networks, each once and in this order, out of: {known}")

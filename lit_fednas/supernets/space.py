@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from itertools import product
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -110,6 +110,58 @@ class SearchSpace(ABC, Generic[A]):
         if text == "largest":
             return self.largest
         return self.parse(text)
+
+
+class Ladder(SearchSpace[A]):
+    """Architectures in a row, from the cheapest to the dearest: one gene, the place in the row.
+
+    A subclass may know further architectures, which clients train but which are no results of a search:
+    :meth:`parse` and :meth:`validate` accept them, :meth:`encode` refuses them.
+
+    Args:
+        rungs: The row.
+
+    Attributes:
+        rungs: The row.
+        refusal: What :meth:`encode` says of an architecture that is not in the row.
+    """
+
+    refusal: ClassVar[str]
+
+    def __init__(self, rungs: Sequence[A]) -> None:
+        self.rungs = tuple(rungs)
+        self.cardinalities = (len(self.rungs),)
+
+    @abstractmethod
+    def validate(self, arch: A) -> None:
+        """Raises ``ConfigError`` if it is neither in the row nor otherwise known."""
+
+    def decode(self, genes: Sequence[int]) -> A:
+        """The architecture at this place."""
+        (place,) = genes
+        return self.rungs[place]
+
+    def encode(self, arch: A) -> tuple[int, ...]:
+        """Its place."""
+        self.validate(arch)
+        if arch not in self.rungs:
+            raise ConfigError(f"architecture {arch}: {self.refusal}")
+        return (self.rungs.index(arch),)
+
+    @property
+    def smallest(self) -> A:
+        """The first."""
+        return self.rungs[0]
+
+    @property
+    def largest(self) -> A:
+        """The last."""
+        return self.rungs[-1]
+
+    @property
+    def size(self) -> int:
+        """The length of the row."""
+        return len(self.rungs)
 
 
 class SingleArchitecture(SearchSpace[str]):

@@ -10,7 +10,7 @@ from math import isclose
 from typing import Any, TypeAlias
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.space import SearchSpace
+from lit_fednas.supernets.space import Ladder
 
 _NUMBER = r"[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?"
 _WIDTH = re.compile(rf"\s*(?:width\s*:\s*)?({_NUMBER})\s*(?:,\s*shift\s*:\s*([0-9]+)\s*)?")
@@ -71,7 +71,7 @@ class Kept:
 WidthArch: TypeAlias = Width | Kept
 
 
-class WidthSpace(SearchSpace[WidthArch]):
+class WidthSpace(Ladder[WidthArch]):
     """One gene, the place of the width among the ascending ones.
 
     Shifted widths and kept units are no results of a search, only what a client trains in one round:
@@ -93,6 +93,8 @@ class WidthSpace(SearchSpace[WidthArch]):
         Kept(units=((0, 1, 2, 7),))
     """
 
+    refusal = "is what a client trains in a round, not one to search; name a width without a shift"
+
     def __init__(self, widths: Sequence[float], units: Mapping[str, int], multiple: int = 1) -> None:
         self.widths = tuple(sorted(float(width) for width in widths))
         if not self.widths or self.widths[-1] != 1 or self.widths[0] <= 0:
@@ -103,37 +105,7 @@ class WidthSpace(SearchSpace[WidthArch]):
             raise ConfigError(f"supernet.widths: {list(widths)} has one twice; name each once")
         self.units = dict(units)
         self.multiple = multiple
-        self.cardinalities = (len(self.widths),)
-
-    def decode(self, genes: Sequence[int]) -> Width:
-        """The width at this place."""
-        (place,) = genes
-        return Width(self.widths[place])
-
-    def encode(self, arch: WidthArch) -> tuple[int, ...]:
-        """The place of a width that is not shifted."""
-        self.validate(arch)
-        if isinstance(arch, Kept) or arch.shift:
-            raise ConfigError(
-                f"architecture {arch}: is what a client trains in a round, not one to search; name a width "
-                f"without a shift"
-            )
-        return (self.widths.index(arch.ratio),)
-
-    @property
-    def smallest(self) -> Width:
-        """The least width."""
-        return Width(self.widths[0])
-
-    @property
-    def largest(self) -> Width:
-        """The whole network."""
-        return Width(1.0)
-
-    @property
-    def size(self) -> int:
-        """The number of widths; shifts and kept units are not counted."""
-        return len(self.widths)
+        super().__init__([Width(width) for width in self.widths])
 
     def validate(self, arch: WidthArch) -> None:
         """Raises ``ConfigError`` if it is no width of the space, or keeps units that are not there."""
