@@ -136,7 +136,7 @@ def small_tiered(configs):
 NARROW = {
     "class_path": "lit_fednas.supernets.SlicedCNN",
     "init_args": {
-        "hidden": [8, 8, 8, 8],
+        "hidden": [16, 16, 16, 16],
         "norm": {"class_path": "lit_fednas.supernets.BatchNorm", "init_args": {"running_statistics": False}},
     },
 }

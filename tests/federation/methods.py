@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lit_fednas.aggregation import OperatorAverage
-from lit_fednas.assignment import RandomBases, RollingWidths, Subspaces
+from lit_fednas.assignment import ByTier, RandomBases, RollingWidths, Subspaces
 from lit_fednas.data import Dirichlet
 from lit_fednas.federation import (
     ClientSettings,
@@ -22,8 +22,8 @@ from lit_fednas.federation import (
     FederatedLightningModule,
     UniformCohort,
 )
-from lit_fednas.objectives import IndependentBases, PathSampling
-from lit_fednas.supernets import BaseNetworks, ElasticResNet, GroupNorm, PathCNN, PlainNetwork
+from lit_fednas.objectives import CrossEntropy, IndependentBases, MaskedCrossEntropy, PathSampling, SideObjective
+from lit_fednas.supernets import BaseNetworks, EarlyExitResNet, ElasticResNet, GroupNorm, PathCNN, PlainNetwork
 from lit_fednas.supernets.sliced_cnn import SlicedCNN
 from lit_fednas.supernets.widths import WidthSupernet
 from lit_fednas.tiers import ArchitectureTiers, Budgets, ClientTiers
@@ -69,6 +69,13 @@ def path_net() -> PathCNN:
         return PathCNN((1, 8, 8), 4, width=8, stage_layers=[1, 1], strides=[2, 2], norm=GroupNorm(2))
 
 
+def exits_net() -> EarlyExitResNet:
+    """A simple network in a complex one."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return EarlyExitResNet((1, 8, 8), 4, width=4, norm=GroupNorm(2), blocks=[1, 1], exits=[1, 2])
+
+
 def width_net() -> WidthSupernet:
     """Widths; without norms, as steady as group norm."""
     with torch.random.fork_rng():
@@ -106,7 +113,11 @@ def method(**settings) -> Callable[[], FederatedLightningModule]:
 METHODS: dict[str, Callable[[], FederatedLightningModule]] = {
     **{f"assignment {name}": method(assignment=kind) for name, kind in ASSIGNMENTS.items()},
     **{
-        f"aggregation {name}": method(assignment=ASSIGNMENTS["tracking-sandwich"], aggregation=kind)
+        f"aggregation {name}": method(
+            assignment=ASSIGNMENTS["tracking-sandwich"],
+            aggregation=kind,
+            objective=MaskedCrossEntropy if name.startswith("classes") else CrossEntropy,
+        )
         for name, kind in AGGREGATIONS.items()
     },
     "paths of operators": method(
@@ -119,6 +130,13 @@ METHODS: dict[str, Callable[[], FederatedLightningModule]] = {
     ),
     "base networks": method(
         supernet=bases_net, assignment=RandomBases, objective=IndependentBases, tiers=TWO_TIERS
+    ),
+    "side objective": method(
+        supernet=exits_net,
+        assignment=ByTier,
+        objective=SideObjective,
+        tiers=TWO_TIERS,
+        cohort=UniformCohort(count=6),
     ),
     "rolling widths": method(supernet=width_net, assignment=RollingWidths, tiers=TWO_TIERS),
     # not invariant units: what they remember are numbers, which several ranks have up to rounding only
