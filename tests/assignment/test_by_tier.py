@@ -32,12 +32,16 @@ def test_a_tier_gets_the_dearest_that_it_affords():
 
 def test_by_whatever_cost_is_limited():
     net = elastic()
-    sizes = sorted({net.cost(arch).parameters for arch in net.space.each()})
+    costs = {arch: net.cost(arch) for arch in net.space.each()}
+    limits = []  # under which most parameters and most MACs are two architectures
+    for limit in sorted({cost.parameters for cost in costs.values()}):
+        fitting = [arch for arch, cost in costs.items() if cost.parameters <= limit]
+        if costs[max(fitting, key=lambda arch: costs[arch].macs)].parameters < limit:
+            limits.append(limit)
     by_tier = ByTier()
-    by_tier.setup(net, population(sizes[3], sizes[-1], cost="parameters"))
-    rng = np.random.default_rng(0)
-    small, large = by_tier.assign(0, [0, 1], net.space, rng)
-    assert (net.cost(small).parameters, net.cost(large).parameters) == (sizes[3], sizes[-1])
+    by_tier.setup(net, population(limits[0], limits[-1], cost="parameters"))
+    small, large = by_tier.assign(0, [0, 1], net.space, np.random.default_rng(0))
+    assert (costs[small].parameters, costs[large].parameters) == (limits[0], limits[-1])
 
 
 def test_named_architectures():

@@ -14,6 +14,7 @@ from lit_fednas.assignment import ByTier, RandomArchitectures
 from lit_fednas.callbacks import DeviceAverage, RoundCheckpoint
 from lit_fednas.data import Dirichlet
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
+from lit_fednas.messages import ClientTask, ClientUpdate
 from lit_fednas.objectives import SideObjective
 from lit_fednas.supernets import BatchNorm, EarlyExitResNet, GroupNorm, Norm
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TierShares
@@ -159,7 +160,11 @@ def test_a_resumed_run_reports_alike(tmp_path):
     resumable(tmp_path / "parts", 2)
     rest, resumed = resumable(tmp_path / "parts", ROUNDS, ckpt_path=str(tmp_path / "parts" / "last.ckpt"))
     assert rest == straight[2:]
-    assert resumed.state_dict()["devices"].keys() == whole.state_dict()["devices"].keys()
+    devices = whole.state_dict()["devices"]
+    assert resumed.state_dict()["devices"].keys() == devices.keys()
+    again = DeviceAverage()
+    again.load_state_dict(whole.state_dict())
+    assert again.state_dict()["devices"] == devices  # the very tensors
 
 
 def test_an_interrupted_round_leaves_no_trace(tmp_path):
@@ -168,3 +173,17 @@ def test_an_interrupted_round_leaves_no_trace(tmp_path):
         resumable(tmp_path / "parts", ROUNDS, StopAt(2, 3, "error"))  # the last client of the third round
     rest, _ = resumable(tmp_path / "parts", ROUNDS, ckpt_path=str(tmp_path / "parts" / "last.ckpt"))
     assert rest == straight[2:]
+
+
+def test_what_an_interrupted_round_had_trained_is_forgotten():
+    average, module = DeviceAverage(), method()
+    trainer = make_trainer(1, callbacks=[average])
+    arch = module.supernet.space.smallest
+    weights = module.supernet.views(arch)
+    average.on_client_update(trainer, module, ClientUpdate(ClientTask(0, 7, arch, 3), weights, 1, 3, 0.0))
+    average.on_cohort_start(trainer, module, [])
+    average.on_train_batch_end(trainer, module, None, None, 0)
+    assert average.average(str(arch)) is None
+    average.on_client_update(trainer, module, ClientUpdate(ClientTask(1, 7, arch, 3), weights, 1, 3, 0.0))
+    average.on_train_batch_end(trainer, module, None, None, 0)
+    assert_same(average.average(str(arch)), {name: tensor.detach() for name, tensor in weights.items()})

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import ByTier, FixedArchitecture
+from lit_fednas.data import Dirichlet
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
 from lit_fednas.objectives import CrossEntropy, SideObjective
 from lit_fednas.supernets import EarlyExitResNet, GroupNorm, SeparateNetworks
@@ -63,7 +64,10 @@ class Kept(FederatedCallback):
 
 def run(module: Any, rounds: int = 1) -> dict[int, tuple[Any, dict[str, Tensor]]]:
     kept = Kept()
-    fit(module, tiny_data(CLIENTS), rounds, callbacks=[kept])
+    data = tiny_data(
+        CLIENTS, partitioner=Dirichlet(alpha=1.0, min_size=4)
+    )  # so that weights by examples would show
+    fit(module, data, rounds, callbacks=[kept])
     return kept.sent
 
 
