@@ -124,10 +124,6 @@ class DeviceAverage(FederatedCallback):
         """Forgets networks of earlier weights."""
         self._networks = None
 
-    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forgets networks of earlier weights."""
-        self._networks = None
-
     def on_validation_batch_end(
         self,
         trainer: Trainer,
@@ -140,17 +136,9 @@ class DeviceAverage(FederatedCallback):
         """Evaluates the mean networks on the batch."""
         self._evaluate(trainer, pl_module, batch, batch_idx)
 
-    def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Evaluates the mean networks on the batch."""
-        self._evaluate(trainer, pl_module, batch, batch_idx)
+    # the same for the test set
+    on_test_epoch_start = on_validation_epoch_start
+    on_test_batch_end = on_validation_batch_end
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Logs ``val/devices/...``."""

@@ -187,3 +187,24 @@ def test_what_an_interrupted_round_had_trained_is_forgotten():
     average.on_client_update(trainer, module, ClientUpdate(ClientTask(1, 7, arch, 3), weights, 1, 3, 0.0))
     average.on_train_batch_end(trainer, module, None, None, 0)
     assert_same(average.average(str(arch)), {name: tensor.detach() for name, tensor in weights.items()})
+
+
+def test_the_test_set_is_evaluated_likewise():
+    average, module = DeviceAverage(), method()
+    trainer = make_trainer(2, callbacks=[average])
+    trainer.fit(module, datamodule=data())
+    trainer.test(module, datamodule=data())
+    network = module.supernet.subnet(module.supernet.space.largest).eval()
+    network.load_state_dict(average.average("exits: 1,2"))
+    examples = tiny_examples(40, 2)  # the test set
+    logits = network(examples.inputs.float() / 255).detach()
+    logged = {
+        name: float(value) for name, value in trainer.callback_metrics.items() if "/devices/complex/" in name
+    }
+    assert logged == pytest.approx(
+        {
+            "test/devices/complex/accuracy": float((logits.argmax(1) == examples.targets).float().mean()),
+            "test/devices/complex/loss": float(functional.cross_entropy(logits, examples.targets)),
+        },
+        abs=1e-5,
+    )
