@@ -57,7 +57,7 @@ class ByTier(Assignment):
 
 
 def tier_architectures(
-    supernet: Supernet, population: Population, archs: Mapping[str, str] | None
+    supernet: Supernet, population: Population, archs: Mapping[str, str] | None, field: str = "archs"
 ) -> dict[str, Any]:
     """The architecture of every tier.
 
@@ -65,6 +65,7 @@ def tier_architectures(
         supernet: What can be trained.
         population: The clients and their tiers.
         archs: As in :class:`ByTier`.
+        field: The assignment's setting that they come from, for errors.
 
     Raises:
         ConfigError: As in :class:`ByTier`.
@@ -76,30 +77,30 @@ def tier_architectures(
     names = [tier.name for tier in population.tiers]
     if archs is not None and set(archs) != set(names):
         raise ConfigError(
-            f"assignment.archs: names {', '.join(sorted(archs)) or 'no tier'}; give one architecture for each of: "
-            f"{', '.join(names)}"
+            f"assignment.{field}: names {', '.join(sorted(archs)) or 'no tier'}; give one architecture for each "
+            f"of: {', '.join(names)}"
         )
     costs = ArchitectureCosts(supernet)
     if archs is None:
-        return {tier.name: _dearest(supernet.space, costs, tier) for tier in population.tiers}
+        return {tier.name: _dearest(supernet.space, costs, tier, field) for tier in population.tiers}
     found = {}
     for tier in population.tiers:
         found[tier.name] = arch = supernet.space.named(archs[tier.name])
         if costs.excess(arch, tier) > 0:
             limits = ", ".join(f"{name} {limit:g}" for name, limit in tier.at_most.items())
             raise ConfigError(
-                f"assignment.archs.{tier.name}: {archs[tier.name]!r} is outside of the tier's limits ({limits}); "
-                f"choose another architecture, or other limits in model.tiers"
+                f"assignment.{field}.{tier.name}: {archs[tier.name]!r} is outside of the tier's limits "
+                f"({limits}); choose another architecture, or other limits in model.tiers"
             )
     return found
 
 
-def _dearest(space: SearchSpace[Any], costs: ArchitectureCosts, tier: Tier) -> Any:
+def _dearest(space: SearchSpace[Any], costs: ArchitectureCosts, tier: Tier, field: str) -> Any:
     """The architecture that costs most of what the tier limits first, among those that it affords."""
     if space.size > _MOST_LOOKED_AT:
         raise ConfigError(
-            f"assignment.archs: is null, and the space has {space.size} architectures to look at; give "
-            f"archs, one per tier"
+            f"assignment.{field}: is null, and the space has {space.size} architectures to look at; give "
+            f"{field}, one per tier"
         )
     fitting = [arch for arch in space.each() if costs.excess(arch, tier) == 0]
     if not fitting:

@@ -66,10 +66,7 @@ class InvariantUnits(Assignment):
                 f"cut; use a WidthSupernet, or another assignment"
             )
         archs = None if self.ratios is None else {tier: str(ratio) for tier, ratio in self.ratios.items()}
-        try:
-            found = tier_architectures(supernet, population, archs)
-        except ConfigError as error:  # there they are architectures
-            raise ConfigError(str(error).replace("assignment.archs", "assignment.ratios")) from None
+        found = tier_architectures(supernet, population, archs, "ratios")
         whole = supernet.space.largest
         if whole not in found.values():
             ratios = ", ".join(f"{name} {width.ratio:g}" for name, width in found.items())
