@@ -26,9 +26,12 @@ from lit_fednas.analysis.report import write_report
 from lit_fednas.callbacks import (
     BetaDecay,
     CostLedger,
+    DeployedAccuracy,
     DeviceAverage,
     RoundCheckpoint,
     RoundsToTarget,
+    RoundTime,
+    TransformOnConvergence,
     default_callbacks,
 )
 from lit_fednas.data import FederatedDataModule
@@ -98,10 +101,28 @@ class FederatedCLI(LightningCLI):
             help="Evaluates the mean of what all devices last trained, besides the global weights.",
         )
         parser.add_argument(
+            "--deployed_accuracy",
+            type=DeployedAccuracy | None,
+            default=None,
+            help="Evaluates each client on its own data, with the model that it would use.",
+        )
+        parser.add_argument(
+            "--round_time",
+            type=RoundTime | None,
+            default=None,
+            help="Simulated time of the rounds on the clients' devices.",
+        )
+        parser.add_argument(
             "--rounds_to_target",
             type=RoundsToTarget | None,
             default=None,
             help="The first rounds at which metrics reach their targets.",
+        )
+        parser.add_argument(
+            "--transform_on_convergence",
+            type=TransformOnConvergence | None,
+            default=None,
+            help="Derives a larger model whenever training slows down.",
         )
         parser.link_arguments("seed_everything", "model.seed", compute_fn=_seed)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=_seed)
@@ -124,7 +145,8 @@ class FederatedCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         """Adds what is off by default, before the callbacks that record what it logs."""
         trainer = super().instantiate_trainer(**kwargs)
-        for name in ("rounds_to_target", "device_average", "beta_decay"):
+        off_by_default = ("rounds_to_target", "round_time", "deployed_accuracy", "device_average", "beta_decay")
+        for name in (*off_by_default, "transform_on_convergence"):
             callback = self._get(self.config_init, name)
             if callback is not None:
                 trainer.callbacks.insert(0, callback)  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import yaml
 from PIL import Image
 
 from lit_fednas.cli import main
+from lit_fednas.records.suite import write_suite
+from lit_fednas.supernets import GrowableCNN, ModelSuite
+from lit_fednas.supernets.growth import plan, to_plain
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 BASES = sorted(CONFIGS.glob("superfed/*.yaml"))
@@ -23,6 +27,8 @@ FEDHEN = sorted(CONFIGS.glob("fedhen/*.yaml"))
 FEDHEN_OVERLAYS = sorted(CONFIGS.glob("fedhen/overlays/*.yaml"))
 WIDTH = sorted(CONFIGS.glob("width/*.yaml"))
 WIDTH_OVERLAYS = sorted(CONFIGS.glob("width/overlays/*.yaml"))
+FEDTRANS = sorted(CONFIGS.glob("fedtrans/*.yaml"))
+FEDTRANS_OVERLAYS = sorted(CONFIGS.glob("fedtrans/overlays/*.yaml"))
 FINETUNINGS = sorted(CONFIGS.glob("fedoras/finetune/*.yaml"))
 LOGGERS = [path for path in sorted(CONFIGS.glob("loggers/*.yaml")) if "online" not in path.name]
 
@@ -47,9 +53,13 @@ def test_all_are_found():
     assert len(FEDHEN_OVERLAYS) == 4
     assert [path.stem for path in WIDTH] == ["cifar10", "cifar10_small", "digits"]
     assert len(WIDTH_OVERLAYS) == 12
+    suites = ["cifar10", "cifar10_small", "digits", "femnist", "openimage", "speech"]
+    assert [path.stem for path in FEDTRANS] == suites
+    assert len(FEDTRANS_OVERLAYS) == 12
     run = len(BASES) + len(OVERLAYS) + len(LOGGERS) + len(SEARCHES)
     run += len(FEDORAS) + len(FEDORAS_OVERLAYS) + len(FINETUNINGS)
     run += len(FEDHEN) + len(FEDHEN_OVERLAYS) + len(WIDTH) + len(WIDTH_OVERLAYS)
+    run += len(FEDTRANS) + len(FEDTRANS_OVERLAYS)
     assert len(list(CONFIGS.rglob("*.yaml"))) == run + len(SWEEPS) + 1  # one logger is online
 
 
@@ -71,6 +81,7 @@ def small(folder, configs, rounds):
     """What makes a configuration small."""
     fedoras = any("fedoras" in path.parts for path in configs)
     tiered = any(part in path.parts for path in configs for part in ("fedhen", "width"))
+    growing = any("fedtrans" in path.parts for path in configs)
     settings: dict = {
         "trainer": {"max_rounds": rounds, "check_val_every_n_rounds": 1, "accelerator": "cpu"},
         "model": {"supernet": SMALL_RESNET, "client": {"steps": 1, "batch_size": 4}},
@@ -79,6 +90,8 @@ def small(folder, configs, rounds):
         settings["model"].update(small_paths({path.stem for path in configs}))
     if tiered:
         settings["model"].update(small_tiered(configs))
+    if growing:
+        settings.update(small_suite(configs, settings))
     if not any(path.stem == "digits" for path in configs):
         settings["data"] = {
             "source": {
@@ -88,7 +101,9 @@ def small(folder, configs, rounds):
             "partitioner": {"class_path": "lit_fednas.data.IID"},
             "server_val": 8,
         }
-        if tiered or (fedoras and not any(path.stem == "central" for path in configs)):
+        if growing:
+            settings["data"]["client_test"] = 0.2
+        if tiered or growing or (fedoras and not any(path.stem == "central" for path in configs)):
             settings["data"]["num_clients"] = 8
     return settings
 
@@ -131,6 +146,29 @@ def small_tiered(configs):
         narrow = {"width": 8}
     cohort = {"class_path": "lit_fednas.federation.UniformCohort", "init_args": {"ratio": 0.5}}
     return {"supernet": {"class_path": asked["class_path"], "init_args": narrow}, "cohort": cohort}
+
+
+#: Initial models that are narrow, by their class.
+SMALL_FAMILIES = {
+    "GrowableMobileNetV3Small": {"width": 0.25},
+    "GrowableNASBench201": {"width": 8},
+    "GrowableResNet18": {"width": 8, "blocks": [1, 1]},
+    "GrowableCNN": {"hidden": [8, 16, 32]},
+}
+
+
+def small_suite(configs, settings):
+    """A narrow initial model of the same kind, from which a model is derived in every second round."""
+    files = [yaml.safe_load(path.read_text()) for path in configs]
+    model = {key: value for key, value in settings["model"].items() if key != "supernet"}
+    share = {"count": 4, "ratio": None} if "count" in files[0]["model"]["cohort"]["init_args"] else {"ratio": 0.5}
+    model["cohort"] = {"class_path": "lit_fednas.federation.UniformCohort", "init_args": share}
+    if any("supernet" in file.get("model", {}) for file in files[1:]):
+        return {"model": model}
+    base = files[0]["model"]["supernet"]["init_args"]["family"]
+    family = {**base, "init_args": SMALL_FAMILIES[base["class_path"].rpartition(".")[2]]}
+    model["supernet"] = {"class_path": "lit_fednas.supernets.ModelSuite", "init_args": {"family": family}}
+    return {"model": model, "transform_on_convergence": {"threshold": 1e9, "gamma": 1, "delta": 1}}
 
 
 NARROW = {
@@ -189,6 +227,37 @@ def test_every_experiment_by_tiers_runs(tmp_path, monkeypatch, folder, config):
 def test_every_overlay_by_tiers_runs(tmp_path, monkeypatch, folder, overlay):
     (records,) = run(tmp_path, monkeypatch, folder, overlay.parents[1] / "cifar10_small.yaml", overlay)
     assert classes(overlay) <= classes(records.parent / "config.yaml") | {"Dirichlet"}  # which small() makes IID
+
+
+@pytest.mark.parametrize("config", FEDTRANS, ids=lambda path: path.stem)
+def test_every_growing_experiment_grows(tmp_path, monkeypatch, folder, config):
+    (records,) = run(tmp_path, monkeypatch, folder, config, rounds=2)
+    family = classes(config) & set(SMALL_FAMILIES)
+    assert {"ModelSuite", "ByUtility", "SoftAverage", *family} <= classes(records.parent / "config.yaml")
+    assert len(json.loads((records.parent / "suite.json").read_text())["models"]) == 2
+    assert (records.parent / "clients.csv").exists() == (config.stem != "digits")
+
+
+@pytest.mark.parametrize("overlay", FEDTRANS_OVERLAYS, ids=lambda path: path.stem)
+def test_every_overlay_of_a_growing_experiment_runs(tmp_path, monkeypatch, folder, overlay):
+    """Those that train a grown model find one."""
+    grown = ModelSuite((3, 16, 16), 4, GrowableCNN([8, 16, 32]))
+    grown.add(0, plan(grown.models[0].blueprint, ["conv2"], 1), seed=0)
+    rows = [
+        {"parent": model.parent, "cells": str(model.blueprint), "steps": to_plain(model.steps)}
+        for model in grown.models
+    ]
+    where = tmp_path / "runs/fedtrans-cifar10-small/version_0"
+    where.mkdir(parents=True)
+    write_suite(where, rows, complete=True)
+    below = ["heterofl"] if "behind heterofl.yaml" in " ".join(overlay.read_text().split("\n# ")) else []
+    paths = [overlay.parents[1] / "cifar10_small.yaml", *(overlay.with_stem(name) for name in below), overlay]
+    found = run(tmp_path, monkeypatch, folder, *paths)
+    (records,) = (path for path in found if path.parent != where)
+    assert classes(overlay) <= classes(records.parent / "config.yaml")
+    grows = "ModelSuite" in classes(records.parent / "config.yaml")
+    assert (records.parent / "suite.json").exists() == grows
+    assert grows == (overlay.stem not in ("fedavg", "heterofl", "splitmix", "fluid"))
 
 
 @pytest.mark.parametrize("finetuning", FINETUNINGS, ids=lambda path: path.stem)

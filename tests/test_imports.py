@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "messages": FLOOR,
     "costs": FLOOR | {"messages"},
     "data": FLOOR,
-    "supernets": FLOOR | {"costs"},
+    "supernets": FLOOR | {"costs", "records"},  # a run's grown model
     "tiers": FLOOR | {"records", "costs", "supernets"},
     **{role: FLOOR | {"supernets", "costs", "messages", "tiers"} for role in ROLES},
     "objectives": FLOOR | {"supernets", "costs", "messages", "tiers", "data"},  # a client knows its own data

@@ -7,7 +7,17 @@ import math
 
 import pytest
 
-from lit_fednas.records import ROUNDS_FILE, append_round, forget_from, read_rounds
+from lit_fednas.errors import DataError
+from lit_fednas.records import (
+    ROUNDS_FILE,
+    SUITE_FILE,
+    append_round,
+    forget_from,
+    read_rounds,
+    read_suite,
+    step_words,
+    write_suite,
+)
 
 
 def write(folder, count=3):
@@ -68,3 +78,41 @@ def test_unknown_and_missing_keys_pass(tmp_path):
     (tmp_path / ROUNDS_FILE).write_text('{"round":0}\n{"round":1,"weather":"fine"}\n')
     forget_from(tmp_path, 2)
     assert list(read_rounds(tmp_path)) == [{"round": 0}, {"round": 1, "weather": "fine"}]
+
+
+def test_a_suite_comes_back_and_is_replaced_as_a_whole(tmp_path):
+    folder = tmp_path / "new" / "run"
+    assert read_suite(folder) is None
+    first = {"number": 0, "parent": None, "round": None, "activeness": {}, "degree_of_convergence": None}
+    write_suite(folder, [first], False)
+    assert read_suite(folder) == {"models": [first], "complete": False}
+    second = {"number": 1, "parent": 0, "round": 7, "activeness": {"conv1": 0.25}, "steps": [{"widen": "conv1"}]}
+    write_suite(folder, [first, second], True)
+    assert read_suite(folder) == {"models": [first, second], "complete": True}
+    assert [path.name for path in folder.iterdir()] == [SUITE_FILE]
+
+
+def test_a_suites_numbers_that_json_lacks_become_null(tmp_path):
+    write_suite(
+        tmp_path, [{"number": 0, "activeness": {"conv1": math.nan}, "degree_of_convergence": -math.inf}], True
+    )
+    text = (tmp_path / SUITE_FILE).read_text()
+    (model,) = json.loads(text, parse_constant=pytest.fail)["models"]
+    assert model == {"number": 0, "activeness": {"conv1": None}, "degree_of_convergence": None}
+
+
+@pytest.mark.parametrize("text", ['{"models": [{"num', "[]", "{}", '{"models": []}'])
+def test_a_broken_suite_is_named(tmp_path, text):
+    (tmp_path / SUITE_FILE).write_text(text)
+    with pytest.raises(DataError, match=r"suite\.json: .*train the run again"):
+        read_suite(tmp_path)
+
+
+def test_steps_in_words():
+    steps = [
+        {"deepen": "b", "names": ["b_m1"]},
+        {"widen": "a", "sizes": {"a.out": 4}},
+        {"deepen": "c", "names": []},
+    ]
+    assert step_words(steps) == "deepen b, c; widen a"
+    assert step_words([]) == ""

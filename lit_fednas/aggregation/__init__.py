@@ -5,5 +5,6 @@ from lit_fednas.aggregation.classes import ClassAverage
 from lit_fednas.aggregation.maxnet import MaxNet
 from lit_fednas.aggregation.operators import OperatorAverage
 from lit_fednas.aggregation.overlap import OverlapAverage
+from lit_fednas.aggregation.soft import SoftAverage
 
-__all__ = ["Aggregation", "ClassAverage", "MaxNet", "OperatorAverage", "OverlapAverage"]
+__all__ = ["Aggregation", "ClassAverage", "MaxNet", "OperatorAverage", "OverlapAverage", "SoftAverage"]

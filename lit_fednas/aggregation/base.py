@@ -45,6 +45,17 @@ class Aggregation(ABC):
             overwrite. Elements that no client trained have their old value.
         """
 
+    def mix(self, averages: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Lets models that lie side by side lend each other weights, once the clients' updates are averaged.
+
+        Args:
+            averages: As :meth:`finish` returned them; may be overwritten.
+
+        Returns:
+            What the server steps towards; the averages themselves, if not overridden.
+        """
+        return averages
+
     def metrics(self) -> dict[str, float]:
         """Numbers to log for the round that has just ended."""
         return {}

@@ -1,5 +1,6 @@
 """Tables and figures of finished runs; reads what ``lit_fednas.records`` says a run writes."""
 
+from lit_fednas.analysis.client_spread import accuracy_spread, client_boxes
 from lit_fednas.analysis.figures import fronts_figure, pareto_figure, progress_figure
 from lit_fednas.analysis.run_figures import clients_figure, costs_figure, rounds_figure, subnets_figure
 from lit_fednas.analysis.runs import Run, SearchResult, newest_run, read_run, read_search
@@ -8,6 +9,8 @@ from lit_fednas.analysis.sweeps import read_sweep, sweep_figure
 __all__ = [
     "Run",
     "SearchResult",
+    "accuracy_spread",
+    "client_boxes",
     "clients_figure",
     "costs_figure",
     "fronts_figure",

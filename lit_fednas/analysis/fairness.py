@@ -1,8 +1,8 @@
-"""How alike the clients fare: each one's accuracy on its own test split, with the network of its tier.
+"""How alike the clients fare: each one's accuracy on its own test split, with the network that it would use.
 
-A search or a fine-tuning writes it as ``clients.csv`` (``lit_fednas.records.clients``). Here it becomes FedorAS'
-Table 7 (section 4.4) and Fig. 4: several methods, each with runs of several seeds. A client counts once, whatever
-the number of its examples.
+A search, a fine-tuning, or a run with ``deployed_accuracy`` writes it as ``clients.csv``
+(``lit_fednas.records.clients``). Here it becomes FedorAS' Table 7 (section 4.4) and Fig. 4: several methods, each
+with runs of several seeds. A client counts once, whatever the number of its examples.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Groups = Mapping[str, Sequence[Path | str]]
 
 
 def read_client_scores(folder: Path | str) -> pd.DataFrame:
-    """Reads a search's or a fine-tuning's ``clients.csv``.
+    """Reads the ``clients.csv`` of a search, a fine-tuning or a run.
 
     Returns:
         ``client``, ``tier`` (a categorical, ordered as the settings beside it list the tiers, else by name),
@@ -77,7 +77,7 @@ def fairness_table(groups: Groups, value: Literal["accuracy", "loss"] = "accurac
         DataError: A name has no folder, or a file is missing or broken.
     """
     rows = []
-    for name, tables in _read(groups).items():
+    for name, tables in read_groups(groups).items():
         parts: dict[str, list[pd.Series]] = {ALL: [table[value] for table in tables]}
         for tier in dict.fromkeys(tier for table in tables for tier in table["tier"].cat.categories):
             parts[tier] = [table[value][table["tier"] == tier] for table in tables]
@@ -135,7 +135,7 @@ def ordered_scores(groups: Groups, same_data: bool = False) -> pd.DataFrame:
         DataError: A name has no folder, a file is missing or broken, or its runs differ in their clients.
     """
     parts = []
-    for name, tables in _read(groups).items():
+    for name, tables in read_groups(groups).items():
         if same_data:
             _check_same(name, groups[name], tables)
             scores = pd.DataFrame([table.set_index("client")["accuracy"] for table in tables])
@@ -182,7 +182,12 @@ def fairness_figure(groups: Groups, same_data: bool = False) -> Figure:
     return figure
 
 
-def _read(groups: Groups) -> dict[str, list[pd.DataFrame]]:
+def read_groups(groups: Groups) -> dict[str, list[pd.DataFrame]]:
+    """Reads the clients of all runs, as :func:`read_client_scores` does, by name.
+
+    Raises:
+        DataError: A name has no folder, or a file is missing or broken.
+    """
     empty = [name for name, folders in groups.items() if not folders]
     if empty:
         raise DataError(f"{empty[0]}: has no folder; give at least one with {CLIENTS_FILE}")
@@ -192,7 +197,8 @@ def _read(groups: Groups) -> dict[str, list[pd.DataFrame]]:
 def _check_same(name: str, folders: Sequence[Path | str], tables: Sequence[pd.DataFrame]) -> None:
     """A client's number means the same data in all runs, as far as their partitions and test sizes can tell."""
     sizes = [table.set_index("client")["num_examples"].sort_index() for table in tables]
-    files = [Path(folder).resolve().parent / "partition.csv" for folder in folders]
+    places = [Path(folder).resolve() for folder in folders]  # a run's own folder, or one in it
+    files = [folder / "partition.csv" for place in places for folder in (place, place.parent)]
     partitions = {path.read_text() for path in files if path.is_file()}
     if len(partitions) > 1 or any(not one.equals(sizes[0]) for one in sizes[1:]):
         raise DataError(

@@ -2,6 +2,7 @@
 
 from lit_fednas.assignment.base import Assignment
 from lit_fednas.assignment.by_tier import ByTier
+from lit_fednas.assignment.by_utility import ByUtility
 from lit_fednas.assignment.fixed import FixedArchitecture
 from lit_fednas.assignment.invariant_units import InvariantUnits
 from lit_fednas.assignment.random import RandomArchitectures
@@ -13,6 +14,7 @@ from lit_fednas.assignment.subspaces import Subspaces
 __all__ = [
     "Assignment",
     "ByTier",
+    "ByUtility",
     "FixedArchitecture",
     "InvariantUnits",
     "RandomArchitectures",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult
 from lit_fednas.supernets import SearchSpace, Supernet
 from lit_fednas.tiers import Population
@@ -50,6 +51,20 @@ class Assignment(ABC):
     def observe(self, results: Sequence[ClientResult]) -> None:  # noqa: B027 - optional
         """Called after the round with how it went for each client."""
 
+    def deployed(self, client: int) -> Any:
+        """The architecture that a client uses once training is over.
+
+        Args:
+            client: The client's number.
+
+        Raises:
+            ConfigError: The assignment does not say; so it is unless a subclass does.
+        """
+        raise ConfigError(
+            f"model.assignment: {type(self).__name__} does not say which architecture client {client} uses once "
+            f"training is over; name the architectures to evaluate, or use an assignment that says it, as ByTier"
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """What must be kept for the next round."""
         return {}
@@ -61,8 +76,6 @@ class Assignment(ABC):
             CheckpointError: The state does not fit the settings.
         """
         if state:
-            from lit_fednas.errors import CheckpointError
-
             raise CheckpointError(
                 f"assignment: the checkpoint holds {sorted(state)}, which {type(self).__name__} does not keep; "
                 f"use the assignment that the run was started with"

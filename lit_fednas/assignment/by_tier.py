@@ -55,6 +55,12 @@ class ByTier(Assignment):
         tiers = [self._population.tier(client) for client in cohort]
         return [self.of_tier[tier.name] for tier in tiers if tier is not None]
 
+    def deployed(self, client: int) -> Any:
+        """Its tier's architecture."""
+        tier = self._population.tier(client)
+        assert tier is not None
+        return self.of_tier[tier.name]
+
 
 def tier_architectures(
     supernet: Supernet, population: Population, archs: Mapping[str, str] | None, field: str = "archs"

@@ -30,9 +30,14 @@ class FixedArchitecture(Assignment):
     def setup(self, supernet: Supernet, population: Population) -> None:
         """Reads the architecture, so that a wrong one is told before training."""
         supernet.space.named(self.arch)
+        self._supernet = supernet
 
     def assign(
         self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator
     ) -> list[Any]:
         """Returns the architecture once per client."""
         return [space.named(self.arch)] * len(cohort)
+
+    def deployed(self, client: int) -> Any:
+        """The same architecture."""
+        return self._supernet.space.named(self.arch)

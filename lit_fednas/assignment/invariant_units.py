@@ -105,6 +105,16 @@ class InvariantUnits(Assignment):
         if reports:
             self._changes = [report["unit_changes"] for report in reports]
 
+    def deployed(self, client: int) -> Any:
+        """Its tier's width, plain: the first units, which are evaluated as that width.
+
+        Which units a straggler keeps is found anew for each round's training; the last ones are no model that
+        anybody would evaluate.
+        """
+        tier = self._population.tier(client)
+        assert tier is not None
+        return self.of_tier[tier.name]
+
     def state_dict(self) -> dict[str, Any]:
         """The changes that count, of each non-straggler."""
         return {"unit_changes": [_copy(changes) for changes in self._changes]}

@@ -80,6 +80,11 @@ class RandomBases(Assignment):
             place += count
         return archs
 
+    def deployed(self, client: int) -> Bases:
+        """As many base networks as its tier can run, the first ones, which are evaluated for that number."""
+        tier = self._population.tier(client)
+        return BaseSpace.first(self._all if tier is None else self.of_tier[tier.name])
+
     def _count(self, tier: Tier, space: BaseSpace, costs: ArchitectureCosts) -> int:
         if self.counts is None:
             for count in range(space.count, 0, -1):

@@ -84,6 +84,12 @@ class RollingWidths(Assignment):
         tiers = [self._population.tier(client) for client in cohort]
         return [self._shifted(self.of_tier[tier.name], shift) for tier in tiers if tier is not None]
 
+    def deployed(self, client: int) -> Any:
+        """Its tier's width, without a shift: the first units, which are evaluated as that width."""
+        tier = self._population.tier(client)
+        assert tier is not None
+        return self.of_tier[tier.name]
+
     def _shifted(self, width: Width, shift: int) -> Width:
         whole = self._supernet.sizes(width.ratio) == self._supernet.units
         return width if whole else Width(width.ratio, shift)

@@ -5,24 +5,30 @@ from lightning import Callback
 from lit_fednas.callbacks.beta_decay import BetaDecay
 from lit_fednas.callbacks.checkpoint import RoundCheckpoint
 from lit_fednas.callbacks.cost_ledger import CostLedger
+from lit_fednas.callbacks.deployed_accuracy import DeployedAccuracy
 from lit_fednas.callbacks.device_average import DeviceAverage
 from lit_fednas.callbacks.partition_files import PartitionFiles
 from lit_fednas.callbacks.progress import RoundProgress
 from lit_fednas.callbacks.recorder import RunRecorder
+from lit_fednas.callbacks.round_time import RoundTime
 from lit_fednas.callbacks.rounds_to_target import RoundsToTarget
 from lit_fednas.callbacks.subnet_table import SubnetTable
+from lit_fednas.callbacks.transform_on_convergence import TransformOnConvergence
 from lit_fednas.callbacks.wandb_logging import WandbLogging
 
 __all__ = [
     "BetaDecay",
     "CostLedger",
+    "DeployedAccuracy",
     "DeviceAverage",
     "PartitionFiles",
     "RoundCheckpoint",
     "RoundProgress",
+    "RoundTime",
     "RoundsToTarget",
     "RunRecorder",
     "SubnetTable",
+    "TransformOnConvergence",
     "WandbLogging",
     "default_callbacks",
 ]

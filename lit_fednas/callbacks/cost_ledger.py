@@ -37,21 +37,29 @@ class CostLedger(FederatedCallback):
         self.baseline: dict[str, RoundCost] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Reads the subnets to compare with."""
+        """Sees that the subnets to compare with can be read."""
         assert isinstance(pl_module, FederatedLightningModule)
-        self._subnets = dict(pl_module.subnets)
-        if self.independent is not None:
-            try:
-                self._subnets = EvaluationSettings(self.independent).named(pl_module.supernet)
-            except ConfigError as error:
-                raise ConfigError(f"cost_ledger.independent: {error}") from None
+        self._compared(pl_module)
+
+    def _compared(self, module: FederatedLightningModule) -> dict[str, Any]:
+        """The subnets to compare with, by name; those of the evaluation grow with the supernet."""
+        if self.independent is None:
+            return module.subnets
+        try:
+            return EvaluationSettings(self.independent).named(module.supernet)
+        except ConfigError as error:
+            raise ConfigError(f"cost_ledger.independent: {error}") from None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Sees that a resumed run goes on with the comparison that it began."""
-        if self.rounds and self.baseline.keys() != self._subnets.keys():
+        assert isinstance(pl_module, FederatedLightningModule)
+        compared = self._compared(pl_module)
+        grows = bool(pl_module.supernet.structure()) and self.independent is None  # a new model has no round yet
+        same = self.baseline.keys() <= compared.keys() if grows else self.baseline.keys() == compared.keys()
+        if self.rounds and not same:
             raise CheckpointError(
                 f"cost_ledger.independent: the run so far was compared with {', '.join(self.baseline)}, now it "
-                f"would be with {', '.join(self._subnets)}; give the former"
+                f"would be with {', '.join(compared)}; give the former"
             )
 
     def on_train_batch_end(
@@ -66,7 +74,7 @@ class CostLedger(FederatedCallback):
             client = result.task.client
             self.by_client[client] = self.by_client.get(client, RoundCost()) + cost
             spent += cost
-        for name, arch in self._subnets.items():
+        for name, arch in self._compared(pl_module).items():
             alone = independent_cost(batch.results, supernet.cost(arch))
             self.baseline[name] = self.baseline.get(name, RoundCost()) + alone
         self.total += spent

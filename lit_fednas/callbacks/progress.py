@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
@@ -12,10 +13,14 @@ from lightning.pytorch.callbacks import ProgressBar
 from tqdm.auto import tqdm
 
 from lit_fednas.messages import ClientResult, ClientTask
+from lit_fednas.supernets import ModelSuite
 
 
 class RoundProgress(ProgressBar):
     """Shows rounds, clients, their loss and the mean validation accuracy.
+
+    While the cohort trains several models of a growing suite, it shows how many clients have which:
+    ``models 0:3 1:5``.
 
     Args:
         refresh_seconds: Without a terminal, a line is printed at most this often (and for the last round).
@@ -28,6 +33,7 @@ class RoundProgress(ProgressBar):
         self._rounds: Any = None
         self._cohort: Any = None
         self._line = ""
+        self._models = ""
 
     def disable(self) -> None:
         """Shows nothing (Lightning calls it on all ranks but the first)."""
@@ -54,8 +60,10 @@ class RoundProgress(ProgressBar):
 
     def on_cohort_start(self, trainer: Trainer, module: LightningModule, tasks: Sequence[ClientTask]) -> None:
         """Starts the bar over the cohort anew."""
+        self._models = clients_by_model(tasks) if isinstance(module.supernet, ModelSuite) else ""
         if self._cohort is not None:
             self._cohort.reset(total=len(tasks))
+            self._cohort.set_postfix_str(self._models and f"models {self._models}", refresh=False)
 
     def on_client_end(self, trainer: Trainer, module: LightningModule, result: ClientResult) -> None:
         """One client further."""
@@ -101,11 +109,24 @@ class RoundProgress(ProgressBar):
                 bar.close()
         self._rounds = self._cohort = None
 
-    @staticmethod
-    def _figures(trainer: Trainer) -> dict[str, str]:
+    def _figures(self, trainer: Trainer) -> dict[str, str]:
         shown = {"clients/loss": "loss", "val/mean/accuracy": "val accuracy", "clients/failed": "failed"}
-        return {
+        figures = {
             label: f"{float(trainer.callback_metrics[name]):.4g}"
             for name, label in shown.items()
             if name in trainer.callback_metrics
         }
+        return {**figures, "models": self._models} if self._models and self._rounds is None else figures
+
+
+def clients_by_model(tasks: Sequence[ClientTask]) -> str:
+    """How many clients have which models of a suite; nothing if all have the same.
+
+    Example:
+        >>> from lit_fednas.supernets import Model
+        >>> clients_by_model([ClientTask(0, client, Model((client // 3,)), 1) for client in range(5)])
+        '0:3 1:2'
+    """
+    counts = Counter(task.arch.numbers for task in tasks)
+    words = [f"{','.join(map(str, numbers))}:{count}" for numbers, count in sorted(counts.items())]
+    return " ".join(words) if len(words) > 1 else ""

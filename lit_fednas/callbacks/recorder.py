@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning import LightningModule, Trainer
 
+from lit_fednas.callbacks.deployed_accuracy import DeployedAccuracy
 from lit_fednas.costs import client_cost
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
 from lit_fednas.federation.run_folder import keeps_files, run_folder
@@ -55,10 +56,15 @@ class RunRecorder(FederatedCallback):
             return  # the rest of a round that was recorded before
         validated = (trainer.current_epoch + 1) % (trainer.check_val_every_n_epoch or 1) == 0
         trained = any(client["status"] == "ok" for client in self._clients)
+        deployed = any(
+            isinstance(callback, DeployedAccuracy) and callback.rounds == trainer.global_step
+            for callback in trainer.callbacks  # type: ignore[attr-defined]
+        )
+        of_this_round = {"val": validated, "deployed": deployed, "clients/loss": trained}
         metrics = {  # without those that Lightning still holds from an earlier round
             name: float(value)
             for name, value in trainer.callback_metrics.items()
-            if (validated or not name.startswith("val/")) and (trained or name != "clients/loss")
+            if of_this_round.get(name, of_this_round.get(name.partition("/")[0], True))
         }
         record = {"round": trainer.current_epoch, "metrics": metrics, "clients": self._clients}
         append_round(run_folder(trainer), record)

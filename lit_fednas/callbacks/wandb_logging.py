@@ -15,13 +15,18 @@ from lightning.pytorch.loggers import WandbLogger
 from lit_fednas.callbacks.subnet_table import COLUMNS, table_rows
 from lit_fednas.data import plot_partition
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule
-from lit_fednas.records import SEARCH_FILES, SearchFiles
+from lit_fednas.records import SEARCH_FILES, SearchFiles, step_words
+from lit_fednas.supernets import Model, ModelSuite
+from lit_fednas.supernets.growth import to_plain
+
+MODEL_COLUMNS = ("number", "parent", "round", "cells", "macs", "parameters", "bytes", "steps")
 
 
 class WandbLogging(FederatedCallback):
-    """Logs the partition's picture, the tables of subnets and what a search found to every ``WandbLogger``.
+    """Logs the partition's picture, added models, the tables of subnets and what a search found.
 
-    Without one it does nothing. The configuration goes there as nested hyperparameters (``lit_fednas.cli``).
+    All goes to every ``WandbLogger``; without one it does nothing. The configuration goes there as nested
+    hyperparameters (``lit_fednas.cli``).
     """
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -30,6 +35,22 @@ class WandbLogging(FederatedCallback):
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
             figure = plot_partition(data.partition, data.targets, data.class_names)
             run.log({"partition": wandb.Image(figure)}, commit=False)
+
+    def on_model_added(self, trainer: Trainer, module: FederatedLightningModule, arch: Any) -> None:
+        """Logs a new model of a suite with its costs, and the table of all models so far."""
+        if not isinstance(module.supernet, ModelSuite):
+            return
+        rows = model_rows(module.supernet)
+        newest = rows[arch.number]
+        event = {"model": newest["number"], "macs": newest["macs"], "parameters": newest["parameters"]}
+        for run in _runs(trainer):
+            table = _table(MODEL_COLUMNS, [list(row.values()) for row in rows])
+            entry = {**{f"suite/{name}": value for name, value in event.items()}, "suite/models": table}
+            # as the round's metrics have it, which come later: a round is a step
+            run.log({**entry, "trainer/global_step": trainer.current_epoch})
+            for row in rows:
+                known = {name: value for name, value in row.items() if name != "number" and value is not None}
+                run.summary.update({f"suite/{row['number']}/{name}": value for name, value in known.items()})
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Logs the last validation of all subnets."""
@@ -64,6 +85,18 @@ class WandbLogging(FederatedCallback):
             run.log({f"subnets/{split}": _table(COLUMNS, cells)})
             for row in rows:
                 run.summary[f"subnets/{split}/{row['subnet']}/accuracy"] = row["accuracy"]
+
+
+def model_rows(suite: ModelSuite) -> list[dict[str, Any]]:
+    """The models of a suite with their costs, a row each; what was done to the parent is in words."""
+    rows = []
+    for model in suite.models:
+        cost = suite.cost(Model((model.number,)))
+        words = step_words(to_plain(model.steps))
+        what = (model.number, model.parent, model.round, str(model.blueprint))
+        values = (*what, cost.macs, cost.parameters, cost.bytes, words)
+        rows.append(dict(zip(MODEL_COLUMNS, values, strict=True)))
+    return rows
 
 
 def search_charts(files: SearchFiles) -> dict[str, Any]:

@@ -7,8 +7,11 @@ from lit_fednas.costs.latency import Latency, LatencySource, MeasuredLatency, me
 from lit_fednas.costs.latency_table import LatencyTable
 from lit_fednas.costs.ledger import RoundCost, client_cost, independent_cost
 from lit_fednas.costs.operations import count_operations
+from lit_fednas.costs.round_time import ClientSpeed, CompletionTimes
 
 __all__ = [
+    "ClientSpeed",
+    "CompletionTimes",
     "Cost",
     "DeviceProfile",
     "Latency",

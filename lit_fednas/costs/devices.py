@@ -63,5 +63,16 @@ class DeviceProfile:
             bytes_down: Bytes from the server.
             bytes_up: Bytes to the server.
         """
-        transfer = 8 * (bytes_down + bytes_up) / (1e6 * self.bandwidth_mbps)
-        return _TRAINING * macs / self.macs_per_second + transfer
+        return round_seconds(macs, bytes_down + bytes_up, self.macs_per_second, self.bandwidth_mbps)
+
+
+def round_seconds(macs: float, num_bytes: float, macs_per_second: float, bandwidth_mbps: float) -> float:
+    """Simulated time of a client's part in a round.
+
+    Args:
+        macs: Multiply-accumulates of the forward passes; the backward passes come on top.
+        num_bytes: Bytes from the server and to it.
+        macs_per_second: Multiply-accumulates per second that the client sustains.
+        bandwidth_mbps: Of its connection, each way, in units of 10^6 bits per second.
+    """
+    return _TRAINING * macs / macs_per_second + 8 * num_bytes / (1e6 * bandwidth_mbps)

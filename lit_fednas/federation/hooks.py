@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightning import Callback, Trainer
+from torch import Tensor
 
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 
@@ -36,6 +37,18 @@ class FederatedCallback(Callback):
 
     def on_client_end(self, trainer: Trainer, module: FederatedLightningModule, result: ClientResult) -> None:
         """Called after each client's part."""
+
+    def on_aggregate(
+        self, trainer: Trainer, module: FederatedLightningModule, averages: Mapping[str, Tensor]
+    ) -> None:
+        """Called with the averages of the round's updates, before the server's step; the weights are the old ones.
+
+        The averages are by the supernet's names, the same on all ranks, and not to be changed. A round without
+        enough survivors has none.
+        """
+
+    def on_model_added(self, trainer: Trainer, module: FederatedLightningModule, arch: Any) -> None:
+        """Called when the supernet has got a new model (``lit_fednas.supernets.ModelSuite``)."""
 
     def on_search_end(self, trainer: Trainer, module: FederatedLightningModule, folder: Path) -> None:
         """Called when a search after training has written its folder (``lit_fednas.records.search``)."""

@@ -19,6 +19,7 @@ from lit_fednas.data import ClientData
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.cohort import CohortSampler, UniformCohort
 from lit_fednas.federation.evaluation import SAMPLED, EvaluationSettings, Recalibration, SubnetMetrics
+from lit_fednas.federation.lightning_private import call_hook
 from lit_fednas.federation.server_optimizers import is_plain_averaging
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.messages import ClientResult, ClientTask
@@ -104,11 +105,16 @@ class FederatedLightningModule(pl.LightningModule):
         self.evaluation = evaluation
         self.tiers = tiers
         self.seed = int(seed)
-        self.subnets = evaluation.named(supernet)
-        evaluated = [*self.subnets, SAMPLED] if evaluation.sampled else self.subnets
-        self.val_metrics = SubnetMetrics(evaluated, supernet.num_classes, evaluation.top_k)
-        self.test_metrics = SubnetMetrics(evaluated, supernet.num_classes, evaluation.top_k)
+        self._prepare_evaluation()
         self._recalibration: Recalibration | None = None
+
+    def _prepare_evaluation(self) -> None:
+        """Finds the subnets that are evaluated, and makes their metrics."""
+        self.subnets = self.evaluation.named(self.supernet)
+        evaluated = [*self.subnets, SAMPLED] if self.evaluation.sampled else self.subnets
+        classes, top_k = self.supernet.num_classes, self.evaluation.top_k
+        self.val_metrics = SubnetMetrics(evaluated, classes, top_k).to(self.device)
+        self.test_metrics = SubnetMetrics(evaluated, classes, top_k).to(self.device)
 
     # ---- before the first round -----------------------------------------------------------------------
 
@@ -164,6 +170,28 @@ class FederatedLightningModule(pl.LightningModule):
             tasks.append(ClientTask(round, client, arch, sizes[client], factor, *device))
         return tasks
 
+    def add_model(self, add: Callable[[], Any]) -> Any:
+        """Lets the supernet grow by a model; the server's optimizer and the evaluation take it in.
+
+        Args:
+            add: Adds it, and returns its architecture. All ranks must add the same.
+
+        Returns:
+            The architecture.
+        """
+        before = {id(parameter) for parameter in self.supernet.parameters()}
+        arch = add()
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        # in the order in which a resumed run finds all parameters, so that the saved state fits
+        optimizer.optimizer.param_groups[-1]["params"] += [
+            parameter for parameter in self.supernet.parameters() if id(parameter) not in before
+        ]
+        self._prepare_evaluation()
+        self._recalibration = None
+        call_hook(self.trainer, "on_model_added", arch)
+        return arch
+
     def training_step(self, batch: RoundResult, batch_idx: int) -> None:
         """The server's step: along the pseudo-gradient, or nowhere if too few clients survived."""
         optimizer = self.optimizers()
@@ -171,7 +199,9 @@ class FederatedLightningModule(pl.LightningModule):
         survivors = batch.survivors
         optimizer.zero_grad(set_to_none=True)
         if len(survivors) >= self.faults.min_survivors:
-            self._set_weights_or_gradients(self.aggregation.finish(), optimizer.optimizer)
+            averages = self.aggregation.finish()
+            call_hook(self.trainer, "on_aggregate", averages)
+            self._set_weights_or_gradients(self.aggregation.mix(averages), optimizer.optimizer)
         else:
             log.warning(
                 "round %d: %d of %d updates can be used, faults.min_survivors asks for %d; the weights stay",
@@ -306,6 +336,7 @@ class FederatedLightningModule(pl.LightningModule):
         """Adds what the assignment remembers, and what the checkpoint must fit; plain values only."""
         checkpoint["federation"] = {
             "supernet": self.supernet.fingerprint,
+            "structure": self.supernet.structure(),
             "assignment": self.assignment.state_dict(),
             "seed": self.seed,
         }
@@ -319,6 +350,9 @@ class FederatedLightningModule(pl.LightningModule):
         saved = checkpoint.get("federation")
         if saved is None:
             raise CheckpointError("checkpoint: it holds no federated run; give one that lit-fednas fit has saved")
+        if saved.get("structure", {}) != self.supernet.structure():
+            self.supernet.restore(saved.get("structure", {}))
+            self._prepare_evaluation()
         self._check_same_supernet(saved["supernet"])
         if getattr(self.trainer, "training", False):
             if saved["seed"] != self.seed:

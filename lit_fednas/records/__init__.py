@@ -1,10 +1,11 @@
-"""What a run writes down: round by round, the search after training, the fine-tuning, single clients."""
+"""What a run writes down: round by round, models that it adds, the search after it, the fine-tuning, clients."""
 
 from lit_fednas.records.clients import CLIENT_SCORE_COLUMNS, CLIENTS_FILE, write_client_scores
 from lit_fednas.records.finetune import FinetuneFiles
 from lit_fednas.records.ledger import note_after_training, write_ledger
 from lit_fednas.records.rounds import ROUNDS_FILE, append_round, forget_from, read_rounds
 from lit_fednas.records.search import COST_NAMES, SEARCH_FILES, SearchFiles, TierModel
+from lit_fednas.records.suite import SUITE_FILE, read_suite, step_words, write_suite
 
 __all__ = [
     "CLIENTS_FILE",
@@ -12,6 +13,7 @@ __all__ = [
     "COST_NAMES",
     "ROUNDS_FILE",
     "SEARCH_FILES",
+    "SUITE_FILE",
     "FinetuneFiles",
     "SearchFiles",
     "TierModel",
@@ -19,6 +21,9 @@ __all__ = [
     "forget_from",
     "note_after_training",
     "read_rounds",
+    "read_suite",
+    "step_words",
     "write_client_scores",
     "write_ledger",
+    "write_suite",
 ]

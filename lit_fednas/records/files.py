@@ -1,8 +1,9 @@
-"""Files that are replaced as a whole: a kill leaves the old one or the new one."""
+"""Files that are replaced as a whole: a kill leaves the old one or the new one; and numbers as JSON has them."""
 
 from __future__ import annotations
 
 import csv
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -26,3 +27,19 @@ def replace_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str
         writer.writeheader()
         writer.writerows(rows)
     os.replace(part, path)
+
+
+def plain_numbers(value: Any) -> Any:
+    """Numbers that JSON cannot write become null.
+
+    Example:
+        >>> plain_numbers({"loss": float("nan"), "seen": (1, 2)})
+        {'loss': None, 'seen': [1, 2]}
+    """
+    if isinstance(value, dict):
+        return {key: plain_numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_numbers(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -15,11 +15,12 @@ know and do without keys that are missing, so that old runs stay readable.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from lit_fednas.records.files import plain_numbers
 
 ROUNDS_FILE = "rounds.jsonl"
 
@@ -28,7 +29,7 @@ def append_round(folder: Path, record: dict[str, Any]) -> None:
     """Adds a round's record to a run's folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ROUNDS_FILE, "a") as file:
-        file.write(json.dumps(_plain(record), separators=(",", ":")) + "\n")
+        file.write(json.dumps(plain_numbers(record), separators=(",", ":")) + "\n")
 
 
 def read_rounds(folder: Path) -> Iterator[dict[str, Any]]:
@@ -52,14 +53,3 @@ def forget_from(folder: Path, round: int) -> None:
         for record in kept:
             file.write(json.dumps(record, separators=(",", ":")) + "\n")
     os.replace(temporary, folder / ROUNDS_FILE)
-
-
-def _plain(value: Any) -> Any:
-    """Numbers that JSON cannot write become null."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

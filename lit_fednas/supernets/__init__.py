@@ -2,8 +2,33 @@
 
 from lit_fednas.supernets.base import NestedSupernet, PlainNetwork, Region, Supernet
 from lit_fednas.supernets.base_networks import BaseNetworks, Bases, BaseSpace
+from lit_fednas.supernets.blueprint import Blueprint, GrowableFamily
+from lit_fednas.supernets.cells import (
+    Cell,
+    ConvCell,
+    EntryCell,
+    InvertedResidualCell,
+    LinearCell,
+    LinearHead,
+    NASBench201Cell,
+    PatchCell,
+    PerceptronHead,
+    PooledHead,
+    PreactivatedCell,
+    PreactivatedHead,
+    ResidualCell,
+    TokenHead,
+    TransformerCell,
+)
 from lit_fednas.supernets.early_exit import EarlyExitResNet, Exits, ExitSpace
 from lit_fednas.supernets.elastic_resnet import ElasticArch, ElasticResNet, ElasticSpace
+from lit_fednas.supernets.growable_cnn import GrowableCNN
+from lit_fednas.supernets.growable_mlp import GrowableMLP
+from lit_fednas.supernets.growable_mobilenet import GrowableMobileNetV3Small
+from lit_fednas.supernets.growable_nasbench201 import GrowableNASBench201
+from lit_fednas.supernets.growable_resnet import GrowableResNet18
+from lit_fednas.supernets.growable_vit import GrowableViT
+from lit_fednas.supernets.grown import GrownFamily, GrownModel, GrownNetwork
 from lit_fednas.supernets.labels import OWN, LabelSets
 from lit_fednas.supernets.norms import BatchNorm, GroupNorm, Norm
 from lit_fednas.supernets.outputs import OutputsNetwork
@@ -18,6 +43,7 @@ from lit_fednas.supernets.sliced_cnn import SlicedCNN, SlicedSmallCNN
 from lit_fednas.supernets.sliced_resnet import SlicedResNet
 from lit_fednas.supernets.sliced_transformer import SlicedTransformer
 from lit_fednas.supernets.space import Ladder, SearchSpace, SingleArchitecture
+from lit_fednas.supernets.suite import Model, ModelSuite, SuiteModel, SuiteSpace
 from lit_fednas.supernets.width_families import WidthFamily
 from lit_fednas.supernets.width_space import Kept, Width, WidthSpace
 from lit_fednas.supernets.widths import WidthSupernet
@@ -28,29 +54,55 @@ __all__ = [
     "BaseSpace",
     "Bases",
     "BatchNorm",
+    "Blueprint",
+    "Cell",
+    "ConvCell",
     "EarlyExitResNet",
     "ElasticArch",
     "ElasticResNet",
     "ElasticSpace",
+    "EntryCell",
     "ExitSpace",
     "Exits",
     "GroupNorm",
+    "GrowableCNN",
+    "GrowableFamily",
+    "GrowableMLP",
+    "GrowableMobileNetV3Small",
+    "GrowableNASBench201",
+    "GrowableResNet18",
+    "GrowableViT",
+    "GrownFamily",
+    "GrownModel",
+    "GrownNetwork",
+    "InvertedResidualCell",
     "Kept",
     "LabelSets",
     "Ladder",
+    "LinearCell",
+    "LinearHead",
+    "Model",
+    "ModelSuite",
+    "NASBench201Cell",
     "NestedSupernet",
     "Norm",
     "Operators",
     "OutputsNetwork",
+    "PatchCell",
     "PathCNN",
     "PathCosts",
     "PathNetwork",
     "PathSampler",
     "PathSpace",
     "PathSupernet",
+    "PerceptronHead",
     "PlainNetwork",
+    "PooledHead",
+    "PreactivatedCell",
+    "PreactivatedHead",
     "Region",
     "ResNet18",
+    "ResidualCell",
     "SampledPath",
     "Scaler",
     "SearchSpace",
@@ -63,7 +115,11 @@ __all__ = [
     "SlicedSmallCNN",
     "SlicedTransformer",
     "SmallCNN",
+    "SuiteModel",
+    "SuiteSpace",
     "Supernet",
+    "TokenHead",
+    "TransformerCell",
     "Width",
     "WidthFamily",
     "WidthSpace",

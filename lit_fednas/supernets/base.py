@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.costs import Cost, count_cost, count_macs, count_operations
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.supernets.space import SearchSpace, SingleArchitecture
 
 _SKELETONS_KEPT = 64
@@ -144,6 +144,25 @@ class Supernet(nn.Module, ABC):
             "class": type(self).__qualname__,
             "shapes": {name: list(tensor.shape) for name, tensor in self.shared_tensors().items()},
         }
+
+    def structure(self) -> dict[str, Any]:
+        """What must be known to build this supernet again besides its settings; plain values, for checkpoints.
+
+        Empty, unless it changes while it is trained.
+        """
+        return {}
+
+    def restore(self, structure: Mapping[str, Any]) -> None:
+        """Gives it a saved structure; the weights of what is new are not set.
+
+        Raises:
+            CheckpointError: It cannot have it.
+        """
+        if structure:
+            raise CheckpointError(
+                f"checkpoint: its supernet has changed in training, which a {type(self).__name__} does not; use "
+                f"the model.supernet that the run was started with"
+            )
 
     def digest(self) -> str:
         """Sixteen hexadecimal digits that stand for the values of all shared tensors."""

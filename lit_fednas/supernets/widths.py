@@ -17,13 +17,11 @@ from torch import Tensor, nn
 
 from lit_fednas.costs import count_operations
 from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.axes import find_axes, shapes_of
 from lit_fednas.supernets.base import Region, Supernet, _Skeleton
 from lit_fednas.supernets.sliced_cnn import SlicedCNN
 from lit_fednas.supernets.width_families import WidthFamily
 from lit_fednas.supernets.width_space import Kept, Width, WidthArch, WidthSpace
-
-#: For every dimension of a tensor: the group that it is cut by, and how many entries one unit takes.
-Axes = tuple[tuple[str | None, int], ...]
 
 _WHOLE = slice(None)
 _ROUNDING = 1e-9  # 0.1 * 30 is a little above 3, and three units are meant
@@ -87,8 +85,10 @@ class WidthSupernet(Supernet):
         self._space = WidthSpace(widths, self.units, family.multiple)
         self.network = self._network(self.units, 1.0)
         self._check_distinct()
-        self._shapes = _shapes_of(self.network)
-        self.axes = self._find_axes()
+        self._shapes = shapes_of(self.network)
+        self.axes = find_axes(
+            lambda sizes: self._network(sizes, 1.0), self.units, family.multiple, type(family).__name__
+        )
         self._inner_nets: dict[float, _InnerNet] = {}
 
     @property
@@ -196,7 +196,7 @@ class WidthSupernet(Supernet):
         if ratio not in self._inner_nets:
             for width in {ratio, *self._space.widths} - set(self._inner_nets):
                 skeleton = self._skeleton(Width(width))
-                self._inner_nets[width] = _InnerNet(skeleton, _shapes_of(skeleton.network))
+                self._inner_nets[width] = _InnerNet(skeleton, shapes_of(skeleton.network))
         return self._inner_nets[ratio]
 
     def _check_distinct(self) -> None:
@@ -207,35 +207,6 @@ class WidthSupernet(Supernet):
                     f"supernet.widths: {less:g} and {more:g} are the same network, with the units "
                     f"{self.sizes(more)}; leave one out"
                 )
-
-    def _find_axes(self) -> dict[str, Axes]:
-        """Lets one group grow at a time, and looks which dimensions grow with it and by how much."""
-        multiple = self.family.multiple
-        found: dict[str, list[tuple[str | None, int]]] = {
-            name: [(None, 1)] * len(shape) for name, shape in self._shapes.items()
-        }
-        for group, full in self.units.items():
-            with torch.device("meta"):
-                grown = _shapes_of(self._network({**self.units, group: full + multiple}, 1.0))
-            for name, shape in self._shapes.items():
-                for place, (before, after) in enumerate(zip(shape, grown[name], strict=True)):
-                    if after == before:
-                        continue
-                    other, repeat = found[name][place][0], (after - before) // multiple
-                    if other is not None or before != full * repeat:
-                        raise ConfigError(
-                            f"supernet.family: dimension {place} of {name} in {type(self.family).__name__} has "
-                            f"{before} entries and grows with {group} by {after - before}"
-                            + (f", but with {other} as well" if other else "")
-                            + "; every dimension must belong to one group as a whole"
-                        )
-                    found[name][place] = (group, repeat)
-        return {name: tuple(axes) for name, axes in found.items()}
-
-
-def _shapes_of(network: nn.Module) -> dict[str, tuple[int, ...]]:
-    """The shapes of all tensors, parameters first."""
-    return {name: tuple(tensor.shape) for name, tensor in [*network.named_parameters(), *network.named_buffers()]}
 
 
 def _window(shift: int, size: int, full: int) -> Sequence[int]:

@@ -11,7 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_fednas.aggregation import Aggregation, ClassAverage, MaxNet, OperatorAverage, OverlapAverage
+from lit_fednas.aggregation import (
+    Aggregation,
+    ClassAverage,
+    MaxNet,
+    OperatorAverage,
+    OverlapAverage,
+    SoftAverage,
+)
 from lit_fednas.messages import ClientTask, ClientUpdate
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
@@ -25,6 +32,12 @@ INSTANCES: dict[str, Callable[[], Aggregation]] = {
     "operators-alone": lambda: OperatorAverage(min_clients=1),
     "overlap": OverlapAverage,
     "overlap-alike": lambda: OverlapAverage(weighted=False),
+}
+
+#: Those that mix the models of a suite, and want one.
+OF_SUITES: dict[str, Callable[[], Aggregation]] = {
+    "soft": SoftAverage,
+    "soft-alike": lambda: SoftAverage(weighted=False, decay=1.0, from_larger=True),
 }
 
 #: The classifiers of supernets that do not call theirs ``classifier``.

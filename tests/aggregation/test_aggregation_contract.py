@@ -1,6 +1,7 @@
 """What every aggregation promises, for every instance in ``instances.py``."""
 
 import inspect
+import itertools
 import pkgutil
 import weakref
 from dataclasses import replace
@@ -12,19 +13,29 @@ from torch import Tensor
 
 import lit_fednas.aggregation
 from lit_fednas.aggregation import Aggregation
-from lit_fednas.supernets import Supernet
-from tests.aggregation.instances import INSTANCES, aggregate, random_updates, suited, update
+from lit_fednas.supernets import BatchNorm, Supernet
+from tests.aggregation.instances import INSTANCES, OF_SUITES, aggregate, random_updates, suited, update
 from tests.supernets.instances import kept_instance
+from tests.supernets.suites import grown_suite
+
+ALL = {**INSTANCES, **OF_SUITES}
+NETS = ["elastic-batchnorm", "plain", "rolling"]
+PAIRS = [*itertools.product(NETS, sorted(INSTANCES)), *itertools.product(["suite"], sorted(OF_SUITES))]
 
 
-@pytest.fixture(params=sorted(INSTANCES))
-def aggregation(request: pytest.FixtureRequest, net: Supernet) -> Aggregation:
-    return suited(INSTANCES[request.param](), net)
+@pytest.fixture(params=PAIRS, ids="-".join)
+def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
+    return request.param
 
 
-@pytest.fixture(params=["elastic-batchnorm", "plain", "rolling"])
-def net(request: pytest.FixtureRequest) -> Supernet:
-    return kept_instance(request.param)
+@pytest.fixture
+def net(pair: tuple[str, str]) -> Supernet:
+    return grown_suite(norm=BatchNorm()) if pair[0] == "suite" else kept_instance(pair[0])
+
+
+@pytest.fixture
+def aggregation(pair: tuple[str, str], net: Supernet) -> Aggregation:
+    return suited(ALL[pair[1]](), net)
 
 
 def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
@@ -43,7 +54,7 @@ def test_every_aggregation_has_an_kept_instance() -> None:
             todo.append(kind)
             if kind.__module__.startswith("lit_fednas.") and not inspect.isabstract(kind):
                 found.add(kind)
-    missing = sorted(kind.__name__ for kind in found - {type(make()) for make in INSTANCES.values()})
+    missing = sorted(kind.__name__ for kind in found - {type(make()) for make in ALL.values()})
     assert not missing, f"add instances of {missing} to tests/aggregation/instances.py"
 
 
@@ -136,8 +147,8 @@ def test_updates_that_agree_are_the_result(aggregation: Aggregation, net: Supern
         for client in (1, 2)
     ]
     result = aggregate(aggregation, net, updates)
-    for name, tensor in one.weights.items():
-        torch.testing.assert_close(result["network." + name], tensor.to(result["network." + name].dtype))
+    for name, region in net.regions(net.space.largest).items():
+        torch.testing.assert_close(result[region.name], one.weights[name].to(result[region.name].dtype))
 
 
 def test_numbers_to_log_are_plain(aggregation: Aggregation, net: Supernet) -> None:

@@ -8,7 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lit_fednas.analysis.report.charts import BOTTOM, LEFT, RIGHT, TOP, Mark, Series, front_chart, line_chart
+from lit_fednas.analysis.report.charts import (
+    BOTTOM,
+    LEFT,
+    RIGHT,
+    TOP,
+    Event,
+    Mark,
+    Series,
+    front_chart,
+    line_chart,
+)
 from lit_fednas.analysis.report.dots import dot_plot
 from lit_fednas.analysis.report.drawings import draw_all, read_stages
 from lit_fednas.analysis.report.markup import Html, code, join, tag
@@ -148,3 +158,24 @@ def test_markup() -> None:
     assert join(tag("wbr"), 1_500_000) == "<wbr>1500000"
     assert code("a,<") == "<code>a,<wbr>&lt;</code>"
     assert Scale(0, 1, 0, 3)(1 / 3) == 1
+
+
+def test_a_wide_line_stands_behind_the_others_and_keeps_its_place_in_the_legend() -> None:
+    lines = [Series("one", [(0, 1), (1, 2)]), Series("all", [(0, 3), (1, 4)], wide=True)]
+    html = line_chart("t", lines, "x", "y")
+    drawn = re.findall(r'<g class="([^"]*)"><path d="[^"]*" class="line">', html)
+    assert drawn == ["s1 d0 wide", "s0 d0"]
+    assert re.findall(r'class="line ([^"]*)".*?</svg>(\w+)', html.split("</figcaption>")[1].split("<ul")[1]) == [
+        ("s0 d0", "one"),
+        ("s1 d0 wide", "all"),
+    ]
+
+
+def test_events_stand_upright_and_their_labels_do_not_touch() -> None:
+    events = [Event(x, f"+{place}", f"event {place}", place) for place, x in enumerate((10, 11, 12, 60, 90))]
+    html = line_chart("t", [Series("one", [(0, 1), (100, 2)])], "x", "y", events=events)
+    across = spread([0, 100], LEFT, RIGHT, margin=0.02)
+    uprights = re.findall(rf'<path d="M([\d.]+) {TOP}V{BOTTOM}" class="limit">', html)
+    assert [float(x) for x in uprights] == [across(event.x) for event in events]
+    labels = re.findall(r'<text x="([\d.]+)" y="10" class="middle">(\+\d)</text>', html)
+    assert labels == [(str(across(x)), text) for x, text in ((10, "+0"), (60, "+3"), (90, "+4"))]

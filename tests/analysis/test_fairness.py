@@ -143,6 +143,16 @@ def test_other_data_are_refused_where_the_same_are_asked_for(one: Path, two: Pat
         ordered_scores({"a": [one, write(tmp_path / "less", {"t": [0.1]})]})
 
 
+def test_runs_own_folders_are_compared_by_their_partitions(tmp_path: Path) -> None:
+    folders = [write(tmp_path / "runs" / name, {"t": [0.1, 0.2]}) for name in ("one", "two")]
+    for folder, rows in zip(folders, ("0,5\n", "0,5\n"), strict=True):
+        (folder / "partition.csv").write_text(f"client,size\n{rows}")
+    assert len(ordered_scores({"a": folders}, same_data=True)) == 2
+    (folders[1] / "partition.csv").write_text("client,size\n0,6\n")
+    with pytest.raises(DataError, match="hold different data"):
+        ordered_scores({"a": folders}, same_data=True)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -15,6 +15,7 @@ from lit_fednas.cli import main
 from lit_fednas.errors import DataError
 from lit_fednas.records import ROUNDS_FILE, SearchFiles
 from lit_fednas.records.clients import write_client_scores
+from tests.analysis.made_suites import made_suite
 
 VOID = {"meta", "wbr"}
 EVIL = '<script>alert("1")</script>&amp;'
@@ -190,6 +191,69 @@ def test_fairness_of_every_search_and_fine_tuning(run_folder: Path) -> None:
         ["client 2", "search: 0.5", "finetune: 0.5"],
         ["client 3", "search: 0.5", "finetune: 0.75"],
     ]
+
+
+def suite_run(folder: Path, cells: str = "conv1 8, head", rounds: int = 2) -> Path:
+    """Three models; in round 0 one client trains model 0, in each later round clients of models 0 and 1 do."""
+    clients = [
+        {"client": place, "arch": f"model: {place}", "loss": 1.0 + place, "num_seen": 10, "num_steps": 1}
+        for place in (0, 1)
+    ]
+    clients = [{**one, "num_examples": 10, "seconds": 0.1, "reason": ""} for one in clients]
+    run = made_suite(folder, rounds=[clients[:1], *[clients] * (rounds - 1)], complete=False)
+    suite = json.loads((run.folder / "suite.json").read_text())
+    suite["models"][1]["cells"] = cells
+    suite["models"][1]["activeness"] = {cells: 0.5}
+    suite["models"][1]["steps"] = [{"widen": cells}]
+    (run.folder / "suite.json").write_text(json.dumps(suite))
+    return run.folder
+
+
+def test_models_of_a_suite(run_folder: Path, tmp_path: Path) -> None:
+    assert "Models" not in Page(write_report(run_folder)).texts["h2"]
+    folder = suite_run(tmp_path / "grown" / "version_0")
+    page = Page(write_report(folder))
+    assert page.texts["h2"] == ["Training", "Models", "Costs"]
+    assert "3 models; training ended before the largest." in page.texts["p"]
+    cells = page.texts["td"]
+    start = cells.index("round 1") - 2
+    assert cells[start : start + 9] == ["1", "0", "round 1", "2.5 k", "250", "1 kB", "1", "1", "0.002"]
+    nodes = [tip.splitlines() for tip in page.tips if "activeness" in tip or "initial model" in tip]
+    assert nodes == [
+        ["model 0, start: initial model", "1 k MACs, 100 parameters", "conv1 8, head"],
+        [
+            "model 1, round 1: widen conv1 8, head",
+            "2.5 k MACs, 250 parameters",
+            "conv1 8, head",
+            "activeness of model 0: conv1 8, head 0.5",
+        ],
+        [
+            "model 2, round 2: widen conv1; deepen conv2",
+            "6 M MACs, 600 k parameters",
+            "conv1 10, head",
+            "activeness of model 1: conv1 0.5, conv2 0.25",
+        ],
+    ]
+    losses = [tip.splitlines() for tip in page.tips if tip.startswith("round ") and "model" in tip]
+    assert losses == [
+        ["round 0", "model 0: 1", "all: 1"],
+        ["round 1", "model 0: 1", "model 1: 2", "all: 1.5", "model 1 is added"],
+        ["round 2", "model 2 is added"],
+    ]
+    assert {"+1", "+2", "start", "round 1", "1 k MACs, 100 par.", "initial model"} <= set(page.texts["text"])
+
+
+def test_an_event_is_told_although_its_round_is_left_out(tmp_path: Path) -> None:
+    page = Page(write_report(suite_run(tmp_path / "run", rounds=700)))
+    (told,) = [tip for tip in page.tips if "model 1 is added" in tip]
+    assert told.splitlines()[0] == "round 1"
+
+
+def test_what_a_suite_says_is_text(tmp_path: Path) -> None:
+    page = Page(write_report(suite_run(tmp_path / "run", EVIL)))
+    assert "script" not in page.count or page.count["script"] == 1
+    assert EVIL in page.texts["code"]
+    assert any(EVIL in tip for tip in page.tips)
 
 
 def test_a_run_of_its_configuration_alone(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from lit_fednas.assignment import (
     Assignment,
     ByTier,
+    ByUtility,
     FixedArchitecture,
     InvariantUnits,
     RandomArchitectures,
@@ -20,6 +21,7 @@ from lit_fednas.assignment import (
     TrackingSandwich,
 )
 from lit_fednas.supernets import BaseNetworks, SearchSpace, Supernet
+from lit_fednas.supernets.suite import ModelSuite
 from lit_fednas.supernets.widths import WidthSupernet
 from lit_fednas.tiers import Population, Tier
 
@@ -49,6 +51,12 @@ OF_BASES: dict[str, Callable[[], Assignment]] = {
     "random-bases": lambda: RandomBases({"weak": 1, "strong": 3}),
 }
 
+#: Those that choose among the models of a suite, and want one and :data:`TIERS`.
+OF_SUITES: dict[str, Callable[[], Assignment]] = {
+    "by-utility": ByUtility,
+    "by-utility-alone": lambda: ByUtility(similar=False),
+}
+
 #: Every second client is strong; there are no limits, so that tiers are what the assignments say of them.
 TIERS = (Tier("weak", {}), Tier("strong", {}))
 
@@ -64,6 +72,6 @@ def set_up(assignment: Assignment, space: SearchSpace | Supernet, num_clients: i
     """Sets an assignment up, for a population of tiers where the supernet's assignments want them."""
     supernet = space if isinstance(space, Supernet) else _SpaceOnly(space)
     population = Population(num_clients)
-    if isinstance(supernet, WidthSupernet | BaseNetworks):
+    if isinstance(supernet, WidthSupernet | BaseNetworks | ModelSuite):
         population = Population(num_clients, TIERS, tuple(client % 2 for client in range(num_clients)))
     assignment.setup(supernet, population)  # type: ignore[arg-type]

@@ -17,8 +17,9 @@ from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import BaseNetworks, ElasticSpace, PathCNN, SearchSpace, SingleArchitecture, Supernet
 from lit_fednas.supernets.sliced_cnn import SlicedCNN
 from lit_fednas.supernets.widths import WidthSupernet
-from tests.assignment.instances import INSTANCES, OF_BASES, OF_OPERATORS, OF_WIDTHS, set_up
+from tests.assignment.instances import INSTANCES, OF_BASES, OF_OPERATORS, OF_SUITES, OF_WIDTHS, set_up
 from tests.supernets.instances import kept_instance
+from tests.supernets.suites import grown_suite
 
 CLIENTS = 12
 SPACE = ElasticSpace((0, 1, 2), (0.1, 0.18, 0.25), (256, 512), 8)
@@ -30,8 +31,9 @@ NETS: dict[str, Supernet] = {
     **dict.fromkeys(OF_OPERATORS, PathCNN((3, 8, 8), 5, width=8, stage_layers=[2, 1], strides=[2, 1])),
     **dict.fromkeys(OF_WIDTHS, WidthSupernet((3, 8, 8), 5, CNN, widths=[1, 0.5, 0.25])),
     **dict.fromkeys(OF_BASES, BaseNetworks((3, 8, 8), 5, CNN, count=4)),
+    **dict.fromkeys(OF_SUITES, grown_suite()),
 }
-SPECIAL = {**OF_OPERATORS, **OF_WIDTHS, **OF_BASES}
+SPECIAL = {**OF_OPERATORS, **OF_WIDTHS, **OF_BASES, **OF_SUITES}
 SPACES = {type(make()): NETS[name].space for name, make in SPECIAL.items()}
 
 

@@ -9,8 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from lit_fednas.assignment import Assignment
 from lit_fednas.callbacks import RoundProgress, progress
 from lit_fednas.federation import FederatedCallback, UniformCohort
+from lit_fednas.supernets import GrowableCNN, Model, ModelSuite
+from lit_fednas.supernets.growth import plan
 from tests.support import linear_net, make_module, make_trainer, tiny_data
 
 LINE = r"round {}/{}  loss \d\.\d+  val accuracy [01]\.?\d*  failed 0  \d+\.\d\d s/round"
@@ -187,3 +190,44 @@ def test_no_bar_where_none_is_wanted():
     assert trainer.progress_bar_callback is None
     trainer.fit(make_module(), datamodule=tiny_data())
     assert make_trainer(1, enable_progress_bar=False, callbacks=RoundProgress()).progress_bar_callback is None
+
+
+class ByRound(Assignment):
+    """In round 0 all have model 0; then clients 0 and 1 the first, client 2 the second, and others both."""
+
+    def assign(self, round, cohort, space, rng):
+        archs = [Model((0,)), Model((0,)), Model((1,)), Model((0, 1))]
+        return [archs[min(client, 3)] if round else Model((0,)) for client in cohort]
+
+
+def run_suite(shown, rounds=2):
+    suite = ModelSuite((1, 8, 8), 4, GrowableCNN([4]))
+    suite.add(0, plan(suite.models[0].blueprint, ["conv1"], 1), seed=0)
+    trainer = make_trainer(rounds, enable_progress_bar=True, callbacks=[shown])
+    module = make_module(suite, ByRound(), cohort=UniformCohort(count=6))
+    trainer.fit(module, datamodule=tiny_data())
+
+
+def test_a_line_says_how_many_clients_train_which_model(capsys):
+    run_suite(RoundProgress(refresh_seconds=0.0))
+    first, second = lines(capsys)
+    assert "models" not in first
+    assert "  models 0:2 0,1:3 1:1  " in second
+
+
+def test_the_bar_of_the_cohort_says_so_too(bars):
+    shown = []
+
+    class Watched(RoundProgress):
+        def on_client_end(self, trainer, module, result):
+            super().on_client_end(trainer, module, result)
+            shown.append(bars[1].postfix)
+
+    run_suite(Watched())
+    assert shown == [""] * 6 + ["models 0:2 0,1:3 1:1"] * 6
+    assert "models" not in bars[0].postfix
+
+
+def test_architectures_of_other_supernets_are_not_named(capsys):
+    run(RoundProgress(refresh_seconds=0.0))
+    assert not any("models" in line for line in lines(capsys))

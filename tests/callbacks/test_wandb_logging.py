@@ -16,10 +16,13 @@ from lightning.pytorch.loggers import WandbLogger
 from wandb.proto.wandb_internal_pb2 import Record
 
 from lit_fednas.callbacks import WandbLogging
-from lit_fednas.callbacks.wandb_logging import search_charts, tier_artifacts
+from lit_fednas.callbacks.wandb_logging import MODEL_COLUMNS, search_charts, tier_artifacts
+from lit_fednas.federation import FederatedCallback
 from lit_fednas.records import SearchFiles
+from lit_fednas.supernets import GrowableCNN, Model, ModelSuite
+from lit_fednas.supernets.growth import Deepen, Widen
 from tests.analysis.searching import write_search
-from tests.support import make_module, make_trainer, tiny_supernet
+from tests.support import make_module, make_trainer, tiny_data, tiny_supernet
 
 BLOCK = 32768
 
@@ -63,6 +66,11 @@ def logged(searched: SearchFiles, folder: Path) -> list[Record]:
         logger = WandbLogger("a=1,b/seed0", save_dir=str(folder), project="test", offline=True)
         WandbLogging().on_search_end(make_trainer(logger=logger), make_module(), searched.folder)
         wandb.finish()
+    return written(folder)
+
+
+def written(folder: Path) -> list[Record]:
+    """All records of the only run in a folder, when it has ended."""
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
     deadline = time.monotonic() + 60
     while not (found := list(records(path))) or not found[-1].HasField("exit"):
@@ -154,3 +162,77 @@ def test_an_artifact_holds_the_tiers_own_files(searched: SearchFiles) -> None:
 
 def test_without_a_wandb_logger_nothing_happens(searched: SearchFiles) -> None:
     WandbLogging().on_search_end(make_trainer(), make_module(), searched.folder)
+
+
+class Grow(FederatedCallback):
+    """Adds a model after rounds 1 and 2."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        steps = {1: Widen("conv1", {"conv1.out": 8}), 2: Deepen("conv1", ("conv1_m2",))}
+        if batch.round in steps:
+            parent = batch.round - 1
+            pl_module.add_model(lambda: pl_module.supernet.add(parent, [steps[batch.round]], 0, batch.round))
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelSuite, list[Record], Path]:
+    """A suite that has grown twice in four rounds, and what was logged."""
+    folder = tmp_path_factory.mktemp("grown")
+    suite = ModelSuite((1, 8, 8), 4, GrowableCNN([4]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_SILENT", "true")
+        logger = WandbLogger("grown", save_dir=str(folder), project="test", offline=True)
+        trainer = make_trainer(4, logger=logger, callbacks=[WandbLogging(), Grow()])
+        trainer.fit(make_module(suite), datamodule=tiny_data())
+        wandb.finish()
+    return suite, written(folder), folder
+
+
+def entries(records: list[Record], key: str) -> list[dict[str, Any]]:
+    """All history records that have a key."""
+    every = [
+        {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
+        for record in records
+        if record.history.item
+    ]
+    return [one for one in every if key in one]
+
+
+def test_each_new_model_is_an_event_in_its_round(grown: tuple[ModelSuite, list[Record], Path]) -> None:
+    suite, records, _ = grown
+    found = entries(records, "suite/model")
+    costs = [suite.cost(Model((number,))) for number in (1, 2)]
+    assert [one["suite/model"] for one in found] == [1, 2]
+    assert [one["suite/macs"] for one in found] == [cost.macs for cost in costs]
+    assert [one["suite/parameters"] for one in found] == [cost.parameters for cost in costs]
+    steps = {one["epoch"]: one["trainer/global_step"] for one in entries(records, "clients/loss")}
+    assert [one["trainer/global_step"] for one in found] == [steps[1], steps[2]]
+
+
+def test_the_table_has_all_models(grown: tuple[ModelSuite, list[Record], Path]) -> None:
+    suite, records, folder = grown
+    rows = table_of("suite/models", records, folder)
+    assert [tuple(row) for row in rows] == [MODEL_COLUMNS] * 3
+    assert [(row["number"], row["parent"], row["round"]) for row in rows] == [
+        (0, None, None),
+        (1, 0, 1),
+        (2, 1, 2),
+    ]
+    assert [row["steps"] for row in rows] == ["", "widen conv1", "deepen conv1"]
+    assert [row["cells"] for row in rows] == ["conv1 4, head", "conv1 8, head", "conv1 8, conv1_m2 8, head"]
+    for row in rows:
+        cost = suite.cost(Model((row["number"],)))
+        assert (row["macs"], row["parameters"], row["bytes"]) == (cost.macs, cost.parameters, cost.bytes)
+
+
+def test_the_summary_has_all_models(grown: tuple[ModelSuite, list[Record], Path]) -> None:
+    suite, records, _ = grown
+    summary = last_of(records, "summary")
+    assert summary["suite/2/parent"] == 1
+    assert summary["suite/2/steps"] == "deepen conv1"
+    assert summary["suite/0/macs"] == suite.cost(Model((0,))).macs
+    assert "suite/0/parent" not in summary
+
+
+def test_a_model_of_another_supernet_is_not_logged() -> None:
+    WandbLogging().on_model_added(make_trainer(), make_module(tiny_supernet()), None)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from lit_fednas.aggregation import OperatorAverage
-from lit_fednas.assignment import ByTier, RandomBases, RollingWidths, Subspaces
+from lit_fednas.aggregation import OperatorAverage, SoftAverage
+from lit_fednas.assignment import ByTier, ByUtility, RandomBases, RollingWidths, Subspaces
 from lit_fednas.data import Dirichlet
 from lit_fednas.federation import (
     ClientSettings,
@@ -29,6 +29,7 @@ from lit_fednas.supernets.widths import WidthSupernet
 from lit_fednas.tiers import ArchitectureTiers, Budgets, ClientTiers
 from tests.aggregation.instances import INSTANCES as AGGREGATIONS
 from tests.assignment.instances import INSTANCES as ASSIGNMENTS
+from tests.supernets.suites import grown_suite
 from tests.support import make_module, sgd, tiny_data
 
 ROUNDS = 3
@@ -138,8 +139,11 @@ METHODS: dict[str, Callable[[], FederatedLightningModule]] = {
         tiers=TWO_TIERS,
         cohort=UniformCohort(count=6),
     ),
+    "a suite of models": method(
+        supernet=grown_suite, assignment=ByUtility, aggregation=SoftAverage, tiers=TWO_TIERS
+    ),
     "rolling widths": method(supernet=width_net, assignment=RollingWidths, tiers=TWO_TIERS),
-    # not invariant units: what they remember are numbers, which several ranks have up to rounding only
+    # not invariant units: which units are kept may hang on the rounding of what several ranks report
     "buffers and dropout": method(supernet=counting_net),
     "server optimizer": method(server_optimizer=lambda: lambda params: FedAdam(params, lr=0.01)),
     "recalibration": method(

@@ -124,7 +124,10 @@ def test_two_ranks_equal_one(tmp_path):
         assert abs(two["evaluated"] - second[name]["evaluated"]) <= one["evaluated"] / 3, name
         for got in (two, second[name]):
             assert got["told"] == one["told"], name  # every rank's callbacks hear of every client, once
-            assert got["assignment"] == one["assignment"], name
+            # what an assignment makes of losses is a number that several ranks have up to rounding
+            remembered = got["assignment"], one["assignment"]
+            torch.testing.assert_close(*remembered, rtol=0, atol=100 * tolerance, msg=name)
+            assert got["assignment"] == two["assignment"], name
             assert [[r[:4] for r in results] for results in got["rounds"]] == [
                 [r[:4] for r in results] for results in one["rounds"]
             ], name

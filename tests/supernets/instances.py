@@ -24,6 +24,12 @@ from lit_fednas.supernets import (
     EarlyExitResNet,
     ElasticResNet,
     GroupNorm,
+    GrowableFamily,
+    GrowableMLP,
+    GrowableNASBench201,
+    GrowableResNet18,
+    GrowableViT,
+    ModelSuite,
     Norm,
     PathCNN,
     PlainNetwork,
@@ -39,6 +45,7 @@ from lit_fednas.supernets import (
     Supernet,
     WidthSupernet,
 )
+from lit_fednas.supernets.growth import plan
 
 HIDDEN = 6
 
@@ -149,6 +156,14 @@ def plain() -> PlainNetwork:
     return PlainNetwork(network, (2, 6, 6), 3)
 
 
+def suite(family: GrowableFamily, *cells: str) -> ModelSuite:
+    """Three models, each larger than the one before: these cells are widened, then deepened."""
+    net = ModelSuite((3, 8, 8), 5, family)
+    for number in (1, 2):
+        net.add(number - 1, plan(net.models[-1].blueprint, cells, number), seed=0, round=number)
+    return net
+
+
 def tier_network() -> TierNetwork:
     """A path, taken out of its supernet to be fine-tuned."""
     net = PathCNN((3, 8, 8), 5, 8, [1, 1], [2, 2], ["conv1", "sep_e1", "id"])
@@ -189,6 +204,10 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "separate-elastic": lambda: SeparateNetworks(
         (3, 8, 8), 5, lambda *shape: elastic(norm=GroupNorm(4)), ["largest", "smallest"]
     ),
+    "suite-mlp": lambda: suite(GrowableMLP([6, 4]), "linear1"),
+    "suite-nasbench201": lambda: suite(GrowableNASBench201(4, norm=BatchNorm()), "stage1_cell1"),
+    "suite-resnet": lambda: suite(GrowableResNet18(4, [1, 1], GroupNorm(2)), "stem", "stage2_block1"),
+    "suite-vit": lambda: suite(GrowableViT(dim=8, heads=2, depth=1), "layer1"),
     "tier-network": tier_network,
     "smallcnn": lambda: SmallCNN((1, 8, 8), 5),
     "widths-cnn": lambda: WidthSupernet(

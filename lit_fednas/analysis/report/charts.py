@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from lit_fednas.analysis.report.markup import Html, Part, join, tag
@@ -24,11 +24,13 @@ class Series:
         name: For the legend and the read-out.
         points: x and y, by ascending x.
         band: Lower and upper bound per point, if there is a band.
+        wide: Whether it is drawn wide and grey, for others to stand before it.
     """
 
     name: str
     points: Sequence[tuple[float, float]]
     band: Sequence[tuple[float, float]] = ()
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,31 @@ class Mark:
     best: bool = False
 
 
-def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str, zero: bool = False) -> Html:
+@dataclass(frozen=True)
+class Event:
+    """What happened at one x of a line chart.
+
+    Attributes:
+        x: Across.
+        label: Above its upright line, in three characters; left out where it would touch the one before.
+        tip: Its read-out.
+        place: Which colour.
+    """
+
+    x: float
+    label: str
+    tip: str
+    place: int
+
+
+def line_chart(
+    title: str,
+    series: Sequence[Series],
+    x_label: str,
+    y_label: str,
+    zero: bool = False,
+    events: Sequence[Event] = (),
+) -> Html:
     """Lines over the same x; hovering reads all of them at one x.
 
     Args:
@@ -57,15 +83,19 @@ def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str,
         x_label: Name of the x axis.
         y_label: Name of the y axis, with its unit.
         zero: Whether the y axis begins at 0.
+        events: By ascending x.
     """
     series = [_thinned(one) for one in series]
     points = [point for one in series for point in one.points]
     heights = [y for _, y in points] + [y for one in series for bounds in one.band for y in bounds]
     across = spread([x for x, _ in points], LEFT, RIGHT, margin=0.02)
     up = spread([*heights, 0.0] if zero else heights, BOTTOM, TOP)
-    drawn = [_line(one, place, across, up) for place, one in enumerate(series)]
-    inside = [frame(across, up, x_label, y_label), drawn, _columns(series, across, x_label)]
-    names = [(one.name, _look(place)) for place, one in enumerate(series)]
+    looks = [look(place) + " wide" * one.wide for place, one in enumerate(series)]
+    order = sorted(range(len(series)), key=lambda place: not series[place].wide)
+    drawn = [_line(series[place], looks[place], across, up) for place in order]
+    columns = _columns(series, across, x_label, events)
+    inside = [frame(across, up, x_label, y_label), _events(events, across), drawn, columns]
+    names = [(one.name, found) for one, found in zip(series, looks, strict=True)]
     return figure(title, drawing(title, inside), legend(names) if len(names) > 1 else None)
 
 
@@ -99,7 +129,7 @@ def front_chart(
         tag("path", d=_stairs(corners), class_="line"),
         [_mark(mark, across, up) for mark in marks],
     ]
-    return figure(title, drawing(title, tag("g", inside, class_=_look(place))))
+    return figure(title, drawing(title, tag("g", inside, class_=look(place))))
 
 
 def figure(title: str, *parts: Part) -> Html:
@@ -157,12 +187,12 @@ def tick_text(number: float) -> str:
     return f"{number:,.0f}" if number == int(number) else f"{number:.4g}"
 
 
-def _look(place: int) -> str:
+def look(place: int) -> str:
     """Classes of the n-th line: its colour, and dashes where the colours begin anew."""
     return f"s{place % _COLOURS} d{place // _COLOURS % 3}"
 
 
-def _line(one: Series, place: int, across: Scale, up: Scale) -> Html:
+def _line(one: Series, classes: str, across: Scale, up: Scale) -> Html:
     path = "M" + "L".join(f"{across(x)} {up(y)}" for x, y in one.points)
     parts: list[Part] = [tag("path", d=path, class_="line")]
     if len(one.points) == 1:
@@ -173,15 +203,29 @@ def _line(one: Series, place: int, across: Scale, up: Scale) -> Html:
         upper = [f"{x} {up(high)}" for x, (_, high) in zip(xs, one.band, strict=True)]
         lower = [f"{x} {up(low)}" for x, (low, _) in zip(xs, one.band, strict=True)]
         parts.insert(0, tag("path", d="M" + "L".join([*upper, *reversed(lower)]) + "Z", class_="band"))
-    return tag("g", parts, class_=_look(place))
+    return tag("g", parts, class_=classes)
 
 
-def _columns(series: Sequence[Series], across: Scale, x_label: str) -> Html:
+def _events(events: Sequence[Event], across: Scale) -> Html:
+    """Upright lines with what stands above them."""
+    drawn, end = [], float("-inf")
+    for event in events:
+        x = across(event.x)
+        text = tag("text", event.label, x=x, y=TOP - 2, class_="middle") if x > end else None
+        end = x + 22 if x > end else end
+        line = tag("path", d=f"M{x} {TOP}V{BOTTOM}", class_="limit")
+        drawn.append(tag("g", line, text, class_=f"{look(event.place)} event"))
+    return join(drawn)
+
+
+def _columns(series: Sequence[Series], across: Scale, x_label: str, events: Sequence[Event]) -> Html:
     """For every x an invisible column with its read-out."""
     values: dict[float, list[str]] = {}
     for one in series:
         for x, y in one.points:
             values.setdefault(x, []).append(f"{one.name}: {y:.4g}")
+    for event in events:
+        values.setdefault(event.x, []).append(event.tip)
     xs = sorted(values)
     places = [across(x) for x in xs]
     edges = [LEFT, *((a + b) / 2 for a, b in pairwise(places)), RIGHT]
@@ -220,4 +264,5 @@ def _thinned(one: Series) -> Series:
     """At most so many points, the last always among them."""
     every = math.ceil(len(one.points) / _MOST_POINTS)
     kept = [place for place in range(len(one.points)) if (len(one.points) - 1 - place) % max(1, every) == 0]
-    return Series(one.name, [one.points[place] for place in kept], [one.band[place] for place in kept if one.band])
+    points = [one.points[place] for place in kept]
+    return replace(one, points=points, band=[one.band[place] for place in kept if one.band])

@@ -6,13 +6,14 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
-from lit_fednas.analysis.report import client_sections, run_sections, search_sections
+from lit_fednas.analysis.report import client_sections, run_sections, search_sections, suite_sections
 from lit_fednas.analysis.report.markup import Html, join, tag
 from lit_fednas.analysis.runs import Run, read_run
 from lit_fednas.records import ROUNDS_FILE
 
 SECTIONS = (
     ("Training", run_sections.curves),
+    ("Models", suite_sections.models),
     ("Subnets", run_sections.subnets),
     ("Costs", run_sections.costs),
     ("Clients' data", run_sections.partition),

@@ -1,0 +1,193 @@
+"""Every client trains the model that has served it best: FedTrans' Client Manager (section 4.2, Eq. 2 to 4)."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lit_fednas.assignment.base import Assignment
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.messages import ClientResult
+from lit_fednas.supernets import SearchSpace, Supernet
+from lit_fednas.supernets.suite import Model, ModelSuite
+from lit_fednas.tiers import ArchitectureCosts, Population, Tier
+
+
+class ByUtility(Assignment):
+    """Draws each client's model by its utilities, which its training losses change.
+
+    A client has a utility for every model of the suite, 0 at first; a model that is added later starts with that
+    of the model it comes from (Alg. 1, line 19). The client's model is drawn among the compatible ones, those
+    within its tier's limits, with probabilities that are the softmax of their utilities (Eq. 2 and 3). After the
+    round the survivors' losses are standardised, to mean 0 and standard deviation 1, and the utilities of a
+    client's compatible models go down by its loss times their similarity to the model that it trained (Eq. 4).
+
+    The paper does not say over what losses are standardised: here over the round's survivors, with the deviation
+    of all of them (not of a sample). Where all losses are equal, or there is one, nothing moves.
+
+    Args:
+        similar: Whether models that are similar to the trained one learn with it (Eq. 4); if not, its utility
+            moves alone.
+
+    Raises:
+        ConfigError: Told before training: the supernet is no suite of models, or a tier cannot afford the first.
+
+    Example:
+        >>> from lit_fednas.supernets.growable_cnn import GrowableCNN
+        >>> suite = ModelSuite((3, 8, 8), 10, GrowableCNN([8, 16]))
+        >>> by_utility = ByUtility()
+        >>> by_utility.setup(suite, Population(2))
+        >>> [str(arch) for arch in by_utility.assign(0, [0, 1], suite.space, np.random.default_rng(0))]
+        ['model: 0', 'model: 0']
+    """
+
+    def __init__(self, similar: bool = True) -> None:
+        self.similar = similar
+        self._utilities: dict[int, list[float]] = {}  # by client, then by the model's number
+
+    def setup(self, supernet: Supernet, population: Population) -> None:
+        """Sees that everybody can train something, and forgets all utilities."""
+        if not isinstance(supernet, ModelSuite):
+            raise ConfigError(
+                f"model.assignment: ByUtility chooses among models that grow, of which {type(supernet).__name__} "
+                f"has none; use the supernet ModelSuite, or another assignment"
+            )
+        costs = ArchitectureCosts(supernet)
+        first = Model((supernet.models[0].number,))
+        for tier in population.tiers:
+            if costs.excess(first, tier) > 0:
+                limits = ", ".join(
+                    f"{name} {limit:g} (it has {costs.cost(first, name):g})"
+                    for name, limit in tier.at_most.items()
+                )
+                raise ConfigError(
+                    f"model.tiers: tier {tier.name!r} cannot afford the first model: {limits}; raise its limits, "
+                    f"or give a smaller model.supernet.family"
+                )
+        self._suite = supernet
+        self._population = population
+        self._costs = costs
+        self._utilities = {}
+
+    def assign(
+        self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator
+    ) -> list[Any]:
+        """Draws a compatible model for each client (Eq. 2)."""
+        compatible = self._compatible_by_tier(cohort)
+        archs = []
+        for client in cohort:
+            numbers = compatible[self._tier_name(client)]
+            utilities = self.utilities(client)
+            chances = softmax([utilities[number] for number in numbers])
+            archs.append(Model((numbers[int(rng.choice(len(numbers), p=chances))],)))
+        return archs
+
+    def observe(self, results: Sequence[ClientResult]) -> None:
+        """Updates the utilities of the round's survivors (Eq. 4)."""
+        survivors = [result for result in results if result.ok]
+        compatible = self._compatible_by_tier([result.task.client for result in survivors])
+        similarity = functools.cache(self._similarity)  # pairs of models come again and again
+        losses = standardised([result.loss for result in survivors])
+        for result, loss in zip(survivors, losses, strict=True):
+            client, trained = result.task.client, result.task.arch.number
+            utilities = self.utilities(client)
+            for number in compatible[self._tier_name(client)]:
+                utilities[number] -= loss * similarity(number, trained)
+            self._utilities[client] = utilities
+
+    def deployed(self, client: int) -> Model:
+        """The compatible model of the greatest utility, as the paper evaluates its clients (section 5.1).
+
+        Of equals the one with most multiply-accumulates: a model that the client has not tried yet has its
+        parent's utility, so nothing speaks against it; it began as what its parent computes and can learn more.
+        """
+        utilities = self.utilities(client)
+        numbers = self._compatible(self._population.tier(client))
+        macs = {number: self._costs.cost(Model((number,)), "macs") for number in numbers}
+        return Model((max(numbers, key=lambda number: (utilities[number], macs[number], number)),))
+
+    def utilities(self, client: int) -> list[float]:
+        """A client's utility for each model, by its number; a list that the caller may change.
+
+        Models that were added since the client's last round have their parent's (Alg. 1, line 19). A client's
+        utilities stay as they are between its rounds, so it does not matter that they inherit only now.
+        """
+        utilities = list(self._utilities.get(client, ()))
+        for model in self._suite.models[len(utilities) :]:
+            utilities.append(0.0 if model.parent is None else utilities[model.parent])
+        return utilities
+
+    def state_dict(self) -> dict[str, Any]:
+        """The utilities of those clients that were in a round, by model."""
+        return {"utilities": {client: list(utilities) for client, utilities in self._utilities.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes them back."""
+        if set(state) != {"utilities"}:
+            raise CheckpointError(
+                "assignment: the checkpoint holds no utilities for ByUtility; use the assignment that the run was "
+                "started with"
+            )
+        found = {int(client): list(map(float, utilities)) for client, utilities in state["utilities"].items()}
+        for client, utilities in found.items():
+            if not 0 <= client < self._population.num_clients:
+                raise CheckpointError(
+                    f"assignment: the checkpoint has utilities of client {client}, the data have "
+                    f"{self._population.num_clients} clients; set data.num_clients as the run had it"
+                )
+            if len(utilities) > len(self._suite.models) or not all(map(math.isfinite, utilities)):
+                raise CheckpointError(
+                    f"assignment: the checkpoint's utilities of client {client}, {utilities}, are not those of "
+                    f"{len(self._suite.models)} models; use the checkpoint of this run's models"
+                )
+        self._utilities = found
+
+    def _similarity(self, number: int, trained: int) -> float:
+        if self.similar:
+            return self._suite.similarity(number, trained)
+        return float(number == trained)
+
+    def _compatible_by_tier(self, clients: Sequence[int]) -> dict[str, list[int]]:
+        """What :meth:`_compatible` says of these clients' tiers, by the tier's name."""
+        tiers = {self._tier_name(client): self._population.tier(client) for client in clients}
+        return {name: self._compatible(tier) for name, tier in tiers.items()}
+
+    def _compatible(self, tier: Tier | None) -> list[int]:
+        """The models within a tier's limits (Alg. 1, line 7); the suite may have grown since the last round."""
+        return [
+            model.number
+            for model in self._suite.models
+            if tier is None or self._costs.excess(Model((model.number,)), tier) == 0
+        ]
+
+    def _tier_name(self, client: int) -> str:
+        tier = self._population.tier(client)
+        return "" if tier is None else tier.name
+
+
+def softmax(utilities: Sequence[float]) -> np.ndarray:
+    """Eq. 3; the greatest utility is taken off all, so that none is too large for an exponential.
+
+    Example:
+        >>> softmax([1000.0, 1000.0]).tolist()
+        [0.5, 0.5]
+    """
+    weights = np.exp(np.array(utilities) - max(utilities))
+    return weights / weights.sum()
+
+
+def standardised(losses: Sequence[float]) -> list[float]:
+    """Losses with mean 0 and standard deviation 1; zeros if they are all equal.
+
+    Example:
+        >>> standardised([1.0, 2.0, 3.0, 2.0])
+        [-1.414213562373095, 0.0, 1.414213562373095, 0.0]
+    """
+    if not losses or min(losses) == max(losses):  # a deviation of rounding errors would make large numbers of them
+        return [0.0] * len(losses)
+    values = np.array(losses, dtype=float)
+    return [float(value) for value in (values - values.mean()) / values.std()]

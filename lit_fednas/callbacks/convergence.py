@@ -1,0 +1,29 @@
+"""When training has slowed down: the degree of convergence (FedTrans, section 4.1, Eq. 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def degree_of_convergence(losses: Sequence[float], gamma: int, delta: int) -> float | None:
+    """The mean of the last ``gamma`` slopes of the loss, each over ``delta`` rounds.
+
+    DoC = 1/gamma * sum over i of (L(i - delta) - L(i)) / delta, for i = the last round and the gamma - 1 before.
+    The faster the loss falls, the greater it is. (Eq. 1 prints i from 1 to gamma, without a round to count from.)
+
+    Args:
+        losses: One per round, the last at the end.
+        gamma: Number of slopes.
+        delta: Rounds that a slope goes over.
+
+    Returns:
+        It, or ``None`` before there are gamma + delta losses.
+
+    Example:
+        >>> degree_of_convergence([3.0, 2.0, 1.5, 1.25], gamma=2, delta=2)  # (1.5 + 0.75) / 2 / 2
+        0.5625
+    """
+    if len(losses) < gamma + delta:
+        return None
+    slopes = [(losses[-place - delta] - losses[-place]) / delta for place in range(1, gamma + 1)]
+    return sum(slopes) / gamma

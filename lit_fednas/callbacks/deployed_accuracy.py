@@ -1,0 +1,192 @@
+"""Each client's accuracy on its own data, with the model that it would use (FedTrans, section 5.1, "Metrics").
+
+"We evaluate each client only on its compatible models and assign it the model with the highest utility. We report
+the average accuracy of all clients." Which model that is, the assignment says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from lightning import LightningModule, Trainer
+from torch import Tensor
+
+from lit_fednas.data import ClientData
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule
+from lit_fednas.federation.client_evaluation import (
+    batches_of_clients,
+    joint_client_scores,
+    normalises_over_batches,
+)
+from lit_fednas.federation.evaluation import recalibrated
+from lit_fednas.federation.ranks import deal
+from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.records import write_client_scores
+from lit_fednas.tiers.limits import EVERYTHING
+
+log = logging.getLogger(__name__)
+
+_BATCH_SIZE = 512
+
+
+class DeployedAccuracy(FederatedCallback):
+    """Evaluates every client on its own split, with the global weights of the model that it would use.
+
+    Nothing is trained. Logs ``deployed/accuracy``, the mean over the clients, each of which counts once;
+    ``deployed/iqr``, the interquartile range of their accuracies (linear interpolation); and ``deployed/worst``.
+    At the end of training ``clients.csv`` in the run's folder has a row per client
+    (``lit_fednas.records.clients``). Clients without examples in the split are left out.
+
+    Args:
+        split: On which of their splits: ``test`` (the paper) or ``val``.
+        every_n_rounds: After which rounds; with each validation if not given. In any case once more at the end of
+            training, if the last round was not among them.
+
+    Attributes:
+        rows: The clients' rows of the last evaluation.
+        rounds: After how many rounds that was.
+        metric_names: What is logged at a validation, and better when higher.
+
+    Raises:
+        ConfigError: A setting is unknown, no client has such a split, or the assignment does not say what a client
+            uses (told before training).
+    """
+
+    def __init__(self, split: Literal["test", "val"] = "test", every_n_rounds: int | None = None) -> None:
+        if split not in ("test", "val"):
+            raise ConfigError(f"deployed_accuracy.split: {split!r} must be test or val")
+        if every_n_rounds is not None and every_n_rounds < 1:
+            raise ConfigError(
+                f"deployed_accuracy.every_n_rounds: {every_n_rounds} must be at least 1, or null for each "
+                f"validation"
+            )
+        self.split = split
+        self.every_n_rounds = every_n_rounds
+        self.rows: list[dict[str, Any]] = []
+        self.rounds: int | None = None
+        self.metric_names = ["deployed/accuracy", "deployed/worst"] if every_n_rounds is None else []
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Sees that clients can be evaluated; the module has set up the assignment by now."""
+        assert isinstance(pl_module, FederatedLightningModule)
+        self.rows, self.rounds = [], None
+        clients = _clients(trainer)
+        having = [client for client in range(clients.num_clients) if clients.size(client, self.split)]
+        if not having:
+            raise ConfigError(
+                f"deployed_accuracy.split: no client has {self.split} examples of its own; set "
+                f"data.client_{self.split} above 0, for instance to 0.2"
+            )
+        pl_module.assignment.deployed(having[0])
+
+    # ---- when -----------------------------------------------------------------------------------------
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Evaluates after every n-th round."""
+        if self.every_n_rounds is not None and trainer.global_step % self.every_n_rounds == 0:  # a round is a step
+            self._evaluate_and_log(trainer, pl_module)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Evaluates with each validation while training, if nothing else was asked for."""
+        if self.every_n_rounds is None and trainer.state.fn == "fit":
+            self._evaluate_and_log(trainer, pl_module)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Writes ``clients.csv`` and says the figures in one line."""
+        assert isinstance(pl_module, FederatedLightningModule)
+        if self.rounds != trainer.global_step:
+            self._evaluate(trainer, pl_module)
+        if keeps_files(trainer):
+            write_client_scores(run_folder(trainer), self.rows, ["arch"])
+        if trainer.is_global_zero:
+            log.info(
+                "%d clients with the model that each would use, on its own %s examples: accuracy %.2f %%, "
+                "interquartile range %.2f %%, worst %.2f %%",
+                len(self.rows),
+                self.split,
+                *(100 * value for value in self.figures().values()),
+            )
+
+    # ---- what -----------------------------------------------------------------------------------------
+
+    def figures(self) -> dict[str, float]:
+        """What the last evaluation logged, without ``deployed/``."""
+        accuracies = [row["accuracy"] for row in self.rows]
+        low, high = np.quantile(accuracies, [0.25, 0.75])
+        return {"accuracy": float(np.mean(accuracies)), "iqr": float(high - low), "worst": min(accuracies)}
+
+    def _evaluate_and_log(self, trainer: Trainer, module: LightningModule) -> None:
+        assert isinstance(module, FederatedLightningModule)
+        self._evaluate(trainer, module)
+        for name, value in self.figures().items():
+            module.log(f"deployed/{name}", value, sync_dist=True)  # all ranks have it; Lightning wants to be told
+
+    def _evaluate(self, trainer: Trainer, module: FederatedLightningModule) -> None:
+        """Finds all clients' rows, with the ranks' help; the same for any number of ranks."""
+        was_training = module.supernet.training
+        module.supernet.eval()
+        try:
+            rows = self._share(trainer, module)
+        finally:
+            module.supernet.train(was_training)
+        gathered = trainer.fit_loop.ranks.gather(rows)  # type: ignore[attr-defined]
+        self.rows = sorted((row for share in gathered for row in share), key=lambda row: row["client"])
+        self.rounds = trainer.global_step
+
+    @torch.no_grad()
+    def _share(self, trainer: Trainer, module: FederatedLightningModule) -> list[dict[str, Any]]:
+        """The rows of those clients that this rank evaluates.
+
+        What is dealt to the ranks is whole batches, made before: so each is what one rank alone would run.
+        """
+        clients, supernet = _clients(trainer), module.supernet
+        using: dict[Any, dict[int, int]] = {}
+        for client in range(clients.num_clients):
+            size = clients.size(client, self.split)
+            if size:
+                using.setdefault(module.assignment.deployed(client), {})[client] = size
+        statistics = module.recalibration_batches(clients)
+        pieces = [
+            (arch, those)
+            for arch, sizes in using.items()
+            for those in (
+                [[client] for client in sizes]
+                if not statistics and normalises_over_batches(supernet.skeleton(arch))
+                else batches_of_clients(sizes, _BATCH_SIZE)
+            )
+        ]
+        work = [supernet.macs(arch) * sum(using[arch][one] for one in those) for arch, those in pieces]
+        own = deal(work, trainer.world_size)[trainer.global_rank]
+        rows: list[dict[str, Any]] = []
+        last: Any = None
+        network: Callable[[Tensor], Tensor] = supernet
+        for arch, those in (pieces[place] for place in own):
+            if arch != last:
+                network, last = _network(module, arch, statistics), arch
+            labels = partial(supernet.targets, arch)
+            found = joint_client_scores(
+                network, clients, those, self.split, module.evaluation, _BATCH_SIZE, labels
+            )
+            for score in found:
+                tier = module.population.tier(score.client)
+                rows.append({**score._asdict(), "tier": tier.name if tier else EVERYTHING, "arch": str(arch)})
+        return rows
+
+
+def _clients(trainer: Trainer) -> ClientData:
+    return trainer.datamodule.clients  # type: ignore[attr-defined]
+
+
+def _network(module: FederatedLightningModule, arch: Any, statistics: list[Tensor]) -> Callable[[Tensor], Tensor]:
+    """The model in place, or a copy with its norms' new statistics."""
+    if statistics:
+        return recalibrated(module.supernet.subnet(arch), statistics)
+    return partial(module.supernet, arch=arch)

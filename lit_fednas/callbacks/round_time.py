@@ -1,0 +1,98 @@
+"""Simulated time of the rounds on the clients' devices (FedTrans, App. C, Table 6)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from lightning import LightningModule, Trainer
+
+from lit_fednas.costs import ClientSpeed, CompletionTimes, client_cost
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
+from lit_fednas.messages import ClientResult
+from lit_fednas.tiers import DeviceSpeeds
+
+log = logging.getLogger(__name__)
+
+
+class RoundTime(FederatedCallback):
+    """Says how long each round would take on the clients' devices, and how far their times lie apart.
+
+    A client's part is its download, its training (three times the forward passes' multiply-accumulates) and its
+    upload. A client that failed or went away counts with its download and with what it says it has trained; the
+    records know nothing of work that came to nothing (``lit_fednas.costs.ledger``).
+
+    Logs ``time/round``, the slowest of the cohort, for whom the others wait; ``time/mean`` and ``time/std`` over
+    the cohort; and ``time/total``, the rounds so far; all in seconds, and 0 where nobody took part. At the end it
+    says mean and standard deviation over all parts that clients had in rounds: what Table 6 calls round completion
+    time "among clients".
+
+    Args:
+        speeds: How fast the clients' devices are.
+
+    Attributes:
+        times: Of the run so far.
+
+    Raises:
+        ConfigError: The speeds follow from tiers, and a tier has no limit of ``macs`` (told before training).
+    """
+
+    def __init__(self, speeds: DeviceSpeeds = DeviceSpeeds()) -> None:
+        self.speeds = speeds
+        self.times = CompletionTimes()
+        self._of_client: dict[int, ClientSpeed] = {}
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Sees that speeds can be had; the module knows the clients' tiers by now."""
+        assert isinstance(pl_module, FederatedLightningModule)
+        self._of_client = {}
+        self.speeds.check(pl_module.population)
+        self._speed(pl_module, 0)  # a trace that cannot be read is told before training
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts anew with a new run."""
+        if trainer.global_step == 0:  # a round is a step
+            self.times = CompletionTimes()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RoundResult, batch_idx: int
+    ) -> None:
+        """Adds a round."""
+        assert isinstance(pl_module, FederatedLightningModule)
+        seconds = [self._seconds(pl_module, result) for result in batch.results]
+        self.times = self.times.after(seconds)
+        pl_module.log("time/round", max(seconds, default=0.0))
+        pl_module.log("time/mean", float(np.mean(seconds)) if seconds else 0.0)
+        pl_module.log("time/std", float(np.std(seconds)) if seconds else 0.0)
+        pl_module.log("time/total", self.times.total)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Says the figures of Table 6 in one line."""
+        if trainer.is_global_zero and self.times.parts:
+            log.info(
+                "simulated time: a client's part in a round took %.4g s on average, standard deviation %.4g s (%d "
+                "parts); the rounds took %.4g s",
+                self.times.mean,
+                self.times.deviation,
+                self.times.parts,
+                self.times.total,
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The times so far, as plain values."""
+        return asdict(self.times)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes them back."""
+        self.times = CompletionTimes(**state_dict)
+
+    def _seconds(self, module: FederatedLightningModule, result: ClientResult) -> float:
+        spent = client_cost(result, module.supernet.cost(result.task.arch))
+        return self._speed(module, result.task.client).seconds(spent)
+
+    def _speed(self, module: FederatedLightningModule, client: int) -> ClientSpeed:
+        if client not in self._of_client:
+            self._of_client[client] = self.speeds.of(client, module.population, module.seed)
+        return self._of_client[client]

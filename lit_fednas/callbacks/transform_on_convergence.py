@@ -1,0 +1,294 @@
+"""Derives a larger model when training slows down: FedTrans' model transformer (section 4.1, Alg. 1)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from lightning import LightningModule, Trainer
+from torch import Tensor
+
+from lit_fednas.callbacks.activeness import cell_activeness, mean_activeness, most_active
+from lit_fednas.callbacks.convergence import degree_of_convergence
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
+from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.records.suite import write_suite
+from lit_fednas.rng import numpy_generator
+from lit_fednas.supernets import Model, ModelSuite
+from lit_fednas.supernets.growth import DEEPEN, WIDEN, Order, Step, plan, to_plain
+from lit_fednas.tiers import ArchitectureCosts
+
+log = logging.getLogger(__name__)
+
+
+class TransformOnConvergence(FederatedCallback):
+    """Adds a model to the suite whenever the degree of convergence is at most a threshold.
+
+    The new model is derived from the newest, and transforms its most active cells. Counting then starts anew. A
+    model must fit the strongest device: if the selected cells make it too large, the least active of them are left
+    out, and if each of them does, the most active cell is taken that does not. When no cell is left, or there are
+    as many models as asked, nothing is added any more, and training may stop at the next convergence.
+
+    The paper does not say whose loss it is: by default that of the round's whole cohort, for few clients may train
+    the newest model, and their losses are noisy. The noise is ours: without it, copies of a unit would get the
+    same gradients for ever (``lit_fednas.supernets.growth``).
+
+    Logs ``transform/doc`` (NaN before there are gamma + delta losses) and ``transform/models``; writes
+    ``suite.json`` (``lit_fednas.records.suite``).
+
+    Args:
+        threshold: beta; the degree of convergence at which a model is transformed.
+        gamma: Slopes in the degree of convergence.
+        delta: Rounds that a slope goes over.
+        alpha: Cells are transformed whose activeness is at least so many times the largest.
+        window: T; rounds over which activeness is averaged, of those in which the model was trained.
+        factor: How many times the units a widened cell has.
+        insert: Cells that are inserted behind a deepened one.
+        order: Whether cells are widened and deepened in turns, or only the one.
+        selection: ``random`` takes as many cells, drawn at random (Table 3, without layer selection).
+        warm_up: Whether a new model inherits weights (Table 3, without warm-up).
+        noise: Standard deviation of the parts that copies of a unit have, relative to an even division.
+        loss: Of the whole ``cohort``, or of the clients that train the ``newest`` model.
+        max_models: How many models there shall be at most, the initial one included.
+        stop: Whether training stops when no larger model can be added and training (of every model, if ``loss`` is
+            ``newest``) has converged again.
+
+    Raises:
+        ConfigError: A number is out of range, or the supernet is no suite of models.
+    """
+
+    def __init__(
+        self,
+        threshold: float = 0.003,
+        gamma: int = 10,
+        delta: int = 20,
+        alpha: float = 0.9,
+        window: int = 5,
+        factor: float = 2.0,
+        insert: int = 1,
+        order: Order = "alternate",
+        selection: Literal["activeness", "random"] = "activeness",
+        warm_up: bool = True,
+        noise: float = 0.1,
+        loss: Literal["cohort", "newest"] = "cohort",
+        max_models: int | None = None,
+        stop: bool = True,
+    ) -> None:
+        for name, value in {"gamma": gamma, "delta": delta, "window": window, "insert": insert}.items():
+            if value < 1:
+                raise ConfigError(f"transform_on_convergence.{name}: {value} must be at least 1")
+        if not 0 <= alpha <= 1 or not factor > 1 or noise < 0 or (max_models is not None and max_models < 1):
+            raise ConfigError(
+                f"transform_on_convergence: alpha {alpha} must be from 0 to 1, factor {factor} above 1, noise "
+                f"{noise} at least 0, and max_models {max_models} at least 1, or null for no limit"
+            )
+        self.threshold, self.gamma, self.delta = threshold, gamma, delta
+        self.alpha, self.window = alpha, window
+        self.factor, self.insert, self.order = factor, insert, order
+        self.selection, self.warm_up, self.noise = selection, warm_up, noise
+        self.loss, self.max_models, self.stop = loss, max_models, stop
+        self.losses: dict[int, list[float]] = {}  # of each model, or of the cohort under that of the newest
+        self.activeness: list[dict[str, float]] = []  # of the newest model
+        self.reasons: list[dict[str, Any]] = []  # why each model but the first was added
+        self.complete = False
+        self.converged = False
+        self._trained: set[int] = set()
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Sees that there is a suite to grow."""
+        assert isinstance(pl_module, FederatedLightningModule)
+        if not isinstance(pl_module.supernet, ModelSuite):
+            raise ConfigError(
+                f"transform_on_convergence: a {type(pl_module.supernet).__name__} does not grow; set "
+                f"model.supernet to lit_fednas.supernets.ModelSuite"
+            )
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Writes down the models so far; a run that had come to its end stays there."""
+        self._write(trainer, pl_module)
+        trainer.should_stop |= self._at_the_end
+
+    @property
+    def _at_the_end(self) -> bool:
+        return self.stop and self.complete and self.converged
+
+    # ---- what a round shows ---------------------------------------------------------------------------
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: RoundResult, batch_idx: int
+    ) -> None:
+        """Notes which models the round has trained."""
+        self._trained = {number for result in batch.survivors for number in result.task.arch.numbers}
+
+    def on_aggregate(
+        self, trainer: Trainer, module: FederatedLightningModule, averages: Mapping[str, Tensor]
+    ) -> None:
+        """Measures the newest model's cells."""
+        suite = _suite(module)
+        newest = len(suite.models) - 1
+        if newest in self._trained:
+            self.activeness = [*self.activeness, cell_activeness(suite, newest, averages)][-self.window :]
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RoundResult, batch_idx: int
+    ) -> None:
+        """Adds a model if training has slowed down."""
+        assert isinstance(pl_module, FederatedLightningModule)
+        suite = _suite(pl_module)
+        newest = len(suite.models) - 1
+        self._note_losses(batch, newest)
+        found = {
+            number: degree_of_convergence(losses, self.gamma, self.delta) for number, losses in self.losses.items()
+        }
+        degree = found.get(newest)
+        pl_module.log("transform/doc", float("nan") if degree is None else degree)
+        self.converged = False
+        if degree is not None and degree <= self.threshold and self.activeness:
+            if not self.complete:
+                self._transform(trainer, pl_module, batch.round, degree)
+            else:
+                numbers = range(newest + 1) if self.loss == "newest" else [newest]
+                degrees = [found.get(number) for number in numbers]
+                self.converged = all(one is not None and one <= self.threshold for one in degrees)
+        pl_module.log("transform/models", float(len(suite.models)))
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stops when all is done."""
+        if self._at_the_end:
+            log.info(
+                "round %d: the largest model has been reached and training has converged", trainer.current_epoch
+            )
+            trainer.should_stop = True
+
+    def _note_losses(self, batch: RoundResult, newest: int) -> None:
+        """Adds the round's mean losses, weighted by examples."""
+        seen: dict[int, list[tuple[float, int]]] = {}
+        for result in batch.survivors:
+            of = newest if self.loss == "cohort" else result.task.arch.number
+            seen.setdefault(of, []).append((result.loss, result.num_seen))
+        most = self.gamma + self.delta
+        for number, pairs in seen.items():
+            mean = sum(loss * count for loss, count in pairs) / sum(count for _, count in pairs)
+            self.losses[number] = [*self.losses.get(number, []), mean][-most:]
+
+    # ---- the transformation ---------------------------------------------------------------------------
+
+    def _transform(self, trainer: Trainer, module: FederatedLightningModule, round: int, degree: float) -> None:
+        """Adds the largest of the models in question that a device can run."""
+        suite = _suite(module)
+        parent = suite.models[-1]
+        activeness = mean_activeness(self.activeness)
+        full = self.max_models is not None and len(suite.models) >= self.max_models
+        steps = None if full else self._first_that_fits(module, activeness)
+        if steps is None:
+            self.complete = True
+            log.info("round %d: no larger model is added; %d models", round, len(suite.models))
+        else:
+            self.reasons.append({"degree_of_convergence": degree, "activeness": activeness})
+            self.activeness = []
+            module.add_model(lambda: suite.add(parent.number, steps, module.seed, round, self.noise, self.warm_up))
+            log.info(
+                "round %d: model %d, derived from model %d (%s): %d MACs, %s",
+                *(round, parent.number + 1, parent.number, in_words(steps)),
+                *(suite.macs(Model((parent.number + 1,))), suite.models[-1].blueprint),
+            )
+        if self.loss == "cohort":
+            self.losses = {}
+        self._write(trainer, module)
+
+    def _first_that_fits(
+        self, module: FederatedLightningModule, activeness: Mapping[str, float]
+    ) -> tuple[Step, ...] | None:
+        """The steps of the first selection of cells whose model fits a device."""
+        suite = _suite(module)
+        parent = suite.models[-1]
+        tried = set()
+        for cells in self._selections(suite, activeness, module.seed):
+            steps = plan(parent.blueprint, cells, len(suite.models), self.factor, self.insert, self.order)
+            if not steps or cells in tried:
+                continue
+            tried.add(cells)
+            planned = suite.planned(parent.number, steps)
+            costs, arch = ArchitectureCosts(planned), Model((len(suite.models),))
+            tiers = [tier for tier in module.population.tiers if module.population.members(tier.name)]
+            if not tiers or any(costs.excess(arch, tier) == 0 for tier in tiers):
+                return steps
+        return None
+
+    def _selections(
+        self, suite: ModelSuite, activeness: Mapping[str, float], seed: int
+    ) -> Iterator[tuple[str, ...]]:
+        """Cells to transform: the selected ones, always fewer of them, then every other cell alone."""
+        blueprint = suite.models[-1].blueprint
+        growable = {cell: value for cell, value in activeness.items() if blueprint.cell(cell).growable}
+        ranked = sorted(growable, key=lambda cell: -growable[cell])
+        count = len(most_active(growable, self.alpha))
+        if self.selection == "random":
+            rng = numpy_generator(seed, "random-cells", len(suite.models))
+            ranked = [ranked[place] for place in rng.permutation(len(ranked))]
+        for fewer in range(count, 0, -1):
+            yield tuple(ranked[:fewer])
+        for cell in ranked[1:]:
+            yield (cell,)
+
+    def _write(self, trainer: Trainer, module: LightningModule) -> None:
+        """Writes ``suite.json``."""
+        if not keeps_files(trainer):
+            return
+        suite = _suite(module)
+        rows = []
+        reasons = [{"degree_of_convergence": None, "activeness": {}}, *self.reasons]
+        for model, reason in zip(suite.models, reasons, strict=True):
+            cost = suite.cost(Model((model.number,)))
+            rows.append(
+                {
+                    "number": model.number,
+                    "parent": model.parent,
+                    "round": model.round,
+                    "cells": str(model.blueprint),
+                    "macs": cost.macs,
+                    "parameters": cost.parameters,
+                    "bytes": cost.bytes,
+                    "steps": to_plain(model.steps),
+                    **reason,
+                }
+            )
+        write_suite(run_folder(trainer), rows, self.complete)
+
+    # ---- checkpoints ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a round needs of those before; plain values."""
+        return {
+            "losses": {number: list(losses) for number, losses in self.losses.items()},
+            "activeness": [dict(one) for one in self.activeness],
+            "reasons": list(self.reasons),
+            "complete": self.complete,
+            "converged": self.converged,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes it back."""
+        self.losses = {int(number): list(losses) for number, losses in state_dict["losses"].items()}
+        self.activeness = [dict(one) for one in state_dict["activeness"]]
+        self.reasons = list(state_dict["reasons"])
+        self.complete, self.converged = state_dict["complete"], state_dict["converged"]
+
+
+def in_words(steps: Sequence[Step]) -> str:
+    """What a transformation does, in a few words.
+
+    Example:
+        >>> from lit_fednas.supernets.growth import Deepen, Widen
+        >>> in_words([Widen("conv1", {"conv1.out": 16}), Deepen("conv2", ("conv2_m1",))])
+        'widen conv1, deepen conv2'
+    """
+    return ", ".join(f"{WIDEN if hasattr(step, 'sizes') else DEEPEN} {step.cell}" for step in steps)
+
+
+def _suite(module: LightningModule) -> ModelSuite:
+    assert isinstance(module, FederatedLightningModule)
+    assert isinstance(module.supernet, ModelSuite)
+    return module.supernet

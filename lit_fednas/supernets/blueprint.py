@@ -1,0 +1,185 @@
+"""The structure of a growable network: its cells in order, and how many units each has."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.cells.base import Cell
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A growable network without its weights.
+
+    Attributes:
+        cells: The cells in order; the last is the head.
+        sizes: Units by group: ``<cell>.out`` for the stream that a cell opens (not the head's), and
+            ``<cell>.<group>`` for its hidden groups.
+        channels: Of the input.
+        num_classes: Width of the output.
+        multiple: What all sizes are multiples of (a group norm's group size): units are copied in blocks of so
+            many, so that a copied group normalises as its original.
+        last: What was done to a cell last, ``"widen"`` or ``"deepen"``; cells that were not transformed are not
+            there.
+
+    Raises:
+        ConfigError: Cells share a name, or a size is missing or no multiple.
+    """
+
+    cells: tuple[Cell, ...]
+    sizes: Mapping[str, int]
+    channels: int
+    num_classes: int
+    multiple: int = 1
+    last: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = [cell.name for cell in self.cells]
+        for name in names:
+            if names.count(name) > 1 or not name or "." in name:
+                raise ConfigError(f"supernet.family: {name!r} must be the name of one cell, without dots")
+        groups = {group for cell in self.cells for group in self._groups_that_it_has(cell)}
+        if groups != set(self.sizes):
+            raise ConfigError(
+                f"supernet.family: there are sizes for {', '.join(sorted(self.sizes))}, and the cells have the "
+                f"groups {', '.join(sorted(groups))}"
+            )
+        for group, size in self.sizes.items():
+            if size < 1 or size % self.multiple:
+                raise ConfigError(
+                    f"supernet.family: {group} has {size} units, which must be a multiple of {self.multiple}; "
+                    f"choose another width, or another group size"
+                )
+
+    def _groups_that_it_has(self, cell: Cell) -> list[str]:
+        own = [f"{cell.name}.{group}" for group in cell.hidden]
+        return [*own, f"{cell.name}.out"] if cell.opens and cell is not self.cells[-1] else own
+
+    def cell(self, name: str) -> Cell:
+        """A cell by its name.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        for cell in self.cells:
+            if cell.name == name:
+                return cell
+        raise ConfigError(f"cell {name!r}: is unknown; there are {', '.join(cell.name for cell in self.cells)}")
+
+    def stream(self, name: str) -> str | None:
+        """The group of the units that a cell puts out; ``None`` while it is the input's."""
+        found = None
+        for cell in self.cells[:-1]:
+            if cell.opens:
+                found = f"{cell.name}.out"
+            if cell.name == name:
+                return found
+        raise ConfigError(f"cell {name!r}: puts out no stream; the head is not transformed")
+
+    def grown_with(self, name: str) -> tuple[str, ...]:
+        """The groups that grow when a cell is widened; none if it cannot be.
+
+        Its hidden groups, and its stream if it opens one. A cell that has nothing of its own widens the stream
+        that it is on.
+        """
+        cell = self.cell(name)
+        if not cell.growable:
+            return ()
+        groups = [f"{name}.{group}" for group in cell.hidden]
+        stream = self.stream(name)
+        if stream is not None and (cell.opens or not groups):
+            opener = self.cell(stream.rpartition(".")[0])
+            if opener.stream_grows:
+                groups.append(stream)
+        return tuple(groups)
+
+    def build(self, sizes: Mapping[str, int] | None = None) -> CellNetwork:
+        """Builds the network.
+
+        Args:
+            sizes: Units by group, if others than its own.
+        """
+        modules = {}
+        for cell, inputs, outputs, hidden in self._placed(sizes):
+            modules[cell.name] = cell.build(inputs, outputs, hidden)
+        return CellNetwork(modules)
+
+    def extra_macs(self, sizes: Mapping[str, int] | None = None) -> int:
+        """Multiply-accumulates of one example that are not in convolutions and linear layers."""
+        return sum(cell.extra_macs(inputs, out, hidden) for cell, inputs, out, hidden in self._placed(sizes))
+
+    def parameters(self) -> dict[str, int]:
+        """The number of parameters of each cell, by name."""
+        with torch.device("meta"):
+            network = self.build()
+        return {
+            name: sum(parameter.numel() for parameter in module.parameters())
+            for name, module in network.cells.items()
+        }
+
+    def _placed(self, sizes: Mapping[str, int] | None) -> list[tuple[Cell, int, int, dict[str, int]]]:
+        """The cells, and for each the units that it gets, puts out, and has."""
+        sizes = self.sizes if sizes is None else sizes
+        inputs, placed = self.channels, []
+        for cell in self.cells:
+            if cell is self.cells[-1]:
+                outputs = self.num_classes
+            else:
+                outputs = sizes[f"{cell.name}.out"] if cell.opens else inputs
+            hidden = {group: sizes[f"{cell.name}.{group}"] for group in cell.hidden}
+            placed.append((cell, inputs, outputs, hidden))
+            inputs = outputs
+        return placed
+
+    def __str__(self) -> str:
+        """Cells and their units, as ``conv1 16, conv2 32, head``."""
+        words = []
+        for cell in self.cells:
+            own = [str(self.sizes[group]) for group in self._groups_that_it_has(cell)]
+            words.append(" ".join([cell.name, "/".join(own)]) if own else cell.name)
+        return ", ".join(words)
+
+
+class CellNetwork(nn.Module):
+    """Cells, one after the other.
+
+    Args:
+        cells: Their modules, by name.
+    """
+
+    def __init__(self, cells: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.cells = nn.ModuleDict(cells)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[batch, *input_shape]`` to logits, ``[batch, num_classes]``."""
+        for cell in self.cells.values():
+            x = cell(x)
+        return x
+
+
+class GrowableFamily(ABC):
+    """Where a suite of models begins: the initial model."""
+
+    @property
+    def multiple(self) -> int:
+        """What the number of units of every group must be a multiple of."""
+        return 1
+
+    @abstractmethod
+    def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
+        """The initial model.
+
+        Args:
+            input_shape: Shape of one example.
+            num_classes: Classes.
+
+        Raises:
+            ConfigError: It cannot take such inputs.
+        """

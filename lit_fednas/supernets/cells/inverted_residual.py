@@ -1,0 +1,173 @@
+"""MobileNetV3's block and classifier as cells (Howard et al., 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.cells.base import Cell
+from lit_fednas.supernets.cells.silence import check_affine, silence
+from lit_fednas.supernets.elastic_resnet import divisible
+from lit_fednas.supernets.norms import Norm
+from lit_fednas.supernets.width_families import norm_multiple
+
+_SQUEEZE = 4  # expanded channels per squeezed one
+
+
+@dataclass(frozen=True)
+class InvertedResidualCell(Cell):
+    """1x1 convolution to more channels, depthwise convolution, squeeze and excitation, 1x1 convolution to few.
+
+    A norm follows every convolution, and the activation all but the last. A residual cell adds its input, and so
+    keeps the stream; any other opens one. Which it is, is said, and not seen from its widths, which may come to be
+    equal as it grows. ``hidden`` are the expanded channels, ``squeeze`` those between squeeze and excitation; both
+    are its own, and grow when it is widened.
+
+    Its follower is a residual one, with expansion and stride 1, whose last norm has a scale of zero.
+
+    Args:
+        name: Its name.
+        norm: Normalisation layer, with a scale.
+        expansion: Expanded channels per channel put out, for cells that are inserted behind it.
+        kernel: Side of the depthwise kernel, an odd number.
+        stride: Of the depthwise convolution.
+        residual: Whether its input is added.
+        expands: Whether there is an expanding convolution; without it the depthwise one works on what comes in,
+            and there is no group ``hidden``.
+        squeezes: Whether there is squeeze and excitation.
+        hardswish: Whether the activation is Hardswish; else it is ReLU.
+
+    Raises:
+        ConfigError: The norm has no scale, or a residual cell has a stride.
+    """
+
+    norm: Norm
+    expansion: float
+    kernel: int = 3
+    stride: int = 1
+    residual: bool = True
+    expands: bool = True
+    squeezes: bool = False
+    hardswish: bool = False
+
+    def __post_init__(self) -> None:
+        check_affine(self.norm, type(self).__name__)
+        if self.stride != 1 and self.residual:
+            raise ConfigError(f"supernet.family: cell {self.name} has stride {self.stride} and cannot be residual")
+
+    @property
+    def opens(self) -> bool:  # type: ignore[override]
+        """Where its input is not added."""
+        return not self.residual
+
+    @property
+    def hidden(self) -> tuple[str, ...]:  # type: ignore[override]
+        """``hidden`` and ``squeeze``, as far as they are there."""
+        return ("hidden",) * self.expands + ("squeeze",) * self.squeezes
+
+    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+        """Builds ``expand``, ``depthwise``, ``squeeze`` and ``project``, as far as they are there."""
+        middle = hidden["hidden"] if self.expands else inputs
+        activation = nn.Hardswish if self.hardswish else nn.ReLU
+        module = _Sum() if self.residual else nn.Sequential()
+        if self.expands:
+            module.add_module("expand", _conv(inputs, middle, 1, self.norm, activation))
+        depthwise = _conv(middle, middle, self.kernel, self.norm, activation, self.stride, groups=middle)
+        module.add_module("depthwise", depthwise)
+        if self.squeezes:
+            module.add_module("squeeze", SqueezeExcitation(middle, hidden["squeeze"]))
+        module.add_module("project", _conv(middle, outputs, 1, self.norm))
+        return module
+
+    def follower(self, name: str) -> InvertedResidualCell:
+        """The like, such that it keeps the stream."""
+        return replace(self, name=name, stride=1, residual=True, expands=True)
+
+    def fresh_hidden(self, outputs: int) -> dict[str, int]:
+        """The expansion as given, and a quarter of it squeezed, rounded to what the norm takes."""
+        multiple = norm_multiple(self.norm)
+        middle = divisible(self.expansion * outputs, multiple)
+        sizes = {"hidden": middle, "squeeze": divisible(middle / _SQUEEZE, multiple)}
+        return {group: sizes[group] for group in self.hidden}
+
+    def make_identity(self, module: nn.Module) -> None:
+        """Nothing is added to its input."""
+        silence(module.get_submodule("project.norm"))
+
+
+@dataclass(frozen=True)
+class PerceptronHead(Cell):
+    """The mean over an image's places, a linear layer with Hardswish, and a linear layer.
+
+    Args:
+        name: Its name.
+        units: Outputs of the first linear layer; they do not grow.
+    """
+
+    units: int
+
+    growable: ClassVar[bool] = False
+
+    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+        """Builds ``pool``, ``flatten``, ``linear``, ``activation`` and ``classifier``."""
+        module = nn.Sequential()
+        module.add_module("pool", nn.AdaptiveAvgPool2d(1))
+        module.add_module("flatten", nn.Flatten())
+        module.add_module("linear", nn.Linear(inputs, self.units))
+        module.add_module("activation", nn.Hardswish())
+        module.add_module("classifier", nn.Linear(self.units, outputs))
+        return module
+
+
+class SqueezeExcitation(nn.Module):
+    """Every channel is scaled by a number between 0 and 1, found from the means of all (Hu et al., 2018).
+
+    With MobileNetV3's hard sigmoid, and its 1x1 convolutions in place of linear layers.
+
+    Args:
+        channels: Channels.
+        squeezed: Hidden units.
+    """
+
+    def __init__(self, channels: int, squeezed: int) -> None:
+        super().__init__()
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.reduce = nn.Conv2d(channels, squeezed, 1)
+        self.relu = nn.ReLU()
+        self.excite = nn.Conv2d(squeezed, channels, 1)
+        self.gate = nn.Hardsigmoid()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[batch, channels, h, w]`` to the same shape."""
+        return x * self.gate(self.excite(self.relu(self.reduce(self.pool(x)))))
+
+
+class _Sum(nn.Sequential):
+    """Modules in a row, and their input added."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Keeps the shape."""
+        return x + super().forward(x)
+
+
+def _conv(
+    inputs: int,
+    outputs: int,
+    kernel: int,
+    norm: Norm,
+    activation: type[nn.Module] | None = None,
+    stride: int = 1,
+    groups: int = 1,
+) -> nn.Sequential:
+    """A convolution without bias, a norm, and an activation if asked."""
+    module = nn.Sequential()
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
+    module.add_module("conv", conv)
+    module.add_module("norm", norm(outputs))
+    if activation is not None:
+        module.add_module("activation", activation())
+    return module

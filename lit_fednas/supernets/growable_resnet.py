@@ -1,0 +1,70 @@
+"""A small residual network as an initial model (FedTrans, App. A.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lit_fednas.supernets.blueprint import Blueprint, GrowableFamily
+from lit_fednas.supernets.cells import Cell, ConvCell, PooledHead, ResidualCell
+from lit_fednas.supernets.cells.silence import check_affine
+from lit_fednas.supernets.growable_checks import check_image, check_positive
+from lit_fednas.supernets.norms import GroupNorm, Norm
+from lit_fednas.supernets.width_families import norm_multiple
+
+_NORM = GroupNorm()
+
+
+@dataclass(frozen=True)
+class GrowableResNet18(GrowableFamily):
+    """A ResNet-18 for small images: a 3x3 convolution, stages of basic blocks, and a pooled head.
+
+    Every stage but the first begins with a stride of two and has twice the channels of the one before. What
+    FedTrans' "modified smaller ResNet18" is, its Figure 15 says, which the text at hand lacks: here it is the
+    ResNet-18 of He et al. (2016) with a stem for small images and a quarter of the channels.
+
+    The cells are ``stem``, ``stage1_block1``, ``stage1_block2``, ``stage2_block1``, ... and ``head``.
+
+    Args:
+        width: Channels of the stem and the first stage.
+        blocks: Blocks per stage.
+        norm: Normalisation layer, with a scale.
+
+    Raises:
+        ConfigError: A number is not positive, or the norm has no scale.
+
+    Example:
+        >>> str(GrowableResNet18(8, [1, 1]).blueprint((3, 8, 8), 10))
+        'stem 8, stage1_block1 8, stage2_block1 16/16, head'
+    """
+
+    width: int = 16
+    blocks: Sequence[int] = (2, 2, 2, 2)
+    norm: Norm = _NORM
+
+    def __post_init__(self) -> None:
+        check_positive(self, width=self.width, blocks=self.blocks)
+        check_affine(self.norm, "ResidualCell")
+
+    @property
+    def multiple(self) -> int:
+        """A group norm's group size."""
+        return norm_multiple(self.norm)
+
+    def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
+        """Stem, blocks and head."""
+        check_image(self, input_shape)
+        cells: list[Cell] = [ConvCell("stem", norm=self.norm)]
+        sizes = {"stem.out": self.width}
+        for stage, blocks in enumerate(self.blocks):
+            for block in range(blocks):
+                first = stage > 0 and block == 0
+                cell = ResidualCell(
+                    f"stage{stage + 1}_block{block + 1}", self.norm, projection=first, stride=2 if first else 1
+                )
+                cells.append(cell)
+                sizes[f"{cell.name}.hidden"] = self.width << stage
+                if first:
+                    sizes[f"{cell.name}.out"] = self.width << stage
+        cells.append(PooledHead("head"))
+        return Blueprint(tuple(cells), sizes, input_shape[0], num_classes, self.multiple)

@@ -1,0 +1,126 @@
+"""A model that a run has grown, on its own: to be trained in other ways (FedTrans, App. A.1).
+
+The paper gives the largest model that was grown to methods that cut a model in width, and trains one of the models
+alone by federated averaging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torch import nn
+
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.records.suite import read_suite
+from lit_fednas.supernets.base import PlainNetwork
+from lit_fednas.supernets.blueprint import Blueprint, GrowableFamily
+from lit_fednas.supernets.growth import from_plain, grown
+from lit_fednas.supernets.width_families import WidthFamily
+
+_ANY = 1  # classes, where they do not matter
+
+
+@dataclass(frozen=True)
+class GrownModel:
+    """Which model of which run.
+
+    Args:
+        run: The run's folder, which holds ``suite.json``.
+        family: The initial model that the run began with.
+        number: The model's; or ``last``, or ``middle``. Models are numbered as they were added, from 0, so they
+            grow with their numbers; the middle one of five is number 2, and of four, too.
+
+    Raises:
+        ConfigError: There is no such run or model, or it began with another initial model (told when it is built).
+    """
+
+    run: str
+    family: GrowableFamily
+    number: int | Literal["middle", "last"] = "last"
+
+    def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
+        """Its structure."""
+        suite = read_suite(Path(self.run))
+        if suite is None:
+            raise ConfigError(f"model.run: {self.run} holds no suite.json; name a run that grew its models")
+        rows = suite["models"]
+        places = {"middle": len(rows) // 2, "last": len(rows) - 1}
+        number = places.get(self.number, -1) if isinstance(self.number, str) else self.number
+        if not 0 <= number < len(rows):
+            raise ConfigError(
+                f"model.number: {self.number!r}: {self.run} has the models 0 to {len(rows) - 1}; give one of "
+                f"them, middle, or last"
+            )
+        blueprint = self.family.blueprint(input_shape, num_classes)
+        if str(blueprint) != rows[0]["cells"]:
+            raise ConfigError(
+                f"model.family: begins with {blueprint}, and {self.run} with {rows[0]['cells']}; give the family "
+                f"that the run had"
+            )
+        lineage = []
+        row = rows[number]
+        while row["parent"] is not None:
+            lineage.append(row)
+            row = rows[row["parent"]]
+        try:
+            for row in reversed(lineage):
+                for step in from_plain(row["steps"]):
+                    blueprint = grown(blueprint, step)
+        except CheckpointError as error:
+            raise ConfigError(f"model.run: {self.run}: {error}") from None
+        return blueprint
+
+
+class GrownNetwork(PlainNetwork):
+    """A grown model as an ordinary network, with fresh weights: for federated averaging.
+
+    Args:
+        input_shape: Shape of one example.
+        num_classes: Classes.
+        model: Which.
+    """
+
+    def __init__(self, input_shape: Iterable[int], num_classes: int, model: GrownModel) -> None:
+        shape = tuple(input_shape)
+        super().__init__(model.blueprint(shape, num_classes).build(), shape, num_classes)
+
+
+@dataclass(frozen=True)
+class GrownFamily(WidthFamily):
+    """A grown model at any width, for methods that cut it.
+
+    There are no scalers in it; where a norm follows every layer they would change nothing.
+
+    Args:
+        model: Which.
+    """
+
+    model: GrownModel
+
+    @property
+    def multiple(self) -> int:
+        """That of the family."""
+        return self.model.family.multiple
+
+    def units(self, input_shape: Sequence[int]) -> dict[str, int]:
+        """The groups of its blueprint."""
+        return dict(self.model.blueprint(input_shape, _ANY).sizes)
+
+    def build(
+        self, sizes: Mapping[str, int], input_shape: Sequence[int], num_classes: int, scale: float = 1.0
+    ) -> nn.Module:
+        """Builds it with other numbers of units.
+
+        Raises:
+            ConfigError: A scaler is asked for.
+        """
+        if scale != 1.0:
+            raise ConfigError("supernet.scaler: true: a grown model has no scalers; set it to false")
+        return self.model.blueprint(input_shape, num_classes).build(sizes)
+
+    def extra_macs(self, sizes: Mapping[str, int], input_shape: Sequence[int]) -> int:
+        """Those of its cells."""
+        return self.model.blueprint(input_shape, _ANY).extra_macs(sizes)

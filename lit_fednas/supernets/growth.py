@@ -1,0 +1,251 @@
+"""How a model grows: widening and deepening its cells without changing what it computes (FedTrans, section 4.1).
+
+A transformation is a list of steps. What a step does to the structure is :func:`grown`, what it does to the
+weights is :func:`carried_over`; which steps a transformation of some cells takes is :func:`plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.supernets.axes import find_axes
+from lit_fednas.supernets.blueprint import Blueprint, CellNetwork
+
+WIDEN, DEEPEN = "widen", "deepen"
+#: ``alternate`` widens a cell, then deepens it, then widens it again (compound scaling, Fig. 5).
+Order = Literal["alternate", "widen", "deepen"]
+_ROUNDING = 1e-9
+_LEAST_SHARE = 0.1  # of what an even division gives a copy, however large the noise
+
+
+@dataclass(frozen=True)
+class Widen:
+    """A cell gets more units.
+
+    Attributes:
+        cell: Its name.
+        sizes: The new numbers of units of the groups that grow.
+    """
+
+    cell: str
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Deepen:
+    """Cells are inserted behind a cell.
+
+    Attributes:
+        cell: Its name.
+        names: The names of the new cells, in order.
+    """
+
+    cell: str
+    names: tuple[str, ...]
+
+
+Step = Widen | Deepen
+
+
+def plan(
+    blueprint: Blueprint,
+    cells: Collection[str],
+    number: int,
+    factor: float = 2.0,
+    insert: int = 1,
+    order: Order = "alternate",
+) -> tuple[Step, ...]:
+    """The steps that transform some cells of a model.
+
+    A cell that cannot be widened is deepened in its turn, and the other way round.
+
+    Args:
+        blueprint: The model.
+        cells: The names of the cells; those that cannot be transformed at all take no step.
+        number: Of the new model, which inserted cells are named after.
+        factor: How many times the units a widened cell has, above 1; rounded up.
+        insert: How many cells are inserted behind a deepened one.
+        order: Whether cells alternate, or are only widened, or only deepened, as far as they can be.
+
+    Raises:
+        ConfigError: A number is out of range.
+
+    Example:
+        >>> from lit_fednas.supernets.growable_cnn import GrowableCNN
+        >>> first = GrowableCNN([8, 16]).blueprint((3, 8, 8), 10)
+        >>> plan(first, ["conv1"], 1)
+        (Widen(cell='conv1', sizes={'conv1.out': 16}),)
+        >>> plan(grown(first, Widen("conv1", {"conv1.out": 16})), ["conv1", "conv2"], 2)
+        (Deepen(cell='conv1', names=('conv1_m2',)), Widen(cell='conv2', sizes={'conv2.out': 32}))
+    """
+    if not factor > 1 or insert < 1:
+        raise ConfigError(f"transformation: factor {factor} must be above 1 and insert {insert} at least 1")
+    steps: list[Step] = []
+    widened: set[str] = set()
+    for cell in blueprint.cells:
+        if cell.name not in cells or not cell.growable:
+            continue
+        groups = blueprint.grown_with(cell.name)
+        deepens = cell.follower("probe") is not None
+        turn = {"widen": WIDEN, "deepen": DEEPEN}.get(order)
+        turn = turn or (DEEPEN if blueprint.last.get(cell.name) == WIDEN else WIDEN)
+        if deepens and (turn == DEEPEN or not groups):
+            letters = [""] if insert == 1 else [chr(ord("a") + place) for place in range(insert)]
+            steps.append(Deepen(cell.name, tuple(f"{cell.name}_m{number}{letter}" for letter in letters)))
+        elif groups:
+            new = [group for group in groups if group not in widened]  # cells on one stream widen it once
+            if new:
+                widened.update(new)
+                steps.append(Widen(cell.name, {group: _larger(blueprint, group, factor) for group in new}))
+    return tuple(steps)
+
+
+def grown(blueprint: Blueprint, step: Step) -> Blueprint:
+    """The structure after a step.
+
+    Raises:
+        ConfigError: The model has no such cell or group, or the cell cannot be deepened.
+    """
+    last = {**blueprint.last, step.cell: WIDEN if isinstance(step, Widen) else DEEPEN}
+    if isinstance(step, Widen):
+        blueprint.cell(step.cell)
+        return replace(blueprint, sizes={**blueprint.sizes, **step.sizes}, last=last)
+    cell = blueprint.cell(step.cell)
+    stream = blueprint.stream(step.cell)
+    outputs = blueprint.channels if stream is None else blueprint.sizes[stream]
+    sizes, new = dict(blueprint.sizes), []
+    for name in step.names:
+        follower = cell.follower(name)
+        if follower is None:
+            raise ConfigError(f"cell {step.cell!r}: no cell can be inserted behind it; widen it")
+        new.append(follower)
+        sizes |= {f"{name}.{group}": size for group, size in follower.fresh_hidden(outputs).items()}
+        if follower.opens:
+            sizes[f"{name}.out"] = outputs
+    place = blueprint.cells.index(cell) + 1
+    cells = (*blueprint.cells[:place], *new, *blueprint.cells[place:])
+    return replace(blueprint, cells=cells, sizes=sizes, last=last)
+
+
+@torch.no_grad()
+def carried_over(
+    network: CellNetwork, blueprint: Blueprint, step: Step, draws: torch.Generator, noise: float = 0.0
+) -> CellNetwork:
+    """A network of the structure after a step, with the weights that compute the same.
+
+    Widening keeps the old units, fills the new places with randomly selected ones, and divides what the next cells
+    take from a unit among its copies (Chen et al., 2016, "Net2Net"). Copies of equal parts would get equal
+    gradients for ever; with ``noise`` their parts differ, and still add up to the whole, so that the function is
+    kept all the same.
+
+    Args:
+        network: The network of the blueprint.
+        blueprint: Its structure.
+        step: What shall grow. The weights of inserted cells that do not matter at first are drawn by their layers.
+        draws: Selects the units that are copied.
+        noise: Standard deviation of the copies' parts, relative to an even division.
+    """
+    after = grown(blueprint, step)
+    made = after.build()
+    old = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    reference = next(network.parameters())
+    made.to(device=reference.device, dtype=reference.dtype)
+    if isinstance(step, Widen):
+        before = {group: blueprint.sizes[group] for group in step.sizes}  # the other groups' places do not matter
+        axes = find_axes(
+            lambda sizes: blueprint.build({**blueprint.sizes, **sizes}), before, blueprint.multiple, "a cell"
+        )
+        copies = {
+            group: _Copies.drawn(blueprint.sizes[group], size, blueprint.multiple, draws, noise)
+            for group, size in step.sizes.items()
+        }
+        for name, tensor in old.items():
+            for dimension, (group, repeat) in enumerate(axes[name]):
+                if group in copies:
+                    tensor = copies[group].applied(tensor, dimension, repeat, name)
+            _tensor(made, name).copy_(tensor)
+    else:
+        for name, tensor in old.items():
+            _tensor(made, name).copy_(tensor)
+        for name in step.names:
+            after.cell(name).make_identity(made.cells[name])
+    return made.train(network.training)
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """Which old unit stands in each place of a grown group, and which part of its weight that copy has."""
+
+    units: Tensor  # int64
+    parts: Tensor  # the parts of all copies of a unit add up to 1
+
+    @classmethod
+    def drawn(cls, before: int, after: int, multiple: int, draws: torch.Generator, noise: float) -> _Copies:
+        """Old units first, then selected ones; always whole blocks of ``multiple`` units."""
+        old, new = before // multiple, after // multiple
+        blocks = torch.cat([torch.arange(old), torch.randint(old, (new - old,), generator=draws)])
+        weight = (1 + noise * torch.randn(new, generator=draws)).clamp_min(_LEAST_SHARE).double()
+        parts = weight / torch.zeros(old, dtype=torch.float64).index_add_(0, blocks, weight)[blocks]
+        units = blocks[:, None] * multiple + torch.arange(multiple)
+        return cls(units.flatten(), parts.repeat_interleave(multiple))
+
+    def applied(self, tensor: Tensor, dimension: int, repeat: int, name: str) -> Tensor:
+        """Copies along a dimension in which a unit has ``repeat`` entries; divides where units are taken in."""
+        if dimension > 1:
+            raise ConfigError(
+                f"supernet.family: dimension {dimension} of {name} grows; units belong in dimension 0 where they "
+                f"are put out, and in dimension 1 where they are taken in"
+            )
+        entries = (self.units[:, None] * repeat + torch.arange(repeat)).flatten().to(tensor.device)
+        copied = tensor.index_select(dimension, entries)
+        if dimension == 1:
+            shape = [1, -1] + [1] * (tensor.dim() - 2)
+            copied = copied * self.parts.repeat_interleave(repeat).view(shape).to(copied)
+        return copied
+
+
+def to_plain(steps: Iterable[Step]) -> list[dict[str, Any]]:
+    """Steps as plain values, for checkpoints and records."""
+    return [
+        {WIDEN: step.cell, "sizes": dict(step.sizes)}
+        if isinstance(step, Widen)
+        else {DEEPEN: step.cell, "names": list(step.names)}
+        for step in steps
+    ]
+
+
+def from_plain(values: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
+    """Takes :func:`to_plain` back.
+
+    Raises:
+        CheckpointError: A value is no step.
+    """
+    steps: list[Step] = []
+    for value in values:
+        if WIDEN in value:
+            steps.append(Widen(value[WIDEN], dict(value["sizes"])))
+        elif DEEPEN in value:
+            steps.append(Deepen(value[DEEPEN], tuple(value["names"])))
+        else:
+            raise CheckpointError(f"suite: {value} is no step of a transformation; the file is of another version")
+    return tuple(steps)
+
+
+def _larger(blueprint: Blueprint, group: str, factor: float) -> int:
+    """The units of a widened group: rounded up to a multiple, and at least one more."""
+    blocks = blueprint.sizes[group] // blueprint.multiple
+    return blueprint.multiple * max(blocks + 1, ceil(factor * blocks - _ROUNDING))
+
+
+def _tensor(network: CellNetwork, name: str) -> Tensor:
+    module, _, last = name.rpartition(".")
+    tensor = getattr(network.get_submodule(module), last)
+    assert isinstance(tensor, Tensor)
+    return tensor

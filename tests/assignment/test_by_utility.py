@@ -1,0 +1,258 @@
+"""FedTrans' Client Manager: Eq. 2 to 4 by hand, who may get which model, what is remembered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import exp, sqrt
+
+import numpy as np
+import pytest
+
+from lit_fednas.aggregation import OverlapAverage, SoftAverage
+from lit_fednas.assignment import ByUtility
+from lit_fednas.assignment.by_utility import softmax, standardised
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.federation import UniformCohort
+from lit_fednas.messages import ClientResult, ClientTask
+from lit_fednas.supernets.suite import Model, ModelSuite
+from lit_fednas.tiers import Budgets, ClientTiers, Population, Tier
+from tests.supernets.suites import GROWTH, grown_suite
+from tests.support import fit, make_module, tiny_data, weights
+
+SUITE = grown_suite()
+MACS = [SUITE.macs(Model((number,))) for number in range(4)]  # 0, 3, 1, 2 from the cheapest to the dearest
+WEAK, MIDDLE, STRONG = Tier("weak", {"macs": MACS[0]}), Tier("middle", {"macs": MACS[1]}), Tier("strong", {})
+
+
+def by_utility(suite: ModelSuite = SUITE, clients: int = 10, tiers=(), places=(), **settings) -> ByUtility:
+    assignment = ByUtility(**settings)
+    assignment.setup(suite, Population(clients, tiers, places))
+    return assignment
+
+
+def given(assignment: ByUtility, cohort, suite: ModelSuite = SUITE, seed: int = 0) -> list[int]:
+    return [arch.number for arch in assignment.assign(0, cohort, suite.space, np.random.default_rng(seed))]
+
+
+def result(client: int, model: int, loss: float, status: str = "ok") -> ClientResult:
+    return ClientResult(ClientTask(0, client, Model((model,)), 10), status, loss=loss)
+
+
+# ---- Eq. 2 and 3 --------------------------------------------------------------------------------------
+
+
+def test_models_are_drawn_by_the_softmax_of_utilities():
+    utilities = [0.3, -1.0, 1.1, 0.0]
+    assignment = by_utility()
+    assignment.load_state_dict({"utilities": {4: utilities}})
+    draws = 8000
+    counts = Counter(given(assignment, [4] * draws))
+    total = sum(map(exp, utilities))
+    for number, utility in enumerate(utilities):
+        share = exp(utility) / total
+        assert counts[number] / draws == pytest.approx(share, abs=4 * sqrt(share * (1 - share) / draws))
+    alike = Counter(given(assignment, [5] * draws))  # has seen nothing
+    assert all(alike[number] / draws == pytest.approx(0.25, abs=0.02) for number in range(4))
+
+
+def test_softmax_of_huge_utilities():
+    assert softmax([5000.0, 5000.0, -5000.0]).tolist() == [0.5, 0.5, 0.0]
+    assert softmax([-9000.0, -9000.0 + np.log(3)]) == pytest.approx([0.25, 0.75])
+    assignment = by_utility()
+    assignment.load_state_dict({"utilities": {0: [-1e5, 1e5, 0.0, 0.0]}})
+    assert given(assignment, [0] * 50) == [1] * 50
+
+
+def test_nobody_gets_what_its_tier_cannot_run():
+    places = (0, 1, 2)
+    assignment = by_utility(clients=3, tiers=(WEAK, MIDDLE, STRONG), places=places)
+    assignment.load_state_dict({"utilities": {0: [0.0, 50.0, 50.0, 50.0], 1: [0.0, 0.0, 50.0, 0.0]}})
+    archs = given(assignment, [2, 0, 1] * 100)
+    assert set(archs[0::3]) == {0, 1, 2, 3}
+    assert set(archs[1::3]) == {0}
+    assert set(archs[2::3]) == {0, 1, 3}
+
+
+# ---- Eq. 4 --------------------------------------------------------------------------------------------
+
+
+def test_two_rounds_by_hand():
+    """Losses 1, 2, 3 are -z, 0, z with z = sqrt(3/2); then 4 and 2 are 1 and -1."""
+    suite = grown_suite(models=3)
+    near = (40 / 80 + 222 / 438 + 1) / 3  # 0 and 1
+    far = (40 / 80 + 222 / 876 + 28 / 52) / 4  # 0 and 2: one cell more
+    late = (1 + 438 / 876 + 28 / 52) / 4  # 1 and 2
+    z = sqrt(1.5)
+    assignment = by_utility(suite)
+    assignment.observe([result(7, 0, 1.0), result(8, 1, 2.0), result(9, 2, 3.0)])
+    state = assignment.state_dict()["utilities"]
+    assert state[7] == pytest.approx([z, z * near, z * far])
+    assert state[8] == [0.0, 0.0, 0.0]
+    assert state[9] == pytest.approx([-z * far, -z * late, -z])
+    assignment.observe([result(7, 2, 4.0), result(8, 1, 2.0)])
+    state = assignment.state_dict()["utilities"]
+    assert state[7] == pytest.approx([z - far, z * near - late, z * far - 1])
+    assert state[8] == pytest.approx([near, 1.0, late])
+    assert state[9] == pytest.approx([-z * far, -z * late, -z])
+    assert state.keys() == {7, 8, 9}
+
+
+def test_only_the_trained_model():
+    assignment = by_utility(similar=False)
+    assignment.observe([result(0, 2, 1.0), result(1, 1, 3.0)])
+    assert assignment.state_dict() == {"utilities": {0: [0.0, 0.0, 1.0, 0.0], 1: [0.0, -1.0, 0.0, 0.0]}}
+
+
+def test_what_failed_does_not_count():
+    assignment = by_utility(similar=False)
+    failed = [result(2, 0, float("nan"), "non-finite"), result(3, 0, 99.0, "error")]
+    assignment.observe([result(0, 0, 1.0), *failed, result(1, 0, 3.0)])
+    assert assignment.state_dict() == {"utilities": {0: [1.0, 0.0, 0.0, 0.0], 1: [-1.0, 0.0, 0.0, 0.0]}}
+    before = assignment.state_dict()
+    assignment.observe(failed)
+    assignment.observe([])
+    assert assignment.state_dict() == before
+
+
+def test_models_that_a_client_cannot_run_do_not_learn():
+    assignment = by_utility(clients=2, tiers=(WEAK, STRONG), places=(0, 1))
+    assignment.observe([result(0, 0, 2.0), result(1, 0, 1.0)])
+    state = assignment.state_dict()["utilities"]
+    assert state[0] == [-1.0, 0.0, 0.0, 0.0]
+    assert state[1] == pytest.approx([SUITE.similarity(0, number) for number in range(4)])
+    assert min(state[1]) > 0
+
+
+def test_standardised():
+    losses = [0.3, 2.0, 0.9, 0.9, 5.5]
+    values = standardised(losses)
+    assert np.mean(values) == pytest.approx(0, abs=1e-12)
+    assert np.mean(np.square(values)) == pytest.approx(1)
+    assert sorted(values) == [values[place] for place in np.argsort(losses)]
+    assert standardised([]) == []
+    assert standardised([7.0]) == [0.0]
+    assert standardised([0.1] * 3) == [0.0] * 3  # the mean of three 0.1 is not 0.1
+
+
+# ---- growth -------------------------------------------------------------------------------------------
+
+
+def test_new_models_inherit_their_parents_utilities():
+    suite = grown_suite(models=1)
+    assignment = by_utility(suite)
+    assignment.observe([result(0, 0, 1.0), result(1, 0, 3.0)])
+    suite.add(*GROWTH[0][:2], seed=0, round=0)
+    near = suite.similarity(0, 1)
+    assert assignment.utilities(0) == [1.0, 1.0]
+    assert assignment.utilities(5) == [0.0, 0.0]
+    assignment.observe([result(0, 0, 3.0), result(1, 1, 1.0)])
+    assert assignment.utilities(0) == pytest.approx([0.0, 1.0 - near])
+    assert assignment.utilities(1) == pytest.approx([-1.0 + near, 0.0])
+    suite.add(*GROWTH[1][:2], seed=0, round=1)  # from 1
+    suite.add(*GROWTH[2][:2], seed=0, round=1)  # from 0
+    assert assignment.utilities(0) == pytest.approx([0.0, 1.0 - near, 1.0 - near, 0.0])
+    assert assignment.utilities(1) == pytest.approx([-1.0 + near, 0.0, 0.0, -1.0 + near])
+    assert assignment.state_dict()["utilities"][0] == pytest.approx([0.0, 1.0 - near])
+    assert set(given(assignment, [0] * 200, suite)) == {0, 1, 2, 3}
+
+
+# ---- once training is over ----------------------------------------------------------------------------
+
+
+def test_deployed():
+    assignment = by_utility(clients=4, tiers=(WEAK, MIDDLE, STRONG), places=(0, 1, 2, 2))
+    assert [assignment.deployed(client).number for client in range(4)] == [0, 1, 2, 2]  # the largest of equals
+    state = {0: [-9.0, 1.0, 2.0, 3.0], 1: [0.0, 1.0, 5.0, 3.0], 2: [0.5, 0.0, 0.0, 0.5], 3: [1.0, 0.9, 0.9, 0.9]}
+    assignment.load_state_dict({"utilities": state})
+    assert [assignment.deployed(client) for client in range(4)] == [Model((n,)) for n in (0, 3, 3, 0)]
+
+
+# ---- what is remembered -------------------------------------------------------------------------------
+
+
+def test_a_resumed_run_goes_on_alike():
+    straight = by_utility()
+    for round in range(3):
+        archs = given(straight, range(6), seed=round)
+        straight.observe([result(client, arch, 0.1 * client + arch) for client, arch in enumerate(archs)])
+    state = straight.state_dict()
+    resumed = by_utility()
+    resumed.load_state_dict(state)
+    kept = by_utility()
+    kept.load_state_dict(state)
+    for assignment in (straight, resumed):
+        assignment.observe([result(client, client % 4, float(client)) for client in range(6)])
+    assert resumed.state_dict() == straight.state_dict() != state
+    assert given(resumed, range(6)) == given(straight, range(6))
+    assert kept.state_dict() == state
+    for saved in (state, kept.state_dict()):
+        saved["utilities"][0][0] = 77.0
+        assert kept.utilities(0)[0] != 77.0
+    kept.load_state_dict({"utilities": {}})  # an interrupted first round is forgotten
+    assert kept.state_dict() == {"utilities": {}}
+
+
+def test_clients_that_nobody_has_seen_cost_nothing():
+    assignment = by_utility(clients=10**9)
+    given(assignment, [0, 10**9 - 1])
+    assignment.deployed(3)
+    assert assignment.state_dict() == {"utilities": {}}
+
+
+def test_another_run_starts_anew():
+    assignment = by_utility()
+    assignment.observe([result(0, 0, 1.0), result(1, 1, 2.0)])
+    assignment.setup(SUITE, Population(10))
+    assert assignment.state_dict() == {"utilities": {}}
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ({}, "holds no utilities for ByUtility"),
+        ({"utilities": {}, "more": 1}, "holds no utilities for ByUtility"),
+        ({"utilities": {10: [0.0]}}, "utilities of client 10, the data have 10 clients; set data.num_clients"),
+        ({"utilities": {-1: [0.0]}}, "utilities of client -1"),
+        ({"utilities": {1: [0.0] * 5}}, "are not those of 4 models"),
+        ({"utilities": {1: [0.0, float("nan")]}}, "are not those of 4 models"),
+    ],
+)
+def test_states_that_do_not_fit(state, text):
+    assignment = by_utility()
+    assignment.load_state_dict({"utilities": {0: [1.0]}})
+    with pytest.raises(CheckpointError, match=text):
+        assignment.load_state_dict(state)
+    assert assignment.utilities(0) == [1.0] * 4
+
+
+# ---- settings -----------------------------------------------------------------------------------------
+
+
+def test_a_tier_that_can_run_nothing():
+    poor = Tier("poor", {"macs": MACS[0] - 1})
+    with pytest.raises(ConfigError, match=f"'poor' cannot afford the first model: macs .*{MACS[0]}.*raise its"):
+        by_utility(clients=2, tiers=(poor, STRONG), places=(0, 1))
+
+
+# ---- a run --------------------------------------------------------------------------------------------
+
+
+def run(aggregation) -> tuple[dict, ByUtility]:
+    tiers = ClientTiers(Budgets({"weak": {"macs": float(MACS[0])}, "strong": {"macs": float(MACS[2])}}))
+    assignment = ByUtility()
+    module = make_module(grown_suite(), assignment, aggregation, UniformCohort(count=6), tiers=tiers)
+    fit(module, tiny_data(), max_rounds=3)
+    return weights(module), assignment
+
+
+def test_a_run():
+    """All six clients are seen; models lend each other weights; who is weak uses the first model."""
+    alone, _ = run(OverlapAverage())
+    mixed, assignment = run(SoftAverage())
+    state = assignment.state_dict()["utilities"]
+    assert sorted(state) == list(range(6))
+    assert any(utility for utilities in state.values() for utility in utilities)
+    bias = "networks.{}.cells.head.classifier.bias"
+    assert not alone[bias.format(1)].equal(mixed[bias.format(1)])
+    deployed = {client: assignment.deployed(client).number for client in range(6)}
+    assert {deployed[client] for client in assignment._population.members("weak")} == {0}

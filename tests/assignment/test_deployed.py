@@ -1,0 +1,88 @@
+"""Which architecture a client uses once training is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from lit_fednas.assignment import (
+    Assignment,
+    ByTier,
+    FixedArchitecture,
+    InvariantUnits,
+    RandomArchitectures,
+    RandomBases,
+    RollingWidths,
+    Sandwich,
+    Subspaces,
+    TrackingSandwich,
+)
+from lit_fednas.errors import ConfigError
+from lit_fednas.messages import ClientResult, ClientTask
+from lit_fednas.rng import numpy_generator
+from lit_fednas.supernets import BaseNetworks, Supernet
+from lit_fednas.supernets.base_networks import Bases
+from lit_fednas.supernets.sliced_cnn import SlicedCNN
+from lit_fednas.supernets.suite import Model
+from lit_fednas.supernets.width_space import Width
+from lit_fednas.supernets.widths import WidthSupernet
+from lit_fednas.tiers import Population, Tier
+from tests.supernets.suites import GROWTH, grown_suite
+
+TIERS = (Tier("weak", {}), Tier("strong", {}))
+POPULATION = Population(3, TIERS, (0, 1, 0))
+WIDTHS = WidthSupernet((1, 4, 4), 3, SlicedCNN((4, 6)), widths=[1, 0.5, 0.25])
+BASES = BaseNetworks((1, 4, 4), 3, SlicedCNN((4, 6)), count=4)
+
+
+def ready(assignment: Assignment, net: Supernet, population: Population = POPULATION) -> Assignment:
+    assignment.setup(net, population)
+    for round in range(5):  # what was assigned does not change it
+        assignment.assign(round, [0, 1, 2], net.space, numpy_generator(0, "assignment", round))
+    return assignment
+
+
+@pytest.mark.parametrize(
+    ("assignment", "net", "weak", "strong"),
+    [
+        (FixedArchitecture("width: 0.5"), WIDTHS, Width(0.5), Width(0.5)),
+        (FixedArchitecture(), WIDTHS, Width(1.0), Width(1.0)),
+        (ByTier({"weak": "smallest", "strong": "largest"}), WIDTHS, Width(0.25), Width(1.0)),
+        (RollingWidths({"weak": "width: 0.5", "strong": "largest"}), WIDTHS, Width(0.5), Width(1.0)),
+        (InvariantUnits({"weak": 0.25, "strong": 1}), WIDTHS, Width(0.25), Width(1.0)),
+        (RandomBases({"weak": 1, "strong": 3}), BASES, Bases((0,)), Bases((0, 1, 2))),
+    ],
+)
+def test_by_tier(assignment, net, weak, strong):
+    ready(assignment, net)
+    assert [assignment.deployed(client) for client in range(3)] == [weak, strong, weak]
+    assert net.space.encode(assignment.deployed(0))  # one that is evaluated, not what a client trains in a round
+
+
+def test_without_tiers_all_bases():
+    assert ready(RandomBases(), BASES, Population(3)).deployed(2) == Bases((0, 1, 2, 3))
+
+
+def test_kept_units_are_not_deployed():
+    """What has changed in a round decides what stragglers train, and not what they use."""
+    invariant = ready(InvariantUnits({"weak": 0.5, "strong": 1}), WIDTHS)
+    changes = {"layer0": [0.1, 0.2, 0.3, 0.4], "layer1": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]}
+    task = ClientTask(0, 1, Width(1.0), 10)
+    invariant.observe([ClientResult(task, report={"unit_changes": changes})])
+    (trained,) = invariant.assign(1, [0], WIDTHS.space, numpy_generator(0, "assignment", 1))
+    assert trained != Width(0.5) == invariant.deployed(0)
+
+
+def test_the_largest_is_that_of_the_end():
+    """A suite grows while it trains."""
+    suite = grown_suite(models=1)
+    fixed = ready(FixedArchitecture(), suite, Population(3))
+    suite.add(*GROWTH[0][:2], seed=0, round=4)
+    assert fixed.deployed(0) == Model((1,))
+
+
+@pytest.mark.parametrize("kind", [RandomArchitectures, Sandwich, TrackingSandwich, lambda: Subspaces(share=0.5)])
+def test_not_all_say_it(kind):
+    assignment = kind()
+    name = type(assignment).__name__
+    with pytest.raises(ConfigError, match=f"assignment: {name} does not say which architecture client 2 uses"):
+        assignment.deployed(2)

@@ -1,0 +1,387 @@
+"""Each client with the model that it would use, evaluated by hand on its own examples."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch.nn import functional
+
+from lit_fednas.aggregation import OverlapAverage
+from lit_fednas.analysis.fairness import read_client_scores
+from lit_fednas.assignment import Assignment, ByTier, FixedArchitecture
+from lit_fednas.callbacks import DeployedAccuracy, RoundCheckpoint, RoundsToTarget, RunRecorder
+from lit_fednas.callbacks import deployed_accuracy as source
+from lit_fednas.cli import main
+from lit_fednas.data import Dirichlet
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
+from lit_fednas.federation.evaluation import recalibrated
+from lit_fednas.records import read_rounds
+from lit_fednas.rng import generator
+from lit_fednas.supernets import BatchNorm, EarlyExitResNet, GroupNorm
+from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TierShares
+from tests.support import assert_same, make_module, make_trainer, sgd, tiny_data, weights
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+ROUNDS = 4
+CLIENTS = 9
+FIGURES = {"deployed/accuracy", "deployed/iqr", "deployed/worst"}
+
+
+def method(norm=GroupNorm(2), **settings):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = EarlyExitResNet((1, 8, 8), 4, width=4, norm=norm, blocks=[1, 1], exits=[1, 2])
+    tiers = ArchitectureTiers({"simple": "smallest", "complex": "largest"})
+    return make_module(
+        **{
+            "supernet": net,
+            "tiers": ClientTiers(tiers, TierShares([0.5, 0.5])),
+            "assignment": ByTier(),
+            "aggregation": OverlapAverage(weighted=False),
+            "cohort": UniformCohort(count=3),
+            "client": ClientSettings(sgd(0.3), batch_size=8),
+            "evaluation": EvaluationSettings(["smallest", "largest"]),
+            **settings,
+        }
+    )
+
+
+def data(**settings):
+    return tiny_data(CLIENTS, **{"partitioner": Dirichlet(1.0, min_size=6), "client_test": 0.4, **settings})
+
+
+def own_examples(clients, client, split="test"):
+    draws = generator(0, "any")
+    (batch,) = clients.batches(client, 10**6, draws, split=split, shuffle=False, augment=False)
+    return batch
+
+
+def by_hand(module, clients, split="test", top_k=1, make=lambda network: network.eval()):
+    """For each client: its tier, architecture, examples, accuracy and loss, one network for each."""
+    found = {}
+    for client in range(clients.num_clients):
+        if clients.size(client, split) == 0:
+            continue
+        tier = module.population.tier(client)
+        arch = module.assignment.deployed(client)
+        network = make(module.supernet.subnet(arch))
+        x, y = own_examples(clients, client, split)
+        with torch.no_grad():
+            logits = network(x)
+        hits = (logits.topk(top_k).indices == y[:, None]).any(1).tolist()
+        name = tier.name if tier else "*"
+        loss = float(functional.cross_entropy(logits, y))
+        found[client] = (name, str(arch), len(y), sum(hits) / len(y), loss)
+    return found
+
+
+def as_found(rows):
+    return {
+        row["client"]: tuple(row[name] for name in ("tier", "arch", "num_examples", "accuracy", "loss"))
+        for row in rows
+    }
+
+
+def assert_rows(rows, wanted):
+    found = as_found(rows)
+    assert list(found) == list(wanted)
+    for client in wanted:
+        assert found[client][:3] == wanted[client][:3]
+        assert found[client][3:] == pytest.approx(wanted[client][3:], rel=1e-5, abs=1e-6)
+
+
+class Witness(FederatedCallback):
+    """Evaluates by hand at every validation, and notes what was logged by then and at the round's end."""
+
+    def __init__(self, callback):
+        self.callback = callback
+        self.wanted, self.logged, self.rows = [], [], []
+
+    def on_validation_end(self, trainer, module):
+        self.wanted.append(by_hand(module, trainer.datamodule.clients))
+        self.logged.append(
+            {name: float(value) for name, value in trainer.callback_metrics.items() if name in FIGURES}
+        )
+        self.rows.append(self.callback.rows)
+        assert not module.supernet.training
+
+
+def figures(rows):
+    """By hand: the quartiles of sorted values, between neighbours in proportion."""
+    values = sorted(row[3] for row in rows.values())
+
+    def quantile(share):
+        place = share * (len(values) - 1)
+        low = int(place)
+        high = min(low + 1, len(values) - 1)
+        return values[low] + (place - low) * (values[high] - values[low])
+
+    return {
+        "deployed/accuracy": sum(values) / len(values),
+        "deployed/iqr": quantile(0.75) - quantile(0.25),
+        "deployed/worst": values[0],
+    }
+
+
+def run(folder, callback, module=None, rounds=ROUNDS, extra=(), datamodule=None, ckpt_path=None, **settings):
+    module = module or method()
+    trainer = make_trainer(
+        rounds,
+        enable_checkpointing=True,
+        callbacks=[callback, *extra, RunRecorder(), RoundCheckpoint(dirpath=str(folder / "checkpoints"))],
+        default_root_dir=str(folder),
+        **settings,
+    )
+    trainer.fit(module, datamodule=datamodule or data(), ckpt_path=ckpt_path)
+    return module, trainer
+
+
+def test_by_hand_at_every_validation(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(source, "_BATCH_SIZE", 11)  # several batches for each architecture
+    callback = DeployedAccuracy()
+    witness = Witness(callback)
+    with caplog.at_level(logging.INFO, logger="lit_fednas"):
+        run(tmp_path, callback, extra=[witness])
+    assert len(witness.wanted) == ROUNDS
+    for rows, logged, wanted in zip(witness.rows, witness.logged, witness.wanted, strict=True):
+        assert_rows(rows, wanted)
+        assert {row[1] for row in wanted.values()} == {"exits: 1", "exits: 1,2"}
+        assert logged == pytest.approx(figures(wanted), abs=1e-6)
+    assert len({tuple(logged.values()) for logged in witness.logged}) > 1
+    last = figures(witness.wanted[-1])
+    assert last["deployed/iqr"] > 0
+    (said,) = [text for text in caplog.messages if "model that each would use" in text]
+    mean, iqr, worst = (100 * value for value in last.values())
+    assert f"accuracy {mean:.2f} %, interquartile range {iqr:.2f} %, worst {worst:.2f} %" in said
+    assert said.startswith(f"{CLIENTS} clients")
+    with open(tmp_path / "clients.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["client", "tier", "num_examples", "accuracy", "loss", "arch"]
+    assert [(row["tier"], row["arch"]) for row in rows] == [row[:2] for row in witness.wanted[-1].values()]
+    read = read_client_scores(tmp_path)
+    assert read["accuracy"].mean() == pytest.approx(last["deployed/accuracy"])
+
+
+def test_training_is_not_touched(tmp_path):
+    with_it, _ = run(tmp_path / "a", DeployedAccuracy(every_n_rounds=1))
+    without, _ = run(tmp_path / "b", FederatedCallback())
+    assert_same(weights(with_it), weights(without))
+    assert with_it.supernet.training == without.supernet.training
+
+
+@pytest.mark.parametrize(
+    ("every", "validated", "expected"),
+    [(None, 1, [0, 1, 2, 3, 4]), (None, 2, [1, 3]), (2, 1, [1, 3]), (3, 2, [2]), (1, 3, [0, 1, 2, 3, 4])],
+)
+def test_records_hold_no_values_of_earlier_rounds(tmp_path, every, validated, expected):
+    callback = DeployedAccuracy(every_n_rounds=every)
+    module, trainer = run(tmp_path, callback, rounds=5, check_val_every_n_rounds=validated)
+    for record in read_rounds(tmp_path):
+        there = FIGURES & record["metrics"].keys()
+        assert there == (FIGURES if record["round"] in expected else set())
+        assert ("val/mean/accuracy" in record["metrics"]) == ((record["round"] + 1) % validated == 0)
+    assert callback.rounds == 5  # once more at the end, where the last round was not among them
+    assert_rows(callback.rows, by_hand(module, trainer.datamodule.clients))
+    assert (tmp_path / "clients.csv").exists()
+
+
+def test_the_weights_are_those_after_the_servers_step(tmp_path):
+    """And the norms are those of evaluation, though the server is training."""
+    callback = DeployedAccuracy(every_n_rounds=2)
+    module, trainer = run(tmp_path, callback, method(BatchNorm()), rounds=2)
+    wanted = by_hand(module, trainer.datamodule.clients)
+    assert_rows(callback.rows, wanted)
+    record = list(read_rounds(tmp_path))[1]
+    assert {name: record["metrics"][name] for name in FIGURES} == pytest.approx(figures(wanted), abs=1e-6)
+
+
+def test_a_second_fit_begins_anew(tmp_path):
+    callback = DeployedAccuracy()
+    run(tmp_path / "one", callback, limit_val_batches=0)
+    other = method(assignment=ByTier({"simple": "smallest", "complex": "smallest"}))
+    module, trainer = run(tmp_path / "two", callback, other, limit_val_batches=0)
+    assert_rows(callback.rows, by_hand(module, trainer.datamodule.clients))
+
+
+def test_without_a_validation_set_at_the_end_alone(tmp_path):
+    callback = DeployedAccuracy()
+    module, trainer = run(tmp_path, callback, limit_val_batches=0)
+    assert not FIGURES & trainer.callback_metrics.keys()
+    assert_rows(callback.rows, by_hand(module, trainer.datamodule.clients))
+
+
+def test_nothing_is_evaluated_outside_of_training(tmp_path):
+    callback = DeployedAccuracy()
+    module, trainer = run(tmp_path, callback, rounds=1)
+    rows = callback.rows
+    trainer.validate(module, datamodule=data())
+    assert callback.rows is rows
+
+
+def test_the_validation_split_and_the_likeliest_two(tmp_path):
+    callback = DeployedAccuracy("val")
+    module = method(evaluation=EvaluationSettings(["largest"], top_k=2))
+    module, trainer = run(tmp_path, callback, module, datamodule=data(client_val=0.3, client_test=0.0))
+    wanted = by_hand(module, trainer.datamodule.clients, "val", top_k=2)
+    assert_rows(callback.rows, wanted)
+    assert as_found(callback.rows) != by_hand(module, trainer.datamodule.clients, "val")
+
+
+def test_precision(tmp_path):
+    callback = DeployedAccuracy()
+    evaluation = EvaluationSettings(["largest"], precision="bf16-mixed")
+    module, trainer = run(tmp_path, callback, method(evaluation=evaluation))
+    wanted = by_hand(module, trainer.datamodule.clients)
+    losses = np.array([[row["loss"], wanted[row["client"]][4]] for row in callback.rows])
+    assert losses[:, 0] == pytest.approx(losses[:, 1], rel=0.05)
+    assert np.abs(losses[:, 0] - losses[:, 1]).max() > 1e-4
+
+
+def test_norms_of_batches_see_one_client_at_a_time(tmp_path):
+    callback = DeployedAccuracy()
+    module, trainer = run(tmp_path, callback, method(BatchNorm(running_statistics=False)))
+    assert_rows(callback.rows, by_hand(module, trainer.datamodule.clients))
+
+
+def test_norms_with_new_statistics(tmp_path):
+    callback = DeployedAccuracy()
+    evaluation = EvaluationSettings(["largest"], recalibrate_batches=3)
+    module, trainer = run(tmp_path, callback, method(BatchNorm(running_statistics=False), evaluation=evaluation))
+    clients = trainer.datamodule.clients
+    batches = module.recalibration_batches(clients)
+    assert_rows(callback.rows, by_hand(module, clients, make=lambda network: recalibrated(network, batches)))
+
+
+@pytest.mark.parametrize("norm", [GroupNorm(2), BatchNorm(running_statistics=False)])
+def test_clients_without_examples_are_left_out(tmp_path, norm):
+    callback, datamodule = DeployedAccuracy(), data()
+    datamodule.setup("fit")
+    rows = datamodule.clients._rows
+    rows["test"] = tuple(one[:0] if client in (0, 4) else one for client, one in enumerate(rows["test"]))
+    datamodule.setup = lambda stage: None
+    run(tmp_path, callback, method(norm), rounds=1, datamodule=datamodule)
+    assert [row["client"] for row in callback.rows] == [1, 2, 3, 5, 6, 7, 8]
+
+
+def test_without_tiers(tmp_path):
+    callback = DeployedAccuracy()
+    run(tmp_path, callback, method(tiers=None, assignment=FixedArchitecture("smallest")))
+    assert {(row["tier"], row["arch"]) for row in callback.rows} == {("*", "exits: 1")}
+    assert list(read_client_scores(tmp_path)["tier"].cat.categories) == ["*"]
+
+
+@pytest.mark.parametrize("norm", [GroupNorm(2), BatchNorm(running_statistics=False)])
+def test_two_ranks_share_what_one_does(tmp_path, monkeypatch, norm):
+    """Each a part, together exactly the rows of one, as each batch is the same."""
+    monkeypatch.setattr(source, "_BATCH_SIZE", 11)
+    callback = DeployedAccuracy()
+    module, trainer = run(tmp_path, callback, method(norm))
+    module.supernet.eval()
+    shares = []
+    for rank in range(2):
+        stub = SimpleNamespace(datamodule=trainer.datamodule, world_size=2, global_rank=rank)
+        shares.append(callback._share(stub, module))
+    assert all(shares)
+    assert sorted(shares[0] + shares[1], key=lambda row: row["client"]) == callback.rows
+    gathered = DeployedAccuracy()
+    gather = lambda rows: [rows, shares[1]]  # noqa: E731
+    first = SimpleNamespace(
+        datamodule=trainer.datamodule,
+        world_size=2,
+        global_rank=0,
+        global_step=ROUNDS,
+        fit_loop=SimpleNamespace(ranks=SimpleNamespace(gather=gather)),
+    )
+    gathered._evaluate(first, module)
+    assert gathered.rows == callback.rows
+
+
+def test_a_target_can_be_set(tmp_path):
+    targets = RoundsToTarget({"deployed/accuracy": [0.01, 1.0], "deployed/worst": [1.0]})
+    run(tmp_path, DeployedAccuracy(), extra=[targets])
+    assert [(row["metric"], row["round"]) for row in targets.rows][:2] == [
+        ("deployed/accuracy", 1),
+        ("deployed/accuracy", None),
+    ]
+    with pytest.raises(ConfigError, match="'deployed/accuracy' will not be logged"):
+        run(tmp_path, DeployedAccuracy(every_n_rounds=2), extra=[RoundsToTarget({"deployed/accuracy": [0.1]})])
+
+
+def test_a_resumed_run_reports_alike(tmp_path):
+    run(tmp_path / "straight", DeployedAccuracy(every_n_rounds=3))
+    run(tmp_path / "parts", DeployedAccuracy(every_n_rounds=3), rounds=2)
+    last = str(tmp_path / "parts" / "checkpoints" / "last.ckpt")
+    run(tmp_path / "parts", DeployedAccuracy(every_n_rounds=3), ckpt_path=last)
+    for name in ("clients.csv",):
+        assert (tmp_path / "parts" / name).read_text() == (tmp_path / "straight" / name).read_text()
+    both = [[one["metrics"] for one in read_rounds(tmp_path / name)] for name in ("straight", "parts")]
+    assert both[0] == both[1]
+
+
+class Silent(ByTier):
+    deployed = Assignment.deployed
+
+
+class NoRound(DeployedAccuracy):
+    def on_cohort_start(self, trainer, module, tasks):
+        raise AssertionError("a round was begun")
+
+
+def test_what_cannot_be_evaluated_is_told_before_training(tmp_path):
+    with pytest.raises(
+        ConfigError, match=re.escape("no client has test examples of its own; set data.client_test")
+    ):
+        run(tmp_path, NoRound(), datamodule=data(client_test=0.0))
+    with pytest.raises(ConfigError, match=re.escape("set data.client_val above 0")):
+        run(tmp_path, NoRound("val"))
+    with pytest.raises(ConfigError, match="Silent"):
+        run(tmp_path, NoRound(), method(assignment=Silent()))
+    with pytest.raises(ConfigError, match=re.escape("deployed_accuracy.every_n_rounds: 0 must be at least 1")):
+        DeployedAccuracy(every_n_rounds=0)
+    with pytest.raises(ConfigError, match=re.escape("deployed_accuracy.split: 'train' must be")):
+        DeployedAccuracy("train")
+
+
+def test_the_command_line(tmp_path, monkeypatch, capsys):
+    """Both groups, beside what records what they log; and the saved configuration can be read again."""
+    monkeypatch.chdir(tmp_path)
+    overlay = tmp_path / "overlay.yaml"
+    network = {"init_args": {"stem_width": 4, "stage_widths": [8, 8, 8, 8], "divisor": 2}}
+    capacities = {"class_path": "lit_fednas.tiers.Capacities", "init_args": {"ratio": 3, "levels": 2}}
+    settings = {
+        "trainer": {"max_rounds": 1, "check_val_every_n_rounds": 1, "accelerator": "cpu"},
+        "data": {"client_test": 0.3},
+        "model": {
+            "supernet": {"class_path": "lit_fednas.supernets.ElasticResNet", **network},
+            "assignment": {
+                "class_path": "lit_fednas.assignment.FixedArchitecture",
+                "init_args": {"arch": "smallest"},
+            },
+            "tiers": {"source": capacities},
+        },
+        "deployed_accuracy": {"split": "test"},
+        "round_time": {"speeds": {"latency_ms": 10}},
+        "rounds_to_target": {"targets": {"deployed/accuracy": [0.01]}},
+    }
+    overlay.write_text(yaml.safe_dump(settings))
+    words = ["--config", str(CONFIGS / "superfed" / "digits.yaml"), "--config", str(overlay)]
+    assert main(["fit", *words]) == 0
+    (folder,) = tmp_path.glob("runs/*/version_0")
+    (record,) = read_rounds(folder)
+    assert record["metrics"].keys() >= {"time/round", "time/total", "rounds_to/deployed/0.01", *FIGURES}
+    assert set(read_client_scores(folder)["tier"]) == {"level1", "level2"}
+    said = capsys.readouterr().err
+    assert "simulated time" in said
+    assert "model that each would use" in said
+    saved = str(folder / "config.yaml")
+    assert main(["fit", "--config", saved, "--data.client_test", "0"]) == 2
+    assert "set data.client_test above 0" in capsys.readouterr().err

@@ -1,0 +1,90 @@
+"""Many clients in one batch: the same scores as client by client."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from lit_fednas.data import Dirichlet
+from lit_fednas.federation import EvaluationSettings
+from lit_fednas.federation.client_evaluation import (
+    batches_of_clients,
+    client_scores,
+    joint_client_scores,
+    normalises_over_batches,
+)
+from tests.support import tiny_data
+
+
+def clients_of(**settings):
+    data = tiny_data(9, **{"partitioner": Dirichlet(0.5, min_size=3), "client_test": 0.5, **settings})
+    data.setup("fit")
+    return data.clients
+
+
+def net(classes=4):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, classes)
+        ).eval()
+
+
+def jointly(network, clients, batch_size, **settings):
+    sizes = {client: clients.size(client, settings.get("split", "test")) for client in range(clients.num_clients)}
+    batches = batches_of_clients(sizes, batch_size)
+    found = [
+        score
+        for those in batches
+        for score in joint_client_scores(network, clients, those, batch_size=batch_size, **settings)
+    ]
+    return found, batches
+
+
+def assert_equal(found, wanted):
+    assert [score[:2] for score in found] == [score[:2] for score in wanted]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.accuracy == pytest.approx(other.accuracy, abs=1e-7)
+        assert one.loss == pytest.approx(other.loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 13, 512])
+@pytest.mark.parametrize("top_k", [1, 2, 3])
+def test_equal_to_one_by_one(batch_size, top_k):
+    clients, network = clients_of(), net()
+    settings = EvaluationSettings(top_k=top_k)
+    wanted = list(client_scores(network, clients, range(9), 4, settings=settings))
+    assert len({score.accuracy for score in wanted}) > 2
+    found, batches = jointly(network, clients, batch_size, settings=settings)
+    assert_equal(found, wanted)
+    assert (len(batches) == 1) == (batch_size == 512)
+
+
+def test_settings_and_labels_are_respected():
+    clients, network = clients_of(client_val=0.2), net(2)
+    settings = EvaluationSettings(precision="bf16-mixed", channels_last=True)
+    given = {"split": "val", "settings": settings, "labels": lambda classes: classes // 2}  # 2 labels of 4 classes
+    wanted = list(client_scores(network, clients, range(9), 4, **given))
+    assert_equal(jointly(network, clients, 512, **given)[0], wanted)
+    full = jointly(network, clients, 512, **{**given, "settings": EvaluationSettings()})[0]
+    assert any(one.loss != pytest.approx(other.loss, rel=1e-5) for one, other in zip(full, wanted, strict=True))
+
+
+def test_more_likeliest_labels_than_there_are():
+    clients, network = clients_of(), net(2)
+    given = {"settings": EvaluationSettings(top_k=3), "labels": lambda classes: classes // 2}
+    found, _ = jointly(network, clients, 512, **given)
+    assert {score.accuracy for score in found} == {1.0}
+
+
+def test_batches_by_hand():
+    assert batches_of_clients({0: 2, 1: 2, 2: 1, 3: 5, 4: 0, 5: 1}, 4) == [[0, 1], [2], [3], [5]]
+    assert batches_of_clients({0: 9, 1: 1, 2: 3}, 4) == [[0], [1, 2]]
+    assert batches_of_clients({0: 0}, 4) == []
+
+
+def test_networks_that_normalise_over_batches():
+    assert not normalises_over_batches(net())
+    assert not normalises_over_batches(nn.Sequential(nn.GroupNorm(1, 4)))
+    assert normalises_over_batches(nn.Sequential(nn.ReLU(), nn.BatchNorm2d(4, track_running_stats=False)))

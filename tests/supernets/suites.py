@@ -1,0 +1,26 @@
+"""A small suite of models that has grown in every way: wider, deeper, both, and in two branches."""
+
+from __future__ import annotations
+
+import torch
+
+from lit_fednas.supernets.growable_cnn import GrowableCNN
+from lit_fednas.supernets.growth import Deepen, Widen
+from lit_fednas.supernets.norms import Norm
+from lit_fednas.supernets.suite import ModelSuite
+
+WIDER = (Widen("conv1", {"conv1.out": 8}),)
+BOTH = (Deepen("conv1", ("conv1_m2",)), Widen("conv2", {"conv2.out": 12}))
+DEEPER = (Deepen("conv1", ("conv1_m3",)),)
+#: Each model's parent, how it was derived, and the round in which it was added.
+GROWTH = ((0, WIDER, 2), (1, BOTH, 5), (0, DEEPER, 6))
+
+
+def grown_suite(models: int = 4, norm: Norm | None = None, num_classes: int = 4) -> ModelSuite:
+    """Model 1 comes from 0, 2 from 1, and 3 from 0; by their costs they come in the order 0, 3, 1, 2."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        suite = ModelSuite((1, 8, 8), num_classes, GrowableCNN([4, 6], norm=norm))
+    for parent, steps, round in GROWTH[: models - 1]:
+        suite.add(parent, steps, seed=0, round=round)
+    return suite

@@ -1,0 +1,79 @@
+"""Models that a run has grown, built again from its record."""
+
+import json
+
+import pytest
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.records.suite import write_suite
+from lit_fednas.supernets import (
+    BaseNetworks,
+    GrowableCNN,
+    GrownFamily,
+    GrownModel,
+    GrownNetwork,
+    Model,
+    ModelSuite,
+    Width,
+    WidthSupernet,
+)
+from lit_fednas.supernets.growth import plan, to_plain
+
+FAMILY = GrowableCNN([4, 8], norm=None)
+SHAPE = (3, 8, 8)
+
+
+@pytest.fixture
+def suite(tmp_path) -> ModelSuite:
+    """Four models; the third and the fourth come from the second."""
+    made = ModelSuite(SHAPE, 5, FAMILY)
+    for parent, cells in ((0, ["conv1"]), (1, ["conv1", "conv2"]), (1, ["conv2"])):
+        made.add(parent, plan(made.models[parent].blueprint, cells, len(made.models)), seed=0)
+    rows = [
+        {
+            "number": model.number,
+            "parent": model.parent,
+            "cells": str(model.blueprint),
+            "steps": to_plain(model.steps),
+        }
+        for model in made.models
+    ]
+    write_suite(tmp_path, rows, complete=False)
+    return made
+
+
+@pytest.mark.parametrize(("number", "meant"), [(0, 0), (1, 1), (2, 2), (3, 3), ("middle", 2), ("last", 3)])
+def test_every_model_has_the_structure_that_it_had(tmp_path, suite, number, meant) -> None:
+    net = GrownNetwork(SHAPE, 5, GrownModel(str(tmp_path), FAMILY, number))
+    own = {name: tensor.shape for name, tensor in net.network.state_dict().items()}
+    assert own == {name: tensor.shape for name, tensor in suite.networks[meant].state_dict().items()}
+    assert net.macs("whole") == suite.macs(Model((meant,)))
+
+
+def test_a_grown_model_is_cut_in_width(tmp_path, suite) -> None:
+    family = GrownFamily(GrownModel(str(tmp_path), FAMILY, 2))
+    net = WidthSupernet(SHAPE, 5, family, widths=[1, 0.5])
+    assert net.units == dict(suite.models[2].blueprint.sizes)
+    assert net.macs(Width(1)) == suite.macs(Model((2,)))
+    half = net.subnet(Width(0.5))
+    assert half.cells["conv1"].conv.weight.shape == (4, 3, 3, 3)
+    assert half.cells["conv1_m2"].conv.weight.shape == (4, 4, 3, 3)
+    bases = BaseNetworks(SHAPE, 5, family, count=4)
+    assert bases.macs(bases.space.smallest) < suite.macs(Model((2,))) / 4
+    with pytest.raises(ConfigError, match=r"supernet.scaler: true"):
+        WidthSupernet(SHAPE, 5, family, widths=[1, 0.5], scaler=True).subnet(Width(0.5))
+
+
+def test_what_is_not_there_is_named(tmp_path, suite) -> None:
+    with pytest.raises(ConfigError, match=r"no/where holds no suite.json"):
+        GrownModel("no/where", FAMILY).blueprint(SHAPE, 5)
+    for number in (4, -1, "first"):
+        with pytest.raises(ConfigError, match=r"model.number: .*models 0 to 3"):
+            GrownModel(str(tmp_path), FAMILY, number).blueprint(SHAPE, 5)
+    with pytest.raises(ConfigError, match=r"begins with conv1 4, conv2 9, head.*with conv1 4, conv2 8, head"):
+        GrownModel(str(tmp_path), GrowableCNN([4, 9], norm=None)).blueprint(SHAPE, 5)
+    found = json.loads((tmp_path / "suite.json").read_text())
+    found["models"][1]["steps"] = [{"shrink": "conv1"}]
+    (tmp_path / "suite.json").write_text(json.dumps(found))
+    with pytest.raises(ConfigError, match=r"no step of a transformation"):
+        GrownModel(str(tmp_path), FAMILY).blueprint(SHAPE, 5)

@@ -1,0 +1,141 @@
+"""A suite of models: lineage, weights, structure in and out of checkpoints."""
+
+import json
+
+import pytest
+import torch
+
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.rng import generator
+from lit_fednas.supernets import GroupNorm, GrowableCNN, Model, ModelSuite
+from lit_fednas.supernets.growth import plan
+
+
+def suite(models: int = 1, hidden=(4, 8), seed: int = 0, **settings) -> ModelSuite:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        made = ModelSuite((3, 8, 8), 5, GrowableCNN(hidden, GroupNorm(2)))
+    for number in range(1, models):
+        cells = ["conv1", "conv2"][number % 2 :]
+        made.add(number - 1, plan(made.models[-1].blueprint, cells, number), seed=7, round=10 * number, **settings)
+    return made
+
+
+def x() -> torch.Tensor:
+    return torch.randn(4, 3, 8, 8, generator=generator(0, "x"))
+
+
+def test_a_new_model_computes_what_its_parent_does_and_changes_nothing_else() -> None:
+    made = suite()
+    before = {name: tensor.clone() for name, tensor in made.shared_tensors().items()}
+    answer = made(x(), Model((0,)))
+    for number in range(1, 5):
+        steps = plan(made.models[-1].blueprint, ["conv1", "conv2"], number)
+        assert made.add(number - 1, steps, seed=0) == Model((number,))
+        torch.testing.assert_close(made(x(), Model((number,))), answer, rtol=1e-4, atol=1e-5)
+    for name, tensor in before.items():
+        assert torch.equal(made.shared_tensors()[name], tensor), name
+    macs = [made.macs(arch) for arch in made.space.each()]
+    assert macs == sorted(set(macs))
+    assert made.space.smallest == Model((0,))
+    assert made.space.largest == Model((4,))
+
+
+def test_weights_are_the_models_own() -> None:
+    made = suite(3)
+    with torch.no_grad():
+        for tensor in made.networks[1].parameters():
+            tensor.add_(1)
+    fresh = suite(3)
+    for number, same in ((0, True), (1, False), (2, True)):
+        pairs = zip(made.networks[number].parameters(), fresh.networks[number].parameters(), strict=True)
+        assert all(torch.equal(one, two) for one, two in pairs) == same
+
+
+def test_the_same_seed_derives_the_same_model() -> None:
+    torch.manual_seed(1)
+    one = suite(3)
+    torch.manual_seed(2)
+    two = suite(3)
+    for left, right in zip(one.parameters(), two.parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_without_warm_up_the_weights_are_new_and_the_structure_is_the_same() -> None:
+    warm, cold = suite(2), suite(2, warm_up=False)
+    assert warm.structure() == cold.structure()
+    name = "networks.1.cells.conv1.conv.weight"
+    assert not torch.allclose(warm.shared_tensors()[name], cold.shared_tensors()[name])
+    again = suite(2, warm_up=False)
+    assert torch.equal(cold.shared_tensors()[name], again.shared_tensors()[name])
+
+
+def test_a_model_may_be_copied_without_a_step() -> None:
+    made = suite()
+    made.add(0, (), seed=0)
+    pairs = list(zip(made.networks[0].parameters(), made.networks[1].parameters(), strict=True))
+    assert all(torch.equal(one, two) and one is not two for one, two in pairs)
+
+
+def test_structure_comes_back_with_all_weights() -> None:
+    grown = suite(4)
+    structure = json.loads(json.dumps(grown.structure()))
+    for other in (suite(seed=5), suite(2, seed=5)):  # a fresh one, and one that went another way
+        other.restore(structure)
+        other.load_state_dict(grown.state_dict())
+        assert other.structure() == grown.structure()
+        assert [model.round for model in other.models] == [None, 10, 20, 30]
+        assert other.fingerprint == grown.fingerprint
+        for arch in grown.space.each():
+            assert torch.equal(other(x(), arch), grown(x(), arch))
+
+
+def test_a_structure_of_another_beginning_is_refused() -> None:
+    with pytest.raises(CheckpointError, match=r"conv1 4, conv2 8, head.*family with conv1 6"):
+        suite(hidden=(6, 8)).restore(suite(2).structure())
+
+
+def test_planned_models_cost_what_they_will_and_leave_the_suite_alone() -> None:
+    made = suite(2)
+    steps = plan(made.models[-1].blueprint, ["conv1"], 2)
+    planned = made.planned(1, steps)
+    assert len(made.models) == 2
+    assert next(planned.parameters()).is_meta
+    arch = made.add(1, steps, seed=0)
+    assert planned.cost(arch) == made.cost(arch)
+
+
+def test_lineage_and_similarity() -> None:
+    made = suite(3)
+    made.add(0, plan(made.models[0].blueprint, ["conv2"], 3), seed=0)  # another branch
+    ancestors = [[made.is_ancestor(one, other) for one in range(4)] for other in range(4)]
+    assert ancestors == [
+        [True, False, False, False],
+        [True, True, False, False],
+        [True, True, True, False],
+        [True, False, False, True],
+    ]
+    for one in range(4):
+        assert made.similarity(one, one) == 1
+        for other in range(4):
+            assert made.similarity(one, other) == made.similarity(other, one)
+    assert made.similarity(0, 1) > made.similarity(0, 2)
+    # not related: the cells that one alone has count against it
+    made.add(1, plan(made.models[1].blueprint, ["conv2"], 4, order="deepen"), seed=0)
+    made.add(1, plan(made.models[1].blueprint, ["conv1"], 5, order="deepen"), seed=0)
+    cells = 5  # conv1, conv2, head and an inserted one each
+    assert made.similarity(4, 5) == pytest.approx((3 - 2) / cells)
+
+
+def test_how_models_are_written() -> None:
+    made = suite(3)
+    assert made.space.parse("model: 2") == made.space.parse("2") == made.space.parse(2) == Model((2,))
+    assert made.space.parse("model: 0,2") == Model((0, 2))
+    assert made.landmarks == ("model: 0", "model: 1", "model: 2")
+    for wrong in ("model: 3", "model: 1,0", "model: -1", "model: 1,1"):
+        with pytest.raises(ConfigError, match="models 0 to 2"):
+            made.space.parse(wrong)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        made.space.parse("biggest")
+    with pytest.raises(ConfigError, match="several models"):
+        made.space.encode(Model((0, 1)))

@@ -1,0 +1,91 @@
+"""Levels of capability, against figures worked out by hand and a supernet that grows."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.growable_cnn import GrowableCNN
+from lit_fednas.supernets.growth import plan
+from lit_fednas.supernets.suite import Model, ModelSuite
+from lit_fednas.tiers import ArchitectureCosts, Capacities, ClientTiers, RandomTiers, SyntheticTrace, TraceTiers
+from tests.support import linear_net, tiny_supernet
+
+
+def levels(source, net):
+    return source.tiers(net.space, ArchitectureCosts(net), np.random.default_rng(0))
+
+
+def test_by_hand():
+    found = levels(Capacities(ratio=16, levels=3), linear_net())  # 256 multiply-accumulates
+    assert [(level.name, dict(level.at_most)) for level in found] == [
+        ("level1", {"macs": 256.0}),
+        ("level2", {"macs": 1024.0}),
+        ("level3", {"macs": 4096.0}),
+    ]
+
+
+def test_as_the_paper_has_it():
+    """The smallest just fits the least capable, who are 29 times less capable than the most."""
+    net = tiny_supernet()
+    found = levels(Capacities(), net)
+    limits = np.array([level.at_most["macs"] for level in found])
+    assert len(found) == 8
+    assert limits[0] == net.macs(net.space.smallest)
+    assert limits[-1] == 29 * limits[0]
+    assert limits[1:] / limits[:-1] == pytest.approx(29 ** (1 / 7))
+    costs = ArchitectureCosts(net)
+    assert costs.excess(net.space.smallest, found[0]) == 0
+    assert costs.excess(net.space.largest, found[0]) > 0
+
+
+def test_other_costs_and_architectures():
+    net = tiny_supernet()
+    arch = net.space.largest
+    found = levels(Capacities(2, 2, cost="bytes", smallest="largest"), net)
+    assert [dict(level.at_most) for level in found] == [
+        {"bytes": float(net.cost(arch).bytes)},
+        {"bytes": 2.0 * net.cost(arch).bytes},
+    ]
+    by_text = levels(Capacities(2, 2, cost="bytes", smallest=str(arch)), net)
+    assert by_text == found
+
+
+def test_a_supernet_that_grows():
+    """A level affords the same before and after; so resuming a run finds the same tiers."""
+    suite = ModelSuite((1, 8, 8), 4, GrowableCNN([4, 8]))
+    tiers = ClientTiers(Capacities(ratio=4, levels=3), RandomTiers())
+    before = tiers.population(suite, 20, seed=3)
+    model = suite.add(0, plan(suite.models[0].blueprint, ["conv1"], 1), seed=0)
+    assert suite.macs(model) > suite.macs(Model((0,)))
+    assert tiers.population(suite, 20, seed=3) == before
+    assert before.tiers[0].at_most["macs"] == suite.macs(Model((0,)))
+    assert ArchitectureCosts(suite).excess(model, before.tiers[0]) > 0
+    assert ArchitectureCosts(suite).excess(Model((0,)), before.tiers[0]) == 0
+
+
+def test_devices_of_a_trace_are_spread_over_the_levels():
+    tiers = ClientTiers(Capacities(), TraceTiers(SyntheticTrace(spread=12), full=0.95))
+    population = tiers.population(linear_net(), 2000, seed=0)
+    counts = np.bincount(population.places, minlength=8)
+    assert counts.min() > 0
+    assert counts[-1] == pytest.approx(100, abs=40)  # the fastest twentieth
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"ratio": 1}, "ratio 1 must be above 1"),
+        ({"ratio": float("inf")}, "ratio inf"),
+        ({"ratio": float("nan")}, "ratio nan"),
+        ({"levels": 1}, "levels 1 at least 2"),
+        ({"cost": "flops"}, "tiers.cost: 'flops' cannot be limited; choose from macs"),
+        ({"cost": "latency_ms"}, "tiers.cost: 'latency_ms' cannot be limited"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        Capacities(**settings)
