@@ -14,7 +14,7 @@ from PIL import Image
 from lit_fednas.cli import main
 from lit_fednas.records.suite import write_suite
 from lit_fednas.supernets import GrowableCNN, ModelSuite
-from lit_fednas.supernets.growth import plan, to_plain
+from lit_fednas.supernets.growing.growth import plan, to_plain
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 BASES = sorted(CONFIGS.glob("superfed/*.yaml"))

@@ -12,7 +12,7 @@ from lit_fednas.aggregation.overlap import OverlapAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
 from lit_fednas.supernets import Supernet
-from lit_fednas.supernets.suite import Model, ModelSuite
+from lit_fednas.supernets.growing.suite import Model, ModelSuite
 
 
 class SoftAverage(OverlapAverage):
@@ -41,7 +41,7 @@ class SoftAverage(OverlapAverage):
             supernet is no suite of models.
 
     Example:
-        >>> from lit_fednas.supernets.growth import plan
+        >>> from lit_fednas.supernets.growing.growth import plan
         >>> suite = ModelSuite((3, 8, 8), 10)
         >>> _ = suite.add(0, plan(suite.models[0].blueprint, ["conv1"], 1), seed=0)
         >>> soft = SoftAverage()

@@ -13,7 +13,7 @@ from lit_fednas.assignment.base import Assignment
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult
 from lit_fednas.supernets import SearchSpace, Supernet
-from lit_fednas.supernets.suite import Model, ModelSuite
+from lit_fednas.supernets.growing.suite import Model, ModelSuite
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
 
 
@@ -37,7 +37,7 @@ class ByUtility(Assignment):
         ConfigError: Told before training: the supernet is no suite of models, or a tier cannot afford the first.
 
     Example:
-        >>> from lit_fednas.supernets.growable_cnn import GrowableCNN
+        >>> from lit_fednas.supernets.growing.families.cnn import GrowableCNN
         >>> suite = ModelSuite((3, 8, 8), 10, GrowableCNN([8, 16]))
         >>> by_utility = ByUtility()
         >>> by_utility.setup(suite, Population(2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from lightning import LightningModule, Trainer
@@ -14,10 +14,10 @@ from lit_fednas.callbacks.convergence import degree_of_convergence
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
 from lit_fednas.federation.run_folder import keeps_files, run_folder
-from lit_fednas.records.suite import write_suite
+from lit_fednas.records.suite import step_words, write_suite
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Model, ModelSuite
-from lit_fednas.supernets.growth import DEEPEN, WIDEN, Order, Step, plan, to_plain
+from lit_fednas.supernets.growing.growth import Order, Step, plan, to_plain
 from lit_fednas.tiers import ArchitectureCosts
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class TransformOnConvergence(FederatedCallback):
 
     The paper does not say whose loss it is: by default that of the round's whole cohort, for few clients may train
     the newest model, and their losses are noisy. The noise is ours: without it, copies of a unit would get the
-    same gradients for ever (``lit_fednas.supernets.growth``).
+    same gradients for ever (``lit_fednas.supernets.growing.growth``).
 
     Logs ``transform/doc`` (NaN before there are gamma + delta losses) and ``transform/models``; writes
     ``suite.json`` (``lit_fednas.records.suite``).
@@ -191,7 +191,7 @@ class TransformOnConvergence(FederatedCallback):
             module.add_model(lambda: suite.add(parent.number, steps, module.seed, round, self.noise, self.warm_up))
             log.info(
                 "round %d: model %d, derived from model %d (%s): %d MACs, %s",
-                *(round, parent.number + 1, parent.number, in_words(steps)),
+                *(round, parent.number + 1, parent.number, step_words(to_plain(steps))),
                 *(suite.macs(Model((parent.number + 1,))), suite.models[-1].blueprint),
             )
         if self.loss == "cohort":
@@ -275,17 +275,6 @@ class TransformOnConvergence(FederatedCallback):
         self.activeness = [dict(one) for one in state_dict["activeness"]]
         self.reasons = list(state_dict["reasons"])
         self.complete, self.converged = state_dict["complete"], state_dict["converged"]
-
-
-def in_words(steps: Sequence[Step]) -> str:
-    """What a transformation does, in a few words.
-
-    Example:
-        >>> from lit_fednas.supernets.growth import Deepen, Widen
-        >>> in_words([Widen("conv1", {"conv1.out": 16}), Deepen("conv2", ("conv2_m1",))])
-        'widen conv1, deepen conv2'
-    """
-    return ", ".join(f"{WIDEN if hasattr(step, 'sizes') else DEEPEN} {step.cell}" for step in steps)
 
 
 def _suite(module: LightningModule) -> ModelSuite:

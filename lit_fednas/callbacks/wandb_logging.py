@@ -17,7 +17,7 @@ from lit_fednas.data import plot_partition
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule
 from lit_fednas.records import SEARCH_FILES, SearchFiles, step_words
 from lit_fednas.supernets import Model, ModelSuite
-from lit_fednas.supernets.growth import to_plain
+from lit_fednas.supernets.growing.growth import to_plain
 
 MODEL_COLUMNS = ("number", "parent", "round", "cells", "macs", "parameters", "bytes", "steps")
 

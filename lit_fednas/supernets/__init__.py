@@ -2,8 +2,10 @@
 
 from lit_fednas.supernets.base import NestedSupernet, PlainNetwork, Region, Supernet
 from lit_fednas.supernets.base_networks import BaseNetworks, Bases, BaseSpace
-from lit_fednas.supernets.blueprint import Blueprint, GrowableFamily
-from lit_fednas.supernets.cells import (
+from lit_fednas.supernets.early_exit import EarlyExitResNet, Exits, ExitSpace
+from lit_fednas.supernets.elastic_resnet import ElasticArch, ElasticResNet, ElasticSpace
+from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
+from lit_fednas.supernets.growing.cells import (
     Cell,
     ConvCell,
     EntryCell,
@@ -20,15 +22,14 @@ from lit_fednas.supernets.cells import (
     TokenHead,
     TransformerCell,
 )
-from lit_fednas.supernets.early_exit import EarlyExitResNet, Exits, ExitSpace
-from lit_fednas.supernets.elastic_resnet import ElasticArch, ElasticResNet, ElasticSpace
-from lit_fednas.supernets.growable_cnn import GrowableCNN
-from lit_fednas.supernets.growable_mlp import GrowableMLP
-from lit_fednas.supernets.growable_mobilenet import GrowableMobileNetV3Small
-from lit_fednas.supernets.growable_nasbench201 import GrowableNASBench201
-from lit_fednas.supernets.growable_resnet import GrowableResNet18
-from lit_fednas.supernets.growable_vit import GrowableViT
-from lit_fednas.supernets.grown import GrownFamily, GrownModel, GrownNetwork
+from lit_fednas.supernets.growing.families.cnn import GrowableCNN
+from lit_fednas.supernets.growing.families.mlp import GrowableMLP
+from lit_fednas.supernets.growing.families.mobilenet import GrowableMobileNetV3Small
+from lit_fednas.supernets.growing.families.nasbench201 import GrowableNASBench201
+from lit_fednas.supernets.growing.families.resnet import GrowableResNet18
+from lit_fednas.supernets.growing.families.vit import GrowableViT
+from lit_fednas.supernets.growing.grown import GrownFamily, GrownModel, GrownNetwork
+from lit_fednas.supernets.growing.suite import Model, ModelSuite, SuiteModel, SuiteSpace
 from lit_fednas.supernets.labels import OWN, LabelSets
 from lit_fednas.supernets.norms import BatchNorm, GroupNorm, Norm
 from lit_fednas.supernets.outputs import OutputsNetwork
@@ -43,7 +44,6 @@ from lit_fednas.supernets.sliced_cnn import SlicedCNN, SlicedSmallCNN
 from lit_fednas.supernets.sliced_resnet import SlicedResNet
 from lit_fednas.supernets.sliced_transformer import SlicedTransformer
 from lit_fednas.supernets.space import Ladder, SearchSpace, SingleArchitecture
-from lit_fednas.supernets.suite import Model, ModelSuite, SuiteModel, SuiteSpace
 from lit_fednas.supernets.width_families import WidthFamily
 from lit_fednas.supernets.width_space import Kept, Width, WidthSpace
 from lit_fednas.supernets.widths import WidthSupernet

@@ -50,7 +50,7 @@ class WidthFamily(ABC):
         return 0
 
 
-def check_image(family: WidthFamily, input_shape: Sequence[int], least: int) -> None:
+def check_image(family: object, input_shape: Sequence[int], least: int = 1) -> None:
     """Raises ``ConfigError`` if inputs are no images, or smaller than ``least`` pixels in height or width."""
     name = type(family).__name__
     if len(input_shape) != 3:
@@ -62,7 +62,7 @@ def check_image(family: WidthFamily, input_shape: Sequence[int], least: int) -> 
         )
 
 
-def check_positive(family: WidthFamily, **settings: int | Sequence[int]) -> None:
+def check_positive(family: object, **settings: int | Sequence[int]) -> None:
     """Raises ``ConfigError`` if a setting, or one of its numbers, is missing or below 1."""
     for name, value in settings.items():
         numbers = [value] if isinstance(value, int) else list(value)

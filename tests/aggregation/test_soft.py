@@ -13,7 +13,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
 from lit_fednas.rng import generator
 from lit_fednas.supernets import BatchNorm
-from lit_fednas.supernets.suite import Model, ModelSuite
+from lit_fednas.supernets.growing.suite import Model, ModelSuite
 from tests.aggregation.instances import aggregate, random_updates
 from tests.supernets.instances import kept_instance
 from tests.supernets.suites import GROWTH, grown_suite

@@ -21,7 +21,7 @@ from lit_fednas.assignment import (
     TrackingSandwich,
 )
 from lit_fednas.supernets import BaseNetworks, SearchSpace, Supernet
-from lit_fednas.supernets.suite import ModelSuite
+from lit_fednas.supernets.growing.suite import ModelSuite
 from lit_fednas.supernets.widths import WidthSupernet
 from lit_fednas.tiers import Population, Tier
 

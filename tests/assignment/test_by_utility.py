@@ -14,7 +14,7 @@ from lit_fednas.assignment.by_utility import softmax, standardised
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import UniformCohort
 from lit_fednas.messages import ClientResult, ClientTask
-from lit_fednas.supernets.suite import Model, ModelSuite
+from lit_fednas.supernets.growing.suite import Model, ModelSuite
 from lit_fednas.tiers import Budgets, ClientTiers, Population, Tier
 from tests.supernets.suites import GROWTH, grown_suite
 from tests.support import fit, make_module, tiny_data, weights

@@ -6,7 +6,7 @@ import torch
 from lit_fednas.callbacks.activeness import cell_activeness, mean_activeness, most_active
 from lit_fednas.callbacks.convergence import degree_of_convergence
 from lit_fednas.supernets import GrowableCNN, ModelSuite
-from lit_fednas.supernets.growth import plan
+from lit_fednas.supernets.growing.growth import plan
 
 
 def test_degree_of_convergence_by_hand() -> None:

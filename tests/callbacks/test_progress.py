@@ -13,7 +13,7 @@ from lit_fednas.assignment import Assignment
 from lit_fednas.callbacks import RoundProgress, progress
 from lit_fednas.federation import FederatedCallback, UniformCohort
 from lit_fednas.supernets import GrowableCNN, Model, ModelSuite
-from lit_fednas.supernets.growth import plan
+from lit_fednas.supernets.growing.growth import plan
 from tests.support import linear_net, make_module, make_trainer, tiny_data
 
 LINE = r"round {}/{}  loss \d\.\d+  val accuracy [01]\.?\d*  failed 0  \d+\.\d\d s/round"

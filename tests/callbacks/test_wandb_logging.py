@@ -20,7 +20,7 @@ from lit_fednas.callbacks.wandb_logging import MODEL_COLUMNS, search_charts, tie
 from lit_fednas.federation import FederatedCallback
 from lit_fednas.records import SearchFiles
 from lit_fednas.supernets import GrowableCNN, Model, ModelSuite
-from lit_fednas.supernets.growth import Deepen, Widen
+from lit_fednas.supernets.growing.growth import Deepen, Widen
 from tests.analysis.searching import write_search
 from tests.support import make_module, make_trainer, tiny_data, tiny_supernet
 

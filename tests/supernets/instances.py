@@ -45,7 +45,7 @@ from lit_fednas.supernets import (
     Supernet,
     WidthSupernet,
 )
-from lit_fednas.supernets.growth import plan
+from lit_fednas.supernets.growing.growth import plan
 
 HIDDEN = 6
 

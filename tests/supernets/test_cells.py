@@ -34,9 +34,9 @@ from lit_fednas.supernets import (
     TokenHead,
     TransformerCell,
 )
-from lit_fednas.supernets.blueprint import CellNetwork
-from lit_fednas.supernets.cells.genotype import Genotype
-from lit_fednas.supernets.growth import Deepen, Step, Widen, carried_over, grown, plan
+from lit_fednas.supernets.growing.blueprint import CellNetwork
+from lit_fednas.supernets.growing.cells.genotype import Genotype
+from lit_fednas.supernets.growing.growth import Deepen, Step, Widen, carried_over, grown, plan
 from lit_fednas.supernets.width_families import norm_multiple
 
 INPUT = (3, 6, 6)

@@ -23,7 +23,7 @@ from lit_fednas.supernets import (
     GrowableResNet18,
     GrowableViT,
 )
-from lit_fednas.supernets.growth import carried_over, grown, plan
+from lit_fednas.supernets.growing.growth import carried_over, grown, plan
 
 FAMILIES: dict[str, GrowableFamily] = {
     "mlp": GrowableMLP([6, 4]),

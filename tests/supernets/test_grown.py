@@ -17,7 +17,7 @@ from lit_fednas.supernets import (
     Width,
     WidthSupernet,
 )
-from lit_fednas.supernets.growth import plan, to_plain
+from lit_fednas.supernets.growing.growth import plan, to_plain
 
 FAMILY = GrowableCNN([4, 8], norm=None)
 SHAPE = (3, 8, 8)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.growable_cnn import GrowableCNN
-from lit_fednas.supernets.growth import plan
-from lit_fednas.supernets.suite import Model, ModelSuite
+from lit_fednas.supernets.growing.families.cnn import GrowableCNN
+from lit_fednas.supernets.growing.growth import plan
+from lit_fednas.supernets.growing.suite import Model, ModelSuite
 from lit_fednas.tiers import ArchitectureCosts, Capacities, ClientTiers, RandomTiers, SyntheticTrace, TraceTiers
 from tests.support import linear_net, tiny_supernet
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from lit_fednas.supernets.cells.base import Cell
+from lit_fednas.supernets.growing.cells.base import Cell
 from lit_fednas.supernets.norms import Norm
 
 

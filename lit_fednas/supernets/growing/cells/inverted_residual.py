@@ -9,9 +9,9 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.cells.base import Cell
-from lit_fednas.supernets.cells.silence import check_affine, silence
 from lit_fednas.supernets.elastic_resnet import divisible
+from lit_fednas.supernets.growing.cells.base import Cell
+from lit_fednas.supernets.growing.cells.silence import check_affine, silence
 from lit_fednas.supernets.norms import Norm
 from lit_fednas.supernets.width_families import norm_multiple
 

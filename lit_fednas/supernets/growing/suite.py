@@ -17,11 +17,11 @@ from lit_fednas.costs import count_macs
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets.base import Region, Supernet
-from lit_fednas.supernets.blueprint import Blueprint, CellNetwork, GrowableFamily
-from lit_fednas.supernets.growable_cnn import GrowableCNN
-from lit_fednas.supernets.growth import Step, carried_over, from_plain, grown, to_plain
+from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork, GrowableFamily
+from lit_fednas.supernets.growing.families.cnn import GrowableCNN
+from lit_fednas.supernets.growing.growth import Step, carried_over, from_plain, grown, to_plain
+from lit_fednas.supernets.growing.similarity import similarity
 from lit_fednas.supernets.separate import SideBySide
-from lit_fednas.supernets.similarity import similarity
 from lit_fednas.supernets.space import Ladder
 
 
@@ -118,7 +118,7 @@ class ModelSuite(Supernet):
         networks: Their weights.
 
     Example:
-        >>> from lit_fednas.supernets.growth import plan
+        >>> from lit_fednas.supernets.growing.growth import plan
         >>> suite = ModelSuite((3, 8, 8), 10, GrowableCNN([8, 16]))
         >>> model = suite.add(0, plan(suite.models[0].blueprint, ["conv1"], 1), seed=0)
         >>> str(model), str(suite.models[1].blueprint), [str(arch) for arch in suite.space.each()]
@@ -201,7 +201,7 @@ class ModelSuite(Supernet):
             steps: How.
             seed: The run's seed.
             round: In which it happens.
-            noise: See :func:`~lit_fednas.supernets.growth.carried_over`.
+            noise: See :func:`~lit_fednas.supernets.growing.growth.carried_over`.
             warm_up: Whether it inherits its parent's weights; else they are drawn anew (FedTrans, Table 3,
                 without warm-up).
 
@@ -256,7 +256,7 @@ class ModelSuite(Supernet):
         return found == one
 
     def similarity(self, one: int, other: int) -> float:
-        """How alike two models are, from 0 to 1 (:func:`~lit_fednas.supernets.similarity.similarity`)."""
+        """How alike two models are, from 0 to 1 (:func:`~lit_fednas.supernets.growing.similarity.similarity`)."""
         pair = (min(one, other), max(one, other))
         if pair not in self._similarities:  # every round asks for it, and networks have to be built
             related = self.is_ancestor(*pair) or self.is_ancestor(*reversed(pair))

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from lit_fednas.supernets.cells.base import Cell
+from lit_fednas.supernets.growing.cells.base import Cell
 
 
 @dataclass(frozen=True)

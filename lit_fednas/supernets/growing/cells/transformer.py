@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from torch import nn
 
-from lit_fednas.supernets.cells.base import Cell
-from lit_fednas.supernets.cells.silence import silence
+from lit_fednas.supernets.growing.cells.base import Cell
+from lit_fednas.supernets.growing.cells.silence import silence
 from lit_fednas.supernets.sliced_transformer import PatchEmbedding, SlicedAttention, SlicedPerceptron, TokenMean
 
 _UNSCALED = 1.0  # these layers can divide by a subnet's width; nothing is cut here

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.cells.base import Cell
+from lit_fednas.supernets.growing.cells.base import Cell
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lit_fednas.supernets.blueprint import Blueprint, GrowableFamily
-from lit_fednas.supernets.cells import Cell, ConvCell, PooledHead, ResidualCell
-from lit_fednas.supernets.cells.silence import check_affine
-from lit_fednas.supernets.growable_checks import check_image, check_positive
+from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
+from lit_fednas.supernets.growing.cells import Cell, ConvCell, PooledHead, ResidualCell
+from lit_fednas.supernets.growing.cells.silence import check_affine
 from lit_fednas.supernets.norms import GroupNorm, Norm
-from lit_fednas.supernets.width_families import norm_multiple
+from lit_fednas.supernets.width_families import check_image, check_positive, norm_multiple
 
 _NORM = GroupNorm()
 

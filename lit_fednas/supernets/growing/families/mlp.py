@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import prod
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.blueprint import Blueprint, GrowableFamily
-from lit_fednas.supernets.cells import Cell, LinearCell, LinearHead
-from lit_fednas.supernets.growable_checks import check_positive
+from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
+from lit_fednas.supernets.growing.cells import Cell, LinearCell, LinearHead
+from lit_fednas.supernets.width_families import check_positive
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.blueprint import Blueprint, GrowableFamily
-from lit_fednas.supernets.cells import Cell, ConvCell, PooledHead
+from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
+from lit_fednas.supernets.growing.cells import Cell, ConvCell, PooledHead
 from lit_fednas.supernets.norms import GroupNorm, Norm
 from lit_fednas.supernets.width_families import norm_multiple
 

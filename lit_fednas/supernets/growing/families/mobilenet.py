@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from math import lcm
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.blueprint import Blueprint, GrowableFamily
-from lit_fednas.supernets.cells import Cell, EntryCell, InvertedResidualCell, PerceptronHead
-from lit_fednas.supernets.cells.silence import check_affine
 from lit_fednas.supernets.elastic_resnet import divisible
-from lit_fednas.supernets.growable_checks import check_image
+from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
+from lit_fednas.supernets.growing.cells import Cell, EntryCell, InvertedResidualCell, PerceptronHead
+from lit_fednas.supernets.growing.cells.silence import check_affine
 from lit_fednas.supernets.norms import GroupNorm, Norm
-from lit_fednas.supernets.width_families import norm_multiple
+from lit_fednas.supernets.width_families import check_image, norm_multiple
 
 _NORM = GroupNorm()
 _DIVISOR = 8

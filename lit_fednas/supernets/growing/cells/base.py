@@ -1,8 +1,8 @@
 """Cells: what a growable network is a list of (FedTrans, section 3, "Cell", and section 4.1).
 
 A cell says how its module is built for any numbers of units, and which cell deepening puts behind it. How its
-weights are carried over when it is widened is found from that (``lit_fednas.supernets.growth``). So a new kind of
-cell is one class.
+weights are carried over when it is widened is found from that (``lit_fednas.supernets.growing.growth``). So a new
+kind of cell is one class.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from lit_fednas.supernets.cells.base import Cell
-from lit_fednas.supernets.cells.genotype import INPUT, OUTPUT, Edge, Genotype
-from lit_fednas.supernets.cells.preactivated import preactivated_conv
-from lit_fednas.supernets.cells.silence import check_affine, silence
+from lit_fednas.supernets.growing.cells.base import Cell
+from lit_fednas.supernets.growing.cells.genotype import INPUT, OUTPUT, Edge, Genotype
+from lit_fednas.supernets.growing.cells.preactivated import preactivated_conv
+from lit_fednas.supernets.growing.cells.silence import check_affine, silence
 from lit_fednas.supernets.norms import Norm
 
 _genotype = lru_cache(Genotype)

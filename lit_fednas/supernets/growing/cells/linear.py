@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from lit_fednas.supernets.cells.base import Cell
+from lit_fednas.supernets.growing.cells.base import Cell
 
 
 @dataclass(frozen=True)

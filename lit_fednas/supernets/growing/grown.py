@@ -16,8 +16,8 @@ from torch import nn
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.records.suite import read_suite
 from lit_fednas.supernets.base import PlainNetwork
-from lit_fednas.supernets.blueprint import Blueprint, GrowableFamily
-from lit_fednas.supernets.growth import from_plain, grown
+from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
+from lit_fednas.supernets.growing.growth import from_plain, grown
 from lit_fednas.supernets.width_families import WidthFamily
 
 _ANY = 1  # classes, where they do not matter

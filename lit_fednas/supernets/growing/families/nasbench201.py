@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lit_fednas.supernets.blueprint import Blueprint, GrowableFamily
-from lit_fednas.supernets.cells import Cell, EntryCell, NASBench201Cell, PreactivatedCell, PreactivatedHead
-from lit_fednas.supernets.growable_checks import check_image, check_positive
+from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
+from lit_fednas.supernets.growing.cells import Cell, EntryCell, NASBench201Cell, PreactivatedCell, PreactivatedHead
 from lit_fednas.supernets.norms import GroupNorm, Norm
-from lit_fednas.supernets.width_families import norm_multiple
+from lit_fednas.supernets.width_families import check_image, check_positive, norm_multiple
 
 _STAGES = 3
 _NORM = GroupNorm()

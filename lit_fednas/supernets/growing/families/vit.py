@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.blueprint import Blueprint, GrowableFamily
-from lit_fednas.supernets.cells import Cell, PatchCell, TokenHead, TransformerCell
-from lit_fednas.supernets.growable_checks import check_image, check_positive
+from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
+from lit_fednas.supernets.growing.cells import Cell, PatchCell, TokenHead, TransformerCell
+from lit_fednas.supernets.width_families import check_image, check_positive
 
 
 @dataclass(frozen=True)

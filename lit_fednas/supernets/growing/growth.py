@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.supernets.axes import find_axes
-from lit_fednas.supernets.blueprint import Blueprint, CellNetwork
+from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork
 
 WIDEN, DEEPEN = "widen", "deepen"
 #: ``alternate`` widens a cell, then deepens it, then widens it again (compound scaling, Fig. 5).
@@ -78,7 +78,7 @@ def plan(
         ConfigError: A number is out of range.
 
     Example:
-        >>> from lit_fednas.supernets.growable_cnn import GrowableCNN
+        >>> from lit_fednas.supernets.growing.families.cnn import GrowableCNN
         >>> first = GrowableCNN([8, 16]).blueprint((3, 8, 8), 10)
         >>> plan(first, ["conv1"], 1)
         (Widen(cell='conv1', sizes={'conv1.out': 16}),)
