@@ -194,6 +194,7 @@ def test_every_experiment_runs(tmp_path, monkeypatch, folder, config):
     assert len(run(tmp_path, monkeypatch, folder, config)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
 def test_every_overlay_runs_and_changes_something(tmp_path, monkeypatch, folder, overlay):
     base = CONFIGS / "superfed" / "cifar10_small.yaml"
@@ -206,6 +207,7 @@ def test_every_path_experiment_runs(tmp_path, monkeypatch, folder, config):
     assert {"PathCNN", "Subspaces", "PathSampling", "OperatorAverage"} <= classes(records.parent / "config.yaml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlay", FEDORAS_OVERLAYS, ids=lambda path: path.stem)
 def test_every_path_overlay_runs(tmp_path, monkeypatch, folder, overlay):
     first = overlay.stem.split("_")[0]
@@ -221,6 +223,7 @@ def test_every_experiment_by_tiers_runs(tmp_path, monkeypatch, folder, config):
     assert (records.parent / "targets.csv").exists() == ("rounds_to_target" in config.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overlay", [*FEDHEN_OVERLAYS, *WIDTH_OVERLAYS], ids=lambda path: f"{path.parts[-3]}-{path.stem}"
 )
@@ -235,9 +238,10 @@ def test_every_growing_experiment_grows(tmp_path, monkeypatch, folder, config):
     family = classes(config) & set(SMALL_FAMILIES)
     assert {"ModelSuite", "ByUtility", "SoftAverage", *family} <= classes(records.parent / "config.yaml")
     assert len(json.loads((records.parent / "suite.json").read_text())["models"]) == 2
-    assert (records.parent / "clients.csv").exists() == (config.stem != "digits")
+    assert (records.parent / "clients.csv").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlay", FEDTRANS_OVERLAYS, ids=lambda path: path.stem)
 def test_every_overlay_of_a_growing_experiment_runs(tmp_path, monkeypatch, folder, overlay):
     """Those that train a grown model find one."""

@@ -54,8 +54,10 @@ class DeviceAverage(FederatedCallback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Prepares the metrics; ``metric_names`` says what will be logged at a validation."""
         assert isinstance(pl_module, FederatedLightningModule)
-        supernet = pl_module.supernet
-        self._metrics = SubnetMetrics(pl_module.subnets, supernet.num_classes, pl_module.evaluation.top_k)
+        self._prepare(trainer, pl_module)
+
+    def _prepare(self, trainer: Trainer, module: FederatedLightningModule) -> None:
+        self._metrics = SubnetMetrics(module.subnets, module.supernet.num_classes, module.evaluation.top_k)
         self._metrics.to(trainer.strategy.root_device)
         self.metric_names = [f"val/devices/{name}" for name in self._metrics.by_name()]
 
@@ -151,6 +153,8 @@ class DeviceAverage(FederatedCallback):
     def _evaluate(self, trainer: Trainer, module: LightningModule, batch: Any, batch_idx: int) -> None:
         assert isinstance(module, FederatedLightningModule)
         assert self._metrics is not None
+        if self._metrics.names != list(module.subnets):  # the supernet has grown, or was taken from a checkpoint
+            self._prepare(trainer, module)
         if self._networks is None:
             self._networks = self._build(module, trainer.datamodule.clients)  # type: ignore[attr-defined]
         inputs, targets = batch

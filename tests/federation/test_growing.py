@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lit_fednas.aggregation import OverlapAverage, SoftAverage
 from lit_fednas.assignment import ByUtility, FixedArchitecture
-from lit_fednas.callbacks import CostLedger, RoundCheckpoint, RunRecorder, TransformOnConvergence
+from lit_fednas.callbacks import CostLedger, DeviceAverage, RoundCheckpoint, RunRecorder, TransformOnConvergence
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import (
     ClientSettings,
@@ -167,28 +167,55 @@ class Snapshots(FederatedCallback):
             self.rounds.append((self.newest, self.sent, means))
 
 
+def measured(rounds, number: int) -> dict[str, float]:
+    """The mean activeness of a model's cells over snapshots, from the clients' updates themselves."""
+    of_cell: dict[str, list[float]] = {}
+    for newest, sent, means in rounds:
+        assert newest == number
+        for cell in {name.split(".")[1] for name in means}:
+            names = [name for name in means if name.startswith(f"cells.{cell}.")]
+            old = {name: sent[f"networks.{number}.{name}"] for name in names}
+            moved = sum(float((means[name] - old[name]).square().sum()) for name in names) ** 0.5
+            there = sum(float(old[name].square().sum()) for name in names) ** 0.5
+            of_cell.setdefault(cell, []).append(moved / there)
+    return {cell: sum(values) / len(values) for cell, values in of_cell.items()}
+
+
 @pytest.mark.parametrize("alpha", [1.0, 0.2])
 def test_the_most_active_cells_are_transformed(tmp_path, alpha: float) -> None:
-    """Activeness from the clients' updates themselves, averaged over the last two rounds of four."""
+    """Averaged over the last two rounds of four."""
     snapshots = Snapshots()
     folder, _, _, _ = run(
         tmp_path, snapshots, callback=transform(gamma=2, delta=2, window=2, alpha=alpha), rounds=4
     )
-    of_cell: dict[str, list[float]] = {}
-    for newest, sent, means in snapshots.rounds[2:4]:
-        assert newest == 0
-        for cell in ("conv1", "conv2", "head"):
-            names = [name for name in means if name.startswith(f"cells.{cell}.")]
-            moved = sum(float((means[n] - sent[f"networks.0.{n}"]).square().sum()) for n in names) ** 0.5
-            there = sum(float(sent[f"networks.0.{n}"].square().sum()) for n in names) ** 0.5
-            of_cell.setdefault(cell, []).append(moved / there)
-    active = {cell: sum(values) / 2 for cell, values in of_cell.items()}
+    active = measured(snapshots.rounds[2:4], 0)
     row = written(folder)["models"][1]
     assert row["activeness"] == pytest.approx(active, rel=1e-4)
     growable = {cell: active[cell] for cell in ("conv1", "conv2")}
     expected = {cell for cell, value in growable.items() if value >= alpha * max(growable.values())}
     assert {step["widen"] for step in row["steps"]} == expected
     assert len(expected) == (1 if alpha == 1 else 2)
+
+
+def test_the_next_model_is_judged_by_its_own_rounds(tmp_path) -> None:
+    """Models come after the rounds 2 and 5; a window of five rounds would reach back to the first model's."""
+    snapshots = Snapshots()
+    folder, _, _, _ = run(tmp_path, snapshots, callback=transform(gamma=2, delta=1, window=5), rounds=6)
+    own = [taken for taken in snapshots.rounds if taken[0] == 1]
+    assert 1 <= len(own) <= 3
+    assert written(folder)["models"][2]["activeness"] == pytest.approx(measured(own, 1), rel=1e-4)
+
+
+def test_rounds_in_which_the_newest_model_is_not_trained_say_nothing_of_its_cells(tmp_path) -> None:
+    """Everybody trains the first model: the second is never derived from."""
+    folder, _, _, callback = run(tmp_path, assignment=FixedArchitecture("smallest"), aggregation=OverlapAverage())
+    assert len(written(folder)["models"]) == 2
+    assert callback.activeness == []
+
+
+def test_the_average_over_devices_follows(tmp_path) -> None:
+    _, _, trainer, _ = run(tmp_path, DeviceAverage(), rounds=6)
+    assert "val/devices/model1/accuracy" in trainer.callback_metrics
 
 
 def test_random_cells_are_as_many_and_belong_to_the_seed(tmp_path) -> None:
@@ -233,8 +260,17 @@ def test_the_new_model_answers_as_its_parent_and_is_evaluated_from_then_on(tmp_p
 def test_no_model_exceeds_the_strongest_device_and_then_training_stops(tmp_path) -> None:
     first = suite().macs(Model((0,)))
     tiers = ClientTiers(Budgets({"weak": {"macs": first}, "strong": {"macs": 6 * first}}))
-    folder, module, trainer, callback = run(
-        tmp_path, callback=transform(stop=True), rounds=60, tiers=tiers, supernet=suite()
+    callback = transform(gamma=2, delta=1, stop=True)
+
+    class Complete(FederatedCallback):
+        rounds: list = []  # noqa: RUF012
+
+        def on_train_epoch_end(self, trainer, pl_module):
+            self.rounds += [trainer.current_epoch] * callback.complete
+
+    Complete.rounds = []
+    folder, module, trainer, _ = run(
+        tmp_path, Complete(), callback=callback, rounds=60, tiers=tiers, supernet=suite()
     )
     found = written(folder)
     macs = [row["macs"] for row in found["models"]]
@@ -249,7 +285,9 @@ def test_no_model_exceeds_the_strongest_device_and_then_training_stops(tmp_path)
     for cell in newest.blueprint.cells[:-1]:
         steps = plan(newest.blueprint, [cell.name], 99)
         assert module.supernet.planned(newest.number, steps).macs(Model((newest.number + 1,))) > 6 * first
-    assert max(row["round"] for row in found["models"][1:]) + 4 <= trainer.current_epoch < 60
+    # three losses more, counted anew, say that training has converged; then it stops
+    assert trainer.current_epoch < 60
+    assert Complete.rounds == [trainer.current_epoch - 4 + place for place in range(4)]
 
 
 def test_as_many_models_as_asked(tmp_path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from lit_fednas.callbacks import DeviceAverage, RoundCheckpoint
+from lit_fednas.callbacks import DeviceAverage, RoundCheckpoint, TransformOnConvergence
 from lit_fednas.federation import FaultPolicy, FederatedCallback
 from lit_fednas.objectives import CrossEntropy
 from tests.federation import methods
@@ -39,6 +39,8 @@ def run(name: str, rounds: int = methods.ROUNDS, folder: Path | None = None, **s
     """One method's run: weights, results, validation; what each rank has of it."""
     module, witness = methods.METHODS[name](), Witness()
     callbacks: list[Any] = [witness, DeviceAverage()]
+    if name == "a suite of models":  # and it grows on the way
+        callbacks.append(TransformOnConvergence(threshold=1e9, gamma=1, delta=1))
     if folder is not None:
         callbacks.append(RoundCheckpoint(dirpath=str(folder)))
     ckpt_path = settings.pop("ckpt_path", None)
