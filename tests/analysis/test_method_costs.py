@@ -78,3 +78,28 @@ def test_what_is_not_known_is_a_dash(tmp_path: Path) -> None:
 def test_a_run_without_its_clients(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"clients\.csv: is not there"):
         method_table({"a": [made_run(tmp_path / "run", {"val/a/accuracy": [0.1]})]})
+
+
+def test_within_rounds_by_hand(tmp_path: Path) -> None:
+    """Evaluated in the rounds 2 and 4 of five, counted from 1."""
+    values = {
+        "deployed/accuracy": [None, 0.25, None, 0.75, 0.9],
+        "deployed/iqr": [None, 0.5, None, 0.125, 0.0],
+    }
+    run = made_run(tmp_path / "run", values)
+    table = method_table({"a": [run]}, rounds=(2, 4))
+    assert table["accuracy"].tolist() == [0.5]
+    assert table["iqr"].tolist() == [0.3125]
+    assert table["macs"].tolist() == [400]  # four rounds of 100
+    assert table["network"].tolist() == [4 * 1400]
+    assert method_table({"a": [run]}, rounds=(3, 4))["accuracy"].tolist() == [0.75]
+    with pytest.raises(DataError, match="has 5 rounds; name rounds up to that, not 6"):
+        method_table({"a": [run]}, rounds=(2, 6))
+    with pytest.raises(DataError, match="no clients in the rounds 3 to 3"):
+        method_table({"a": [run]}, rounds=(3, 3))
+
+
+def test_storage_of_the_models_that_were_there(tmp_path: Path) -> None:
+    """Models are added after the rounds 1 and 2, counted from 0: the second round has ended with two."""
+    run = made_suite(tmp_path / "run")
+    assert [storage_bytes(run, until) for until in (1, 2, 3)] == [400, 1400, 2_401_400]
