@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.scaler import Scaler
-from lit_fednas.supernets.width_families import WidthFamily, check_image, check_positive
+from lit_fednas.supernets.width_families import WidthFamily, check_image, check_layer, check_positive
 
 _POSITION_STD = 0.02  # small beside the patches' embeddings, as is usual
 
@@ -51,10 +51,7 @@ class SlicedTransformer(WidthFamily):
 
     def __post_init__(self) -> None:
         check_positive(self, dim=self.dim, heads=self.heads, depth=self.depth, patch_size=self.patch_size)
-        if self.dim % self.heads:
-            raise ConfigError(f"supernet.family.heads: {self.heads} must divide dim, {self.dim}")
-        if round(self.mlp_ratio * self.dim) < 1:
-            raise ConfigError(f"supernet.family.mlp_ratio: {self.mlp_ratio} leaves no hidden units; give more")
+        check_layer(self.dim, self.heads, self.mlp_ratio)
 
     @property
     def head_dim(self) -> int:

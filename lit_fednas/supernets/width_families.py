@@ -70,6 +70,14 @@ def check_positive(family: object, **settings: int | Sequence[int]) -> None:
             raise ConfigError(f"supernet.family.{name}: {value} of {type(family).__name__} must be at least 1")
 
 
+def check_layer(dim: int, heads: int, mlp_ratio: float) -> None:
+    """Raises ``ConfigError`` if a transformer's layer cannot have these heads and hidden units."""
+    if dim % heads:
+        raise ConfigError(f"supernet.family.heads: {heads} must divide dim, {dim}")
+    if round(mlp_ratio * dim) < 1:
+        raise ConfigError(f"supernet.family.mlp_ratio: {mlp_ratio} leaves no hidden units; give more")
+
+
 def norm_layer(norm: Norm | None, channels: int) -> nn.Module:
     """The normalisation layer; nothing where there is none."""
     return nn.Identity() if norm is None else norm(channels)

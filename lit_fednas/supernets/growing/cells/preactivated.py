@@ -12,64 +12,24 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.growing.cells.base import Cell
-from lit_fednas.supernets.growing.cells.silence import check_affine, silence
+from lit_fednas.supernets.growing.cells.block import BlockCell
 from lit_fednas.supernets.norms import Norm
 
 
 @dataclass(frozen=True)
-class PreactivatedCell(Cell):
+class PreactivatedCell(BlockCell):
     """ReLU, convolution and norm, twice; its input is added.
 
     With a projection it is NAS-Bench-201's residual block between stages (Dong & Yang, 2020, section 2.1): in the
-    shortcut stand an average pooling, where there is a stride, and a 1x1 convolution, and the cell opens a
-    stream. Without one it keeps the stream, and only ``hidden``, the channels between its convolutions, is its
-    own.
-
-    Its follower is a block without projection whose last norm has a scale of zero.
-
-    Args:
-        name: Its name.
-        norm: Normalisation layer, with a scale.
-        projection: Whether a convolution stands in the shortcut.
-        stride: Of the first convolution and of the shortcut's pooling.
-
-    Raises:
-        ConfigError: The norm has no scale, or there is a stride and no projection.
+    shortcut stand an average pooling, where there is a stride, and a 1x1 convolution.
     """
 
-    norm: Norm
-    projection: bool = False
-    stride: int = 1
-
-    hidden: ClassVar[tuple[str, ...]] = ("hidden",)
-
-    def __post_init__(self) -> None:
-        check_affine(self.norm, type(self).__name__)
-        if self.stride != 1 and not self.projection:
-            raise ConfigError(f"supernet.family: cell {self.name} has stride {self.stride} and needs a projection")
-
-    @property
-    def opens(self) -> bool:  # type: ignore[override]
-        """With a projection."""
-        return self.projection
+    last_norm: ClassVar[str] = "second.norm"
 
     def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
         """Builds ``first``, ``second`` and ``shortcut``."""
         return _Block(inputs, hidden["hidden"], outputs, self.stride, self.norm, self.projection)
-
-    def follower(self, name: str) -> PreactivatedCell:
-        """A block that keeps the stream."""
-        return PreactivatedCell(name, self.norm)
-
-    def fresh_hidden(self, outputs: int) -> dict[str, int]:
-        """As many channels inside as outside."""
-        return {"hidden": outputs}
-
-    def make_identity(self, module: nn.Module) -> None:
-        """Nothing is added to its input."""
-        silence(module.get_submodule("second.norm"))
 
 
 @dataclass(frozen=True)

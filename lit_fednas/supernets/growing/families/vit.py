@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.cells import Cell, PatchCell, TokenHead, TransformerCell
-from lit_fednas.supernets.width_families import check_image, check_positive
+from lit_fednas.supernets.width_families import check_image, check_layer, check_positive
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,7 @@ class GrowableViT(GrowableFamily):
 
     def __post_init__(self) -> None:
         check_positive(self, dim=self.dim, heads=self.heads, depth=self.depth, patch_size=self.patch_size)
-        if self.dim % self.heads:
-            raise ConfigError(f"supernet.family.heads: {self.heads} must divide dim, {self.dim}")
-        if round(self.mlp_ratio * self.dim) < 1:
-            raise ConfigError(f"supernet.family.mlp_ratio: {self.mlp_ratio} leaves no hidden units; give more")
+        check_layer(self.dim, self.heads, self.mlp_ratio)
 
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
         """Patches, layers and head."""
