@@ -148,7 +148,7 @@ def computation_figure(methods: Methods, levels: Metrics, macs: float) -> Figure
     for level, axes in panels.items():
         axes.axvline(macs / scale, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
         axes.set_title(level, fontsize=9)
-        label(axes, text, "validation accuracy (%)")
+        label(axes, text, "accuracy (%)")
         axes.set_xlim(left=0)
     legend(figure)
     return figure
