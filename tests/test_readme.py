@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
 from lit_fednas.cli import main
@@ -17,6 +18,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_first_yaml_runs_and_is_the_quickstarts(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = blocks("yaml")[0]
