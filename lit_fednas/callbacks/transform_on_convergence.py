@@ -91,7 +91,7 @@ class TransformOnConvergence(FederatedCallback):
         self.loss, self.max_models, self.stop = loss, max_models, stop
         self.losses: dict[int, list[float]] = {}  # of each model, or of the cohort under that of the newest
         self.activeness: list[dict[str, float]] = []  # of the newest model
-        self.reasons: list[dict[str, Any]] = []  # why each model but the first was added
+        self.reasons: list[dict[str, Any]] = []  # why each model that this callback has added was
         self.complete = False
         self.converged = False
         self._trained: set[int] = set()
@@ -239,7 +239,8 @@ class TransformOnConvergence(FederatedCallback):
             return
         suite = _suite(module)
         rows = []
-        reasons = [{"degree_of_convergence": None, "activeness": {}}, *self.reasons]
+        given = len(suite.models) - len(self.reasons)  # the first, and what was there before this callback
+        reasons = [{"degree_of_convergence": None, "activeness": {}}] * given + self.reasons
         for model, reason in zip(suite.models, reasons, strict=True):
             cost = suite.cost(Model((model.number,)))
             rows.append(

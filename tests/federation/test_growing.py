@@ -29,6 +29,7 @@ from lit_fednas.federation import (
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.loggers import RunLogger
 from lit_fednas.supernets import GroupNorm, GrowableCNN, Model, ModelSuite
+from lit_fednas.supernets.growing.growth import plan
 from lit_fednas.tiers import Budgets, ClientTiers
 from tests.support import assert_same, make_module, make_trainer, run_record, sgd, tiny_data, weights
 
@@ -280,8 +281,6 @@ def test_no_model_exceeds_the_strongest_device_and_then_training_stops(tmp_path)
     assert max(macs) <= 6 * first
     # a cell that still fits is not left out: each alone is too much now
     newest = module.supernet.models[-1]
-    from lit_fednas.supernets.growing.growth import plan
-
     for cell in newest.blueprint.cells[:-1]:
         steps = plan(newest.blueprint, [cell.name], 99)
         assert module.supernet.planned(newest.number, steps).macs(Model((newest.number + 1,))) > 6 * first
@@ -451,3 +450,13 @@ def test_one_model_that_never_grows_is_federated_averaging(tmp_path) -> None:
     parts = growing(assignment=FixedArchitecture(), aggregation=OverlapAverage())
     plain = run(tmp_path / "plain", module=parts, callback=transform(**never))[1]
     assert_same(weights(whole), weights(plain))
+
+
+def test_a_suite_that_had_grown_before_goes_on_growing(tmp_path) -> None:
+    """The record gives reasons for those models alone that the callback has added."""
+    before = suite()
+    before.add(0, plan(before.models[0].blueprint, ["conv1"], 1), seed=0)
+    folder, _, _, _ = run(tmp_path, supernet=before, rounds=2)
+    rows = written(folder)["models"]
+    assert [row["parent"] for row in rows] == [None, 0, 1]
+    assert [bool(row["activeness"]) for row in rows] == [False, False, True]

@@ -8,8 +8,10 @@ from __future__ import annotations
 import functools
 import inspect
 import pkgutil
+import tempfile
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 import lit_fednas.supernets
 from lit_fednas.errors import ConfigError
 from lit_fednas.finetune.run import TierNetwork
+from lit_fednas.records.suite import write_suite
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets import (
     BaseNetworks,
@@ -24,11 +27,14 @@ from lit_fednas.supernets import (
     EarlyExitResNet,
     ElasticResNet,
     GroupNorm,
+    GrowableCNN,
     GrowableFamily,
     GrowableMLP,
     GrowableNASBench201,
     GrowableResNet18,
     GrowableViT,
+    GrownModel,
+    GrownNetwork,
     ModelSuite,
     Norm,
     PathCNN,
@@ -45,7 +51,7 @@ from lit_fednas.supernets import (
     Supernet,
     WidthSupernet,
 )
-from lit_fednas.supernets.growing.growth import plan
+from lit_fednas.supernets.growing.growth import plan, to_plain
 
 HIDDEN = 6
 
@@ -171,6 +177,20 @@ def tier_network() -> TierNetwork:
     return TierNetwork(net, arch, net.subnet(arch))
 
 
+def grown_network() -> GrownNetwork:
+    """The second model of a run, from its record."""
+    family = GrowableCNN([4, 4], BatchNorm())
+    suite = ModelSuite((3, 8, 8), 5, family)
+    suite.add(0, plan(suite.models[0].blueprint, ["conv2"], 1), seed=0)
+    rows = [
+        {"parent": model.parent, "cells": str(model.blueprint), "steps": to_plain(model.steps)}
+        for model in suite.models
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        write_suite(Path(folder), rows, complete=False)
+        return GrownNetwork((3, 8, 8), 5, GrownModel(folder, family))
+
+
 INSTANCES: dict[str, Callable[[], Supernet]] = {
     "bases": lambda: BaseNetworks((3, 8, 8), 5, SlicedCNN((4, 6), norm=BatchNorm()), count=3),
     "bases-one": lambda: BaseNetworks((3, 8, 8), 5, SlicedCNN((4, 8), norm=GroupNorm(2)), count=1),
@@ -186,6 +206,7 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "early-exit-batchnorm": lambda: EarlyExitResNet(
         (3, 8, 8), 5, width=4, norm=BatchNorm(), blocks=[1, 1, 1], exits=[1, 2, 3]
     ),
+    "grown-network": grown_network,
     "path-cnn": lambda: PathCNN((3, 8, 8), 5, width=8, stage_layers=[2, 1], strides=[2, 1]),
     "path-cnn-groupnorm": lambda: PathCNN(
         (3, 8, 8), 5, 8, [1, 1], [2, 2], ["conv1", "sep_e1", "mb3_e2"], norm=GroupNorm(2)
