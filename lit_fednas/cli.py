@@ -28,6 +28,7 @@ from lit_fednas.callbacks import (
     CostLedger,
     DeployedAccuracy,
     DeviceAverage,
+    PruneByBudgets,
     RoundCheckpoint,
     RoundsToTarget,
     RoundTime,
@@ -107,6 +108,12 @@ class FederatedCLI(LightningCLI):
             help="Evaluates each client on its own data, with the model that it would use.",
         )
         parser.add_argument(
+            "--prune_by_budgets",
+            type=PruneByBudgets | None,
+            default=None,
+            help="Makes the model smaller step by step, and tries candidates by groups of clients.",
+        )
+        parser.add_argument(
             "--round_time",
             type=RoundTime | None,
             default=None,
@@ -146,7 +153,7 @@ class FederatedCLI(LightningCLI):
         """Adds what is off by default, before the callbacks that record what it logs."""
         trainer = super().instantiate_trainer(**kwargs)
         off_by_default = ("rounds_to_target", "round_time", "deployed_accuracy", "device_average", "beta_decay")
-        for name in (*off_by_default, "transform_on_convergence"):
+        for name in (*off_by_default, "transform_on_convergence", "prune_by_budgets"):
             callback = self._get(self.config_init, name)
             if callback is not None:
                 trainer.callbacks.insert(0, callback)  # type: ignore[attr-defined]

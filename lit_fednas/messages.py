@@ -12,6 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
+#: The status of a result whose update the server did not ask for.
+WITHHELD = "withheld"
+
 
 def nbytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of the tensors as they are sent: elements times element size.
@@ -37,6 +40,7 @@ class ClientTask:
         tier: The name of the client's device tier; empty if there are no tiers.
         limits: What one example's forward pass may cost at most on the client, by cost.
         unsupported: Operators that the client cannot run.
+        group: The group of clients that it trains in, where clients are grouped.
     """
 
     round: int
@@ -47,6 +51,7 @@ class ClientTask:
     tier: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
     unsupported: tuple[str, ...] = ()
+    group: int | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,8 @@ class ClientUpdate:
         num_seen: Examples that went through the network, repetitions counted.
         loss: Mean local training loss over those examples.
         report: What the objective adds (for instance examples per operator).
+        accuracy: On the client's own validation split; NaN where it was not tested.
+        num_tested: Examples that it was tested on.
     """
 
     task: ClientTask
@@ -69,6 +76,8 @@ class ClientUpdate:
     num_seen: int
     loss: float
     report: Mapping[str, Any] = field(default_factory=dict)
+    accuracy: float = float("nan")
+    num_tested: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,13 +87,16 @@ class ClientResult:
     Attributes:
         task: The task.
         status: ``"ok"``, or why there is no update: ``"error"``, ``"non-finite"``, ``"timeout"``,
-            ``"dropped"`` (it went away), ``"empty"`` (no batch to train on).
+            ``"dropped"`` (it went away), ``"empty"`` (no batch to train on), ``"withheld"`` (all went well, but
+            the server did not ask for the update).
         reason: One line for the log; empty when all went well.
         num_steps: Optimizer steps taken.
         num_seen: Examples that went through the network, repetitions counted.
         loss: Mean local training loss; NaN without an update.
         seconds: Wall time of the fit.
         report: What the objective reported.
+        accuracy: On the client's own validation split; NaN where it was not tested.
+        num_tested: Examples that it was tested on.
     """
 
     task: ClientTask
@@ -95,8 +107,15 @@ class ClientResult:
     loss: float = float("nan")
     seconds: float = 0.0
     report: Mapping[str, Any] = field(default_factory=dict)
+    accuracy: float = float("nan")
+    num_tested: int = 0
 
     @property
     def ok(self) -> bool:
         """Whether the update was used."""
         return self.status == "ok"
+
+    @property
+    def answered(self) -> bool:
+        """Whether the client has done what it was asked, also if its update was not asked for."""
+        return self.status in ("ok", WITHHELD)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
+from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, ClientUpdate
 from lit_fednas.supernets import Supernet
 
@@ -35,6 +37,16 @@ class Aggregation(ABC):
     @abstractmethod
     def sums(self) -> list[Tensor]:
         """The running sums, to be added over the ranks in place."""
+
+    def withhold(self, arch: Any) -> None:
+        """Takes back all updates of an architecture, which shares no weights with others of the round.
+
+        Raises:
+            ConfigError: The aggregation cannot; so it is unless a subclass does.
+        """
+        raise ConfigError(
+            f"model.aggregation: {type(self).__name__} cannot leave out updates that it has added; use OverlapAverage"
+        )
 
     @abstractmethod
     def finish(self) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ With one architecture for all it is federated averaging (App. C).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,6 +108,18 @@ class OverlapAverage(Aggregation):
         return [*self._sums.buffers, *self._weights.buffers, self._whole_weights]
 
     @torch.no_grad()
+    def withhold(self, arch: Any) -> None:
+        """Forgets what was added to an architecture's elements, so that they keep their value."""
+        assert self._sums is not None
+        assert self._weights is not None
+        for region in self._supernet.regions(arch).values():
+            _clear(self._sums[region.name], region)
+            if region.name in self._whole:
+                self._whole_weights[self._whole[region.name]] = 0
+            else:
+                _clear(self._weights[region.name], region)
+
+    @torch.no_grad()
     def finish(self) -> dict[str, Tensor]:
         """Divides sums by weights where anyone trained, and takes the old value elsewhere."""
         assert self._sums is not None
@@ -135,6 +148,13 @@ class OverlapAverage(Aggregation):
                 f"see that they have examples, or set aggregation.weighted to false"
             )
         return 1.0 / total
+
+
+def _clear(tensor: Tensor, region: Region) -> None:
+    if region.index is None:
+        tensor.zero_()
+    else:
+        tensor[region.index] = 0
 
 
 def _summable(tensor: Tensor) -> torch.dtype:

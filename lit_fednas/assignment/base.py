@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,20 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult
 from lit_fednas.supernets import SearchSpace, Supernet
 from lit_fednas.tiers import Population
+
+
+class Part(NamedTuple):
+    """What one client does in a round.
+
+    Attributes:
+        client: The client.
+        arch: The architecture that it trains.
+        group: The group of clients that it trains in, where clients are grouped.
+    """
+
+    client: int
+    arch: Any
+    group: int | None = None
 
 
 class Assignment(ABC):
@@ -47,6 +61,38 @@ class Assignment(ABC):
         Returns:
             One architecture per client, in the cohort's order.
         """
+
+    def parts(
+        self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator
+    ) -> list[Part]:
+        """Who trains what in a round: one architecture per client of the cohort, if not overridden.
+
+        A client may have several parts, each of another architecture, or none.
+
+        Args:
+            round: As in :meth:`assign`.
+            cohort: As in :meth:`assign`.
+            space: As in :meth:`assign`.
+            rng: As in :meth:`assign`.
+        """
+        if not cohort:
+            return []
+        return [
+            Part(client, arch)
+            for client, arch in zip(cohort, self.assign(round, cohort, space, rng), strict=True)
+        ]
+
+    def withheld(self, results: Sequence[ClientResult]) -> set[Any]:
+        """Called when all clients of a round have answered, before their updates are used.
+
+        Args:
+            results: How it went for each.
+
+        Returns:
+            The architectures whose updates the server does not ask for; none, if not overridden. They must share no
+            weights with those whose updates it uses.
+        """
+        return set()
 
     def observe(self, results: Sequence[ClientResult]) -> None:  # noqa: B027 - optional
         """Called after the round with how it went for each client."""

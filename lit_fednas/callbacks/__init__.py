@@ -9,6 +9,7 @@ from lit_fednas.callbacks.deployed_accuracy import DeployedAccuracy
 from lit_fednas.callbacks.device_average import DeviceAverage
 from lit_fednas.callbacks.partition_files import PartitionFiles
 from lit_fednas.callbacks.progress import RoundProgress
+from lit_fednas.callbacks.prune_by_budgets import PruneByBudgets
 from lit_fednas.callbacks.recorder import RunRecorder
 from lit_fednas.callbacks.round_time import RoundTime
 from lit_fednas.callbacks.rounds_to_target import RoundsToTarget
@@ -22,6 +23,7 @@ __all__ = [
     "DeployedAccuracy",
     "DeviceAverage",
     "PartitionFiles",
+    "PruneByBudgets",
     "RoundCheckpoint",
     "RoundProgress",
     "RoundTime",

@@ -1,4 +1,4 @@
-"""Simulated time of the rounds on the clients' devices (FedTrans, App. C, Table 6)."""
+"""Simulated time of the rounds on the clients' devices (FedTrans, App. C, Table 6; FedNAS, Alg. 4.1)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from lightning import LightningModule, Trainer
 
-from lit_fednas.costs import ClientSpeed, CompletionTimes, client_cost
+from lit_fednas.costs import ClientSpeed, CompletionTimes, client_cost, client_seconds, whole_round_seconds
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
 from lit_fednas.messages import ClientResult
 from lit_fednas.tiers import DeviceSpeeds
@@ -20,14 +20,17 @@ log = logging.getLogger(__name__)
 class RoundTime(FederatedCallback):
     """Says how long each round would take on the clients' devices, and how far their times lie apart.
 
-    A client's part is its download, its training (three times the forward passes' multiply-accumulates) and its
-    upload. A client that failed or went away counts with its download and with what it says it has trained; the
-    records know nothing of work that came to nothing (``lit_fednas.costs.ledger``).
+    A client's part is its download, its training (three times the forward passes' multiply-accumulates), its test
+    if it was asked for one (a forward pass alone) and its upload. A client that failed or went away counts with
+    its download and with what it says it has trained; the records know nothing of work that came to nothing
+    (``lit_fednas.costs.ledger``). An update that the server did not ask for is not sent. Several tasks of one
+    client follow one another; where clients work in groups, a group's next candidate begins when all its clients
+    are through with the one before (:func:`~lit_fednas.costs.whole_round_seconds`).
 
-    Logs ``time/round``, the slowest of the cohort, for whom the others wait; ``time/mean`` and ``time/std`` over
-    the cohort; and ``time/total``, the rounds so far; all in seconds, and 0 where nobody took part. At the end it
-    says mean and standard deviation over all parts that clients had in rounds: what Table 6 calls round completion
-    time "among clients".
+    Logs ``time/round``, until the last client is through, for whom the others wait; ``time/mean`` and ``time/std``
+    over the cohort's clients, without what they wait; and ``time/total``, the rounds so far; all in seconds, and 0
+    where nobody took part. At the end it says mean and standard deviation over all parts that clients had in
+    rounds: what Table 6 calls round completion time "among clients".
 
     Args:
         speeds: How fast the clients' devices are.
@@ -61,9 +64,10 @@ class RoundTime(FederatedCallback):
     ) -> None:
         """Adds a round."""
         assert isinstance(pl_module, FederatedLightningModule)
-        seconds = [self._seconds(pl_module, result) for result in batch.results]
-        self.times = self.times.after(seconds)
-        pl_module.log("time/round", max(seconds, default=0.0))
+        parts = [(result.task, self._seconds(pl_module, result)) for result in batch.results]
+        seconds, whole = client_seconds(parts), whole_round_seconds(parts)
+        self.times = self.times.after(seconds, whole)
+        pl_module.log("time/round", whole)
         pl_module.log("time/mean", float(np.mean(seconds)) if seconds else 0.0)
         pl_module.log("time/std", float(np.std(seconds)) if seconds else 0.0)
         pl_module.log("time/total", self.times.total)
@@ -89,8 +93,9 @@ class RoundTime(FederatedCallback):
         self.times = CompletionTimes(**state_dict)
 
     def _seconds(self, module: FederatedLightningModule, result: ClientResult) -> float:
-        spent = client_cost(result, module.supernet.cost(result.task.arch))
-        return self._speed(module, result.task.client).seconds(spent)
+        cost = module.supernet.cost(result.task.arch)
+        tested = cost.macs * result.num_tested
+        return self._speed(module, result.task.client).seconds(client_cost(result, cost), tested)
 
     def _speed(self, module: FederatedLightningModule, client: int) -> ClientSpeed:
         if client not in self._of_client:

@@ -16,10 +16,11 @@ from lit_fednas.callbacks.subnet_table import COLUMNS, table_rows
 from lit_fednas.data import plot_partition
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule
 from lit_fednas.records import SEARCH_FILES, SearchFiles, step_words
-from lit_fednas.supernets import Model, ModelSuite
+from lit_fednas.supernets import Model, ModelSuite, Pruned, PrunedSequence
 from lit_fednas.supernets.growing.growth import to_plain
 
 MODEL_COLUMNS = ("number", "parent", "round", "cells", "macs", "parameters", "bytes", "steps")
+PRUNED_COLUMNS = ("number", "unit", "round", "sizes", "macs", "parameters", "bytes")
 
 
 class WandbLogging(FederatedCallback):
@@ -37,20 +38,24 @@ class WandbLogging(FederatedCallback):
             run.log({"partition": wandb.Image(figure)}, commit=False)
 
     def on_model_added(self, trainer: Trainer, module: FederatedLightningModule, arch: Any) -> None:
-        """Logs a new model of a suite with its costs, and the table of all models so far."""
-        if not isinstance(module.supernet, ModelSuite):
-            return
-        rows = model_rows(module.supernet)
-        newest = rows[arch.number]
+        """Logs a new model of a suite or a sequence with its costs, and the table of all models so far."""
+        if isinstance(module.supernet, ModelSuite):
+            self._log_models(trainer, "suite", model_rows(module.supernet), arch.number)
+        elif isinstance(module.supernet, PrunedSequence):
+            self._log_models(trainer, "sequence", pruned_rows(module.supernet), arch.number)
+
+    @staticmethod
+    def _log_models(trainer: Trainer, kind: str, rows: Sequence[dict[str, Any]], number: int) -> None:
+        newest = rows[number]
         event = {"model": newest["number"], "macs": newest["macs"], "parameters": newest["parameters"]}
         for run in _runs(trainer):
-            table = _table(MODEL_COLUMNS, [list(row.values()) for row in rows])
-            entry = {**{f"suite/{name}": value for name, value in event.items()}, "suite/models": table}
+            table = _table(list(newest), [list(row.values()) for row in rows])
+            entry = {**{f"{kind}/{name}": value for name, value in event.items()}, f"{kind}/models": table}
             # as the round's metrics have it, which come later: a round is a step
             run.log({**entry, "trainer/global_step": trainer.current_epoch})
             for row in rows:
                 known = {name: value for name, value in row.items() if name != "number" and value is not None}
-                run.summary.update({f"suite/{row['number']}/{name}": value for name, value in known.items()})
+                run.summary.update({f"{kind}/{row['number']}/{name}": value for name, value in known.items()})
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Logs the last validation of all subnets."""
@@ -96,6 +101,17 @@ def model_rows(suite: ModelSuite) -> list[dict[str, Any]]:
         what = (model.number, model.parent, model.round, str(model.blueprint))
         values = (*what, cost.macs, cost.parameters, cost.bytes, words)
         rows.append(dict(zip(MODEL_COLUMNS, values, strict=True)))
+    return rows
+
+
+def pruned_rows(sequence: PrunedSequence) -> list[dict[str, Any]]:
+    """The models of a sequence with their costs, a row each; what is left of the layers is in words."""
+    rows = []
+    for model in sequence.models:
+        cost = sequence.cost(Pruned(model.number))
+        sizes = ", ".join(f"{group} {size}" for group, size in model.sizes.items())
+        values = (model.number, model.unit or None, model.round, sizes, cost.macs, cost.parameters, cost.bytes)
+        rows.append(dict(zip(PRUNED_COLUMNS, values, strict=True)))
     return rows
 
 

@@ -7,7 +7,7 @@ from lit_fednas.costs.latency import Latency, LatencySource, MeasuredLatency, me
 from lit_fednas.costs.latency_table import LatencyTable
 from lit_fednas.costs.ledger import RoundCost, client_cost, independent_cost
 from lit_fednas.costs.operations import count_operations
-from lit_fednas.costs.round_time import ClientSpeed, CompletionTimes
+from lit_fednas.costs.round_time import ClientSpeed, CompletionTimes, client_seconds, whole_round_seconds
 
 __all__ = [
     "ClientSpeed",
@@ -20,6 +20,7 @@ __all__ = [
     "MeasuredLatency",
     "RoundCost",
     "client_cost",
+    "client_seconds",
     "count_cost",
     "count_macs",
     "count_operations",
@@ -27,4 +28,5 @@ __all__ = [
     "measure",
     "peak_activation_bytes",
     "sent_bytes",
+    "whole_round_seconds",
 ]

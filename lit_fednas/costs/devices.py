@@ -66,13 +66,21 @@ class DeviceProfile:
         return round_seconds(macs, bytes_down + bytes_up, self.macs_per_second, self.bandwidth_mbps)
 
 
-def round_seconds(macs: float, num_bytes: float, macs_per_second: float, bandwidth_mbps: float) -> float:
+def round_seconds(
+    macs: float, num_bytes: float, macs_per_second: float, bandwidth_mbps: float, tested: float = 0
+) -> float:
     """Simulated time of a client's part in a round.
 
     Args:
-        macs: Multiply-accumulates of the forward passes; the backward passes come on top.
+        macs: Multiply-accumulates of the forward passes; the backward passes of training come on top.
         num_bytes: Bytes from the server and to it.
         macs_per_second: Multiply-accumulates per second that the client sustains.
         bandwidth_mbps: Of its connection, each way, in units of 10^6 bits per second.
+        tested: Those among ``macs`` that were a test, which has no backward passes.
+
+    Example:
+        >>> round_seconds(5e6, 0, macs_per_second=1e6, bandwidth_mbps=1, tested=2e6)  # 3 * 3 + 2
+        11.0
     """
-    return _TRAINING * macs / macs_per_second + 8 * num_bytes / (1e6 * bandwidth_mbps)
+    computed = _TRAINING * (macs - tested) + tested
+    return computed / macs_per_second + 8 * num_bytes / (1e6 * bandwidth_mbps)

@@ -1,7 +1,7 @@
 """What a round costs its clients (SuperFed, App. G).
 
 Computation is multiply-accumulates of forward passes: the architecture's MACs per example times the examples
-that the client saw. (Backward passes take about twice that again, for every method alike, and are not counted.)
+that the client saw in training, and in a test if it was asked for one. (Backward passes take about twice that again, for every method alike, and are not counted.)
 Communication is the subnet's bytes: down to every client that was asked, up from every client that answered.
 """
 
@@ -47,12 +47,14 @@ class RoundCost:
 def client_cost(result: ClientResult, cost: Cost) -> RoundCost:
     """The cost of one client's part in a round; work that came to nothing is not in ``num_seen``.
 
+    An update that the server did not ask for is not sent.
+
     Args:
         result: How it went; if it reports ``macs``, those count (batches took different paths).
         cost: Of what the client received.
     """
     macs = result.report.get("macs", cost.macs * result.num_seen)
-    return RoundCost(int(macs), cost.bytes, cost.bytes if result.ok else 0)
+    return RoundCost(int(macs) + cost.macs * result.num_tested, cost.bytes, cost.bytes if result.ok else 0)
 
 
 def independent_cost(results: Sequence[ClientResult], cost: Cost) -> RoundCost:

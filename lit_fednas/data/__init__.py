@@ -1,5 +1,6 @@
 """Data sources, partitions of them over clients, and the data module that serves both to the engine."""
 
+from lit_fednas.data.client_groups import GroupReport, balanced_groups, group_report, imbalance, random_groups
 from lit_fednas.data.clients import ClientData, InMemoryClients, LoaderClients
 from lit_fednas.data.datamodule import FederatedDataModule
 from lit_fednas.data.examples import Examples
@@ -10,11 +11,15 @@ from lit_fednas.data.sources import (
     CIFAR100,
     MNIST,
     ArraySource,
+    CelebA,
     DataSource,
     Digits,
     FashionMNIST,
     ImageFolder,
+    ImageTable,
     LazyImageFolder,
+    Leaf,
+    LeafImages,
 )
 from lit_fednas.data.statistics import partition_rows, partition_table, plot_partition
 from lit_fednas.data.transforms import Augmentation, Normalize, RandomCrop, RandomFlip
@@ -28,6 +33,7 @@ __all__ = [
     "Augmentation",
     "BalancedDirichlet",
     "ByColumn",
+    "CelebA",
     "ClientData",
     "DataSource",
     "Digits",
@@ -35,9 +41,13 @@ __all__ = [
     "Examples",
     "FashionMNIST",
     "FederatedDataModule",
+    "GroupReport",
     "ImageFolder",
+    "ImageTable",
     "InMemoryClients",
     "LazyImageFolder",
+    "Leaf",
+    "LeafImages",
     "LoaderClients",
     "Normalize",
     "Partition",
@@ -45,7 +55,11 @@ __all__ = [
     "RandomCrop",
     "RandomFlip",
     "Shards",
+    "balanced_groups",
+    "group_report",
+    "imbalance",
     "partition_rows",
     "partition_table",
     "plot_partition",
+    "random_groups",
 ]

@@ -41,6 +41,22 @@ class ClientData(ABC):
         """Returns the classes of which a client has training examples, in ascending order."""
 
     @abstractmethod
+    def label_counts(self, client: int, num_classes: int, splits: Sequence[str] = ("train", "val")) -> np.ndarray:
+        """Counts a client's examples of each class: what it tells the server of its data.
+
+        Args:
+            client: the client's number.
+            num_classes: the length of the result.
+            splits: which of the client's splits are counted together.
+
+        Returns:
+            int64 [num_classes].
+
+        Raises:
+            DataError: there is no such client or split, or a class outside 0..num_classes - 1.
+        """
+
+    @abstractmethod
     def batches(
         self,
         client: int,
@@ -132,6 +148,18 @@ class IndexedClients(ClientData):
         """Returns the classes of which a client has training examples, in ascending order."""
         targets = self.reader.targets
         return tuple(targets[self.rows(client).to(targets.device)].unique().tolist())
+
+    def label_counts(self, client: int, num_classes: int, splits: Sequence[str] = ("train", "val")) -> np.ndarray:
+        """Counts a client's examples of each class: see :meth:`ClientData.label_counts`."""
+        targets = self.reader.targets
+        rows = torch.cat([self.rows(client, split) for split in splits])
+        labels = targets[rows.to(targets.device)].cpu().numpy()
+        if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
+            raise DataError(
+                f"num_classes: {num_classes} for classes {labels.min()}..{labels.max()} of client {client}; "
+                f"give at least {labels.max() + 1}"
+            )
+        return np.bincount(labels, minlength=num_classes)
 
     def batches(
         self,

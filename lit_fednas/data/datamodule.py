@@ -127,7 +127,10 @@ class FederatedDataModule(LightningDataModule):
 
     def prepare_data(self) -> None:
         """Downloads and decodes, once per node."""
-        self.source.prepare()
+        if self.in_memory:
+            self.source.prepare()
+        else:
+            self.source.prepare_dataset()
 
     def setup(self, stage: str | None = None) -> None:
         """Loads the training examples and partitions them; a second call does nothing.
@@ -209,8 +212,22 @@ class FederatedDataModule(LightningDataModule):
             if parts is None:
                 raise DataError(
                     f"client_val {self.client_val} + client_test {self.client_test}: client {client} has "
-                    f"{len(indices)} examples and would keep none to train on; give less, or fewer clients"
+                    f"{len(indices)} examples and would keep none to train on; give less, or fewer clients, or "
+                    "leave small clients out (ByColumn's least)"
                 )
             for split, part in parts.items():
                 rows[split].append(part)
+        for name, split, fraction in (
+            ("client_val", "val", self.client_val),
+            ("client_test", "test", self.client_test),
+        ):
+            without = sum(not len(part) for part in rows[split])
+            if fraction and without:
+                log.info(
+                    "%s: %s of %d clients' examples leaves %d of them none",
+                    name,
+                    fraction,
+                    len(self.partition),
+                    without,
+                )
         return rows

@@ -24,6 +24,7 @@ from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation.compiled import MOST_ARCHITECTURES, check_compilable, compile_network, uncompiled
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.federation.lightning_private import ClientTrainer
+from lit_fednas.federation.local_test import LocalTest
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.federation.stacked import StackedClient, StackedModule, check_stackable
 from lit_fednas.federation.stacked_gradients import Stacks
@@ -197,6 +198,7 @@ class ClientFits:
         self._networks: OrderedDict[Any, ClientNetwork] = OrderedDict()
         self._shared: dict[str, Tensor] | None = None  # found once for all clients of a round
         self._stacks = Stacks(supernet, objective, settings)
+        self._local_test = LocalTest(supernet, data) if settings.validate is not None else None
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
         """Trains the clients; yields how each went, and its update if it can be used.
@@ -312,7 +314,7 @@ class ClientFits:
     ) -> tuple[ClientResult, ClientUpdate | None]:
         """Turns what went wrong with a client into its result, or raises it, as the policy says."""
         try:
-            update = train()
+            update = self._tested(train())
         except (ConfigError, Interrupted):
             raise
         except _Skip as skip:
@@ -330,8 +332,20 @@ class ClientFits:
             num_seen=update.num_seen,
             loss=update.loss,
             report=update.report,
+            accuracy=update.accuracy,
+            num_tested=update.num_tested,
         )
         return result, update
+
+    def _tested(self, update: ClientUpdate) -> ClientUpdate:
+        """The update with its network's accuracy on the client's own validation split, if it is asked for."""
+        if self._local_test is None:
+            return update
+        arch = update.task.arch
+        trained = self.settings.validate == "trained"
+        weights = update.weights if trained else self.supernet.views(arch, self._shared)
+        accuracy, count = self._local_test(arch, weights, update.task.client)
+        return replace(update, accuracy=accuracy, num_tested=count)
 
     def _train(self, task: ClientTask) -> ClientUpdate:
         address = (task.round, task.client)

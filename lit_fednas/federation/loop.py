@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,7 +17,7 @@ from lit_fednas.federation.lightning_private import RankStrategy, RoundFitLoop, 
 from lit_fednas.federation.machine import keep_freed_memory, threads_set
 from lit_fednas.federation.module import FederatedLightningModule, RoundResult
 from lit_fednas.federation.ranks import Failure, Ranks, deal
-from lit_fednas.messages import ClientResult, ClientTask
+from lit_fednas.messages import WITHHELD, ClientResult, ClientTask
 
 log = logging.getLogger(__name__)
 
@@ -101,12 +102,27 @@ class RoundLoop(RoundFitLoop):
                 raise
             failure = error
         results = self._exchange(own, failure)
-        places = {task.client: place for place, task in enumerate(tasks)}
-        results.sort(key=lambda result: places[result.task.client])
+        places = {(task.client, task.arch): place for place, task in enumerate(tasks)}
+        results.sort(key=lambda result: places[result.task.client, result.task.arch])
         if any(result.ok for result in results):
             self.ranks.add_up(module.aggregation.sums())
+        results = self._without_withheld(results)
         module.assignment.observe(results)
         return RoundResult(round, results)
+
+    def _without_withheld(self, results: list[ClientResult]) -> list[ClientResult]:
+        """Takes back the updates that the server does not ask for, now that it knows how the clients' tests went.
+
+        That no such update is sent is so in the costs; here they have been added up already.
+        """
+        module = self.module
+        withheld = module.assignment.withheld(results)
+        for arch in withheld:
+            module.aggregation.withhold(arch)
+        return [
+            replace(result, status=WITHHELD) if result.ok and result.task.arch in withheld else result
+            for result in results
+        ]
 
     def _share(self, tasks: list[ClientTask]) -> list[ClientTask]:
         """Those of the round's tasks that this rank is dealt, by the work of a client's epoch."""

@@ -74,8 +74,9 @@ class FederatedLightningModule(pl.LightningModule):
     Metrics are named by what was evaluated on what: ``val/<subnet>/accuracy`` and ``/loss`` are the global
     weights on the server's validation set, without local training; ``val/mean/accuracy`` is their mean over the
     subnets; ``test/...`` likewise on the test set. ``clients/loss`` is the mean over the cohort, weighted by
-    examples, of each client's mean loss *during* its local training. ``clients/used`` and ``clients/failed``
-    count updates.
+    examples, of each client's mean loss *during* its local training. ``clients/accuracy`` is that of the clients
+    on their own validation splits, if they were asked for it (``client.validate``). ``clients/used`` counts updates,
+    ``clients/failed`` clients that could not answer.
     """
 
     def __init__(
@@ -161,17 +162,38 @@ class FederatedLightningModule(pl.LightningModule):
         """
         cohort = self.cohort.draw(round, sizes, self.seed)
         rng = numpy_generator(self.seed, "assignment", round)
-        archs = self.assignment.assign(round, cohort, self.supernet.space, rng) if cohort else []
         factor = self.client.lr_schedule.factor(round, max_rounds)
         tasks = []
-        for client, arch in zip(cohort, archs, strict=True):
+        for client, arch, group in self.assignment.parts(round, cohort, self.supernet.space, rng):
             tier = self.population.tier(client)
-            device = (tier.name, tier.at_most, tier.unsupported) if tier is not None else ()
-            tasks.append(ClientTask(round, client, arch, sizes[client], factor, *device))
+            limits = (tier.name, tier.at_most, tier.unsupported) if tier is not None else ("", {}, ())
+            tasks.append(ClientTask(round, client, arch, sizes[client], factor, *limits, group=group))
         return tasks
 
+    def restructure(self, change: Callable[[], Any]) -> Any:
+        """Lets the supernet change its models; the server's optimizer and the evaluation follow.
+
+        Args:
+            change: Changes it. All ranks must make the same change.
+
+        Returns:
+            What ``change`` returns.
+        """
+        changed = change()
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        # in the order in which a resumed run finds all parameters, so that the saved state fits
+        parameters = list(self.supernet.parameters())
+        (group,) = optimizer.optimizer.param_groups
+        group["params"] = parameters
+        for gone in optimizer.optimizer.state.keys() - set(parameters):
+            del optimizer.optimizer.state[gone]
+        self._prepare_evaluation()
+        self._recalibration = None
+        return changed
+
     def add_model(self, add: Callable[[], Any]) -> Any:
-        """Lets the supernet grow by a model; the server's optimizer and the evaluation take it in.
+        """Lets the supernet grow by a model (:meth:`restructure`), and tells the callbacks.
 
         Args:
             add: Adds it, and returns its architecture. All ranks must add the same.
@@ -179,16 +201,7 @@ class FederatedLightningModule(pl.LightningModule):
         Returns:
             The architecture.
         """
-        before = {id(parameter) for parameter in self.supernet.parameters()}
-        arch = add()
-        optimizer = self.optimizers()
-        assert isinstance(optimizer, LightningOptimizer)
-        # in the order in which a resumed run finds all parameters, so that the saved state fits
-        optimizer.optimizer.param_groups[-1]["params"] += [
-            parameter for parameter in self.supernet.parameters() if id(parameter) not in before
-        ]
-        self._prepare_evaluation()
-        self._recalibration = None
+        arch = self.restructure(add)
         call_hook(self.trainer, "on_model_added", arch)
         return arch
 
@@ -202,7 +215,7 @@ class FederatedLightningModule(pl.LightningModule):
             averages = self.aggregation.finish()
             call_hook(self.trainer, "on_aggregate", averages)
             self._set_weights_or_gradients(self.aggregation.mix(averages), optimizer.optimizer)
-        else:
+        elif survivors or not any(result.answered for result in batch.results):  # else all were withheld
             log.warning(
                 "round %d: %d of %d updates can be used, faults.min_survivors asks for %d; the weights stay",
                 batch.round,
@@ -237,7 +250,11 @@ class FederatedLightningModule(pl.LightningModule):
             self.log("clients/loss", loss, prog_bar=True)
         used = len(batch.survivors)
         self.log("clients/used", float(used))
-        self.log("clients/failed", float(len(batch.results) - used))
+        self.log("clients/failed", float(sum(not result.answered for result in batch.results)))
+        tested = sum(result.num_tested for result in batch.results)
+        if tested:
+            right = sum(result.accuracy * result.num_tested for result in batch.results if result.num_tested)
+            self.log("clients/accuracy", right / tested, prog_bar=True)
         for name, value in self.aggregation.metrics().items():
             self.log(name, value)
 

@@ -64,6 +64,9 @@ class ClientSettings:
         together: How many clients of the same architecture are trained in one fit, with stacked weights; for
             small networks, where starting operations takes longer than doing them. On a CPU large convolutions
             gain nothing.
+        validate: Whether each client tests what it trains on its own validation split (``data.client_val``): once it
+            has ``trained`` it, or as it was ``received``. The result is in its record, and the cohort's mean is
+            logged as ``clients/accuracy``.
         compile: Whether full batches run through ``torch.compile``, once per architecture, which takes tens of
             seconds. Compiled dropout draws other masks, which belong to seed, round and client as well.
 
@@ -85,6 +88,7 @@ class ClientSettings:
         channels_last: bool = False,
         together: int = 1,
         compile: bool = False,
+        validate: Literal["trained", "received"] | None = None,
     ) -> None:
         for name, value in (
             ("batch_size", batch_size),
@@ -95,6 +99,8 @@ class ClientSettings:
         ):
             if value is not None and value <= 0:
                 raise ConfigError(f"client.{name}: {value} must be above 0")
+        if validate not in (None, "trained", "received"):
+            raise ConfigError(f"client.validate: {validate!r} is unknown; set it to trained, received or null")
         if together > 1 and precision == "16-mixed":
             raise ConfigError(
                 f"client.precision: 16-mixed scales a loss, and together: {together} clients have as many; set "
@@ -117,6 +123,7 @@ class ClientSettings:
         self.channels_last = channels_last
         self.together = together
         self.compile = compile
+        self.validate = validate
 
     def optimizers(self, parameters: Iterable[Any], lr_factor: float = 1.0) -> tuple[Optimizer, Any | None]:
         """Makes a fit's optimizer, its learning rate times a factor, and its scheduler if there is one."""

@@ -1,4 +1,4 @@
-"""After the search: every tier's network trained federatedly on the clients that can run it."""
+"""After the search: tiers' networks, or models that are named, trained federatedly on the clients."""
 
 from lit_fednas.finetune.settings import FinetuneSettings
 from lit_fednas.finetune.trainer import FinetuneTrainer

@@ -1,4 +1,4 @@
-"""Fine-tuning: each tier's network is trained by federated averaging on the clients that can run it.
+"""Fine-tuning: each tier's network, or each named model, is trained by federated averaging on its clients.
 
 Every candidate is a federated run of its own, of a supernet with one architecture, in a folder of its own. So what
 was stopped goes on where it was: finished candidates are read back from their last checkpoint, the one that was
@@ -21,6 +21,8 @@ from lit_fednas.assignment import FixedArchitecture
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import EvaluationSettings, FederatedLightningModule, FederatedTrainer
+from lit_fednas.finetune.groups import dealt
+from lit_fednas.finetune.models import named_architectures, own_tiers, with_labels
 from lit_fednas.finetune.settings import FinetuneSettings
 from lit_fednas.objectives import CrossEntropy, HeadOnly, Objective
 from lit_fednas.records import FinetuneFiles, SearchFiles, TierModel, note_after_training, read_rounds
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 
 #: What the one architecture of a candidate is called in metrics.
 NETWORK = "network"
+#: What settings mean that a folder's ``settings.json`` does not know, being older.
+_ABSENT = {"models": None, "in_groups": False}
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Candidate:
     """A network to train.
 
     Attributes:
-        tier: Its tier.
+        tier: Its tier; a named model has one of its own.
         number: Among the tier's candidates, from 0.
         arch: Its architecture in the supernet.
     """
@@ -89,8 +93,8 @@ class Finetuning:
         as_evaluated: A copy of such a network as it is evaluated: with its norms' new statistics, if any.
 
     Raises:
-        ConfigError: The folder holds another fine-tuning, the search is missing or of other weights, or there
-            are no clients for a tier.
+        ConfigError: The folder holds another fine-tuning, the search is missing or of other weights, a model is
+            named that there is not, or there are no clients for a tier.
     """
 
     def __init__(
@@ -115,20 +119,25 @@ class Finetuning:
         self.seed = model.seed if settings.seed is None else settings.seed
         self.costs = ArchitectureCosts(self.supernet)
         self.candidates = self._candidates(search)
-        self.eligible = {one.tier.name: self._eligible(one) for one in self.candidates}
+        self.eligible = {one.folder: self._eligible(one) for one in self.candidates}
+        if settings.in_groups:
+            self.eligible = dealt(self.eligible, datamodule)
         self.written = self._description()
         self._check_and_begin()
 
     # ---- before the first round -----------------------------------------------------------------------
 
     def _candidates(self, search: SearchFiles) -> list[Candidate]:
+        if self.settings.models is not None:
+            archs = named_architectures(self.supernet, self.settings.models, self.settings.labels)
+            return [Candidate(tier, 0, arch) for tier, arch in zip(own_tiers(archs), archs, strict=True)]
         if self.settings.architectures:
             return [one for tier in self._tiers() for one in self._drawn(tier)]
         searched = search.settings() if search.exists() else {}
         if not searched.get("complete") or not search.rows("tiers"):
             raise ConfigError(
                 f"finetune.search: {search.folder} holds no finished search; run 'lit-fednas search' first, or "
-                f"set finetune.architectures to train random ones"
+                f"set finetune.architectures to train random ones, or finetune.models"
             )
         if self.settings.initial == "supernet" and searched["weights"] != self.supernet.digest():
             raise ConfigError(
@@ -142,10 +151,7 @@ class Finetuning:
     def _labelled(self, text: str) -> Any:
         """An architecture, with the classifier that is asked for."""
         space = self.supernet.space
-        arch = space.parse(text)
-        if self.settings.labels is None:
-            return arch
-        return space.for_labels(self.settings.labels).decode(space.encode(arch))
+        return with_labels(space, space.parse(text), self.settings.labels)
 
     def _tiers(self) -> Sequence[Tier]:
         if not self.model.population.tiers:
@@ -163,14 +169,21 @@ class Finetuning:
         """The clients of the tier and above whose labels are those of the network, or finer."""
         population, tier = self.model.population, candidate.tier.name
         labels = self.supernet.space.labels_of(candidate.arch)
-        found = population.eligible(tier) if self.settings.tier_aware else range(population.num_clients)
+        found = population.eligible(tier) if self.tier_aware else range(population.num_clients)
         having = [client for client in found if self._labels_of(client) in (OWN, labels)]
+        if not having and not self.tier_aware:
+            raise ConfigError(f"finetune: no client has the labels of {candidate.arch}; change model.tiers")
         if not having:
             raise ConfigError(
                 f"finetune: no client of tier {tier} or above has the labels of {candidate.arch}; change "
                 f"model.tiers, or set finetune.tier_aware to false"
             )
         return having
+
+    @property
+    def tier_aware(self) -> bool:
+        """Whether clients' tiers matter; the tier of a named model is none of theirs."""
+        return self.settings.tier_aware and self.settings.models is None
 
     def _labels_of(self, client: int) -> str:
         tier = self.model.population.tier(client)
@@ -183,22 +196,32 @@ class Finetuning:
             "seed": self.seed,
             "rounds": self.settings.rounds,
             "initial": self.settings.initial,
-            "tier_aware": self.settings.tier_aware,
+            "tier_aware": self.tier_aware,
             "labels": self.settings.labels,
             "head_rounds": self.settings.head_rounds,
             "architectures": self.settings.architectures,
+            "models": None if self.settings.models is None else [str(one.arch) for one in self.candidates],
+            "in_groups": self.settings.in_groups,
             "search": self.settings.search,
             "supernet": type(self.supernet).__name__,
             "weights": self.supernet.digest() if self.settings.initial == "supernet" else None,
             "tiers": [{"name": tier.name, "at_most": dict(tier.at_most)} for tier in tiers],
-            "eligible": {tier: len(clients) for tier, clients in self.eligible.items()},
+            "eligible": self._eligible_numbers(),
             "candidates": {one.folder: str(one.arch) for one in self.candidates},
             "complete": False,
+        }
+
+    def _eligible_numbers(self) -> dict[str, int]:
+        """How many clients may train a tier's candidates; where each has a group of its own, by candidate."""
+        return {
+            one.folder if self.settings.in_groups else one.tier.name: len(self.eligible[one.folder])
+            for one in self.candidates
         }
 
     def _check_and_begin(self) -> None:
         before = self.files.settings()
         if before is not None:
+            before = {**_ABSENT, **before}
             changed = [key for key in self.written if key != "complete" and before.get(key) != self.written[key]]
             if changed:
                 raise ConfigError(
@@ -236,7 +259,7 @@ class Finetuning:
     def _train(self, candidate: Candidate) -> tuple[dict[str, Any], PlainNetwork]:
         network = self._initial(candidate)
         before = self._score(network, "val")
-        eligible = self.eligible[candidate.tier.name]
+        eligible = self.eligible[candidate.folder]
         log.info(
             "%s: %s, %s, %d of %d clients",
             candidate.folder,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +13,7 @@ from lit_fednas.objectives import Objective
 
 @dataclass(frozen=True)
 class FinetuneSettings:
-    """Federated averaging of each tier's network (FedorAS, section 3.3, Tables 10 and 11).
+    """Federated averaging of each tier's network (FedorAS, section 3.3, Tables 10 and 11), or of named models.
 
     Args:
         rounds: Rounds per tier.
@@ -21,13 +22,22 @@ class FinetuneSettings:
         objective: What a client optimises; plain cross-entropy if not given.
         initial: ``supernet`` starts from the weights of the supernet, ``random`` from scratch (the paper's
             rand-init).
-        tier_aware: Whether only clients of a tier and above train its network; else all clients do.
+        tier_aware: Whether only clients of a tier and above train its network; else all clients do, as they do
+            with named ``models``.
         labels: The label set that all networks shall tell apart; that of their tier if not given. Only clients
             whose labels are at least as fine take part.
         head_rounds: Rounds before those, in which the classifier alone is trained (transfer to other labels,
             App. H).
         architectures: So many architectures are drawn from each tier in place of the search's, each is trained,
             and the best on the validation data is the tier's (random search, App. F.1); 0 for the search's.
+        models: Architectures to train in place of the search's (FedNAS, section 4.4, FL-tune): each as the space
+            writes it, for instance ``"model: 12"``; ``smallest`` or ``largest``; or ``0.5 of macs``, which in a
+            row of models is the largest of those whose MACs are at most half of the largest one's. No search is
+            needed. Each is a tier of its own, called after it (``model-12``).
+        in_groups: Whether the eligible clients are dealt into as many groups as there are candidates, each of
+            which trains one of them, so that all could be trained at the same time (FedNAS, section 4.4); else
+            each is trained by all eligible clients. A cohort has as many clients as without groups, if its group
+            has so many.
         search: The search whose tiers are trained.
         check_val_every_n_rounds: How often the server's validation set is evaluated.
         seed: Of the draws; that of the run if not given.
@@ -46,6 +56,8 @@ class FinetuneSettings:
     labels: str | None = None
     head_rounds: int = 0
     architectures: int = 0
+    models: Sequence[str] | None = None
+    in_groups: bool = False
     search: str = "search"
     check_val_every_n_rounds: int = 10
     seed: int | None = None
@@ -59,7 +71,20 @@ class FinetuneSettings:
                 f"finetune: rounds {self.rounds} and check_val_every_n_rounds {self.check_val_every_n_rounds} "
                 f"must be at least 1, architectures {self.architectures} at least 0"
             )
+        if self.models is not None:
+            self._check_models(self.models)
         if not self.name or "/" in self.name or self.name.startswith("."):
             raise ConfigError(f"finetune.name: {self.name!r} cannot name a folder; use letters, digits, - and _")
         if self.name == self.search:
             raise ConfigError(f"finetune.name: {self.name!r} is the search's folder; give another")
+
+    def _check_models(self, models: Sequence[str]) -> None:
+        if isinstance(models, str):
+            raise ConfigError(f"finetune.models: {models!r} is one name; give a list, as [{models!r}]")
+        if not models:
+            raise ConfigError("finetune.models: is empty; name at least one, or leave it out for the search's")
+        if self.architectures:
+            raise ConfigError(
+                f"finetune.models: are trained in place of random ones, but finetune.architectures is "
+                f"{self.architectures}; give one of the two"
+            )

@@ -38,14 +38,14 @@ class FinetuneTrainer(SearchTrainer):
         finetune: FinetuneSettings = FinetuneSettings(),
         folder: Path | str | None = None,
     ) -> FinetuneFiles:
-        """Trains each tier's network federatedly on the clients of that tier and above.
+        """Trains each tier's network federatedly on the clients of that tier and above, or models that are named.
 
         What was stopped goes on where it was when it is started again.
 
         Args:
             model: The server's module.
             datamodule: The data.
-            ckpt_path: The checkpoint that was searched; ``None`` for the module as it is.
+            ckpt_path: The checkpoint that was searched, or holds the models; ``None`` for the module as it is.
             finetune: What to do.
             folder: The run's folder; by default the first logger's.
 
@@ -96,7 +96,8 @@ class FinetuneTrainer(SearchTrainer):
         tuning = Finetuning(finetune, model, datamodule, files, search, make_trainer, evaluator, as_evaluated)
         with self._threads(model), interrupts.listening():
             rows = tuning.run()
-            write_clients(model, datamodule, files.networks)
+            if finetune.models is None:  # else no network is that of a client's tier
+                write_clients(model, datamodule, files.networks)
         print(format_finetuned(rows))
         return files
 

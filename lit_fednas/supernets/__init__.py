@@ -38,9 +38,14 @@ from lit_fednas.supernets.path_sampling import PathSampler, SampledPath, path_sa
 from lit_fednas.supernets.path_space import Operators, PathCosts, PathSpace
 from lit_fednas.supernets.path_supernet import PathNetwork, PathSupernet
 from lit_fednas.supernets.plain import ResNet18, SmallCNN
+from lit_fednas.supernets.pruning.cuts import Cut, find_cuts
+from lit_fednas.supernets.pruning.prunable import Prunable
+from lit_fednas.supernets.pruning.sequence import Pruned, PrunedModel, PrunedSequence, SequenceSpace, Sized
 from lit_fednas.supernets.scaler import Scaler
 from lit_fednas.supernets.separate import Separate, SeparateNetworks, SeparateSpace
 from lit_fednas.supernets.sliced_cnn import SlicedCNN, SlicedSmallCNN
+from lit_fednas.supernets.sliced_convnet import SlicedConvNet
+from lit_fednas.supernets.sliced_mobilenet import SlicedMobileNet
 from lit_fednas.supernets.sliced_resnet import SlicedResNet
 from lit_fednas.supernets.sliced_transformer import SlicedTransformer
 from lit_fednas.supernets.space import Ladder, SearchSpace, SingleArchitecture
@@ -57,6 +62,7 @@ __all__ = [
     "Blueprint",
     "Cell",
     "ConvCell",
+    "Cut",
     "EarlyExitResNet",
     "ElasticArch",
     "ElasticResNet",
@@ -100,6 +106,10 @@ __all__ = [
     "PooledHead",
     "PreactivatedCell",
     "PreactivatedHead",
+    "Prunable",
+    "Pruned",
+    "PrunedModel",
+    "PrunedSequence",
     "Region",
     "ResNet18",
     "ResidualCell",
@@ -109,8 +119,12 @@ __all__ = [
     "Separate",
     "SeparateNetworks",
     "SeparateSpace",
+    "SequenceSpace",
     "SingleArchitecture",
+    "Sized",
     "SlicedCNN",
+    "SlicedConvNet",
+    "SlicedMobileNet",
     "SlicedResNet",
     "SlicedSmallCNN",
     "SlicedTransformer",
@@ -124,5 +138,6 @@ __all__ = [
     "WidthFamily",
     "WidthSpace",
     "WidthSupernet",
+    "find_cuts",
     "path_sampler",
 ]

@@ -268,10 +268,24 @@ class Supernet(nn.Module, ABC):
             Logits, ``[batch, num_classes]``.
         """
         arch = self.space.largest if arch is None else arch
+        return self.run(arch, self.views(arch), x, self.training)
+
+    def run(self, arch: Any, weights: Mapping[str, Tensor], x: Tensor, training: bool = False) -> Tensor:
+        """Runs an architecture with any weights.
+
+        Args:
+            arch: The architecture.
+            weights: Its tensors, by their names in the subnet.
+            x: A batch, ``[batch, *input_shape]``.
+            training: Whether in training mode.
+
+        Returns:
+            Logits, ``[batch, num_classes]``.
+        """
         skeleton = self._skeleton(arch)
-        if skeleton.network.training != self.training:
-            skeleton.network.train(self.training)
-        return skeleton.run(self.views(arch), x)
+        if skeleton.network.training != training:
+            skeleton.network.train(training)
+        return skeleton.run(weights, x)
 
     def _index_of(self, arch: Any, network: nn.Module) -> dict[str, Region]:
         """The index, where the architecture's network has been built already."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from lit_fednas.assignment import ByTier
 from lit_fednas.callbacks import RoundCheckpoint, RoundTime, RunRecorder
-from lit_fednas.costs import DeviceProfile
+from lit_fednas.costs import ClientSpeed, DeviceProfile
 from lit_fednas.data import Dirichlet
 from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.federation import FaultPolicy, RoundResult, UniformCohort
+from lit_fednas.federation import ClientSettings, FaultPolicy, RoundResult, UniformCohort
+from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.records import read_rounds
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, CSVTrace, DeviceSpeeds, SyntheticTrace
-from tests.support import linear_net, make_module, make_trainer, tiny_data, tiny_supernet
+from tests.support import linear_net, make_module, make_trainer, sgd, tiny_data, tiny_supernet
 
 ROUNDS = 4
 SPEEDS = DeviceSpeeds(SyntheticTrace(1e5, 20), SyntheticTrace(0.02, 5))  # computing and sending both matter
@@ -100,6 +102,72 @@ def test_a_round_without_clients_takes_no_time():
     callback.on_train_batch_end(make_trainer(), made, None, RoundResult(0, []), 0)
     assert logged == dict.fromkeys(("time/round", "time/mean", "time/std", "time/total"), 0.0)
     assert callback.times.parts == 0
+
+
+class Listed(DeviceSpeeds):
+    """Client ``k`` computes at 1000 (k + 1) multiply-accumulates a second and sends at 100 bytes a second."""
+
+    def of(self, client, population, seed):
+        return ClientSpeed(1000.0 * (client + 1), 0.0008)
+
+
+def test_groups_tests_and_withheld_updates_by_hand():
+    """One linear layer: 256 multiply-accumulates an example, 1040 bytes a way.
+
+    Group 0 trains two candidates. "a": client 0 sees 100 examples, is tested on 50, and sends: 3 * 25.6 + 12.8 +
+    20.8 = 110.4 s; client 1 is twice as fast, sees 200: 76.8 + 20.8 = 97.6 s. "b" is withheld: client 0 sees 100,
+    tested on 50: 76.8 + 12.8 + 10.4 = 100 s; client 1 sees 300, tested on 150: 115.2 + 19.2 + 10.4 = 144.8 s.
+    Group 1 has client 3 alone, which went away: 10.4 s.
+    """
+    made, logged = make_module(linear_net()), {}
+    made.divide(4)
+    made.log = lambda name, value: logged.update({name: value})
+    results = [
+        ClientResult(ClientTask(0, client, arch, 100, group=group), status, num_seen=seen, num_tested=tested)
+        for client, arch, group, status, seen, tested in [
+            (0, "a", 0, "ok", 100, 50),
+            (1, "a", 0, "ok", 200, 0),
+            (0, "b", 0, "withheld", 100, 50),
+            (1, "b", 0, "withheld", 300, 150),
+            (3, "c", 1, "dropped", 0, 0),
+        ]
+    ]
+    callback = RoundTime(Listed())
+    for _ in range(2):
+        callback.on_train_batch_end(make_trainer(), made, None, RoundResult(0, results), 0)
+    clients = [110.4 + 100, 97.6 + 144.8, 10.4]
+    wanted = {"round": 110.4 + 144.8, "mean": np.mean(clients), "std": np.std(clients), "total": 2 * 255.2}
+    assert logged == pytest.approx({f"time/{name}": value for name, value in wanted.items()})
+    assert callback.times.parts == 6
+    alone = RoundTime(Listed())
+    ungrouped = [replace(result, task=replace(result.task, group=None)) for result in results]
+    alone.on_train_batch_end(make_trainer(), made, None, RoundResult(0, ungrouped), 0)
+    assert logged["time/round"] == pytest.approx(97.6 + 144.8)
+
+
+def test_clients_that_are_tested_take_a_forward_pass_longer(tmp_path):
+    """In a real run: the same clients with and without a test of their own validation splits."""
+    data = {"partitioner": Dirichlet(1.0, min_size=8), "client_val": 0.25}
+    found = {}
+    for name in ("trained", None):
+        made = module(client=ClientSettings(sgd(0.1), batch_size=8, validate=name))
+        folder = tmp_path / str(name)
+        trainer = make_trainer(1, callbacks=[RoundTime(Listed()), RunRecorder()], default_root_dir=str(folder))
+        trainer.fit(made, datamodule=tiny_data(8, **data))
+        (record,) = read_rounds(folder)
+        found[name] = record
+    clients = trainer.datamodule.clients
+    longer, without = [], []
+    for before in found[None]["clients"]:
+        client = before["client"]
+        macs = before["macs"] // before["num_seen"]
+        spent = DeviceProfile("any", 1, 1000.0 * (client + 1), 0.0008)
+        without.append(spent.round_seconds(before["macs"], before["bytes_down"], before["bytes_up"]))
+        longer.append(without[-1] + macs * clients.size(client, "val") / spent.macs_per_second)
+    assert found[None]["metrics"]["time/mean"] == pytest.approx(np.mean(without), rel=1e-5)
+    assert found["trained"]["metrics"]["time/mean"] == pytest.approx(np.mean(longer), rel=1e-5)
+    assert found["trained"]["metrics"]["time/round"] == pytest.approx(max(longer), rel=1e-5)
+    assert np.mean(longer) > np.mean(without)
 
 
 def test_what_cannot_be_simulated_is_told_before_training(tmp_path):

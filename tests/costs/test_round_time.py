@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lit_fednas.costs import ClientSpeed, CompletionTimes, DeviceProfile, RoundCost
+from lit_fednas.costs import (
+    ClientSpeed,
+    CompletionTimes,
+    DeviceProfile,
+    RoundCost,
+    client_seconds,
+    whole_round_seconds,
+)
+from lit_fednas.messages import ClientTask
 
 
 def test_a_part_by_hand():
@@ -14,6 +22,51 @@ def test_a_part_by_hand():
     assert ClientSpeed(2e6, 8).seconds(RoundCost(0, 10**6, 0)) == 1
     device = DeviceProfile("phone", 1, macs_per_second=2e6, bandwidth_mbps=8)
     assert device.round_seconds(3 * 10**6, 10**6, 2 * 10**6) == 7.5
+
+
+def test_a_test_has_no_backward_passes():
+    """8e6 multiply-accumulates, 2e6 of them the test's: 3 * 6e6 + 2e6 at 2e6 a second; 1e6 bytes in a second."""
+    assert ClientSpeed(2e6, 8).seconds(RoundCost(8 * 10**6, 10**6, 0), tested=2 * 10**6) == 10 + 1
+    assert ClientSpeed(2e6, 8).seconds(RoundCost(2 * 10**6, 0, 0), tested=2 * 10**6) == 1
+
+
+def parts(*given):
+    """Tasks with their seconds, from ``(client, arch, group, seconds)``."""
+    return [(ClientTask(0, client, arch, 1, group=group), seconds) for client, arch, group, seconds in given]
+
+
+def test_without_groups_the_slowest_client_counts():
+    found = parts((3, "a", None, 2.0), (1, "a", None, 5.0), (2, "b", None, 4.0))
+    assert client_seconds(found) == [2.0, 5.0, 4.0]
+    assert whole_round_seconds(found) == 5.0
+    assert (client_seconds([]), whole_round_seconds([])) == ([], 0.0)
+
+
+def test_a_clients_own_tasks_follow_one_another():
+    """Client 1 takes 2 + 3, client 2 takes 4: nobody waits for the other between the tasks."""
+    found = parts((1, "a", None, 2.0), (2, "a", None, 4.0), (1, "b", None, 3.0))
+    assert client_seconds(found) == [5.0, 4.0]
+    assert whole_round_seconds(found) == 5.0
+
+
+def test_a_group_waits_for_its_slowest_client_with_every_candidate():
+    """max(1, 6) + max(5, 2) = 11, though no client works longer than 8."""
+    found = parts((0, "a", 0, 1.0), (1, "a", 0, 6.0), (0, "b", 0, 5.0), (1, "b", 0, 2.0))
+    assert client_seconds(found) == [6.0, 8.0]
+    assert whole_round_seconds(found) == 11.0
+
+
+def test_groups_work_side_by_side():
+    """Group 0: 3 + 4. Group 1: 5, and it works on one of the candidates of group 0 too. Group 2: 6 + 0.5 + 1."""
+    first = parts((0, "a", 0, 3.0), (0, "b", 0, 4.0))
+    second = parts((1, "a", 1, 5.0), (2, "a", 1, 2.0))
+    third = parts((3, "c", 2, 6.0), (3, "d", 2, 0.5), (3, "e", 2, 1.0))
+    assert whole_round_seconds(first) == 7.0
+    assert whole_round_seconds(second) == 5.0
+    assert whole_round_seconds(first + second) == 7.0
+    assert whole_round_seconds(second + third + first) == 7.5
+    assert whole_round_seconds(first + parts((4, "a", None, 9.0))) == 9.0  # in no group
+    assert whole_round_seconds(first + parts((4, "a", None, 6.0))) == 7.0
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e7])
@@ -29,6 +82,13 @@ def test_a_run_against_numpy(offset):
     assert times.mean == pytest.approx(every.mean())
     assert times.deviation == pytest.approx(every.std(), rel=1e-6)
     assert times.total == pytest.approx(sum(max(seconds) for seconds in rounds if seconds))
+
+
+def test_a_round_may_take_longer_than_its_slowest_client():
+    times = CompletionTimes().after([6.0, 8.0], 11.0).after([2.0]).after([1.0, 1.0], 0.0)
+    assert (times.parts, times.total) == (5, 13.0)
+    assert times.mean == pytest.approx(18 / 5)
+    assert times.deviation == pytest.approx(np.std([6, 8, 2, 1, 1]))
 
 
 def test_nothing_yet():

@@ -20,7 +20,7 @@ from lit_fednas.data import (
     ImageFolder,
     LazyImageFolder,
 )
-from lit_fednas.data.sources import image_folder
+from lit_fednas.data.sources import image_source
 from lit_fednas.errors import ConfigError, DataError
 
 
@@ -42,13 +42,13 @@ def root(tmp_path: Path) -> Path:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Records which splits are decoded."""
     log: list[str] = []
-    real = image_folder.decode_all
+    real = image_source.decode_all
 
     def spy(files, shape, image_size):  # type: ignore[no-untyped-def]
         log.append(files.names[0].split("/")[0])
         return real(files, shape, image_size)
 
-    monkeypatch.setattr(image_folder, "decode_all", spy)
+    monkeypatch.setattr(image_source, "decode_all", spy)
     return log
 
 

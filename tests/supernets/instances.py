@@ -44,6 +44,8 @@ from lit_fednas.supernets import (
     SearchSpace,
     SeparateNetworks,
     SlicedCNN,
+    SlicedConvNet,
+    SlicedMobileNet,
     SlicedResNet,
     SlicedSmallCNN,
     SlicedTransformer,
@@ -236,6 +238,12 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     ),
     "widths-cnn-groupnorm": lambda: WidthSupernet(
         (3, 8, 8), 5, SlicedCNN((8, 16), GroupNorm(4)), widths=[1, 0.25]
+    ),
+    "widths-convnet": lambda: WidthSupernet(
+        (3, 8, 8), 5, SlicedConvNet((4, 6, 4), pools=(1, 3)), widths=[1, 0.5], scaler=True
+    ),
+    "widths-mobilenet": lambda: WidthSupernet(
+        (3, 8, 8), 5, SlicedMobileNet(0.5, (8, 12, 14), (1, 2, 1)), widths=[1, 0.5], scaler=True
     ),
     "widths-resnet": lambda: WidthSupernet(
         (3, 8, 8), 5, SlicedResNet((4, 8), (1, 2), BatchNorm()), widths=[0.25, 1, 0.5]

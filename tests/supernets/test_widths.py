@@ -21,6 +21,8 @@ from lit_fednas.supernets import (
     Kept,
     Scaler,
     SlicedCNN,
+    SlicedConvNet,
+    SlicedMobileNet,
     SlicedResNet,
     SlicedSmallCNN,
     SlicedTransformer,
@@ -66,6 +68,28 @@ AXES: dict[str, dict[str, tuple[CUT, ...]]] = {
         **batch_norm("layer1.norm", "layer1"),
         **linear("classifier", NONE, ("layer1", 1)),
     },
+    "convnet": {
+        "conv1.conv.weight": conv("conv1", None),
+        "conv1.conv.bias": (("conv1", 1),),
+        "conv2.conv.weight": conv("conv2", "conv1"),
+        "conv2.conv.bias": (("conv2", 1),),
+        "conv3.conv.weight": conv("conv3", "conv2"),
+        "conv3.conv.bias": (("conv3", 1),),
+        **linear("classifier", NONE, ("conv3", 4)),  # 8x8 pixels are pooled behind the first and the third
+    },
+    "mobilenet": {
+        "conv0.conv.weight": conv("conv0", None),
+        **batch_norm("conv0.norm", "conv0"),
+        "conv1.depthwise.weight": conv("conv0", None),
+        **batch_norm("conv1.depthwise_norm", "conv0"),
+        "conv1.pointwise.weight": conv("conv1", "conv0"),
+        **batch_norm("conv1.norm", "conv1"),
+        "conv2.depthwise.weight": conv("conv1", None),
+        **batch_norm("conv2.depthwise_norm", "conv1"),
+        "conv2.pointwise.weight": conv("conv2", "conv1"),
+        **batch_norm("conv2.norm", "conv2"),
+        **linear("classifier", NONE, ("conv2", 1)),
+    },
     "smallcnn": {
         "conv1.0.weight": conv("conv1", None),
         "conv1.0.bias": (("conv1", 1),),
@@ -107,6 +131,8 @@ AXES: dict[str, dict[str, tuple[CUT, ...]]] = {
 
 UNITS = {
     "cnn": {"layer0": 6, "layer1": 10},
+    "convnet": {"conv1": 4, "conv2": 6, "conv3": 5},
+    "mobilenet": {"conv0": 4, "conv1": 6, "conv2": 7},
     "smallcnn": {"conv1": 4, "conv2": 6, "hidden": 10},
     "resnet": {"stage0": 4, "stage0.block0": 4, "stage1": 6, "stage1.block0": 6},
     "transformer": {"embedding": 12, "layer0.heads": 3, "layer0.hidden": 24},
@@ -114,6 +140,8 @@ UNITS = {
 
 FAMILIES: dict[str, WidthFamily] = {
     "cnn": SlicedCNN((6, 10), BatchNorm()),
+    "convnet": SlicedConvNet((4, 6, 5), pools=(1, 3)),
+    "mobilenet": SlicedMobileNet(0.5, (8, 12, 14), (1, 2, 1)),
     "smallcnn": SlicedSmallCNN((4, 6), 10),
     "resnet": SlicedResNet((4, 6), (1, 1), BatchNorm()),
     "transformer": SlicedTransformer(dim=12, heads=3, depth=1),
@@ -121,6 +149,8 @@ FAMILIES: dict[str, WidthFamily] = {
 
 KEPT = {
     "cnn": Kept(((0, 2, 5), (1, 2, 3, 9))),
+    "convnet": Kept(((1, 3), (0, 3, 4), (0, 4))),
+    "mobilenet": Kept(((0, 3), (1, 2, 5), (3, 6))),
     "smallcnn": Kept(((1,), (0, 3, 4), (2, 3, 4))),
     "resnet": Kept(((0, 3), (1, 2), (2, 5), (0, 1, 2, 3, 4, 5))),
     "transformer": Kept(((0, 1, 7, 11), (0, 2), (3, 5, 8, 12, 20, 23))),
@@ -277,6 +307,8 @@ def test_a_subnet_is_the_whole_network_without_the_other_units_outgoing_weights(
 ) -> None:
     family = {
         "cnn": SlicedCNN((6, 10), norm),
+        "convnet": SlicedConvNet((4, 6, 5), (1, 3), norm),
+        "mobilenet": SlicedMobileNet(0.5, (8, 12, 14), (1, 2, 1), norm),
         "resnet": SlicedResNet((4, 6), (1, 1), norm),
         "smallcnn": FAMILIES["smallcnn"],
         "transformer": FAMILIES["transformer"],
@@ -407,6 +439,36 @@ def cnn_reference(w: Mapping[str, Tensor], x: Tensor, scale: float) -> Tensor:
     return functional.linear(x.mean((2, 3)), w["classifier.weight"], w["classifier.bias"])
 
 
+def convnet_reference(w: Mapping[str, Tensor], x: Tensor, scale: float) -> Tensor:
+    x = functional.relu(functional.conv2d(x, w["conv1.conv.weight"], w["conv1.conv.bias"], padding=1) / scale)
+    x = functional.max_pool2d(x, 2)
+    x = functional.relu(functional.conv2d(x, w["conv2.conv.weight"], w["conv2.conv.bias"], padding=1) / scale)
+    x = functional.relu(functional.conv2d(x, w["conv3.conv.weight"], w["conv3.conv.bias"], padding=1) / scale)
+    x = functional.max_pool2d(x, 2).flatten(1)
+    return functional.linear(x, w["classifier.weight"], w["classifier.bias"])
+
+
+def mobilenet_reference(w: Mapping[str, Tensor], x: Tensor, scale: float) -> Tensor:
+    """Channel by channel in the depthwise convolutions, which the scaler leaves as they are."""
+
+    def depthwise(layer: str, x: Tensor, stride: int) -> Tensor:
+        kernels, bias = w[f"{layer}.depthwise.weight"], w[f"{layer}.depthwise.bias"]
+        channels = [
+            functional.conv2d(x[:, at : at + 1], kernels[at : at + 1], bias[at : at + 1], stride, padding=1)
+            for at in range(x.shape[1])
+        ]
+        return functional.relu(torch.cat(channels, 1))
+
+    def pointwise(layer: str, x: Tensor) -> Tensor:
+        kernels, bias = w[f"{layer}.pointwise.weight"][:, :, 0, 0], w[f"{layer}.pointwise.bias"]
+        return functional.relu((torch.einsum("bchw,oc->bohw", x, kernels) + bias[:, None, None]) / scale)
+
+    x = functional.relu(functional.conv2d(x, w["conv0.conv.weight"], w["conv0.conv.bias"], padding=1) / scale)
+    x = pointwise("conv1", depthwise("conv1", x, 2))
+    x = pointwise("conv2", depthwise("conv2", x, 1))
+    return functional.linear(x.mean((2, 3)), w["classifier.weight"], w["classifier.bias"])
+
+
 def smallcnn_reference(w: Mapping[str, Tensor], x: Tensor, scale: float) -> Tensor:
     x = functional.relu(functional.conv2d(x, w["conv1.0.weight"], w["conv1.0.bias"]) / scale)
     x = functional.relu(functional.conv2d(x, w["conv2.0.weight"], w["conv2.0.bias"]) / scale)
@@ -455,6 +517,8 @@ def transformer_reference(w: Mapping[str, Tensor], x: Tensor, scale: float) -> T
 
 REFERENCES = {
     "cnn": (SlicedCNN((6, 10), None), cnn_reference),
+    "convnet": (FAMILIES["convnet"], convnet_reference),
+    "mobilenet": (SlicedMobileNet(0.5, (8, 12, 14), (1, 2, 1), None), mobilenet_reference),
     "smallcnn": (FAMILIES["smallcnn"], smallcnn_reference),
     "resnet": (SlicedResNet((4, 6), (1, 1), None), resnet_reference),
     "transformer": (FAMILIES["transformer"], transformer_reference),

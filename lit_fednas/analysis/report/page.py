@@ -6,7 +6,13 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
-from lit_fednas.analysis.report import client_sections, run_sections, search_sections, suite_sections
+from lit_fednas.analysis.report import (
+    client_sections,
+    run_sections,
+    search_sections,
+    sequence_sections,
+    suite_sections,
+)
 from lit_fednas.analysis.report.markup import Html, join, tag
 from lit_fednas.analysis.runs import Run, read_run
 from lit_fednas.records import ROUNDS_FILE
@@ -14,6 +20,7 @@ from lit_fednas.records import ROUNDS_FILE
 SECTIONS = (
     ("Training", run_sections.curves),
     ("Models", suite_sections.models),
+    ("Pruned models", sequence_sections.models),
     ("Subnets", run_sections.subnets),
     ("Costs", run_sections.costs),
     ("Clients' data", run_sections.partition),

@@ -17,8 +17,10 @@ class Partitioner(ABC):
 
     To add one, subclass this, say in ``split`` who gets which rows, and export it from
     ``lit_fednas.data.partitioners``. ``partition`` checks the promise that all keep: every example goes to
-    exactly one client, and no client is empty.
+    exactly one client, and no client is empty. One that leaves examples out sets ``deals_all`` to False.
     """
+
+    deals_all: bool = True
 
     @abstractmethod
     def split(
@@ -77,7 +79,8 @@ class Partitioner(ABC):
     def _check(self, result: Partition, num_clients: int) -> None:
         """Finds a partitioner that does not keep the promise."""
         name = type(self).__name__
-        if len(result) != num_clients or sum(result.sizes) != result.num_examples:
+        dealt = sum(result.sizes) == result.num_examples or not self.deals_all
+        if len(result) != num_clients or not dealt:
             raise DataError(
                 f"{name}: dealt {sum(result.sizes)} of {result.num_examples} examples to {len(result)} of "
                 f"{num_clients} clients; its split must deal each example once"

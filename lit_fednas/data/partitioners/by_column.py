@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import numpy as np
 
 from lit_fednas.data.partitioners.base import Partitioner
 from lit_fednas.errors import ConfigError, DataError
+
+log = logging.getLogger(__name__)
 
 
 class ByColumn(Partitioner):
@@ -17,8 +20,15 @@ class ByColumn(Partitioner):
     ``num_clients: null`` gives. With fewer clients, the values are shuffled by the seed and dealt out in
     turn, so that clients hold equally many values, give or take one, and a value is never torn apart.
 
+    Values with few examples may be left out, as LEAF does with users of fewer than 5 images: a client of one
+    example cannot hold any out for validation. They are counted after the server's hold-out.
+
     Args:
         column: the name of the column.
+        least: values with fewer examples are left out, and their examples go to no client.
+
+    Raises:
+        ConfigError: ``least`` is no number of examples.
 
     Example:
         >>> columns = {"speaker": np.array(["ann", "bob", "ann", "cat"])}
@@ -27,12 +37,16 @@ class ByColumn(Partitioner):
         [[0, 2], [1], [3]]
     """
 
-    def __init__(self, column: str) -> None:
+    def __init__(self, column: str, least: int = 1) -> None:
+        if least < 1:
+            raise ConfigError(f"least: {least} is no number of examples; give 1 or more")
         self.column = column
+        self.least = least
+        self.deals_all = least == 1
 
     def default_num_clients(self, columns: Mapping[str, np.ndarray]) -> int:
-        """Returns the number of distinct values."""
-        return len(np.unique(self._values(columns)))
+        """Returns the number of distinct values, less those with too few examples."""
+        return len(self._kept(self._values(columns))[0])
 
     def split(
         self,
@@ -47,18 +61,38 @@ class ByColumn(Partitioner):
             ConfigError: there is no such column.
             DataError: there are more clients than values.
         """
-        values, codes = np.unique(self._values(columns), return_inverse=True)
+        values, rows = self._kept(self._values(columns))
         if num_clients > len(values):
+            few = f" with {self.least} examples or more" if self.least > 1 else ""
             raise DataError(
-                f"num_clients: {num_clients} for {len(values)} values of {self.column!r}; "
+                f"num_clients: {num_clients} for {len(values)} values of {self.column!r}{few}; "
                 f"give at most {len(values)}"
             )
+        if len(rows) < len(targets):
+            left = len(targets) - len(rows)
+            log.info("least: %d examples of clients with fewer than %d are left out", left, self.least)
+        codes = np.searchsorted(values, self._values(columns)[rows])
         owners = np.arange(len(values))
         if num_clients < len(values):
             owners = rng.permutation(len(values)) % num_clients
         rows_owner = owners[codes]
-        order = np.argsort(rows_owner, kind="stable")
+        order = rows[np.argsort(rows_owner, kind="stable")]
         return np.split(order, np.cumsum(np.bincount(rows_owner, minlength=num_clients))[:-1])
+
+    def _kept(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the sorted values with enough examples, and the rows that hold one of them.
+
+        Raises:
+            DataError: no value has enough.
+        """
+        values, codes, sizes = np.unique(column, return_inverse=True, return_counts=True)
+        enough = sizes >= self.least
+        if not enough.any():
+            raise DataError(
+                f"least: {self.least} examples are more than any value of {self.column!r} has; "
+                f"give at most {sizes.max(initial=0)}"
+            )
+        return values[enough], np.flatnonzero(enough[codes])
 
     def _values(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         if self.column not in columns:

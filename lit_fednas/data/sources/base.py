@@ -47,6 +47,10 @@ class DataSource(ABC):
     def prepare(self) -> None:  # noqa: B027 - most sources have nothing to prepare
         """Downloads or decodes, where there is anything to."""
 
+    def prepare_dataset(self) -> None:
+        """Prepares what ``dataset`` reads; sources that decode on access override both."""
+        self.prepare()
+
     @abstractmethod
     def load(self, split: Split) -> Examples | None:
         """Returns one split, in memory; None where the source has no such split."""

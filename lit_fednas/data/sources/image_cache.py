@@ -1,4 +1,4 @@
-"""The cache of decoded images: one uint8 ``.npy`` file per split and size, renewed as the folder changes."""
+"""The cache of decoded images: one uint8 ``.npy`` file per split and size, renewed as the files change."""
 
 from __future__ import annotations
 
@@ -51,8 +51,7 @@ class ImageCache:
 
     def _names(self, files: ImageFiles, shape: tuple[int, ...]) -> tuple[str, str]:
         content = json.dumps([VERSION, shape, files.names, files.stamps])
-        split = files.names[0].split("/", 1)[0]
-        stem = "-".join([split, "x".join(map(str, shape))])
+        stem = "-".join([files.label, "x".join(map(str, shape))])
         return stem, hashlib.sha256(content.encode()).hexdigest()[:32]
 
 

@@ -20,14 +20,16 @@ SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", "
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """The image files of one split, sorted by class and name.
+    """The image files of one split, in a fixed order.
 
     Attributes:
         root: the folder that the names start from.
         names: paths relative to ``root``, with forward slashes.
         targets: the class of each file, int64 [N].
         stamps: size and modification time of each file.
-        columns: natural groupings from ``metadata.csv``, each [N].
+        columns: natural groupings, each [N].
+        label: tells these files from others below ``root``, such as those of another split; the cache keeps
+            one file per label and image size.
     """
 
     root: Path
@@ -35,6 +37,7 @@ class ImageFiles:
     targets: np.ndarray
     stamps: tuple[tuple[int, int], ...]
     columns: dict[str, np.ndarray] = field(default_factory=dict)
+    label: str = "images"
 
     def __len__(self) -> int:
         return len(self.names)
@@ -91,7 +94,7 @@ def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | 
     if not names:
         raise DataError(f"root: {root / split} has no class folders; fill or remove it")
     columns = read_metadata(root / "metadata.csv", names)
-    return ImageFiles(root, tuple(names), np.array(targets, dtype=np.int64), tuple(stamps), columns)
+    return ImageFiles(root, tuple(names), np.array(targets, dtype=np.int64), tuple(stamps), columns, split)
 
 
 def read_metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -114,6 +117,22 @@ def read_metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     return {
         column: np.array([rows[name][column] or "" for name in names]) for column in fields if column != "file"
     }
+
+
+def file_stamps(root: Path, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Returns size and modification time of each file.
+
+    Raises:
+        DataError: a file is missing; names the first.
+    """
+    stamps = []
+    for name in names:
+        try:
+            status = (root / name).stat()
+        except OSError as error:
+            raise DataError(f"image: {root / name} is missing; put it there, or mend its name") from error
+        stamps.append((status.st_size, status.st_mtime_ns))
+    return tuple(stamps)
 
 
 def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
@@ -162,12 +181,11 @@ def decode_all(files: ImageFiles, shape: tuple[int, ...], image_size: int | None
     def decode(row: int) -> None:
         images[row] = checked_image(files, row, shape, image_size)
 
-    label = files.names[0].split("/", 1)[0]
     workers = min(32, os.cpu_count() or 1)
     with ThreadPoolExecutor(workers) as pool:
         results = pool.map(decode, range(len(files)))
         try:
-            for _ in tqdm(results, total=len(files), desc=f"Decoding {label}", unit="img", disable=None):
+            for _ in tqdm(results, total=len(files), desc=f"Decoding {files.label}", unit="img", disable=None):
                 pass
         except DataError:
             pool.shutdown(cancel_futures=True)

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.utils.data import Dataset
 
 from lit_fednas.data.examples import ExampleDataset, Examples
-from lit_fednas.data.sources.base import DataSource, Split
-from lit_fednas.data.sources.image_cache import ImageCache
-from lit_fednas.data.sources.image_files import (
-    ImageFiles,
-    checked_image,
-    decode_all,
-    list_images,
-    read_size,
-    train_classes,
-)
-from lit_fednas.data.transforms import Augmentation, Normalize
-from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.data.sources.base import Split
+from lit_fednas.data.sources.image_files import ImageFiles, list_images, train_classes
+from lit_fednas.data.sources.image_source import ImageSource, measured_normalization
+from lit_fednas.data.transforms import Augmentation
 
 
-class ImageFolder(DataSource):
+class ImageFolder(ImageSource):
     """Images in one folder per class, decoded once and then kept as one uint8 array per split.
 
     The classes are the folders under ``root/train``, in alphabetical order. ``root/val`` and ``root/test``
@@ -48,73 +37,18 @@ class ImageFolder(DataSource):
         ConfigError: a setting cannot work.
     """
 
-    def __init__(
-        self,
-        root: str | Path,
-        image_size: int | None = None,
-        channels: Literal[1, 3] = 3,
-        cache: bool = True,
-        augmentation: Sequence[Augmentation] = (),
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
-    ) -> None:
-        if image_size is not None and image_size < 1:
-            raise ConfigError(f"image_size: {image_size} is no size; give 1 or more pixels")
-        if channels not in (1, 3):
-            raise ConfigError(f"channels: {channels} is not known; give 1 (grey) or 3 (colour)")
-        if (mean is None) != (std is None):
-            raise ConfigError(f"mean and std: {mean} and {std}; give both or neither")
-        for name, value in (("mean", mean), ("std", std)):
-            if value is not None and len(value) != channels:
-                raise ConfigError(f"{name}: {len(value)} values for {channels} channels; give one per channel")
-        self.root = Path(root).expanduser()
-        self.image_size = image_size
-        self.channels = channels
-        self.cache = cache
-        self.mean = mean
-        self.std = std
-        self._augmentation = tuple(augmentation)
-        self._normalization: Normalize | None = None
-
-    @property
-    def num_classes(self) -> int:
-        """The number of folders under ``train``."""
-        return len(self.class_names)
-
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """The names of the folders under ``train``."""
         return train_classes(self.root)
 
-    @cached_property
-    def input_shape(self) -> tuple[int, ...]:
-        """(C, H, W), from the header of the first training image."""
-        if self.image_size is not None:
-            return (self.channels, self.image_size, self.image_size)
-        files = self._files("train")
-        assert files is not None
-        return (self.channels, *read_size(self.root / files.names[0]))
+    def files(self, split: Split) -> ImageFiles | None:
+        """Lists the files of a split; None where there is no such folder."""
+        return list_images(self.root, split, self.class_names)
 
-    @property
-    def normalization(self) -> Normalize:
-        """As given, or else computed from the training images, once."""
-        if self._normalization is None:
-            if self.mean is not None and self.std is not None:
-                self._normalization = Normalize(self.mean, self.std)
-            else:
-                self._normalization = measured_normalization(self._sample())
-        return self._normalization
-
-    @property
-    def augmentation(self) -> Sequence[Augmentation]:
-        """As given."""
-        return self._augmentation
-
-    def prepare(self) -> None:
-        """Decodes all splits into the cache."""
-        if self.cache:
-            for split in ("train", "val", "test"):
-                self.load(split)
+    def prepare_dataset(self) -> None:
+        """Decodes all splits into the cache, as ``dataset`` reads them whole."""
+        self.prepare()
 
     def load(self, split: Split) -> Examples | None:
         """Returns one split, from the cache where it is up to date.
@@ -122,45 +56,20 @@ class ImageFolder(DataSource):
         Raises:
             DataError: the folder is not as described above, or an image cannot be decoded.
         """
-        files = self._files(split)
-        if files is None:
-            return None
-        shape = self.input_shape
+        examples = super().load(split)
+        if examples is not None and split == "train" and self._normalization is None and self.mean is None:
+            self._normalization = measured_normalization(examples.inputs.numpy())
+        return examples
 
-        def decode() -> np.ndarray:
-            return decode_all(files, shape, self.image_size)
-
-        images = ImageCache(self.root).images(files, shape, decode) if self.cache else decode()
-        if split == "train" and self._normalization is None and self.mean is None:
-            self._normalization = measured_normalization(images)
-        return Examples(torch.from_numpy(images), torch.from_numpy(files.targets), files.columns)
-
-    def _files(self, split: str) -> ImageFiles | None:
-        return list_images(self.root, split, self.class_names)
+    def dataset(self, split: Split) -> ExampleDataset | None:
+        """Returns one split, decoded; ``LazyImageFolder`` decodes on access."""
+        return self.load(split)
 
     def _sample(self) -> np.ndarray:
-        """Returns the images that mean and std are computed from."""
+        """Returns all training images: decoded they are anyway."""
         train = self.load("train")
         assert train is not None
         return train.inputs.numpy()
-
-
-class LazyImages(Dataset[tuple[Tensor, Tensor]]):
-    """One split of an image folder, decoded on access: uint8 [C, H, W] and its class."""
-
-    def __init__(self, files: ImageFiles, shape: tuple[int, ...], image_size: int | None) -> None:
-        self.files = files
-        self.shape = shape
-        self.image_size = image_size
-        self.targets = torch.from_numpy(files.targets)
-        self.columns: Mapping[str, np.ndarray] = files.columns
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        image = checked_image(self.files, index, self.shape, self.image_size)
-        return torch.from_numpy(np.ascontiguousarray(image)), self.targets[index]
 
 
 class LazyImageFolder(ImageFolder):
@@ -191,31 +100,7 @@ class LazyImageFolder(ImageFolder):
 
     def dataset(self, split: Split) -> ExampleDataset | None:
         """Returns one split that decodes on access; None where there is no such folder."""
-        files = self._files(split)
-        return None if files is None else LazyImages(files, self.input_shape, self.image_size)
+        return ImageSource.dataset(self, split)
 
     def _sample(self) -> np.ndarray:
-        files = self._files("train")
-        assert files is not None
-        rows = np.unique(np.linspace(0, len(files) - 1, 1024).round().astype(int))
-        return np.stack([checked_image(files, row, self.input_shape, self.image_size) for row in rows])
-
-
-def measured_normalization(images: np.ndarray) -> Normalize:
-    """Returns the normalisation by mean and standard deviation of uint8 images [N, C, H, W].
-
-    Example:
-        >>> measured_normalization(np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1))
-        Normalize(mean=[0.5], std=[0.5])
-    """
-    values = np.arange(256) / 255
-    counts = [np.zeros(256, dtype=np.int64) for _ in range(images.shape[1])]
-    for start in range(0, len(images), 1024):
-        for channel, count in enumerate(counts):
-            count += np.bincount(images[start : start + 1024, channel].ravel(), minlength=256)
-    shares = [count / max(1, count.sum()) for count in counts]
-    mean = [float(share @ values) for share in shares]
-    std = [float(np.sqrt(share @ (values - m) ** 2)) for share, m in zip(shares, mean, strict=True)]
-    if not all(value > 0 for value in std):
-        raise DataError(f"std: {std} of the training images is 0 in a channel; give mean and std")
-    return Normalize(mean, std)
+        return ImageSource._sample(self)

@@ -1,0 +1,100 @@
+"""How budgets go down from iteration to iteration, and rounds go up (FedNAS, sections 4.3 and 5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lit_fednas.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class BudgetSchedule:
+    """The budgets of the iterations, as shares of what the initial model takes.
+
+    In iteration t, from 1, the budget is what the newest model takes less ``first * decay ** (t - 1)``, NetAdapt's
+    rule (section 4: "Res(GM_t) - dR_t"; "we reduce the resource budget by 5% at each iteration with 0.98 decay").
+
+    Args:
+        final: The last budget.
+        first: By how much the first iteration goes down.
+        decay: What that is multiplied with from iteration to iteration.
+        least: By how much each iteration goes down at least. FedNAS' ConvNet has a decay of 0.93, with which all
+            reductions together are 71 %, and yet models of 25 % and 15 % (Table 3): so there must be something like
+            it.
+
+    Raises:
+        ConfigError: A value is out of range, or the budgets would never come down to the final one.
+
+    Example:
+        >>> schedule = BudgetSchedule(final=0.8, first=0.125, decay=0.5)
+        >>> schedule.budget(1, 1.0), schedule.budget(2, 0.86)
+        (0.875, 0.8)
+    """
+
+    final: float
+    first: float = 0.05
+    decay: float = 0.98
+    least: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.final < 1:
+            raise ConfigError(
+                f"prune_by_budgets.budget: {self.final} must be a share of the initial model's resource, above 0 and "
+                f"below 1"
+            )
+        if not 0 < self.first < 1 or not 0 < self.decay <= 1 or not 0 <= self.least < 1:
+            raise ConfigError(
+                f"prune_by_budgets: first {self.first} must be above 0 and below 1, decay {self.decay} above 0 and at "
+                f"most 1, least {self.least} from 0 to below 1"
+            )
+        if self.least == 0 and self.decay < 1:
+            reach = self.first / (1 - self.decay)
+            if reach < 1 - self.final:
+                raise ConfigError(
+                    f"prune_by_budgets.decay: with {self.decay}, and {self.first} in the first iteration, all "
+                    f"iterations together go down by {reach:.3g}, and the budget {self.final} needs "
+                    f"{1 - self.final:.3g}; raise decay or first, or set least to what each iteration goes down at "
+                    f"least"
+                )
+
+    def budget(self, iteration: int, present: float) -> float:
+        """The budget of an iteration.
+
+        Args:
+            iteration: From 1.
+            present: What the newest model takes.
+        """
+        step = max(self.first * self.decay ** (iteration - 1), self.least)
+        return max(present - step, self.final)
+
+
+@dataclass(frozen=True)
+class RoundSchedule:
+    """Dynamic round numbers: later iterations have more rounds (section 3.3).
+
+    Args:
+        rounds: From which iteration on, from 1, there are how many rounds. The paper's for ConvNet are
+            ``{1: 2, 6: 5, 11: 8, 16: 10}``. With 0 rounds candidates are tested, and none is trained.
+
+    Raises:
+        ConfigError: Nothing is said of the first iteration, or a number is negative.
+
+    Example:
+        >>> schedule = RoundSchedule({1: 2, 6: 5})
+        >>> [schedule.of(iteration) for iteration in (1, 5, 6, 99)]
+        [2, 2, 5, 5]
+    """
+
+    rounds: Mapping[int, int]
+
+    def __post_init__(self) -> None:
+        if 1 not in self.rounds or min(self.rounds) < 1 or min(self.rounds.values()) < 0:
+            raise ConfigError(
+                f"prune_by_budgets.rounds: {dict(self.rounds)} must say from which iteration on, beginning with 1, "
+                f"there are how many rounds, for instance {{1: 2, 6: 5}}"
+            )
+
+    def of(self, iteration: int) -> int:
+        """The rounds of an iteration, from 1."""
+        return self.rounds[max(first for first in self.rounds if first <= iteration)]

@@ -1,0 +1,462 @@
+"""The loop over budgets: a model is made smaller step by step (FedNAS, Algorithm 4.1, lines 1 to 11)."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from lightning import LightningModule, Trainer
+
+from lit_fednas.assignment import CandidateGroups
+from lit_fednas.callbacks.budget_schedule import BudgetSchedule, RoundSchedule
+from lit_fednas.costs import LatencySource, RoundCost, client_cost
+from lit_fednas.data.client_groups import balanced_groups, group_report, imbalance, random_groups
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
+from lit_fednas.federation.initial_weights import load_initial
+from lit_fednas.federation.local_test import LocalTest
+from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.records import write_sequence
+from lit_fednas.rng import numpy_generator
+from lit_fednas.supernets import Cut, Pruned, PrunedSequence, Sized, find_cuts
+from lit_fednas.tiers import ArchitectureCosts
+
+log = logging.getLogger(__name__)
+
+_LATENCY_SAMPLES = 24  # networks that a source of latencies may learn from
+
+
+class PruneByBudgets(FederatedCallback):
+    """Iteration by iteration, a budget, groups of clients, candidates, some rounds, and the best becomes the model.
+
+    An iteration begins as soon as the one before has ended, with the next round's available clients. Its first
+    round is the next one. The rounds themselves are the engine's: the candidates are architectures side by side
+    (``PrunedSequence``), and who trains and tests which, and who is dropped, is the assignment's
+    (``CandidateGroups``). When the last budget is met, training stops.
+
+    The accuracy of the initial model, with which the first iteration's candidates are compared, is measured by all
+    clients on their validation data, which costs them a download; that of each later model is the one that its
+    group measured in its last round, which the paper's ``Acc(prev_GM)`` must be, for nobody tests it again.
+
+    With initial rounds, the initial model is trained federatedly first.
+
+    Logs ``prune/iteration``, ``prune/candidates`` (that are left), ``prune/budget`` and ``prune/resource`` (of the
+    newest model; both as shares of the initial one's), ``prune/accuracy`` (of the newest model, on the clients'
+    validation data). Writes ``sequence.json`` (``lit_fednas.records.sequence``).
+
+    Args:
+        budget: The last budget, as a share of what the initial model takes.
+        resource: What budgets limit.
+        first: By how much the first iteration goes down, as a share of what the initial model takes.
+        decay: What that is multiplied with from iteration to iteration.
+        least: By how much each iteration goes down at least (:class:`~.budget_schedule.BudgetSchedule`).
+        rounds: From which iteration on, from 1, there are how many rounds
+            (:class:`~.budget_schedule.RoundSchedule`).
+        groups: Into how many groups the clients are dealt (section 4.2).
+        balance: How unbalanced groups may be: most examples of a group over fewest.
+        partition: ``balanced`` is the greedy algorithm of section 4.2; ``random`` deals clients out at random.
+        initial: A file with the initial model's weights: a checkpoint of a run, or a state dictionary
+            (:func:`~lit_fednas.federation.initial_weights.load_initial`). It is read when training begins, and not
+            again on resuming.
+        initial_rounds: Rounds in which the initial model is trained before the first iteration.
+        latency: How latency is found, where it is the resource.
+
+    Attributes:
+        complete: Whether no iteration is to follow.
+
+    Raises:
+        ConfigError: A setting is out of range, or does not fit the others (told before training).
+    """
+
+    def __init__(
+        self,
+        budget: float,
+        resource: Literal["macs", "parameters", "bytes", "latency_ms"] = "macs",
+        first: float = 0.05,
+        decay: float = 0.98,
+        least: float = 0.0,
+        rounds: Mapping[int, int] = {1: 5},  # noqa: B006 - never changed
+        groups: int = 1,
+        balance: float = 1.1,
+        partition: Literal["balanced", "random"] = "balanced",
+        initial: str | None = None,
+        initial_rounds: int = 0,
+        latency: LatencySource | None = None,
+    ) -> None:
+        self.budgets = BudgetSchedule(budget, first, decay, least)
+        self.rounds = RoundSchedule(rounds)
+        if groups < 1 or balance < 1 or initial_rounds < 0:
+            raise ConfigError(
+                f"prune_by_budgets: groups {groups} and balance {balance} must be at least 1, initial_rounds "
+                f"{initial_rounds} at least 0"
+            )
+        if partition not in ("balanced", "random"):
+            raise ConfigError(f"prune_by_budgets.partition: {partition!r} is unknown; set it to balanced or random")
+        if resource not in ("macs", "parameters", "bytes", "latency_ms"):
+            raise ConfigError(
+                f"prune_by_budgets.resource: {resource!r} is unknown; set it to macs, parameters, bytes or latency_ms"
+            )
+        if (resource == "latency_ms") != (latency is not None):
+            raise ConfigError(
+                f"prune_by_budgets.latency: is {'null' if latency is None else 'given'} and resource is {resource}; "
+                f"give it if, and only if, latency_ms is the resource (lit_fednas.costs.MeasuredLatency)"
+            )
+        self.resource = resource
+        self.groups = groups
+        self.balance = balance
+        self.partition = partition
+        self.initial = initial
+        self.initial_rounds = initial_rounds
+        self.latency = latency
+        self._reset()
+
+    def _reset(self) -> None:
+        self.complete = False
+        self.entries: list[dict[str, Any]] = []  # of the models so far, as sequence.json has them
+        self.under_way: dict[str, Any] | None = None
+        self.spent = RoundCost()  # since the last model
+
+    # ---- before the first round -----------------------------------------------------------------------
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Sees that the parts fit together."""
+        assert isinstance(pl_module, FederatedLightningModule)
+        clients = trainer.datamodule.clients  # type: ignore[attr-defined]
+        for field, part, needed in (
+            ("supernet", pl_module.supernet, PrunedSequence),
+            ("assignment", pl_module.assignment, CandidateGroups),
+        ):
+            if not isinstance(part, needed):
+                raise ConfigError(
+                    f"prune_by_budgets: works with model.{field} {needed.__name__}, not {type(part).__name__}; "
+                    f"change it, or leave prune_by_budgets out"
+                )
+        if pl_module.client.validate is None:
+            raise ConfigError(
+                "client.validate: is null, and candidates are compared by their clients' tests; set "
+                "model.client.validate to trained, and data.client_val above 0"
+            )
+        if pl_module.cohort.size(clients.num_clients) < clients.num_clients:
+            raise ConfigError(
+                f"model.cohort: takes {pl_module.cohort.size(clients.num_clients)} of {clients.num_clients} clients, "
+                f"and groups are made of all that are available; set cohort.ratio to 1 (fewer clients for the "
+                f"initial rounds: assignment.initial_clients)"
+            )
+        if self.groups > clients.num_clients:
+            raise ConfigError(
+                f"prune_by_budgets.groups: {self.groups} is more than the {clients.num_clients} clients; lower it"
+            )
+        if self.initial is not None and not Path(self.initial).is_file():
+            raise ConfigError(f"prune_by_budgets.initial: {self.initial} is no file; name one, or give null")
+        self._costs = ArchitectureCosts(pl_module.supernet, self.latency)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begins the sequence; a run that had come to its end stays there."""
+        sequence, _ = _parts(pl_module)
+        assert isinstance(pl_module, FederatedLightningModule)
+        self._prepare_latency(pl_module)
+        if trainer.global_step == 0 and len(sequence.models) == 1 and not sequence.cuts:  # a new run
+            self._reset()
+            if self.initial is not None:
+                load_initial(sequence.networks[0], Path(self.initial), "prune_by_budgets.initial")
+            if self.initial_rounds == 0:
+                self._end_initial(trainer, pl_module, None)
+        self._write(trainer, pl_module)
+        trainer.should_stop |= self.complete
+
+    def _prepare_latency(self, module: FederatedLightningModule) -> None:
+        if self.latency is None:
+            return
+        sequence, _ = _parts(module)
+        rng = numpy_generator(module.seed, "prune-latency")
+        multiple = sequence.prunable.multiple
+        samples = [
+            {group: multiple * int(rng.integers(1, size // multiple + 1)) for group, size in first.items()}
+            for first in [sequence.models[0].sizes] * _LATENCY_SAMPLES
+        ]
+        self._costs.prepare_latency([Sized.of(sizes) for sizes in samples])
+
+    # ---- a round --------------------------------------------------------------------------------------
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RoundResult, batch_idx: int
+    ) -> None:
+        """Ends the iteration after its last round, and begins the next."""
+        assert isinstance(pl_module, FederatedLightningModule)
+        sequence, assignment = _parts(pl_module)
+        for result in batch.results:
+            self.spent += client_cost(result, sequence.cost(result.task.arch))
+        left = 0
+        if self.under_way is None:
+            if not self.complete and batch.round + 1 >= self.initial_rounds:
+                self._end_initial(trainer, pl_module, batch.round)
+        else:
+            left = len(assignment.live)
+            if assignment.rounds >= max(1, self.rounds.of(len(sequence.models))):
+                self._select(trainer, pl_module, batch.round)
+        self._log(pl_module, left)
+        self._write(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stops when the last budget is met."""
+        trainer.should_stop |= self.complete
+
+    def _log(self, module: FederatedLightningModule, left: int) -> None:
+        newest = self.entries[-1] if self.entries else {}
+        whole = self.entries[0]["resource"] if self.entries else math.nan
+        module.log("prune/iteration", float(max(0, len(self.entries) - 1)))
+        module.log("prune/candidates", float(left))
+        module.log("prune/resource", newest.get("resource", math.nan) / whole)
+        module.log("prune/budget", (self.under_way or newest).get("budget", math.nan) / whole)
+        accuracy = newest.get("accuracy")
+        module.log("prune/accuracy", math.nan if accuracy is None else accuracy, prog_bar=True)
+
+    # ---- an iteration ---------------------------------------------------------------------------------
+
+    def _end_initial(self, trainer: Trainer, module: FederatedLightningModule, round: int | None) -> None:
+        """Measures the initial model, and begins the first iteration.
+
+        Args:
+            trainer: The trainer.
+            module: The server's module.
+            round: The last round in which it was trained; ``None`` if it was not.
+        """
+        sequence, _ = _parts(module)
+        first = Pruned(0)
+        ranks = trainer.fit_loop.ranks  # type: ignore[attr-defined]
+        # all ranks take what the first has measured
+        accuracy, resource = ranks.gather(self._measured(trainer, module, first))[0]
+        entry = {**_empty(0, 0 if round is not None else None, None), "rounds": 0 if round is None else round + 1}
+        self._append(sequence, first, resource, {**entry, "round": None, "unit": None, "accuracy": accuracy})
+        self._begin(trainer, module, 0 if round is None else round + 1)
+
+    def _measured(
+        self, trainer: Trainer, module: FederatedLightningModule, arch: Pruned
+    ) -> tuple[float, float]:
+        """A model's accuracy on the validation data of all clients, and what it takes of the resource."""
+        sequence, _ = _parts(module)
+        clients = trainer.datamodule.clients  # type: ignore[attr-defined]
+        test, cost = LocalTest(sequence, clients), sequence.cost(arch)
+        weights = sequence.views(arch)
+        right, total = 0.0, 0
+        for client in range(clients.num_clients):
+            accuracy, count = test(arch, weights, client)
+            right, total = right + (accuracy * count if count else 0.0), total + count
+            self.spent += RoundCost(cost.macs * count, cost.bytes, 0)
+        return right / total, self._costs.cost(Sized.of(sequence.sizes(arch)), self.resource)
+
+    def _begin(self, trainer: Trainer, module: FederatedLightningModule, round: int) -> None:
+        """Begins an iteration with a round; ends the sequence if there is none to begin."""
+        sequence, assignment = _parts(module)
+        number = len(sequence.models)
+        whole, present = self.entries[0]["resource"], self.entries[-1]["resource"]
+        if present <= self.budgets.final * whole:
+            self._finish("model %d meets the last budget", number - 1)
+            return
+        budget = self.budgets.budget(number, present / whole) * whole
+        cuts = self._cuts(trainer, sequence, budget)
+        if not cuts:
+            self._finish("no unit of model %d can be cut so that it meets %.4g", number - 1, budget)
+            return
+        module.restructure(lambda: sequence.propose(cuts))
+        groups, reports = self._grouped(trainer, module, round)
+        scheduled = self._scheduled(module, cuts, [report["examples"] for report in reports])
+        saved = {cut.unit: (present - cut.resource) / whole for cut in cuts}
+        fuse = self.rounds.of(number) > 0
+        accuracy = self.entries[-1]["accuracy"]
+        assignment.begin(groups, scheduled, saved, math.nan if accuracy is None else accuracy, fuse)
+        self.under_way = {**_empty(number, round, budget), "groups": reports}
+        log.info(
+            "iteration %d: %.4g %s at most (%.3g of the initial model's), %d candidates, %d groups, %d rounds",
+            *(number, budget, self.resource, budget / whole, len(cuts), len(groups)),
+            self.rounds.of(number),
+        )
+
+    def _cuts(self, trainer: Trainer, sequence: PrunedSequence, budget: float) -> list[Cut]:
+        """The candidates' cuts; all ranks take those of the first, for measured latencies differ."""
+        cuts = find_cuts(
+            sequence.units,
+            sequence.models[-1].sizes,
+            sequence.prunable.multiple,
+            lambda sizes: self._costs.cost(Sized.of(sizes), self.resource),
+            budget,
+        )
+        return trainer.fit_loop.ranks.gather(cuts)[0]  # type: ignore[attr-defined]
+
+    def _grouped(
+        self, trainer: Trainer, module: FederatedLightningModule, round: int
+    ) -> tuple[list[list[int]], list[dict[str, Any]]]:
+        """Deals the clients that are available for a round out to groups."""
+        clients = trainer.datamodule.clients  # type: ignore[attr-defined]
+        everybody = range(clients.num_clients)
+        there = module.cohort.availability.available(round, clients.num_clients, module.seed)
+        if not there:
+            log.warning("round %d: no client is available; the groups are made of all", round)
+            there = list(everybody)
+        count = min(self.groups, len(there))
+        if count < self.groups:
+            log.warning("round %d: %d clients are available, and make as many groups", round, count)
+        counts = np.stack([clients.label_counts(client, module.supernet.num_classes) for client in there])
+        if self.partition == "balanced":
+            places = balanced_groups(counts, count, self.balance)
+        else:
+            places = random_groups(len(there), count, numpy_generator(module.seed, "client-groups", round))
+        reports = group_report(counts, places)
+        if self.partition == "balanced" and imbalance(reports) > self.balance + 1e-9:
+            log.warning(
+                "round %d: the largest group has %.3g times the examples of the smallest, and prune_by_budgets."
+                "balance is %g; so large are single clients",
+                *(round, imbalance(reports), self.balance),
+            )
+        return [[there[place] for place in group] for group in places], [asdict(report) for report in reports]
+
+    def _scheduled(
+        self, module: FederatedLightningModule, cuts: Sequence[Cut], examples: Sequence[int]
+    ) -> dict[str, int]:
+        """Gives each candidate a group at random; when all are busy, the one that will be free first gets the next.
+
+        That is the one with the least to do, by its examples and the candidates' multiply-accumulates.
+        """
+        sequence, _ = _parts(module)
+        rng = numpy_generator(module.seed, "candidate-groups", len(sequence.models))
+        order = [int(group) for group in rng.permutation(len(examples))]
+        busy = dict.fromkeys(order, 0.0)
+        found = {}
+        for cut in cuts:
+            group = min(order, key=lambda one: (busy[one], order.index(one)))
+            busy[group] += max(1, examples[group]) * sequence.cost(Sized.of(cut.sizes)).macs
+            found[cut.unit] = group
+        return found
+
+    def _select(self, trainer: Trainer, module: FederatedLightningModule, round: int) -> None:
+        """Makes the best candidate the newest model, and begins the next iteration."""
+        sequence, assignment = _parts(module)
+        unit = assignment.best
+        known = [value for value in assignment.trials[unit].accuracies if not math.isnan(value)]
+        ended = self._described(module, assignment)
+        (resource,) = (cut.resource for cut in sequence.cuts if cut.unit == unit)
+        module.add_model(lambda: sequence.select(unit, round))
+        entry = {**ended, "round": round, "unit": unit, "accuracy": known[-1] if known else None}
+        self._append(sequence, Pruned(len(sequence.models) - 1), resource, entry)
+        self.under_way = None
+        newest = self.entries[-1]
+        log.info(
+            "model %d: %s loses %s filters; %.4g %s, %.3g of the initial model's; accuracy %s",
+            *(newest["number"], unit, "+".join(map(str, self._removed(newest, unit))), newest["resource"]),
+            *(self.resource, newest["resource"] / self.entries[0]["resource"]),
+            "unknown" if newest["accuracy"] is None else f"{newest['accuracy']:.4g}",
+        )
+        self._begin(trainer, module, round + 1)
+
+    @staticmethod
+    def _removed(entry: Mapping[str, Any], unit: str) -> list[int]:
+        return [n for one in entry["candidates"] if one["unit"] == unit for n in one["removed"].values()]
+
+    def _finish(self, why: str, *values: Any) -> None:
+        self.complete = True
+        log.info(why, *values)
+
+    # ---- what is written down -------------------------------------------------------------------------
+
+    def _append(
+        self, sequence: PrunedSequence, arch: Pruned, resource: float, entry: Mapping[str, Any]
+    ) -> None:
+        """Adds a model's entry, with what it takes and what its iteration has cost."""
+        cost = sequence.cost(arch)
+        self.entries.append(
+            {
+                **entry,
+                "resource": resource,
+                "macs": cost.macs,
+                "parameters": cost.parameters,
+                "bytes": cost.bytes,
+                "sizes": sequence.sizes(arch),
+                "costs": asdict(self.spent),
+            }
+        )
+        self.spent = RoundCost()
+
+    def _described(self, module: FederatedLightningModule, assignment: CandidateGroups) -> dict[str, Any]:
+        """The iteration that is under way, as ``sequence.json`` has it."""
+        assert self.under_way is not None
+        sequence, _ = _parts(module)
+        candidates = []
+        for cut in sequence.cuts:
+            trial = assignment.trials[cut.unit]
+            candidates.append(
+                {
+                    "unit": cut.unit,
+                    "removed": dict(cut.removed),
+                    "resource": cut.resource,
+                    "macs": sequence.cost(Sized.of(cut.sizes)).macs,
+                    "group": trial.group,
+                    "accuracies": [None if math.isnan(value) else value for value in trial.accuracies],
+                    "degradations": [None if math.isinf(value) else value for value in trial.degradations],
+                    "dropped": trial.dropped,
+                }
+            )
+        costs = asdict(self.spent)
+        return {**self.under_way, "rounds": assignment.rounds, "candidates": candidates, "costs": costs}
+
+    def _write(self, trainer: Trainer, module: LightningModule) -> None:
+        """Writes ``sequence.json``."""
+        if not keeps_files(trainer) or not self.entries:
+            return
+        assert isinstance(module, FederatedLightningModule)
+        sequence, assignment = _parts(module)
+        whole = self.entries[0]["resource"]
+        write_sequence(
+            run_folder(trainer),
+            {
+                "resource": self.resource,
+                "initial": whole,
+                "budget": self.budgets.final * whole,
+                "clients": module.population.num_clients,
+                "units": {unit: list(groups) for unit, groups in sequence.units.items()},
+                "complete": self.complete,
+                "models": self.entries,
+                "under_way": None if self.under_way is None else self._described(module, assignment),
+            },
+        )
+
+    # ---- checkpoints ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a round needs of those before; plain values."""
+        return {
+            "complete": self.complete,
+            "entries": list(self.entries),
+            "under_way": self.under_way,
+            "spent": asdict(self.spent),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes it back."""
+        self.complete = state_dict["complete"]
+        self.entries = list(state_dict["entries"])
+        self.under_way = state_dict["under_way"]
+        self.spent = RoundCost(**state_dict["spent"])
+
+
+def _empty(number: int, first_round: int | None, budget: float | None) -> dict[str, Any]:
+    """An iteration's entry before its first round."""
+    return {
+        "number": number,
+        "first_round": first_round,
+        "budget": budget,
+        "rounds": 0,
+        "groups": [],
+        "candidates": [],
+    }
+
+
+def _parts(module: LightningModule) -> tuple[PrunedSequence, CandidateGroups]:
+    assert isinstance(module, FederatedLightningModule)
+    assert isinstance(module.supernet, PrunedSequence)
+    assert isinstance(module.assignment, CandidateGroups)
+    return module.supernet, module.assignment

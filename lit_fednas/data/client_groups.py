@@ -1,0 +1,186 @@
+"""Groups of clients that each see much the same data: the client partition of FedNAS (section 4.2).
+
+Each group trains and tests other candidates, so their accuracies can only be compared where the groups hold
+about equally many examples and about the same mix of classes. The partition minimises the mean distance
+between the classes of a group and those of all clients, with sizes bound by max(d) <= r min(d). As in the
+paper it is found greedily: the largest client comes first, and goes to the group where the mean distance is
+smallest afterwards, among those that keep the inequality.
+
+The paper does not say what happens while the inequality cannot hold, as at the beginning, when groups are
+empty. Here the groups that are smallest so far may always take a client, so that sizes grow alike from the
+start and a large client that broke the inequality is made up for. It is not said either how far an empty group
+is from everyone; here it is as far as can be, 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lit_fednas.errors import ConfigError
+
+TOLERANCE = 1e-9
+"""Distances this close are equal, so that rounding decides nothing."""
+
+
+@dataclass(frozen=True)
+class GroupReport:
+    """What one group holds.
+
+    Attributes:
+        clients: the number of its clients.
+        examples: the number of their examples, ``d_i``.
+        distance: the Manhattan distance between the class shares of the group and of all clients, 0 to 2.
+    """
+
+    clients: int
+    examples: int
+    distance: float
+
+
+def balanced_groups(counts: np.ndarray, groups: int, balance: float = 1.1) -> list[list[int]]:
+    """Partitions clients greedily into groups of about the same size and mix of classes (FedNAS, section 4.2).
+
+    Clients are taken by their number of examples, largest first, ties by position. Admissible is a group if
+    ``max(d) <= balance * min(d)`` holds once the client is in it; the groups with the fewest examples so far
+    always are. Of these the one with the smallest mean distance afterwards takes the client; ties go to the
+    group with fewer examples, then with fewer clients, then to the lower number. No group stays without a
+    client.
+
+    The data of a few large clients may not allow the balance; that is no error here: see :func:`imbalance`.
+
+    Args:
+        counts: examples per client and class, int [clients, classes]; a client may have none.
+        groups: the number of groups, K.
+        balance: r, how many times the smallest group's examples the largest may have.
+
+    Returns:
+        For each group the positions in ``counts`` of its clients, ascending.
+
+    Raises:
+        ConfigError: fewer clients than groups, no groups, or ``balance`` is below 1.
+
+    Example:
+        >>> balanced_groups(np.array([[4, 0], [0, 4], [4, 0], [0, 4]]), 2)
+        [[0, 1], [2, 3]]
+    """
+    counts = np.asarray(counts, dtype=np.int64)
+    _check(len(counts), groups)
+    if not balance >= 1:
+        raise ConfigError(f"balance: {balance} is less than any balance; give 1 or more, such as 1.1")
+    everyone = _shares(counts.sum(axis=0, keepdims=True))[0]
+    sizes = counts.sum(axis=1)
+    held = np.zeros((groups, counts.shape[1]), dtype=np.int64)
+    examples = np.zeros(groups, dtype=np.int64)
+    members = np.zeros(groups, dtype=np.int64)
+    distances = np.full(groups, 2.0)
+    owners = np.empty(len(counts), dtype=np.int64)
+    for client in np.argsort(-sizes, kind="stable"):
+        after = _distances(held + counts[client], everyone)
+        open_groups = np.flatnonzero(_admissible(examples, sizes[client], balance))
+        gain = (after - distances)[open_groups]  # the mean distance changes by this over the number of groups
+        best = open_groups[gain <= gain.min() + TOLERANCE]
+        # ``best`` ascends and the sort is stable, so the lower number comes first
+        group = best[np.lexsort((members[best], examples[best]))[0]]
+        held[group] += counts[client]
+        examples[group] += sizes[client]
+        members[group] += 1
+        distances[group] = after[group]
+        owners[client] = group
+    return [np.flatnonzero(owners == group).tolist() for group in range(groups)]
+
+
+def random_groups(num_clients: int, groups: int, rng: np.random.Generator) -> list[list[int]]:
+    """Deals clients out at random, equally many to each group, give or take one: what FedNAS compares with.
+
+    Args:
+        num_clients: the number of clients.
+        groups: the number of groups, K.
+        rng: the source of randomness.
+
+    Returns:
+        For each group the positions of its clients, ascending.
+
+    Raises:
+        ConfigError: fewer clients than groups, or no groups.
+
+    Example:
+        >>> sorted(map(len, random_groups(7, 3, np.random.default_rng(0))))
+        [2, 2, 3]
+    """
+    _check(num_clients, groups)
+    return [sorted(part.tolist()) for part in np.array_split(rng.permutation(num_clients), groups)]
+
+
+def group_report(counts: np.ndarray, groups: Sequence[Sequence[int]]) -> list[GroupReport]:
+    """Returns what each group holds; a group without examples is at distance 2.
+
+    Args:
+        counts: examples per client and class, int [clients, classes].
+        groups: the positions in ``counts`` of each group's clients; "everyone" is all of ``counts``.
+
+    Example:
+        >>> group_report(np.array([[3, 1], [1, 3]]), [[0], [1]])[0]
+        GroupReport(clients=1, examples=4, distance=0.5)
+    """
+    counts = np.asarray(counts, dtype=np.int64)
+    everyone = _shares(counts.sum(axis=0, keepdims=True))[0]
+    reports = []
+    for group in groups:
+        held = counts[np.asarray(group, dtype=np.int64)].sum(axis=0)
+        distance = float(_distances(held[None], everyone)[0])
+        reports.append(GroupReport(len(group), int(held.sum()), distance))
+    return reports
+
+
+def imbalance(reports: Sequence[GroupReport]) -> float:
+    """Returns the examples of the largest group over those of the smallest; at most r where balanced.
+
+    Infinite where a group has no examples and another has; 1 where none has any.
+
+    Example:
+        >>> imbalance([GroupReport(1, 30, 0.1), GroupReport(2, 20, 0.2)])
+        1.5
+    """
+    examples = [report.examples for report in reports]
+    if not any(examples):
+        return 1.0
+    return max(examples) / min(examples) if min(examples) else float("inf")
+
+
+def _admissible(examples: np.ndarray, size: int, balance: float) -> np.ndarray:
+    """Returns which groups may take a client of ``size`` examples: bool [groups]."""
+    smallest = examples.min()
+    later = examples + size
+    lone = np.count_nonzero(examples == smallest) == 1
+    # the smallest group's examples after the client joined: only the lone smallest group can raise it
+    least = np.full(len(examples), smallest)
+    if lone:
+        first = int(examples.argmin())
+        rest = np.delete(examples, first)
+        least[first] = min(later[first], rest.min()) if len(rest) else later[first]
+    keeps = np.maximum(later, examples.max()) <= balance * least * (1 + TOLERANCE)
+    return keeps | (examples == smallest)
+
+
+def _distances(held: np.ndarray, everyone: np.ndarray) -> np.ndarray:
+    """Returns the Manhattan distance of each row's class shares from ``everyone``; 2 for an empty row."""
+    distances = np.abs(_shares(held) - everyone).sum(axis=1)
+    return np.where(held.any(axis=1), distances, 2.0)
+
+
+def _shares(held: np.ndarray) -> np.ndarray:
+    """Normalises rows of counts to sum to 1; a row of zeros stays one."""
+    return held / np.maximum(held.sum(axis=1, keepdims=True), 1)
+
+
+def _check(num_clients: int, groups: int) -> None:
+    if groups < 1:
+        raise ConfigError(f"groups: {groups} is not enough; give 1 or more")
+    if num_clients < groups:
+        raise ConfigError(
+            f"groups: {groups} for {num_clients} clients leaves groups empty; give at most {num_clients}, "
+            "or have more clients"
+        )

@@ -1,0 +1,1 @@
+"""Networks that lose filters step by step (FedNAS, section 4.1)."""
