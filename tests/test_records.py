@@ -10,12 +10,15 @@ import pytest
 from lit_fednas.errors import DataError
 from lit_fednas.records import (
     ROUNDS_FILE,
+    SEQUENCE_FILE,
     SUITE_FILE,
     append_round,
     forget_from,
     read_rounds,
+    read_sequence,
     read_suite,
     step_words,
+    write_sequence,
     write_suite,
 )
 
@@ -116,3 +119,55 @@ def test_steps_in_words():
     ]
     assert step_words(steps) == "deepen b, c; widen a"
     assert step_words([]) == ""
+
+
+SEQUENCE = {
+    "resource": "macs",
+    "initial": 100,
+    "budget": 50.0,
+    "clients": 4,
+    "units": {"conv1": ["a"]},
+    "complete": False,
+    "models": [{"number": 0, "round": None, "accuracy": 0.5, "sizes": {"a": 8}}],
+    "under_way": None,
+}
+
+
+def test_a_sequence_comes_back_and_is_replaced_as_a_whole(tmp_path):
+    folder = tmp_path / "new" / "run"
+    assert read_sequence(folder) is None
+    write_sequence(folder, SEQUENCE)
+    assert read_sequence(folder) == SEQUENCE
+    write_sequence(folder, {**SEQUENCE, "complete": True})
+    assert read_sequence(folder) == {**SEQUENCE, "complete": True}
+    assert [path.name for path in folder.iterdir()] == [SEQUENCE_FILE]
+
+
+def test_a_sequences_numbers_that_json_lacks_become_null(tmp_path):
+    model = {
+        "number": 0,
+        "accuracy": math.nan,
+        "candidates": [{"accuracies": (0.5, math.nan), "removed": {"a": 1}}],
+    }
+    write_sequence(tmp_path, {**SEQUENCE, "models": [model]})
+    text = (tmp_path / SEQUENCE_FILE).read_text()
+    (found,) = json.loads(text, parse_constant=pytest.fail)["models"]
+    assert found == {
+        "number": 0,
+        "accuracy": None,
+        "candidates": [{"accuracies": [0.5, None], "removed": {"a": 1}}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        *(('{"models": [{"num', "cannot be read"), ("[]", "holds no models"), ("{}", "holds no models")),
+        ('{"models": []}', "holds no models"),
+        ('{"models": [{}], "units": {}, "clients": 3}', "holds no resource, initial;"),
+    ],
+)
+def test_a_broken_sequence_is_named(tmp_path, text, what):
+    (tmp_path / SEQUENCE_FILE).write_text(text)
+    with pytest.raises(DataError, match=rf"sequence\.json: {what}.*train the run again"):
+        read_sequence(tmp_path)

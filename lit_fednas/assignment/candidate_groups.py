@@ -82,14 +82,14 @@ class CandidateGroups(Assignment):
         self.groups: list[list[int]] = []
         self.trials: dict[str, Trial] = {}
         self.rounds = 0
-        self.before = math.nan
+        self.before = 0.0
         self.fuse = True
 
     def setup(self, supernet: Supernet, population: Population) -> None:
         """Forgets the iteration."""
         if not isinstance(supernet, PrunedSequence):
             raise ConfigError(
-                f"model.assignment: CandidateGroups tries candidates, of which {type(supernet).__name__} makes none; "
+                f"model.assignment: CandidateGroups tries candidates, of which {type(supernet).__name__} has none; "
                 f"use the supernet PrunedSequence, or another assignment"
             )
         self._supernet = supernet

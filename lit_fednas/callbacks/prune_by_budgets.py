@@ -268,8 +268,9 @@ class PruneByBudgets(FederatedCallback):
         scheduled = self._scheduled(module, cuts, [report["examples"] for report in reports])
         saved = {cut.unit: (present - cut.resource) / whole for cut in cuts}
         fuse = self.rounds.of(number) > 0
-        accuracy = self.entries[-1]["accuracy"]
-        assignment.begin(groups, scheduled, saved, math.nan if accuracy is None else accuracy, fuse)
+        # all clients of a group may have failed; the initial model's accuracy is always known
+        known = [entry["accuracy"] for entry in self.entries if entry["accuracy"] is not None]
+        assignment.begin(groups, scheduled, saved, known[-1], fuse)
         self.under_way = {**_empty(number, round, budget), "groups": reports}
         log.info(
             "iteration %d: %.4g %s at most (%.3g of the initial model's), %d candidates, %d groups, %d rounds",

@@ -83,8 +83,7 @@ def whole_round_seconds(parts: Sequence[tuple[ClientTask, float]]) -> float:
             candidates = slowest[task.group]
             candidates[task.arch] = max(taken, candidates.get(task.arch, 0.0))
     groups = [sum(candidates.values()) for candidates in slowest.values()]
-    alone = client_seconds((task, taken) for task, taken in parts if task.group is None)
-    return max([*groups, *alone], default=0.0)
+    return max([*groups, *client_seconds(parts)], default=0.0)
 
 
 @dataclass(frozen=True)

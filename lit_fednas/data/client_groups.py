@@ -64,7 +64,7 @@ def balanced_groups(counts: np.ndarray, groups: int, balance: float = 1.1) -> li
 
     Example:
         >>> balanced_groups(np.array([[4, 0], [0, 4], [4, 0], [0, 4]]), 2)
-        [[0, 1], [2, 3]]
+        [[0, 3], [1, 2]]
     """
     counts = np.asarray(counts, dtype=np.int64)
     _check(len(counts), groups)
@@ -153,15 +153,8 @@ def imbalance(reports: Sequence[GroupReport]) -> float:
 def _admissible(examples: np.ndarray, size: int, balance: float) -> np.ndarray:
     """Returns which groups may take a client of ``size`` examples: bool [groups]."""
     smallest = examples.min()
-    later = examples + size
-    lone = np.count_nonzero(examples == smallest) == 1
-    # the smallest group's examples after the client joined: only the lone smallest group can raise it
-    least = np.full(len(examples), smallest)
-    if lone:
-        first = int(examples.argmin())
-        rest = np.delete(examples, first)
-        least[first] = min(later[first], rest.min()) if len(rest) else later[first]
-    keeps = np.maximum(later, examples.max()) <= balance * least * (1 + TOLERANCE)
+    largest = np.maximum(examples + size, examples.max())
+    keeps = largest <= balance * smallest * (1 + TOLERANCE)  # only a smallest group raises the minimum
     return keeps | (examples == smallest)
 
 

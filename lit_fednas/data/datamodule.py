@@ -39,7 +39,8 @@ class FederatedDataModule(LightningDataModule):
         seed: of the partition and of all hold-outs.
         server_val: what the server validates on where the source has no validation split: a number of
             training examples (int) or a fraction of them (float), drawn with the class shares kept.
-        client_val: the fraction of each client's examples that it validates on.
+        client_val: the fraction of each client's examples that it validates on, to the nearest number; small
+            clients may have none, and a client that would train on nothing is an error.
         client_test: the fraction of each client's examples that it is tested on.
         eval_batch_size: examples per batch in the server's validation and test.
         augment: False leaves the source's augmentation out.
@@ -217,17 +218,21 @@ class FederatedDataModule(LightningDataModule):
                 )
             for split, part in parts.items():
                 rows[split].append(part)
-        for name, split, fraction in (
-            ("client_val", "val", self.client_val),
-            ("client_test", "test", self.client_test),
-        ):
+        self._report(rows)
+        return rows
+
+    def _report(self, rows: Mapping[str, Sequence[np.ndarray]]) -> None:
+        """Logs how many clients are too small for a hold-out of their own."""
+        for split, fraction in (("val", self.client_val), ("test", self.client_test)):
             without = sum(not len(part) for part in rows[split])
             if fraction and without:
+                clients = len(self.partition)
+                name = f"client_{split}"
                 log.info(
-                    "%s: %s of %d clients' examples leaves %d of them none",
+                    "%s: %s leaves %d of %d clients without an example in %s",
                     name,
                     fraction,
-                    len(self.partition),
                     without,
+                    clients,
+                    split,
                 )
-        return rows

@@ -27,7 +27,7 @@ def candidate(
 ) -> dict[str, Any]:
     """A candidate; it loses a filter."""
     ranked = {"accuracies": list(accuracies), "degradations": [0.001] * len(accuracies), "dropped": dropped}
-    made = {"unit": unit, "removed": {UNITS[unit][0]: 1}, "resource": resource, "macs": resource, "group": 0}
+    made = {"unit": unit, "removed": {f"{unit}.out": 1}, "resource": resource, "macs": resource, "group": 0}
     return {**made, **ranked}
 
 

@@ -13,8 +13,9 @@ from lit_fednas.analysis import read_run
 from lit_fednas.analysis.report import write_report
 from lit_fednas.cli import main
 from lit_fednas.errors import DataError
-from lit_fednas.records import ROUNDS_FILE, SearchFiles
+from lit_fednas.records import ROUNDS_FILE, SearchFiles, write_sequence
 from lit_fednas.records.clients import write_client_scores
+from tests.analysis.made_sequences import made_sequence
 from tests.analysis.made_suites import made_suite
 
 VOID = {"meta", "wbr"}
@@ -282,3 +283,78 @@ def test_command(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.count("\n") == 1
     with pytest.raises(DataError):
         write_report(tmp_path / "none")
+
+
+def test_models_of_a_pruned_sequence(run_folder: Path, tmp_path: Path) -> None:
+    assert "Pruned models" not in Page(write_report(run_folder)).texts["h2"]
+    page = Page(write_report(made_sequence(tmp_path / "run").folder))
+    assert page.texts["h2"] == ["Pruned models", "Costs"]
+    (summary,) = [text for text in page.texts["p"] if text.startswith("3 iterations")]
+    said = "down to 40% of the initial network's MACs; complete. The initial model took 0.5 MACs, 7e-07 MB up and"
+    assert summary == f"3 iterations, {said} 9e-07 MB down per client."
+    cells = page.texts["td"]
+    start = cells.index("conv2") - 1
+    model = ["1", "conv2", "1", "770", "75%", "750", "75", "300 B", "0.7000", "2", "2", "100 M", "0.1", "1"]
+    assert cells[start : start + 14] == model
+    start = cells.index("round 1: conv1") - 4
+    assert cells[start : start + 5] == ["1", "conv2", "2", "0.02", "round 1: conv1"]
+    front = [tip.splitlines() for tip in page.tips if tip.startswith("model ")]
+    assert front == [  # model 2 is dominated by model 3
+        ["model 3, conv2 lost filters", "accuracy 0.6250", "400 (40%)"],
+        ["model 1, conv2 lost filters", "accuracy 0.7000", "750 (75%)"],
+        ["model 0", "accuracy 0.7500", "1 k (100%)"],
+    ]
+    candidates = [tip.splitlines() for tip in page.tips if tip.startswith("round of the iteration 1\n")]
+    assert candidates == [
+        ["round of the iteration 1", f"conv2 (selected): {x}", "conv1: 0.25"] for x in (0.7, 0.625)
+    ]
+    costs = [tip.splitlines() for tip in page.tips if tip.startswith("iteration 2")]
+    assert costs == [["iteration 2", "up: 0.2", "down: 2"], ["iteration 2", "MACs: 200"]]
+    kept = [tip for tip in page.tips if re.fullmatch(r"\d+ of \d+ \(.*\)", tip)]
+    assert kept[-3:] == ["8 of 8 (100%)", "4 of 16 (25%)", "10 of 20 (50%)"]
+    assert len(kept) == 4 * 3
+    assert page.texts["b"][-3:] == ["8", "4", "10"]
+    bars = re.findall(r"width: ([\d.]+)%", (tmp_path / "run" / "report.html").read_text())
+    assert bars[-3:] == ["100.0", "25.0", "50.0"]
+
+
+def test_a_sequence_that_has_just_begun(tmp_path: Path) -> None:
+    run = made_sequence(tmp_path / "run", [("", (8, 16, 20), 1000, None)], complete=False)
+    (run.folder / "config.yaml").write_text("seed_everything: 0\n")
+    text = "0 iterations, down to 100% of the initial network's MACs; training ended before the last."
+    page = Page(write_report(run.folder))
+    assert any(said.startswith(text) for said in page.texts["p"])
+    assert not any(
+        caption.startswith(("Candidates", "Accuracy on")) for caption in page.texts.get("figcaption", [])
+    )
+    sequence = json.loads((run.folder / "sequence.json").read_text())
+    costs = dict.fromkeys(sequence["models"][0]["costs"], 0)
+    sequence["models"][0]["costs"] = costs
+    sequence["under_way"] = {"number": 1, "costs": costs}
+    write_sequence(run.folder, sequence)
+    page = Page(write_report(run.folder))
+    assert "0 iterations, down to 100% of the initial network's MACs; iteration 1 is under way." in page.texts["p"]
+
+
+def test_a_model_that_nobody_tested_is_in_the_table_only(tmp_path: Path) -> None:
+    steps = [("", (8, 16, 20), 1000, 0.75), ("conv1", (6, 16, 20), 740, 0.6), ("conv2", (6, 8, 20), 480, None)]
+    page = Page(write_report(made_sequence(tmp_path / "run", steps).folder))
+    assert [tip.splitlines()[0] for tip in page.tips if tip.startswith("model ")] == [
+        "model 1, conv1 lost filters",
+        "model 0",
+    ]
+    assert "nan" not in (tmp_path / "run" / "report.html").read_text().lower()
+
+
+def test_what_a_sequence_says_is_text(tmp_path: Path) -> None:
+    run = made_sequence(tmp_path / "run")
+    sequence = json.loads((run.folder / "sequence.json").read_text())
+    sequence["units"] = {EVIL: ["conv1.out"]}
+    for model in sequence["models"][1:]:
+        model["unit"] = model["candidates"][0]["unit"] = model["candidates"][1]["unit"] = EVIL
+    write_sequence(run.folder, sequence)
+    page = Page(write_report(run.folder))
+    assert page.count["script"] == 1
+    assert EVIL in page.texts["td"]
+    assert EVIL in page.texts["th"]
+    assert any(EVIL in tip for tip in page.tips)

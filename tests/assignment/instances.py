@@ -11,6 +11,7 @@ from lit_fednas.assignment import (
     Assignment,
     ByTier,
     ByUtility,
+    CandidateGroups,
     FixedArchitecture,
     InvariantUnits,
     RandomArchitectures,
@@ -20,7 +21,7 @@ from lit_fednas.assignment import (
     Subspaces,
     TrackingSandwich,
 )
-from lit_fednas.supernets import BaseNetworks, SearchSpace, Supernet
+from lit_fednas.supernets import BaseNetworks, PrunedSequence, SearchSpace, Supernet
 from lit_fednas.supernets.growing.suite import ModelSuite
 from lit_fednas.supernets.widths import WidthSupernet
 from lit_fednas.tiers import Population, Tier
@@ -57,6 +58,12 @@ OF_SUITES: dict[str, Callable[[], Assignment]] = {
     "by-utility-alone": lambda: ByUtility(similar=False),
 }
 
+#: Those that try candidates, and want a sequence of pruned models and :data:`TIERS`.
+OF_SEQUENCES: dict[str, Callable[[], Assignment]] = {
+    "candidate-groups": CandidateGroups,
+    "candidate-groups-few": lambda: CandidateGroups(drop=0.5, initial_clients=2),
+}
+
 #: Every second client is strong; there are no limits, so that tiers are what the assignments say of them.
 TIERS = (Tier("weak", {}), Tier("strong", {}))
 
@@ -72,6 +79,6 @@ def set_up(assignment: Assignment, space: SearchSpace | Supernet, num_clients: i
     """Sets an assignment up, for a population of tiers where the supernet's assignments want them."""
     supernet = space if isinstance(space, Supernet) else _SpaceOnly(space)
     population = Population(num_clients)
-    if isinstance(supernet, WidthSupernet | BaseNetworks | ModelSuite):
+    if isinstance(supernet, WidthSupernet | BaseNetworks | ModelSuite | PrunedSequence):
         population = Population(num_clients, TIERS, tuple(client % 2 for client in range(num_clients)))
     assignment.setup(supernet, population)  # type: ignore[arg-type]

@@ -11,14 +11,15 @@ import pytest
 import torch
 
 import lit_fednas.assignment
-from lit_fednas.assignment import Assignment
+from lit_fednas.assignment import Assignment, Part
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import BaseNetworks, ElasticSpace, PathCNN, SearchSpace, SingleArchitecture, Supernet
 from lit_fednas.supernets.sliced_cnn import SlicedCNN
 from lit_fednas.supernets.widths import WidthSupernet
-from tests.assignment.instances import INSTANCES, OF_BASES, OF_OPERATORS, OF_SUITES, OF_WIDTHS, set_up
+from tests.assignment.instances import INSTANCES, OF_BASES, OF_OPERATORS, OF_SEQUENCES, OF_SUITES, OF_WIDTHS, set_up
 from tests.supernets.instances import kept_instance
+from tests.supernets.sequences import pruned_sequence
 from tests.supernets.suites import grown_suite
 
 CLIENTS = 12
@@ -32,8 +33,9 @@ NETS: dict[str, Supernet] = {
     **dict.fromkeys(OF_WIDTHS, WidthSupernet((3, 8, 8), 5, CNN, widths=[1, 0.5, 0.25])),
     **dict.fromkeys(OF_BASES, BaseNetworks((3, 8, 8), 5, CNN, count=4)),
     **dict.fromkeys(OF_SUITES, grown_suite()),
+    **dict.fromkeys(OF_SEQUENCES, pruned_sequence(steps=2)),
 }
-SPECIAL = {**OF_OPERATORS, **OF_WIDTHS, **OF_BASES, **OF_SUITES}
+SPECIAL = {**OF_OPERATORS, **OF_WIDTHS, **OF_BASES, **OF_SUITES, **OF_SEQUENCES}
 SPACES = {type(make()): NETS[name].space for name, make in SPECIAL.items()}
 
 
@@ -70,6 +72,17 @@ def test_one_architecture_of_the_space_per_client(name: str, size: int) -> None:
         assert isinstance(archs, list)
         assert len(archs) == size
         assert [space.parse(str(arch)) for arch in archs] == archs
+
+
+def test_parts_are_of_the_cohort_and_of_the_space(name: str) -> None:
+    space = space_of(name)
+    parts = ready(name).parts(0, cohort(0), space, numpy_generator(0, "assignment", 0))
+    assert {part.client for part in parts} <= set(cohort(0))
+    assert [space.parse(str(part.arch)) for part in parts] == [part.arch for part in parts]
+    if name not in OF_SEQUENCES:
+        archs = ready(name).assign(0, cohort(0), space, numpy_generator(0, "assignment", 0))
+        assert parts == [Part(client, arch) for client, arch in zip(cohort(0), archs, strict=True)]
+    assert ready(name).parts(0, [], space, np.random.default_rng(0)) == []
 
 
 def test_a_space_of_one(name: str) -> None:

@@ -16,10 +16,10 @@ from lightning.pytorch.loggers import WandbLogger
 from wandb.proto.wandb_internal_pb2 import Record
 
 from lit_fednas.callbacks import WandbLogging
-from lit_fednas.callbacks.wandb_logging import MODEL_COLUMNS, search_charts, tier_artifacts
+from lit_fednas.callbacks.wandb_logging import MODEL_COLUMNS, PRUNED_COLUMNS, search_charts, tier_artifacts
 from lit_fednas.federation import FederatedCallback
 from lit_fednas.records import SearchFiles
-from lit_fednas.supernets import GrowableCNN, Model, ModelSuite
+from lit_fednas.supernets import Cut, GrowableCNN, Model, ModelSuite, Pruned, PrunedSequence, SlicedCNN
 from lit_fednas.supernets.growing.growth import Deepen, Widen
 from tests.analysis.searching import write_search
 from tests.support import make_module, make_trainer, tiny_data, tiny_supernet
@@ -236,3 +236,48 @@ def test_the_summary_has_all_models(grown: tuple[ModelSuite, list[Record], Path]
 
 def test_a_model_of_another_supernet_is_not_logged() -> None:
     WandbLogging().on_model_added(make_trainer(), make_module(tiny_supernet()), None)
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory: pytest.TempPathFactory) -> tuple[PrunedSequence, list[Record], Path]:
+    """A sequence of three models, each of which was told of when it was selected, and what was logged."""
+    folder = tmp_path_factory.mktemp("pruned")
+    sequence = PrunedSequence((1, 8, 8), 4, SlicedCNN((8, 16)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_SILENT", "true")
+        trainer = make_trainer(logger=WandbLogger("pruned", save_dir=str(folder), project="test", offline=True))
+        module = make_module(sequence)
+        steps = {"layer1": {"layer0": 8, "layer1": 10}, "layer0": {"layer0": 4, "layer1": 10}}
+        for round, (group, sizes) in enumerate(steps.items()):
+            removed = {group: sequence.models[-1].sizes[group] - sizes[group]}
+            sequence.propose([Cut(group, removed, sizes, resource=0.0)])
+            WandbLogging().on_model_added(trainer, module, sequence.select(group, 3 + round))
+        wandb.finish()
+    return sequence, written(folder), folder
+
+
+def test_each_model_of_a_sequence_is_an_event_and_a_row(pruned: tuple[PrunedSequence, list[Record], Path]) -> None:
+    sequence, records, folder = pruned
+    costs = [sequence.cost(Pruned(number)) for number in range(3)]
+    found = entries(records, "sequence/model")
+    assert [one["sequence/model"] for one in found] == [1, 2]
+    assert [one["sequence/macs"] for one in found] == [cost.macs for cost in costs[1:]]
+    assert [one["sequence/parameters"] for one in found] == [cost.parameters for cost in costs[1:]]
+    rows = table_of("sequence/models", records, folder)
+    assert [tuple(row) for row in rows] == [PRUNED_COLUMNS] * 3
+    assert [(row["number"], row["unit"], row["round"]) for row in rows] == [
+        (0, None, None),
+        (1, "layer1", 3),
+        (2, "layer0", 4),
+    ]
+    assert [row["sizes"] for row in rows] == [
+        "layer0 8, layer1 16",
+        "layer0 8, layer1 10",
+        "layer0 4, layer1 10",
+    ]
+    assert [(row["macs"], row["parameters"], row["bytes"]) for row in rows] == [
+        (cost.macs, cost.parameters, cost.bytes) for cost in costs
+    ]
+    summary = last_of(records, "summary")
+    assert (summary["sequence/2/unit"], summary["sequence/0/macs"]) == ("layer0", costs[0].macs)
+    assert "sequence/0/unit" not in summary

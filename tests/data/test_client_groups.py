@@ -96,6 +96,17 @@ class TestBalancedGroups:
             expected = slow_groups(counts.tolist(), groups, Fraction(balance))
             assert balanced_groups(counts, groups, float(Fraction(balance))) == expected
 
+    def test_equals_the_slow_reading_where_a_large_client_breaks_the_balance(self) -> None:
+        for seed in range(15):
+            counts = np.concatenate([draw(seed, 1, (60, 61)), draw(seed + 100, 14, (0, 6))])
+            assert balanced_groups(counts, 3, 2.0) == slow_groups(counts.tolist(), 3, Fraction(2))
+
+    def test_the_balance_itself_is_allowed(self) -> None:
+        """1.15 times 100 is a little below 115 in floating point, and still 5 may join 110."""
+        assert 1.15 * 100 < 115
+        assert balanced_groups(np.array([[110, 0], [0, 100], [0, 5]]), 2, 1.15) == [[0, 2], [1]]
+        assert balanced_groups(np.array([[110, 0], [0, 100], [0, 6]]), 2, 1.15) == [[0], [1, 2]]
+
     def test_is_a_partition_in_ascending_order(self) -> None:
         groups = balanced_groups(draw(0, 40, (0, 30)), 6)
         assert sorted(client for group in groups for client in group) == list(range(40))

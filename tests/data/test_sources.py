@@ -97,6 +97,15 @@ class TestImageFolder:
         given = ImageFolder(root, mean=[0.1] * 3, std=[0.2] * 3)
         assert given.normalization.mean == (0.1,) * 3
 
+    def test_mean_comes_from_all_images_and_lazily_from_a_sample(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(image_source, "SAMPLE", 2)
+        assert ImageFolder(root).normalization.mean[0] == pytest.approx(15 / 255)
+        write_image(root / "train" / "cat" / "1.png", 60)
+        assert ImageFolder(root).normalization.mean[0] == pytest.approx(30 / 255)
+        assert LazyImageFolder(root).normalization.mean[0] == pytest.approx(45 / 255)
+
     def test_metadata_becomes_columns(self, root: Path) -> None:
         names = ["train/dog/10", "train/dog/1", "train/cat/2", "train/cat/1", "test/dog/1"]
         with (root / "metadata.csv").open("w", newline="") as stream:

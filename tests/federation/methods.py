@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lit_fednas.aggregation import OperatorAverage, SoftAverage
-from lit_fednas.assignment import ByTier, ByUtility, RandomBases, RollingWidths, Subspaces
+from lit_fednas.assignment import ByTier, ByUtility, CandidateGroups, RandomBases, RollingWidths, Subspaces
 from lit_fednas.data import Dirichlet
 from lit_fednas.federation import (
     ClientSettings,
@@ -29,14 +29,19 @@ from lit_fednas.supernets.widths import WidthSupernet
 from lit_fednas.tiers import ArchitectureTiers, Budgets, ClientTiers
 from tests.aggregation.instances import INSTANCES as AGGREGATIONS
 from tests.assignment.instances import INSTANCES as ASSIGNMENTS
+from tests.supernets.sequences import pruned_sequence
 from tests.supernets.suites import grown_suite
 from tests.support import make_module, sgd, tiny_data
 
 ROUNDS = 3
+#: Candidates by groups; it wants a callback, and clients that test.
+CANDIDATES = "candidates by groups"
 
 
-def data():
-    return tiny_data(num_clients=7, partitioner=Dirichlet(alpha=1.0, min_size=4), eval_batch_size=16)
+def data(name: str = ""):
+    """The clients' data; with splits of their own where a method wants them."""
+    split = {"client_val": 0.3} if name == CANDIDATES else {}
+    return tiny_data(num_clients=7, partitioner=Dirichlet(alpha=1.0, min_size=4), eval_batch_size=16, **split)
 
 
 def steady_net() -> ElasticResNet:
@@ -141,6 +146,12 @@ METHODS: dict[str, Callable[[], FederatedLightningModule]] = {
     ),
     "a suite of models": method(
         supernet=grown_suite, assignment=ByUtility, aggregation=SoftAverage, tiers=TWO_TIERS
+    ),
+    CANDIDATES: method(
+        supernet=lambda: pruned_sequence(hidden=(6, 8)),
+        assignment=CandidateGroups,
+        cohort=UniformCohort(ratio=1.0),
+        client=ClientSettings(sgd(0.05), batch_size=8, validate="trained"),
     ),
     "rolling widths": method(supernet=width_net, assignment=RollingWidths, tiers=TWO_TIERS),
     # not invariant units: which units are kept may hang on the rounding of what several ranks report

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from lit_fednas.callbacks import DeviceAverage, RoundCheckpoint, TransformOnConvergence
+from lit_fednas.callbacks import DeviceAverage, PruneByBudgets, RoundCheckpoint, TransformOnConvergence
 from lit_fednas.federation import FaultPolicy, FederatedCallback
 from lit_fednas.objectives import CrossEntropy
 from tests.federation import methods
@@ -41,6 +41,8 @@ def run(name: str, rounds: int = methods.ROUNDS, folder: Path | None = None, **s
     callbacks: list[Any] = [witness, DeviceAverage()]
     if name == "a suite of models":  # and it grows on the way
         callbacks.append(TransformOnConvergence(threshold=1e9, gamma=1, delta=1))
+    if name == methods.CANDIDATES:  # an iteration ends on the way, and another begins
+        callbacks.append(PruneByBudgets(budget=0.2, first=0.2, rounds={1: 2}, groups=2))
     if folder is not None:
         callbacks.append(RoundCheckpoint(dirpath=str(folder)))
     ckpt_path = settings.pop("ckpt_path", None)
@@ -48,7 +50,7 @@ def run(name: str, rounds: int = methods.ROUNDS, folder: Path | None = None, **s
     update = module.val_metrics.update
     module.val_metrics.update = lambda place, *rest: evaluated.append(place) or update(place, *rest)
     trainer = make_trainer(rounds, callbacks=callbacks, enable_checkpointing=folder is not None, **settings)
-    trainer.fit(module, datamodule=methods.data(), ckpt_path=ckpt_path)
+    trainer.fit(module, datamodule=methods.data(name), ckpt_path=ckpt_path)
     return {
         "weights": weights(module),
         "rounds": witness.rounds,

@@ -39,6 +39,7 @@ from lit_fednas.supernets import (
     Norm,
     PathCNN,
     PlainNetwork,
+    PrunedSequence,
     Region,
     ResNet18,
     SearchSpace,
@@ -217,6 +218,7 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
         (3, 8, 8), 6, 8, [1, 1], [2, 2], ["sep_e1", "id"], label_sets={"pairs": [0, 0, 1, 1, 2, 2]}
     ),
     "plain": plain,
+    "pruned-sequence": lambda: PrunedSequence((3, 8, 8), 5, SlicedMobileNet(1.0, (4, 6), (1, 2))),
     "resnet18": lambda: ResNet18((3, 8, 8), 5, width=8),
     "rolling": RollingNet,
     "separate": lambda: SeparateNetworks(

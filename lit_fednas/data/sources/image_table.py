@@ -121,11 +121,10 @@ class ImageTable(ImageSource):
             split = self.split or "split"
             rows = tuple(
                 _Row(
-                    *(
-                        self._cell(line, reader.line_num, column)
-                        for column in (self.file, self.label, self.client)
-                    ),
-                    split=self._split(line[split], reader.line_num) if split in fields else "train",
+                    self._cell(line, reader.line_num, self.file),
+                    self._cell(line, reader.line_num, self.label),
+                    self._cell(line, reader.line_num, self.client),
+                    self._split(line[split], reader.line_num) if split in fields else "train",
                 )
                 for line in reader
             )

@@ -1,0 +1,53 @@
+"""Budgets and rounds over the iterations: FedNAS, sections 4.3 and 5.1."""
+
+from __future__ import annotations
+
+import pytest
+
+from lit_fednas.callbacks.budget_schedule import BudgetSchedule, RoundSchedule
+from lit_fednas.errors import ConfigError
+
+
+def test_budgets_by_hand() -> None:
+    """MobileNet's: 5 % at first, decay 0.98. Each goes down from what the model takes, not from the last budget."""
+    schedule = BudgetSchedule(final=0.25)
+    assert schedule.budget(1, 1.0) == pytest.approx(0.95)
+    assert schedule.budget(2, 0.94) == pytest.approx(0.94 - 0.049)
+    assert schedule.budget(3, 0.88) == pytest.approx(0.88 - 0.04802)
+    assert schedule.budget(30, 0.26) == 0.25  # not below the last
+
+
+def test_reductions_do_not_fall_below_the_least() -> None:
+    schedule = BudgetSchedule(final=0.15, decay=0.93, least=0.02)
+    assert schedule.budget(13, 0.6) == pytest.approx(0.6 - 0.05 * 0.93**12)  # 0.0209
+    assert schedule.budget(14, 0.6) == pytest.approx(0.58)  # not 0.0195
+
+
+def test_budgets_that_never_arrive_are_refused() -> None:
+    """0.05 / (1 - 0.93) = 0.714: FedNAS' ConvNet at 25 % cannot be had by decay alone."""
+    with pytest.raises(ConfigError, match=r"decay.*0\.714.*0\.75"):
+        BudgetSchedule(final=0.25, decay=0.93)
+    BudgetSchedule(final=0.29, decay=0.93)
+    BudgetSchedule(final=0.25, decay=0.93, least=0.001)
+    BudgetSchedule(final=0.01, decay=1.0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"final": 0.0}, {"final": 1.0}, {"first": 0.0}, {"first": 1.0}, {"decay": 0.0}, {"decay": 1.1}, {"least": -0.1}],
+)
+def test_budgets_out_of_range_are_refused(settings: dict) -> None:
+    with pytest.raises(ConfigError, match="prune_by_budgets"):
+        BudgetSchedule(**{"final": 0.5, **settings})
+
+
+def test_the_papers_rounds() -> None:
+    """Section 5.3, Celeba: 1-5 iterations 2 rounds, 6-10: 5, 11-15: 8, more: 10."""
+    schedule = RoundSchedule({16: 10, 1: 2, 6: 5, 11: 8})
+    assert [schedule.of(t) for t in range(1, 18)] == [2] * 5 + [5] * 5 + [8] * 5 + [10] * 2
+
+
+@pytest.mark.parametrize("rounds", [{}, {2: 5}, {0: 1, 1: 2}, {1: -1}])
+def test_rounds_out_of_range_are_refused(rounds: dict) -> None:
+    with pytest.raises((ConfigError), match="rounds"):
+        RoundSchedule(rounds)

@@ -1,0 +1,540 @@
+"""Sources whose examples say which client they belong to, from small files to the clients' batches."""
+
+import csv
+import itertools
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+from PIL import Image
+
+from lit_fednas.data import (
+    ArraySource,
+    ByColumn,
+    CelebA,
+    DataSource,
+    Examples,
+    FederatedDataModule,
+    ImageTable,
+    Leaf,
+    LeafImages,
+)
+from lit_fednas.data.sources import image_source
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.rng import generator
+
+
+def write_image(path: Path, value: int, size: tuple[int, int] = (8, 8)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.full((size[1], size[0], 3), value, dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows([header, *rows])
+
+
+def load(source: DataSource, split: str = "train") -> Examples:
+    examples = source.load(split)  # type: ignore[arg-type]
+    assert examples is not None
+    return examples
+
+
+def values(examples: Examples) -> list[int]:
+    return examples.inputs.flatten(1)[:, 0].tolist()
+
+
+def module(source: DataSource, least: int = 1, **settings: Any) -> FederatedDataModule:
+    data = FederatedDataModule(source, ByColumn("client", least), **{"server_val": 0, **settings})
+    data.prepare_data()
+    data.setup("fit")
+    return data
+
+
+def client_targets(data: FederatedDataModule, split: str = "train") -> list[list[int]]:
+    """The targets of each client, read through its batches."""
+    return [
+        [
+            int(target)
+            for inputs, targets in data.clients.batches(client, 2, generator(0, "b"), split=split, shuffle=False)
+            for target in targets
+            if inputs.shape[1:] == data.input_shape and inputs.dtype == torch.float32
+        ]
+        for client in range(data.clients.num_clients)
+    ]
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Records which splits are decoded whole."""
+    log: list[str] = []
+    real = image_source.decode_all
+
+    def spy(files, shape, image_size):  # type: ignore[no-untyped-def]
+        log.append(files.label)
+        return real(files, shape, image_size)
+
+    monkeypatch.setattr(image_source, "decode_all", spy)
+    return log
+
+
+ROWS = [
+    ("img/1.png", "dog", "bob", "train"),
+    ("img/0.png", "cat", "ann", "train"),
+    ("img/2.png", "ant", "bob", "train"),
+    ("img/3.png", "dog", "ann", "train"),
+    ("img/4.png", "cat", "ann", "val"),
+    ("img/5.png", "cow", "eve", "test"),
+]
+
+
+class TestImageTable:
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> Path:
+        for number in range(6):
+            write_image(tmp_path / "img" / f"{number}.png", 10 * number)
+        write_table(tmp_path / "list.csv", ["file", "label", "client", "split"], ROWS)
+        return tmp_path / "list.csv"
+
+    def test_rows_become_examples(self, table: Path) -> None:
+        source = ImageTable(table)
+        assert (source.num_classes, source.class_names) == (4, ("ant", "cat", "cow", "dog"))
+        assert source.input_shape == (3, 8, 8)
+        train = load(source)
+        assert values(train) == [10, 0, 20, 30]
+        assert train.targets.tolist() == [3, 1, 0, 3]
+        assert train.columns["client"].tolist() == ["bob", "ann", "bob", "ann"]
+        assert values(load(source, "val")) == [40]
+        assert load(source, "test").targets.tolist() == [2]
+
+    def test_without_splits_all_goes_to_the_clients(self, table: Path) -> None:
+        write_table(table, ["file", "label", "client"], [row[:3] for row in ROWS])
+        source = ImageTable(table)
+        assert values(load(source)) == [10, 0, 20, 30, 40, 50]
+        assert source.load("val") is source.load("test") is None
+
+    def test_names_of_columns_and_root_are_settings(self, table: Path, tmp_path: Path) -> None:
+        other = tmp_path / "lists" / "b.csv"
+        other.parent.mkdir()
+        write_table(other, ["path", "kind", "site", "part", "client"], [(*row, "x") for row in ROWS])
+        settings = {"file": "path", "label": "kind", "client": "site", "split": "part"}
+        assert values(load(ImageTable(other, tmp_path, **settings), "test")) == [50]  # type: ignore[arg-type]
+        train = load(ImageTable(other, tmp_path, **settings))  # type: ignore[arg-type]
+        assert train.columns["client"].tolist() == ["bob", "ann", "bob", "ann"]
+
+    @pytest.mark.parametrize(
+        ("labels", "names", "targets"),
+        [
+            (["10", "2", "0"], 11, [10, 2, 0]),
+            (["0", "cat", "0"], 2, [0, 1, 0]),
+            (["b", "2", "10"], 3, [2, 1, 0]),
+        ],
+    )
+    def test_whole_numbers_are_classes_and_all_else_is_text(
+        self, table: Path, labels: list[str], names: int, targets: list[int]
+    ) -> None:
+        rows = [(f"img/{k}.png", label, "ann") for k, label in enumerate(labels)]
+        write_table(table, ["file", "label", "client"], rows)
+        source = ImageTable(table)
+        assert source.num_classes == len(source.class_names) == names
+        assert load(source).targets.tolist() == targets
+
+    def test_each_split_is_decoded_once(self, table: Path, decoded: list[str]) -> None:
+        ImageTable(table).prepare()
+        assert decoded == ["list-train", "list-val", "list-test"]
+        for split, expected in (("train", [10, 0, 20, 30]), ("val", [40]), ("test", [50])):
+            assert values(load(ImageTable(table), split)) == expected
+        assert len(decoded) == 3
+        ImageTable(table, cache=False).prepare()
+        assert len(decoded) == 3
+
+    def test_decodes_on_access_where_not_in_memory(self, table: Path, decoded: list[str]) -> None:
+        whole = load(ImageTable(table, cache=False))
+        decoded.clear()
+        source = ImageTable(table)
+        data = module(source, in_memory=False)
+        assert not decoded
+        assert not (table.parent / ".lit_fednas_cache").exists()
+        assert client_targets(data) == client_targets(module(ImageTable(table))) == [[1, 3], [3, 0]]
+        dataset = source.dataset("train")
+        assert dataset is not None
+        assert all(torch.equal(dataset[row][0], whole.inputs[row]) for row in range(4))
+        assert source.dataset("test") is not None
+
+    def test_mean_and_std_are_the_same_lazily(self, table: Path) -> None:
+        lazy, eager = ImageTable(table), ImageTable(table)
+        lazy.dataset("train")
+        eager.load("train")
+        pixels = np.array([10, 0, 20, 30]) / 255
+        for source in (lazy, eager):
+            assert source.normalization.mean == pytest.approx([pixels.mean()] * 3)
+            assert source.normalization.std == pytest.approx([pixels.std()] * 3)
+        assert ImageTable(table, mean=[0.1] * 3, std=[0.2] * 3).normalization.mean == (0.1,) * 3
+
+    def test_nothing_happens_before_it_is_asked_for(self, tmp_path: Path) -> None:
+        ImageTable(tmp_path / "missing.csv")
+
+    def test_faults_are_named(self, table: Path, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"table: .*none\.csv is no file"):
+            ImageTable(tmp_path / "none.csv").load("train")
+        with pytest.raises(
+            DataError, match=r"client: .* no column 'site'; name one of: file, label, client, split"
+        ):
+            ImageTable(table, client="site").load("train")
+        with pytest.raises(DataError, match=r"split: .* no column 'part'"):
+            ImageTable(table, split="part").load("train")
+        for row, message in (
+            (("img/9.png", "cat", "ann", "train"), r"image: .*9\.png is missing"),
+            (("img/4.png", "", "ann", "train"), r"line 8, has no 'label'"),
+            (("img/4.png", "cat", "ann", "dev"), r"line 8, has split 'dev'; give train, val or test"),
+            (("img/0.png", "cat", "bob", "train"), r"lists img/0\.png twice"),
+        ):
+            write_table(table, ["file", "label", "client", "split"], [*ROWS, row])
+            with pytest.raises(DataError, match=message):
+                ImageTable(table).load("train")
+        write_table(table, ["file", "label", "client"], [])
+        with pytest.raises(DataError, match="has no rows"):
+            _ = ImageTable(table).num_classes
+        with pytest.raises(ConfigError, match="mean and std"):
+            ImageTable(table, mean=[0.5] * 3)
+
+    def test_a_table_without_training_rows(self, table: Path) -> None:
+        write_table(table, ["file", "label", "client", "split"], ROWS[4:])
+        with pytest.raises(DataError, match="no training examples"):
+            module(ImageTable(table))
+
+
+def write_leaf(path: Path, users: dict[str, tuple[list[Any], list[Any]]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
+    counts = [len(y) for _, y in users.values()]
+    path.write_text(json.dumps({"users": list(users), "num_samples": counts, "user_data": data}))
+
+
+def flat(*numbers: float) -> list[list[float]]:
+    """Lists of four numbers, each a little greater than the one before."""
+    return [[number, number + 0.1, number + 0.2, number + 0.3] for number in numbers]
+
+
+class TestLeaf:
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        write_leaf(tmp_path / "train" / "b.json", {"u3": (flat(3), [2])})
+        write_leaf(tmp_path / "train" / "a.json", {"u2": (flat(2, 5), [1, 0]), "u1": (flat(1), [2.0])})
+        write_leaf(tmp_path / "test" / "a.json", {"u1": (flat(7), [4]), "u3": (flat(8, 9), [0, 1])})
+        return tmp_path
+
+    def test_files_are_read_in_the_order_of_their_names(self, root: Path) -> None:
+        source = Leaf(root, (1, 2, 2))
+        assert (source.num_classes, source.input_shape, len(source.class_names)) == (5, (1, 2, 2), 5)
+        train = load(source)
+        assert train.inputs.dtype == torch.float32
+        assert train.inputs[1, 0].flatten().tolist() == pytest.approx([5, 5.1, 5.2, 5.3])
+        assert values(train) == [2, 5, 1, 3]
+        assert train.targets.tolist() == [1, 0, 2, 2]
+        assert train.columns["client"].tolist() == ["u2", "u2", "u1", "u3"]
+        assert values(load(source, "test")) == [7, 8, 9]
+        assert source.load("val") is None
+
+    def test_all_examples_may_be_dealt(self, root: Path) -> None:
+        source = Leaf(root, (4,), deal="all")
+        assert values(load(source)) == [2, 5, 1, 3, 7, 8, 9]
+        assert source.load("test") is None
+        assert client_targets(module(source)) == [[2, 4], [1, 0], [2, 0, 1]]
+
+    def test_small_users_are_left_out_of_what_is_dealt(self, root: Path) -> None:
+        assert set(load(Leaf(root, (4,), least=2)).columns["client"]) == {"u2"}
+        assert len(load(Leaf(root, (4,), least=2), "test")) == 3
+        assert set(load(Leaf(root, (4,), least=3, deal="all")).columns["client"]) == {"u3"}
+
+    def test_through_the_data_module(self, root: Path) -> None:
+        data = module(Leaf(root, (1, 2, 2), mean=[1.0], std=[2.0]))
+        assert client_targets(data) == [[2], [1, 0], [2]]
+        ((inputs, _),) = data.clients.batches(0, 1, generator(0, "b"))
+        assert inputs.flatten().tolist() == pytest.approx([0, 0.05, 0.1, 0.15])
+        assert sorted(t for _, targets in data.test_dataloader() for t in targets.tolist()) == [0, 1, 4]
+
+    def test_a_given_number_of_classes_reads_nothing(self, tmp_path: Path) -> None:
+        assert Leaf(tmp_path / "missing", num_classes=62).num_classes == 62
+
+    def test_faults_are_named(self, root: Path, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"no/train is no folder"):
+            Leaf(tmp_path / "no").load("train")
+        with pytest.raises(DataError, match=r"num_classes: 2 for the label 2 .*give 3"):
+            Leaf(root, (4,), 2).load("train")
+        with pytest.raises(DataError, match=r"user 'u2' an x of 4 numbers; .*not \[1, 28, 28\]"):
+            Leaf(root).load("train")
+        for content, message in (
+            ("{", "cannot be read"),
+            ("[]", "no 'users' and 'user_data'"),
+            ('{"users": ["a"], "user_data": {}}', "no data of user 'a'"),
+            ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": []}}}', "one length for user 'a'"),
+            ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": ["q"]}}}', "class 'q' for user 'a'"),
+            ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": [0.5]}}}', r"class 0\.5 for user 'a'"),
+            ('{"users": ["a"], "user_data": {"a": {"x": ["1.jpg"], "y": [0]}}}', "use LeafImages"),
+            ('{"users": ["a"], "user_data": {"a": {"x": [[1], [1, 2]], "y": [0, 0]}}}', "no list of numbers"),
+            ('{"users": [], "user_data": {}}', "has no examples"),
+        ):
+            (tmp_path / "bad" / "train").mkdir(parents=True, exist_ok=True)
+            (tmp_path / "bad" / "train" / "a.json").write_text(content)
+            with pytest.raises(DataError, match=message):
+                Leaf(tmp_path / "bad", (1,), 3).load("train")
+        (tmp_path / "bad" / "train" / "a.json").unlink()
+        with pytest.raises(DataError, match="has no JSON files"):
+            Leaf(tmp_path / "bad").load("train")
+        for settings in ({"deal": "test"}, {"least": 0}, {"num_classes": 0}, {"input_shape": []}, {"mean": [1.0]}):
+            with pytest.raises(ConfigError):
+                Leaf(root, **settings)  # type: ignore[arg-type]
+
+
+class TestLeafImages:
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        for number in range(4):
+            write_image(tmp_path / "raw" / f"{number}.jpg", 10 * number, (8, 10))
+        write_leaf(tmp_path / "train" / "a.json", {"7": (["2.jpg", "0.jpg"], [1, 0]), "5": (["3.jpg"], [1])})
+        write_leaf(tmp_path / "test" / "a.json", {"9": (["1.jpg"], [1])})
+        return tmp_path
+
+    def test_names_become_images(self, root: Path, decoded: list[str]) -> None:
+        source = LeafImages(root, root / "raw", image_size=8)
+        assert (source.num_classes, source.input_shape) == (2, (3, 8, 8))
+        train = load(source)
+        assert values(train) == pytest.approx([20, 0, 30], abs=2)
+        assert train.targets.tolist() == [1, 0, 1]
+        assert train.columns["client"].tolist() == ["7", "7", "5"]
+        assert values(load(source, "test")) == pytest.approx([10], abs=2)
+        assert len(load(LeafImages(root, root / "raw", deal="all"))) == 4
+        assert load(LeafImages(root, root / "raw", least=2)).columns["client"].tolist() == ["7", "7"]
+
+    def test_through_the_data_module(self, root: Path, decoded: list[str]) -> None:
+        for in_memory in (False, True):
+            data = module(LeafImages(root, root / "raw", image_size=8), in_memory=in_memory)
+            assert client_targets(data) == [[1], [1, 0]]
+            assert bool(decoded) == in_memory
+
+    def test_faults_are_named(self, root: Path) -> None:
+        with pytest.raises(DataError, match=r"image: .*2\.jpg is missing"):
+            LeafImages(root, root).load("train")
+        with pytest.raises(DataError, match="num_classes: 1 for the label 1"):
+            LeafImages(root, root / "raw", 1).load("train")
+        write_leaf(root / "train" / "a.json", {"7": ([[1]], [0])})
+        with pytest.raises(DataError, match="user '7' an x that is no name of a file; use Leaf "):
+            LeafImages(root, root / "raw").load("train")
+
+
+class TestCelebA:
+    # name, identity, Smiling, Young, Male, Mouth_Slightly_Open, part
+    FACES = (
+        ("000001.jpg", 30, 1, -1, 1, -1, 0),
+        ("000002.jpg", 4, -1, 1, -1, -1, 0),
+        ("000003.jpg", 30, 1, 1, 1, 1, 1),
+        ("000004.jpg", 4, -1, 1, -1, 1, 0),
+        ("000005.jpg", 30, -1, 1, 1, -1, 0),
+        ("000006.jpg", 111, 1, 1, -1, -1, 2),
+    )
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "celeba"
+        for number, face in enumerate(self.FACES):
+            write_image(folder / "img_align_celeba" / face[0], 10 * number, (8, 10))
+        (folder / "identity_CelebA.txt").write_text("".join(f"{f[0]} {f[1]}\n" for f in reversed(self.FACES)))
+        attributes = "".join(f"{f[0]} {f[2]:2d} {f[3]:2d} {f[4]:2d} {f[5]:2d}\n" for f in self.FACES)
+        header = f"{len(self.FACES)}\nSmiling Young Male Mouth_Slightly_Open \n"
+        (folder / "list_attr_celeba.txt").write_text(header + attributes)
+        (folder / "list_eval_partition.txt").write_text("".join(f"{f[0]} {f[6]}\n" for f in self.FACES))
+        return tmp_path
+
+    def test_attributes_become_classes_and_people_clients(self, root: Path) -> None:
+        source = CelebA(root, least=1, image_size=8)
+        assert source.input_shape == (3, 8, 8)
+        train = load(source)
+        assert values(train) == pytest.approx([0, 10, 20, 30, 40, 50], abs=2)
+        assert train.targets.tolist() == [0b110, 0b000, 0b111, 0b001, 0b010, 0b100]
+        assert train.columns["client"].tolist() == [30, 4, 30, 4, 30, 111]
+        assert source.load("val") is source.load("test") is None
+
+    def test_names_of_classes(self, tmp_path: Path) -> None:
+        source = CelebA(tmp_path)
+        assert (source.num_classes, source.input_shape) == (8, (3, 128, 128))
+        assert source.class_names == (
+            "none",
+            "Mouth_Slightly_Open",
+            "Male",
+            "Male+Mouth_Slightly_Open",
+            "Smiling",
+            "Smiling+Mouth_Slightly_Open",
+            "Smiling+Male",
+            "Smiling+Male+Mouth_Slightly_Open",
+        )
+        assert CelebA(tmp_path, ["Young"]).class_names == ("none", "Young")
+
+    def test_the_order_of_attributes_is_that_of_the_bits(self, root: Path) -> None:
+        source = CelebA(root, ["Mouth_Slightly_Open", "Young"], least=1, image_size=8)
+        assert load(source).targets.tolist() == [0b00, 0b01, 0b11, 0b11, 0b01, 0b01]
+
+    def test_the_training_part_alone_may_be_dealt(self, root: Path) -> None:
+        source = CelebA(root, deal="train", least=2, image_size=8)
+        assert load(source).columns["client"].tolist() == [30, 4, 4, 30]
+        assert load(source, "val").targets.tolist() == [0b111]
+        assert load(source, "test").targets.tolist() == [0b100]
+
+    @pytest.mark.parametrize(
+        ("deal", "least", "people"), [("all", 2, {4, 30}), ("all", 3, {30}), ("train", 2, {4, 30})]
+    )
+    def test_people_with_few_images_to_be_dealt_are_left_out(
+        self, root: Path, deal: Any, least: int, people: set[int]
+    ) -> None:
+        assert set(load(CelebA(root, deal=deal, least=least, image_size=8)).columns["client"].tolist()) == people
+
+    def test_through_the_data_module(self, root: Path, decoded: list[str]) -> None:
+        for in_memory in (False, True):
+            data = module(
+                CelebA(root, least=1, image_size=8), in_memory=in_memory, client_val=0.2, client_test=0.2
+            )
+            assert bool(decoded) == in_memory
+            sizes = [[data.clients.size(client, s) for s in ("train", "val", "test")] for client in range(3)]
+            assert sizes == [[2, 0, 0], [1, 1, 1], [1, 0, 0]]
+            dealt = [
+                sorted(itertools.chain(*parts))
+                for parts in zip(*(client_targets(data, s) for s in ("train", "val", "test")), strict=True)
+            ]
+            assert dealt == [[0b000, 0b001], [0b010, 0b110, 0b111], [0b100]]
+
+    def test_faults_are_named(self, root: Path, tmp_path: Path) -> None:
+        folder = root / "celeba"
+        for name in ("list_attr_celeba.txt", "list_eval_partition.txt", "identity_CelebA.txt"):
+            whole = (folder / name).read_text()
+            settings: dict[str, Any] = {"deal": "train", "least": 1, "image_size": 8}
+            (folder / name).write_text("\n".join(whole.splitlines()[:-1]) + "\n000009.jpg x\n")
+            with pytest.raises(DataError, match=rf"{name}, line \d, is no"):
+                CelebA(root, **settings).load("train")
+            if name != "identity_CelebA.txt":
+                (folder / name).write_text("\n".join(whole.splitlines()[:-1]))
+                with pytest.raises(DataError, match=rf"{name} has no line for 000006\.jpg"):
+                    CelebA(root, **settings).load("train")
+            (folder / name).unlink()
+            with pytest.raises(DataError, match=rf"celeba/{name} is missing; put CelebA's {name} into .*celeba"):
+                CelebA(root, **settings).load("train")
+            (folder / name).write_text(whole)
+        with pytest.raises(DataError, match=r"attributes: 'Sad' is not in .*one of: Smiling, Young, Male"):
+            CelebA(root, ["Sad"], least=1).load("train")
+        (folder / "img_align_celeba" / "000004.jpg").unlink()
+        with pytest.raises(DataError, match=r"000004\.jpg is missing"):
+            CelebA(root, least=1).load("train")
+        (folder / "img_align_celeba").rename(folder / "img")
+        with pytest.raises(DataError, match=r"img_align_celeba is missing; put CelebA's aligned images into it"):
+            CelebA(root, least=1).load("train")
+        for bad in ({"attributes": []}, {"attributes": ["Male", "Male"]}, {"deal": "val"}, {"least": 0}):
+            with pytest.raises(ConfigError):
+                CelebA(root, **bad)  # type: ignore[arg-type]
+
+    def test_least_that_nobody_has(self, root: Path) -> None:
+        with pytest.raises(DataError, match="no training examples"):
+            module(CelebA(root, least=9, image_size=8))
+
+
+def natural(sizes: Sequence[int]) -> ArraySource:
+    """Clients 0, 1, ... with as many examples each."""
+    clients = np.repeat(np.arange(len(sizes)), sizes)
+    targets = torch.arange(len(clients)) % 2
+    return ArraySource(Examples(torch.zeros(len(clients), 1), targets, {"client": clients}))
+
+
+class TestSplitsOfSmallClients:
+    def test_six_two_two(self) -> None:
+        """A client of one or two examples trains on them; from three on there is one of each split."""
+        data = module(natural([1, 2, 3, 4, 5, 8, 10, 21]), client_val=0.2, client_test=0.2)
+        sizes = [tuple(data.clients.size(c, s) for s in ("train", "val", "test")) for c in range(8)]
+        assert sizes == [(1, 0, 0), (2, 0, 0), (1, 1, 1), (2, 1, 1), (3, 1, 1), (4, 2, 2), (6, 2, 2), (13, 4, 4)]
+
+    def test_six_two_two_leaves_every_client_training_examples(self) -> None:
+        data = module(natural(range(1, 60)), client_val=0.2, client_test=0.2)
+        assert min(data.clients.sizes) >= 1
+        assert sum(data.clients.size(c, s) for c in range(59) for s in ("train", "val", "test")) == 59 * 30
+
+    def test_clients_without_examples_to_validate_on_are_reported(self, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.INFO, logger="lit_fednas"):
+            module(natural([1, 2, 3, 9]), client_val=0.2, client_test=0.1)
+        assert [record.message for record in caplog.records] == [
+            "client_val: 0.2 leaves 2 of 4 clients without an example in val",
+            "client_test: 0.1 leaves 3 of 4 clients without an example in test",
+        ]
+
+    def test_a_client_that_would_train_on_nothing_is_an_error_that_names_the_remedy(self) -> None:
+        sizes = [9, 2, 1]
+        with pytest.raises(DataError, match=r"client 1 has 2 examples and would keep none .*ByColumn's least"):
+            module(natural(sizes), client_val=0.4, client_test=0.4)
+        assert module(natural(sizes), least=3, client_val=0.4, client_test=0.4).clients.num_clients == 1
+
+
+class TestLeast:
+    SIZES = (4, 1, 5, 2, 4)
+
+    def rows(self, least: int, num_clients: int | None = None, seed: int = 0) -> list[list[int]]:
+        clients = np.repeat(np.arange(5), self.SIZES)
+        partition = ByColumn("client", least).partition(
+            np.zeros(16, dtype=int), num_clients, seed, {"client": np.random.default_rng(0).permutation(clients)}
+        )
+        assert partition.num_examples == 16
+        return [part.tolist() for part in partition.indices]
+
+    def test_values_with_few_examples_go_to_nobody(self) -> None:
+        column = np.random.default_rng(0).permutation(np.repeat(np.arange(5), self.SIZES))
+        for least, kept in ((1, [0, 1, 2, 3, 4]), (2, [0, 2, 3, 4]), (4, [0, 2, 4]), (5, [2])):
+            expected = [np.flatnonzero(column == value).tolist() for value in kept]
+            assert self.rows(least) == self.rows(least, len(kept)) == expected
+
+    def test_fewer_clients_share_the_values_that_remain(self) -> None:
+        sizes = sorted(map(len, self.rows(4, 2)))
+        assert sizes in ([4, 9], [5, 8])
+
+    def test_what_is_left_out_is_reported(self, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.INFO, logger="lit_fednas"):
+            self.rows(1)
+            assert not caplog.records
+            self.rows(4)
+        assert "3 examples of clients with fewer than 4 are left out" in caplog.text
+
+    def test_refuses(self) -> None:
+        with pytest.raises(ConfigError, match="least: 0"):
+            ByColumn("client", 0)
+        with pytest.raises(DataError, match=r"least: 6 .*give at most 5"):
+            self.rows(6)
+        with pytest.raises(DataError, match="num_clients: 4 for 3 values of 'client' with 4 examples or more"):
+            self.rows(4, 4)
+
+    def test_counts_what_the_server_leaves(self) -> None:
+        """Half of the data go to the server; a client of 6 that keeps 3 is below 4."""
+        data = module(natural([6, 6, 40]), least=4, server_val=0.5)
+        assert data.clients.num_clients < 3 or min(data.clients.sizes) >= 4
+        assert min(data.clients.sizes) >= 4
+        assert len(data.targets) == 26
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("ImageTable", {"table": "x.csv", "label": "kind", "image_size": 64}),
+        ("Leaf", {"root": "x", "input_shape": [1, 28, 28], "deal": "all"}),
+        ("LeafImages", {"root": "x", "images": "y", "image_size": 84}),
+        ("CelebA", {"root": "x", "attributes": ["Male"], "least": 5}),
+    ],
+)
+def test_can_be_named_in_a_configuration(name: str, settings: dict[str, Any]) -> None:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(FederatedDataModule, "data")
+    source = {"class_path": f"lit_fednas.data.{name}", "init_args": settings}
+    partitioner = {"class_path": "ByColumn", "init_args": {"column": "client", "least": 3}}
+    parsed = parser.parse_object({"data": {"source": source, "partitioner": partitioner}})
+    made = parser.instantiate(parsed).data
+    assert type(made.source).__name__ == name
+    assert made.partitioner.least == 3

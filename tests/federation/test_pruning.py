@@ -1,0 +1,510 @@
+"""Runs that make a model smaller step by step: iterations, groups, drops, costs; and that stopping changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lit_fednas.aggregation import Aggregation, OverlapAverage
+from lit_fednas.assignment import CandidateGroups, FixedArchitecture
+from lit_fednas.callbacks import CostLedger, PruneByBudgets, RoundCheckpoint, RunRecorder
+from lit_fednas.costs import MeasuredLatency
+from lit_fednas.data import Dirichlet
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.federation import (
+    ClientSettings,
+    EvaluationSettings,
+    FaultPolicy,
+    FederatedCallback,
+    FedYogi,
+    RandomAvailability,
+    UniformCohort,
+)
+from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.loggers import RunLogger
+from lit_fednas.messages import WITHHELD
+from lit_fednas.supernets import Pruned, SlicedCNN, WidthSupernet
+from tests.supernets.sequences import pruned_sequence
+from tests.support import assert_same, make_module, make_trainer, run_record, sgd, tiny_data, weights
+
+CLIENTS = 6
+
+
+def data(**settings):
+    return tiny_data(CLIENTS, **{"client_val": 0.3, "client_test": 0.1, **settings})
+
+
+def pruning(**settings):
+    return make_module(
+        **{
+            "supernet": pruned_sequence(hidden=(6, 8)),
+            "assignment": CandidateGroups(drop=0.5),
+            "aggregation": OverlapAverage(),
+            "cohort": UniformCohort(ratio=1.0),
+            "client": ClientSettings(sgd(0.1), batch_size=8, validate="trained"),
+            "evaluation": EvaluationSettings(),
+            **settings,
+        }
+    )
+
+
+def budgets(**settings) -> PruneByBudgets:
+    return PruneByBudgets(
+        **{"budget": 0.4, "first": 0.2, "decay": 0.98, "rounds": {1: 2, 3: 3}, "groups": 2, **settings}
+    )
+
+
+def run(folder: Path, *extra, callback=None, ckpt_path=None, rounds=-1, module=None, source=None, **settings):
+    callback = callback or budgets()
+    trainer = make_trainer(
+        rounds,
+        check_val_every_n_rounds=2,
+        enable_checkpointing=True,
+        logger=RunLogger(str(folder), "run", "only"),
+        callbacks=[callback, CostLedger(), RunRecorder(), RoundCheckpoint(), *extra],
+    )
+    module = module or pruning(**settings)
+    trainer.fit(module, datamodule=source or data(), ckpt_path=ckpt_path)
+    return folder / "run" / "only", module, trainer, callback
+
+
+def written(folder: Path) -> dict:
+    return json.loads((folder / "sequence.json").read_text())
+
+
+def records(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def record(folder: Path) -> dict:
+    return {**run_record(folder), "sequence": written(folder)}
+
+
+def last(folder: Path) -> str:
+    return str(folder / "run" / "only" / "checkpoints" / "last.ckpt")
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory) -> tuple:
+    return run(tmp_path_factory.mktemp("straight"))
+
+
+# ---- the iterations -----------------------------------------------------------------------------------
+
+
+def test_the_sequence_goes_down_under_its_budgets(straight) -> None:
+    folder, module, trainer, _ = straight
+    sequence = written(folder)
+    models = sequence["models"]
+    whole = models[0]["macs"]
+    assert sequence["complete"]
+    assert sequence["under_way"] is None
+    assert sequence["initial"] == whole == module.supernet.macs(Pruned(0))
+    assert models[-1]["resource"] <= 0.4 * whole < models[-2]["resource"]
+    for t, (before, model) in enumerate(zip(models, models[1:], strict=False), start=1):
+        budget = max(before["resource"] - 0.2 * 0.98 ** (t - 1) * whole, 0.4 * whole)
+        assert model["budget"] == pytest.approx(budget)
+        assert model["resource"] <= budget
+        assert model["resource"] == module.supernet.macs(Pruned(t))
+        assert model["rounds"] == model["round"] - model["first_round"] + 1 == (2 if t < 3 else 3)
+        lost = {group: before["sizes"][group] - size for group, size in model["sizes"].items()}
+        (won,) = (one for one in model["candidates"] if one["unit"] == model["unit"])
+        assert {group: count for group, count in lost.items() if count} == won["removed"]
+        assert won["dropped"] is None
+        assert model["accuracy"] == won["accuracies"][-1]
+    assert [model["first_round"] for model in models[2:]] == [model["round"] + 1 for model in models[1:-1]]
+    assert trainer.current_epoch == models[-1]["round"] + 1  # the last budget ends training
+    assert len(module.supernet.models) == len(models)
+    assert len(module.supernet.candidates) == 0
+
+
+def test_each_candidate_is_trained_by_its_group_and_the_groups_hold_through_the_iteration(straight) -> None:
+    folder, _, _, _ = straight
+    rounds = records(folder)
+    for model in written(folder)["models"][1:]:
+        members: dict[int, set[int]] = {}
+        for one in rounds[model["first_round"] : model["round"] + 1]:
+            for client in one["clients"]:
+                number, unit = client["arch"].removeprefix("candidate: ").split()
+                assert int(number) == model["number"]
+                (candidate,) = (c for c in model["candidates"] if c["unit"] == unit)
+                assert client["group"] == candidate["group"]
+                members.setdefault(client["group"], set()).add(client["client"])
+        assert sorted(n for group in members.values() for n in group) == list(range(CLIENTS))
+        assert len({candidate["group"] for candidate in model["candidates"]}) == len(model["candidates"])
+
+
+def test_dropped_candidates_are_tested_but_send_nothing(straight) -> None:
+    folder, _, _, _ = straight
+    rounds = records(folder)
+    for model in written(folder)["models"][1:]:
+        for turn, one in enumerate(rounds[model["first_round"] : model["round"] + 1], start=1):
+            of = {unit: [] for unit in (c["unit"] for c in model["candidates"])}
+            for client in one["clients"]:
+                of[client["arch"].split()[-1]].append(client)
+            for candidate in model["candidates"]:
+                clients, gone = of[candidate["unit"]], candidate["dropped"]
+                assert bool(clients) == (gone is None or turn <= gone)
+                for client in clients:
+                    withheld = turn == gone
+                    assert client["status"] == (WITHHELD if withheld else "ok")
+                    assert (client["bytes_up"] == 0) == withheld
+                    assert client["bytes_down"] > 0
+                if clients:
+                    tested = sum(client["num_tested"] for client in clients)
+                    fused = sum(client["accuracy"] * client["num_tested"] for client in clients) / tested
+                    assert candidate["accuracies"][turn - 1] == pytest.approx(fused)
+            assert one["metrics"]["clients/failed"] == 0
+        gone = [candidate["dropped"] for candidate in model["candidates"]]
+        assert sorted(gone, key=lambda turn: turn or 99) == [1, None][-len(gone) :]  # half of two
+
+
+def test_costs_are_those_of_the_rounds(straight) -> None:
+    folder, module, _, _ = straight
+    rounds, models = records(folder), written(folder)["models"]
+    for model in models[1:]:
+        clients = [c for one in rounds[model["first_round"] : model["round"] + 1] for c in one["clients"]]
+        for name in ("macs", "bytes_down", "bytes_up"):
+            assert model["costs"][name] == sum(client[name] for client in clients)
+        for client in clients:
+            arch = module.supernet.space.parse(client["arch"])
+            macs = module.supernet.cost(arch).macs  # known also of candidates that are gone
+            assert client["macs"] == macs * (client["num_seen"] + client["num_tested"])
+    tests = sum(data_of_clients().size(client, "val") for client in range(CLIENTS))
+    first = module.supernet.cost(Pruned(0))
+    assert models[0]["costs"] == {"macs": first.macs * tests, "bytes_down": first.bytes * CLIENTS, "bytes_up": 0}
+
+
+def data_of_clients(**settings):
+    source = data(**settings)
+    source.setup("fit")
+    return source.clients
+
+
+class Weights(FederatedCallback):
+    """The candidates' weights after each round's step."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, dict]] = []
+
+    def on_cohort_start(self, trainer, module, tasks):
+        supernet = module.supernet
+        archs = {task.arch for task in tasks}
+        self.sent = {arch: {n: t.clone() for n, t in supernet.views(arch).items()} for arch in archs}
+        self.updates: dict = {arch: [] for arch in archs}
+
+    def on_client_update(self, trainer, module, update):
+        tensors = {name: tensor.clone() for name, tensor in update.weights.items()}
+        self.updates[update.task.arch].append((update.task.num_examples, tensors))
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        supernet = module.supernet
+        after = {}
+        for arch in self.sent:
+            chosen = arch.number == len(supernet.models) - 1 and supernet.models[-1].unit == arch.unit
+            if chosen or supernet._where(arch) is not None:
+                now = Pruned(arch.number) if chosen else arch
+                after[arch] = {name: tensor.clone() for name, tensor in supernet.views(now).items()}
+        used = {result.task.arch for result in batch.survivors}
+        self.found.append({"sent": self.sent, "updates": self.updates, "after": after, "used": used})
+
+
+def test_updates_are_fused_by_training_examples_for_those_that_stay(tmp_path) -> None:
+    watch = Weights()
+    # the callback that looks comes first, while the iteration is still there
+    trainer = make_trainer(-1, callbacks=[watch, budgets()])
+    trainer.fit(pruning(), datamodule=data(partitioner=Dirichlet(alpha=1.0, min_size=8)))
+    seen = {"used": 0, "withheld": 0}
+    for one in watch.found:
+        for arch, after in one["after"].items():
+            used = arch in one["used"]
+            seen["used" if used else "withheld"] += 1
+            for name, tensor in after.items():
+                if used:
+                    pairs = one["updates"][arch]
+                    mean = sum(n * tensors[name].double() for n, tensors in pairs) / sum(n for n, _ in pairs)
+                    torch.testing.assert_close(tensor.double(), mean, rtol=1e-5, atol=1e-6)
+                else:
+                    assert torch.equal(tensor, one["sent"][arch][name])
+    assert min(seen.values()) >= 2
+
+
+def test_zero_rounds_test_and_train_nothing(tmp_path) -> None:
+    folder, module, _, _ = run(tmp_path, callback=budgets(rounds={1: 0}))
+    models = written(folder)["models"]
+    assert models[-1]["resource"] <= 0.4 * models[0]["resource"]
+    assert {model["rounds"] for model in models[1:]} == {1}
+    assert all(model["costs"]["bytes_up"] == 0 for model in models)
+    # what is left of the initial weights, filter by filter
+    first, newest = (module.supernet.views(Pruned(n))["layer0.conv.weight"] for n in (0, len(models) - 1))
+    rows = {tuple(row.flatten()[:9].tolist()) for row in first}
+    assert {tuple(row.flatten()[:9].tolist()) for row in newest} <= rows
+
+
+def test_fewer_groups_than_candidates_means_several_tasks_for_a_client(tmp_path) -> None:
+    folder, _, _, _ = run(tmp_path, callback=budgets(groups=1))
+    rounds = records(folder)
+    models = written(folder)["models"]
+    first = rounds[0]["clients"]
+    count = len(models[1]["candidates"])
+    assert count > 1
+    assert sorted(client["client"] for client in first) == sorted(list(range(CLIENTS)) * count)
+    assert len({client["arch"] for client in first}) == count
+    # for a client that trains two candidates, batches and their order are the same
+    assert {client["num_seen"] for client in first if client["client"] == 0} == {first[0]["num_seen"]}
+
+
+def test_initial_rounds_come_first(tmp_path) -> None:
+    folder, _, _, _ = run(
+        tmp_path, callback=budgets(initial_rounds=3), assignment=CandidateGroups(drop=0.5, initial_clients=2)
+    )
+    rounds, models = records(folder), written(folder)["models"]
+    assert [[client["arch"] for client in one["clients"]] for one in rounds[:3]] == [["model: 0"] * 2] * 3
+    assert models[0]["rounds"] == models[1]["first_round"] == 3
+    trained = [client for one in rounds[:3] for client in one["clients"]]
+    assert models[0]["costs"]["bytes_up"] == sum(client["bytes_up"] for client in trained) > 0
+    assert models[0]["costs"]["bytes_down"] > sum(client["bytes_down"] for client in trained)  # and the tests
+
+
+def test_the_initial_model_may_come_from_a_file(tmp_path) -> None:
+    straight, module, _, _ = run(tmp_path / "first", rounds=3, callback=budgets(initial_rounds=3))
+    begun, _, _, _ = run(
+        tmp_path / "second", callback=budgets(initial=last(tmp_path / "first")), rounds=1, module=pruning()
+    )
+    given = torch.load(last(tmp_path / "second"), weights_only=True)["state_dict"]
+    for name, tensor in module.supernet.views(Pruned(0)).items():
+        assert torch.equal(given[f"supernet.networks.0.{name}"], tensor)
+    assert written(begun)["models"][0]["accuracy"] == written(straight)["models"][0]["accuracy"]
+
+
+def test_groups_are_of_those_who_are_available(tmp_path) -> None:
+    cohort = UniformCohort(ratio=1.0, availability=RandomAvailability(0.4))
+    folder, module, _, _ = run(tmp_path, cohort=cohort)
+    rounds, models = records(folder), written(folder)["models"]
+    seen = set()
+    for model in models[1:]:
+        there = set(cohort.availability.available(model["first_round"], CLIENTS, module.seed))
+        assert sum(group["clients"] for group in model["groups"]) == max(1, len(there))
+        seen.add(frozenset(there))
+        for turn in range(model["first_round"], model["round"] + 1):
+            now = set(cohort.availability.available(turn, CLIENTS, module.seed))
+            assert {client["client"] for client in rounds[turn]["clients"]} <= there & now
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize("resource", ["parameters", "bytes"])
+def test_other_resources(tmp_path, resource: str) -> None:
+    folder, module, _, _ = run(tmp_path, callback=budgets(resource=resource))
+    models = written(folder)["models"]
+    assert models[-1][resource] <= 0.4 * models[0][resource]
+    for model in models:
+        cost = module.supernet.cost(Pruned(model["number"]))
+        assert model["resource"] == getattr(cost, resource) == model[resource]
+
+
+def test_latency_as_the_resource(tmp_path, monkeypatch) -> None:
+    """As a clock that says a nanosecond for each parameter."""
+
+    def said(self, network, input_shape):
+        return 1e-6 * sum(parameter.numel() for parameter in network.parameters())
+
+    monkeypatch.setattr(MeasuredLatency, "milliseconds", said)
+    folder, _, _, _ = run(tmp_path, callback=budgets(resource="latency_ms", latency=MeasuredLatency()))
+    models = written(folder)["models"]
+    assert models[-1]["resource"] <= 0.4 * models[0]["resource"]
+    assert [model["resource"] for model in models] == [pytest.approx(1e-6 * m["parameters"]) for m in models]
+
+
+def test_it_ends_where_no_unit_can_be_cut(tmp_path) -> None:
+    folder, _, trainer, _ = run(tmp_path, callback=budgets(budget=0.01, first=0.3, decay=1.0))
+    sequence = written(folder)
+    assert sequence["complete"]
+    assert sequence["models"][-1]["resource"] > sequence["budget"]
+    assert trainer.current_epoch == sequence["models"][-1]["round"] + 1
+
+
+def test_clients_that_fail_do_not_stop_it(tmp_path) -> None:
+    folder, _, _, _ = run(tmp_path, faults=FaultPolicy(dropout_rate=0.5))
+    sequence = written(folder)
+    assert sequence["complete"]
+    known = [c for model in sequence["models"] for one in model["candidates"] for c in one["accuracies"]]
+    assert any(isinstance(value, float) for value in known)
+
+
+# ---- stopping and going on ----------------------------------------------------------------------------
+
+
+class Stop(FederatedCallback):
+    """Interrupts when a round's clients are half through, or at its end."""
+
+    def __init__(self, round: int, where: str) -> None:
+        self.round, self.where = round, where
+
+    def on_client_end(self, trainer, module, result) -> None:
+        if self.where == "inside" and trainer.current_epoch == self.round and result.task.client == 3:
+            raise Interrupted(signal.SIGTERM)
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:
+        if self.where == "end" and batch.round == self.round:
+            raise Interrupted(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("where", "number", "optimizer"),
+    [
+        ("inside", 2, "plain"),  # the first round of the second iteration
+        ("end", 1, "plain"),  # the next iteration has begun, and the round's checkpoint is not there yet
+        ("inside", 5, "plain"),  # the second round of the third iteration
+        ("inside", 3, "yogi"),
+    ],
+)
+def test_resuming_gives_the_same_run(tmp_path, where: str, number: int, optimizer: str) -> None:
+    """Inside and between iterations; and with a server optimizer that has a state."""
+    settings = {} if optimizer == "plain" else {"server_optimizer": lambda params: FedYogi(params, lr=0.02)}
+    expected, _, _, _ = run(tmp_path / "straight", **settings)
+    with pytest.raises(Interrupted):
+        run(tmp_path / "stopped", Stop(number, where), **settings)
+    found, _, _, _ = run(tmp_path / "stopped", ckpt_path=last(tmp_path / "stopped"), **settings)
+    assert record(found) == record(expected)
+
+
+def test_what_had_ended_stays_ended(straight, tmp_path) -> None:
+    folder, module, _, _ = straight
+    before = weights(module)
+    again = pruning()
+    trainer = make_trainer(-1, callbacks=[budgets()])
+    trainer.fit(again, datamodule=data(), ckpt_path=str(folder / "checkpoints" / "last.ckpt"))
+    assert_same(weights(again), before)
+
+
+def test_another_network_is_refused(straight) -> None:
+    folder, _, _, _ = straight
+    with pytest.raises(CheckpointError, match="began with"):
+        make_trainer(-1, callbacks=[budgets()]).fit(
+            pruning(supernet=pruned_sequence(hidden=(6, 9))),
+            datamodule=data(),
+            ckpt_path=str(folder / "checkpoints" / "last.ckpt"),
+        )
+
+
+CONFIG = """
+seed_everything: 0
+trainer:
+  max_rounds: -1
+  accelerator: cpu
+  enable_progress_bar: false
+  logger: {class_path: lit_fednas.loggers.RunLogger, init_args: {save_dir: SAVE, name: run, version: only}}
+model:
+  supernet:
+    class_path: lit_fednas.supernets.PrunedSequence
+    init_args:
+      family: {class_path: lit_fednas.supernets.SlicedCNN, init_args: {hidden: [6, 8]}}
+  assignment: {class_path: lit_fednas.assignment.CandidateGroups}
+  aggregation: {class_path: lit_fednas.aggregation.OverlapAverage}
+  client: {batch_size: 16, steps: 2, validate: trained}
+  cohort: {class_path: lit_fednas.federation.UniformCohort, init_args: {ratio: 1.0}}
+prune_by_budgets: {budget: 0.3, first: 0.15, rounds: {1: 2, 3: 3}, groups: 2}
+data:
+  source: {class_path: lit_fednas.data.Digits}
+  partitioner: {class_path: lit_fednas.data.Dirichlet, init_args: {alpha: 1.0}}
+  num_clients: 8
+  client_val: 0.2
+"""
+
+KILLER = """
+import os, signal, sys
+from lit_fednas.callbacks import RunRecorder
+from lit_fednas.cli import main
+rounds = int(sys.argv[1])
+ended = RunRecorder.on_train_epoch_end
+def hook(self, trainer, module):
+    ended(self, trainer, module)
+    if trainer.current_epoch == rounds:
+        os.kill(os.getpid(), signal.SIGKILL)
+RunRecorder.on_train_epoch_end = hook
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [3, 4])  # between the second iteration and the third, and inside the third
+def test_killed_and_resumed_through_the_command_line(tmp_path, rounds: int) -> None:
+    found = {}
+    for name in ("straight", "killed"):
+        config = tmp_path / f"{name}.yaml"
+        config.write_text(CONFIG.replace("SAVE", str(tmp_path / name)))
+        words = ["fit", "--config", str(config)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if name == "killed":
+            done = subprocess.run(
+                [sys.executable, "-c", KILLER, str(rounds), *words], env=environment, capture_output=True, check=False
+            )
+            assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+            words += ["--ckpt_path", "last"]
+        subprocess.run([sys.executable, "-m", "lit_fednas", *words], env=environment, check=True, capture_output=True)
+        found[name] = record(tmp_path / name / "run" / "only")
+    assert found["killed"] == found["straight"]
+    assert found["straight"]["sequence"]["complete"]
+
+
+# ---- what is refused before training ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "callback", "match"),
+    [
+        ({"client": ClientSettings(sgd(0.1), batch_size=8)}, {}, "validate"),
+        ({"cohort": UniformCohort(count=3)}, {}, "cohort"),
+        ({"assignment": FixedArchitecture()}, {}, "CandidateGroups"),
+        ({}, {"groups": 7}, "groups"),
+        ({}, {"initial": "nowhere.ckpt"}, "nowhere"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(tmp_path, settings: dict, callback: dict, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        run(tmp_path, callback=budgets(**callback), **settings)
+
+
+def test_another_supernet_is_refused(tmp_path) -> None:
+    supernet = WidthSupernet((1, 8, 8), 4, SlicedCNN((4, 6), norm=None), widths=[1, 0.5])
+    with pytest.raises(ConfigError, match="PrunedSequence"):
+        run(tmp_path, supernet=supernet, assignment=FixedArchitecture())
+
+
+def test_clients_need_validation_data(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="client_val"):
+        run(tmp_path, source=data(client_val=0.0))
+
+
+def test_an_aggregation_that_cannot_leave_updates_out_says_so(tmp_path) -> None:
+    class Stubborn(OverlapAverage):
+        def withhold(self, arch):
+            Aggregation.withhold(self, arch)  # what a subclass has that does not say how
+
+    with pytest.raises(ConfigError, match="OverlapAverage"):
+        run(tmp_path, aggregation=Stubborn())
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"budget": 1.2}, "budget"),
+        ({"groups": 0}, "groups"),
+        ({"balance": 0.9}, "balance"),
+        ({"partition": "other"}, "partition"),
+        ({"resource": "energy"}, "resource"),
+        ({"resource": "latency_ms"}, "latency"),
+        ({"latency": MeasuredLatency()}, "latency"),
+        ({"initial_rounds": -1}, "initial_rounds"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        budgets(**settings)

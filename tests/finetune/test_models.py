@@ -1,0 +1,385 @@
+"""Models that are named are fine-tuned, one after another or in groups of clients (FedNAS, section 4.4)."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lit_fednas.assignment import FixedArchitecture
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import UniformCohort
+from lit_fednas.finetune import FinetuneSettings
+from lit_fednas.finetune import trainer as finetune_trainer
+from lit_fednas.finetune.groups import dealt
+from lit_fednas.finetune.models import named_architectures, own_tiers
+from lit_fednas.objectives import CrossEntropy
+from lit_fednas.records import FinetuneFiles
+from lit_fednas.search.tier_models import load_tier_network
+from lit_fednas.supernets import Cut, PlainNetwork, PrunedSequence, SlicedCNN, WidthSupernet
+from lit_fednas.tiers import Tier
+from tests.finetune.small import (
+    CLIENT,
+    COUNT,
+    ELIGIBLE,
+    ROUNDS,
+    Trained,
+    by_tier,
+    cohorts,
+    everything,
+    last_weights,
+    path_cnn,
+    rounds,
+    rows,
+    tier_weights,
+)
+from tests.finetune.test_resume import Stop, StopIn
+from tests.supernets.instances import INSTANCES, kept_instance
+from tests.support import assert_same, make_module, make_trainer
+
+ALL = [0, 1, 2, 3, 4, 5]
+
+
+@pytest.fixture(scope="module")
+def paths(searched_once) -> list[str]:
+    """Three of the 81 paths as the space writes them: the smallest, one between, the largest."""
+    space = searched_once.module.supernet.space
+    return [str(space.smallest), str(space.decode((4, 2))), str(space.largest)]
+
+
+@pytest.fixture(scope="module")
+def named(searched_once, paths, tmp_path_factory) -> Trained:
+    """Two models fine-tuned, in a folder without a search. Read only."""
+    made = searched_once._replace(folder=tmp_path_factory.mktemp("named"))
+    made.finetune(models=["largest", paths[1]])
+    return made
+
+
+@pytest.fixture(scope="module")
+def grouped(searched_once, paths, tmp_path_factory) -> Trained:
+    """Three models fine-tuned, each by a group of clients. Read only."""
+    made = searched_once._replace(folder=tmp_path_factory.mktemp("grouped"))
+    made.finetune(models=paths, in_groups=True, cohort=UniformCohort(count=1), rounds=8)
+    return made
+
+
+@pytest.fixture
+def bare(searched_once, tmp_path) -> Trained:
+    """The trained supernet in a folder without a search."""
+    return searched_once._replace(folder=tmp_path)
+
+
+def slug(text: str) -> str:
+    return text.replace(" ", "-")
+
+
+def sequence() -> PrunedSequence:
+    """Four models, of which the last two are as large: model 3 has other filters in other layers."""
+    made = PrunedSequence((1, 8, 8), 4, SlicedCNN((8, 16)))
+    for removed, sizes in [
+        ({"layer0": 2}, {"layer0": 6, "layer1": 16}),
+        ({"layer1": 8}, {"layer0": 6, "layer1": 8}),
+        ({"layer1": 0}, {"layer0": 6, "layer1": 8}),
+    ]:
+        (unit,) = removed
+        made.propose([Cut(unit, removed, sizes, 0.0)])
+        made.select(unit)
+    return made
+
+
+# ---- which ones ---------------------------------------------------------------------------------------
+
+
+def test_named_models_are_trained_without_a_search(named, paths):
+    files = FinetuneFiles(named.folder / "finetune")
+    found = by_tier(files)
+    assert [(tier, row["arch"]) for tier, row in found.items()] == [
+        (slug(paths[2]), paths[2]),
+        (slug(paths[1]), paths[1]),
+    ]
+    assert {path.name for path in (files.folder / "runs").iterdir()} == {f"{tier}-0" for tier in found}
+    assert {row["eligible"] for row in found.values()} == {"6"}
+    settings = files.settings()
+    assert settings["complete"]
+    assert settings["models"] == [paths[2], paths[1]]
+    assert settings["in_groups"] is False
+    assert settings["tier_aware"] is False
+    assert settings["tiers"] == [{"name": tier, "at_most": {}} for tier in found]
+    assert settings["eligible"] == dict.fromkeys(found, 6)
+    assert not (files.folder / "clients.csv").exists()
+
+
+def test_they_are_trained_by_federated_averaging_on_all_clients(named, paths):
+    supernet = named.module.supernet
+    for text in paths[1:]:
+        arch = supernet.space.parse(text)
+        module = make_module(
+            PlainNetwork(supernet.subnet(arch), (1, 8, 8), 4),
+            FixedArchitecture(),
+            client=CLIENT,
+            cohort=UniformCohort(count=COUNT),
+            objective=CrossEntropy(),
+            seed=0,
+        )
+        make_trainer(ROUNDS).fit(module, datamodule=named.data)
+        expected = dict(module.supernet.network.state_dict())
+        files = FinetuneFiles(named.folder / "finetune")
+        assert_same(expected, last_weights(named.path(slug(text))))
+        assert_same(expected, tier_weights(files)[slug(text)])
+        found, network = load_tier_network(supernet, files.networks, slug(text))
+        assert str(found) == text
+        assert_same(expected, dict(network.state_dict()))
+
+
+def test_clients_of_all_tiers_train_whatever_tier_aware_says(bare, paths):
+    """The one client of the highest tier alone could train the largest path, were it a tier's."""
+    files = bare.finetune(models=["largest"], tier_aware=True, rounds=1, cohort=UniformCohort(count=6))
+    assert cohorts(bare.path(slug(paths[2]))) == [ALL]
+    assert files.settings()["eligible"] == {slug(paths[2]): 6}
+    bare.finetune(models=[paths[2]], tier_aware=False, rounds=1, cohort=UniformCohort(count=6))  # the same
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_models_of_every_supernet_can_be_named(name):
+    net = kept_instance(name)
+    archs = list(dict.fromkeys([net.space.smallest, net.space.largest]))
+    assert named_architectures(net, [str(arch) for arch in archs]) == archs
+    assert named_architectures(net, ["smallest", "largest"][-len(archs) :]) == archs
+    tiers = own_tiers(archs)
+    assert len({tier.name for tier in tiers}) == len(archs)
+    assert all(re.fullmatch(r"[A-Za-z0-9_][\w.-]*", tier.name) and not tier.at_most for tier in tiers)
+
+
+def test_tiers_are_called_after_their_models():
+    assert [tier.name for tier in own_tiers(["model: 12", "d: [1,1], e: 0.25"])] == ["model-12", "d-1-1-e-0.25"]
+    assert own_tiers(["model: 12"]) == [Tier("model-12", {})]
+
+
+def test_names_of_tiers_are_safe_and_told_apart():
+    texts = ["a:b", "a b", "sep_e1 " * 40, "sep_e1 " * 40 + "id", "../..", "***", "ab"]
+    names = [tier.name for tier in own_tiers(texts)]
+    assert len(set(names)) == len(texts)
+    assert max(map(len, names)) <= 60
+    assert all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) for name in names)
+    assert names[-1] == "ab"
+    assert [tier.name for tier in own_tiers(texts)] == names
+    assert own_tiers(["a:b"])[0].name == "a-b"  # nothing else is called so
+
+
+def test_named_models_tell_the_labels_apart_that_are_asked_for():
+    net = path_cnn(operators=["sep_e1", "id"], label_sets={"halves": [0, 0, 1, 1]})
+    archs = named_architectures(net, ["sep_e1 id", "id id"], labels="halves")
+    assert [str(arch) for arch in archs] == ["sep_e1 id > halves", "id id > halves"]
+    assert [str(arch) for arch in named_architectures(net, ["sep_e1 id"])] == ["sep_e1 id"]
+    with pytest.raises(ConfigError, match="names sep_e1 id > halves twice, as 'sep_e1 id' and 'sep_e1 id > halv"):
+        named_architectures(net, ["sep_e1 id", "sep_e1 id > halves"], labels="halves")
+
+
+# ---- by their share of the largest one's MACs ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", ["1", "1.0", "0.999", ".5", "0.25", "2e-1", "0.15"])
+def test_the_largest_of_at_most_this_share(share):
+    net = WidthSupernet((3, 8, 8), 5, SlicedCNN((8, 16)), widths=[1, 0.75, 0.5, 0.25])
+    macs = [net.macs(arch) for arch in net.space.each()]
+    most = max(count for count in macs if count <= float(share) * macs[-1])
+    (found,) = named_architectures(net, [f"{share} of macs"])
+    assert net.macs(found) == most
+
+
+def test_a_share_that_is_just_met():
+    """3 of 3: whatever number a share is written as, equal is at most."""
+    net = WidthSupernet((3, 8, 8), 5, SlicedCNN((8, 16)), widths=[1, 0.75, 0.5, 0.25])
+    largest = net.macs(net.space.largest)
+    for arch in net.space.each():
+        share = net.macs(arch) / largest
+        assert named_architectures(net, [f"{share!r} of macs"]) == [arch]
+        lower = np.nextafter(share, 0)
+        if arch != net.space.smallest:
+            assert named_architectures(net, [f"{float(lower)!r} of macs"]) != [arch]
+
+
+def test_models_of_a_sequence():
+    net = sequence()
+    macs = {str(arch): net.macs(arch) for arch in net.space.each()}
+    assert macs["model: 0"] > macs["model: 1"] > macs["model: 2"] == macs["model: 3"]
+    half = macs["model: 1"] / macs["model: 0"]
+    assert [str(arch) for arch in named_architectures(net, ["1 of macs"])] == ["model: 0"]
+    assert [str(arch) for arch in named_architectures(net, [f"{half + 0.01} of macs", "0"])] == [
+        "model: 1",
+        "model: 0",
+    ]
+    (small,) = named_architectures(net, [f"{half - 0.01} of macs"])
+    assert str(small) in ("model: 2", "model: 3")
+    assert [tier.name for tier in own_tiers(named_architectures(net, ["model: 3", "2"]))] == ["model-3", "model-2"]
+    net.propose([Cut("layer0", {"layer0": 1}, {"layer0": 5, "layer1": 8}, 0.0)])
+    refused(net, ["candidate: 4 layer0"], "'candidate: 4 layer0' is no model of PrunedSequence (architecture cand")
+    refused(net, ["0.01 of macs"], "no model has at most 0.01 of macs; the smallest has 0.")
+
+
+# ---- what cannot be -----------------------------------------------------------------------------------
+
+
+def refused(net: Any, texts: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape("finetune.models: ")) as caught:
+        named_architectures(net, texts)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_models_that_are_not_there():
+    net = sequence()
+    refused(
+        net, ["model: 0", "model: 9"], "'model: 9' is no model of PrunedSequence (architecture model: 9: the seq"
+    )
+    refused(net, ["nonsense"], "'nonsense' is no model of PrunedSequence (")
+    refused(net, ["half of macs"], "'half of macs' is no model")
+    refused(net, ["0.5 of bytes"], "'0.5 of bytes' is no model")
+    refused(net, ["model: 0", "model: 0"], "names model: 0 twice, as 'model: 0'; name each once")
+    refused(net, ["model: 0", "largest"], "names model: 0 twice, as 'model: 0' and 'largest'")
+    refused(path_cnn(), ["0.5 of macs"], "'0.5 of macs' chooses from a row of models, which PathCNN does not have")
+    suite = kept_instance("suite-mlp")
+    refused(suite, ["model: 0,1"], "'model: 0,1' is no model of ModelSuite (architecture model: 0,1: is several")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"models": []}, "finetune.models: is empty; name at least one"),
+        ({"models": "model: 1"}, "finetune.models: 'model: 1' is one name; give a list, as ['model: 1']"),
+        ({"models": ["model: 1"], "architectures": 2}, "finetune.models: are trained in place of random ones"),
+    ],
+)
+def test_settings_that_do_not_go_together(given, told):
+    with pytest.raises(ConfigError, match=re.escape(told)) as caught:
+        FinetuneSettings(**given)
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_is_written_for_what_is_refused(bare):
+    with pytest.raises(ConfigError, match=r"^finetune.models: 'nonsense' is no model of PathCNN"):
+        bare.finetune(models=["nonsense"])
+    with pytest.raises(ConfigError, match=r"set finetune.architectures to train random ones, or finetune.models$"):
+        bare.finetune()
+    assert not (bare.folder / "finetune").exists()
+
+
+# ---- in groups ----------------------------------------------------------------------------------------
+
+
+def test_each_model_has_a_group_of_clients(grouped, paths):
+    seen = {text: {client for (client,) in cohorts(grouped.path(slug(text)))} for text in paths}
+    assert all(seen.values())
+    assert sum(map(len, seen.values())) == len(set().union(*seen.values()))  # nobody trains two of them
+    files = FinetuneFiles(grouped.folder / "finetune")
+    eligible = files.settings()["eligible"]
+    assert eligible.keys() == {f"{slug(text)}-0" for text in paths}
+    assert sum(eligible.values()) == len(ALL)
+    for text in paths:
+        row = by_tier(files)[slug(text)]
+        assert int(row["eligible"]) == eligible[f"{slug(text)}-0"] >= len(seen[text])
+    assert len(set().union(*seen.values())) > 3  # so that groups of several clients are seen
+    assert files.settings()["in_groups"] is True
+
+
+class Counted:
+    """Clients 0 and 1 have examples of one class, 2 and 3 of the other, 4 and 5 none; val would change it."""
+
+    num_classes = 2
+    train = ([9, 0], [9, 0], [0, 9], [0, 9], [0, 0], [0, 0])
+
+    @property
+    def clients(self) -> Counted:
+        return self
+
+    def label_counts(self, client: int, num_classes: int, splits: list[str]) -> np.ndarray:
+        assert num_classes == 2
+        others = [50 * (client == 0), 0] if "val" in splits or "test" in splits else [0, 0]
+        return np.array(self.train[client]) * ("train" in splits) + others
+
+
+def test_groups_are_alike_in_examples_and_classes():
+    data: Any = Counted()
+    found = dealt({"a": ALL, "b": ALL}, data)
+    assert sorted(found["a"] + found["b"]) == ALL
+    for group in found.values():
+        assert Counter(client // 2 for client in group if client < 4) == {0: 1, 1: 1}
+    assert list(found["a"]) == sorted(found["a"])
+    some = dealt({"a": [1, 3, 5], "b": [1, 3, 5]}, data)
+    assert sorted(some["a"] + some["b"]) == [1, 3, 5]  # the clients' numbers, not their places
+    assert dealt({"only": [2, 4]}, data) == {"only": [2, 4]}
+    with pytest.raises(ConfigError, match=r"^finetune.in_groups: 4 eligible clients hold examples, too few for 5"):
+        dealt(dict.fromkeys("abcde", ALL), data)
+    dealt(dict.fromkeys("abcd", ALL), data)
+
+
+def test_groups_of_a_searchs_networks(trained):
+    told = r"^finetune.in_groups: small-0 and middle-0 have other eligible clients \(6 and 4\), .*to false$"
+    with pytest.raises(ConfigError, match=told):
+        trained.finetune(in_groups=True)
+    assert not (trained.folder / "finetune").exists()
+    files = trained.finetune(in_groups=True, tier_aware=False, cohort=UniformCohort(count=6))
+    asked = [set(cohorts(trained.path(tier))[0]) for tier in ELIGIBLE]
+    assert set().union(*asked) == set(ALL)
+    assert sum(map(len, asked)) == 6
+    assert files.settings()["eligible"] == {
+        f"{tier}-0": len(group) for tier, group in zip(ELIGIBLE, asked, strict=True)
+    }
+    assert (files.folder / "clients.csv").exists()
+
+
+def test_candidates_of_one_tier_have_groups_of_their_own(trained):
+    files = trained.finetune(
+        architectures=2, in_groups=True, tier_aware=False, rounds=1, cohort=UniformCohort(count=6)
+    )
+    asked = [cohorts(trained.path(tier, number))[0] for tier in ELIGIBLE for number in (0, 1)]
+    assert sorted(client for group in asked for client in group) == ALL
+    assert [int(row["eligible"]) for row in rows(files.folder / "candidates.csv")] == [len(one) for one in asked]
+
+
+# ---- going on -----------------------------------------------------------------------------------------
+
+
+def test_what_was_stopped_goes_on(bare, paths, monkeypatch):
+    settings = {"models": paths, "in_groups": True}
+    expected = named_everything(bare._replace(folder=bare.folder / "straight").finetune(**settings))
+    with monkeypatch.context() as patch:
+        patch.setattr(finetune_trainer, "_Stop", StopIn(1, 1, "error"))
+        with pytest.raises(Stop):
+            bare.finetune(**settings)
+    assert len(rounds(bare.path(slug(paths[1])))) == 1
+    assert named_everything(bare.finetune(**settings)) == expected
+
+
+def named_everything(files: FinetuneFiles) -> dict[str, Any]:
+    """As :func:`everything`, where no client has a model of its own."""
+    (files.folder / "clients.csv").touch()
+    return everything(files)
+
+
+def test_other_models_in_the_same_folder_are_refused(bare, paths):
+    once = {"rounds": 1, "cohort": UniformCohort(count=1)}
+    bare.finetune(models=paths[:2], **once)
+    bare.finetune(models=["smallest", paths[1]], **once)  # the same
+    for changed, word in [
+        ({"models": paths}, "other models, "),
+        ({"models": paths[1::-1]}, "other models, "),
+        ({"models": paths[:2], "in_groups": True}, r"other in_groups, eligible \(there False, now True\)"),
+        ({"architectures": 1}, "other tier_aware, architectures, models, "),
+    ]:
+        with pytest.raises(ConfigError, match=rf"^finetune.name: .*a fine-tuning with {word}"):
+            bare.finetune(**once, **changed)
+
+
+def test_a_folder_of_before_there_were_named_models_goes_on(tuned_once, tmp_path):
+    made = tuned_once._replace(folder=Path(shutil.copytree(tuned_once.folder, tmp_path / "run")))
+    files = FinetuneFiles(made.folder / "finetune")
+    before = files.settings()
+    files.write_settings({key: value for key, value in before.items() if key not in ("models", "in_groups")})
+    made.finetune()
+    assert files.settings() == before

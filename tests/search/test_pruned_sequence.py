@@ -1,0 +1,177 @@
+"""Search, fine-tuning, export, test and report of a run that was made smaller, through the command line."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import signal
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from lit_fednas.cli import main
+from lit_fednas.finetune import trainer as finetune_trainer
+from lit_fednas.records import FinetuneFiles, read_rounds, read_sequence
+from lit_fednas.tiers import DeviceSpeeds, Population
+from tests.finetune.small import cohorts, rounds, tier_weights
+from tests.finetune.test_commands import StopIn
+from tests.support import assert_same
+
+CONFIG = str(Path(__file__).parents[2] / "configs" / "fednas" / "digits.yaml")
+QUICK: dict[str, Any] = {
+    "trainer": {"check_val_every_n_rounds": 5, "enable_progress_bar": False},
+    "model": {
+        "supernet": {
+            "init_args": {
+                "family": {
+                    "class_path": "lit_fednas.supernets.SlicedConvNet",
+                    "init_args": {"hidden": [4, 8, 8], "pools": [1, 2]},
+                }
+            }
+        },
+        "client": {"epochs": 1},
+    },
+    "prune_by_budgets": {"budget": 0.5, "first": 0.2, "rounds": {1: 2}, "groups": 2, "initial_rounds": 1},
+    "round_time": {},
+    "data": {"num_clients": 8},
+}
+FINETUNE = {"finetune": {"models": ["model: 1", "smallest"], "in_groups": True, "rounds": 2}}
+RUN = Path("runs/fednas-digits/version_0")
+OPTIONS = ["--config", CONFIG, "--config", "quick.yaml"]
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a run of several models was made and searched."""
+    home = tmp_path_factory.mktemp("pruned")
+    for name, content in (("quick", QUICK), ("finetune", FINETUNE)):
+        (home / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        assert main(["fit", *OPTIONS]) == 0
+        assert main(["search", *OPTIONS, "--search.evaluations", "10"]) == 0
+    return home
+
+
+@pytest.fixture
+def home(pruned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test's own copy, as working directory."""
+    folder = Path(shutil.copytree(pruned, tmp_path / "home"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def models(run: Path) -> dict[str, dict[str, Any]]:
+    """Of ``sequence.json``, as the space writes them."""
+    sequence = read_sequence(run)
+    assert sequence is not None
+    return {f"model: {entry['number']}": entry for entry in sequence["models"]}
+
+
+def test_the_search_finds_for_every_tier_a_model_that_fits(pruned: Path) -> None:
+    macs = {name: entry["macs"] for name, entry in models(pruned / RUN).items()}
+    assert len(macs) >= 3
+    assert sorted(macs.values(), reverse=True) == list(macs.values())
+    tiers = rows(pruned / RUN / "search" / "tiers.csv")
+    assert tiers
+    assert all(int(tier["macs"]) == macs[tier["arch"]] for tier in tiers)
+    evaluated = rows(pruned / RUN / "search" / "evaluations.csv")
+    assert {row["arch"]: int(row["macs"]) for row in evaluated} == macs
+
+
+def test_the_models_are_tested_exported_and_reported(home: Path) -> None:
+    assert main(["test", *OPTIONS, "--ckpt_path", "last"]) == 0
+    (tier, *_) = rows(RUN / "search" / "tiers.csv")
+    assert main(["export", *OPTIONS, "--tier", tier["tier"]]) == 0
+    exported = torch.export.load(RUN / "search" / "tiers" / tier["tier"] / "network.pt2").module()
+    assert exported(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+    assert main(["report", str(RUN)]) == 0
+    assert ">Pruned models<" in (RUN / "report.html").read_text()
+
+
+def test_named_models_are_fine_tuned_in_groups_and_exported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in the second one's second round, and started again."""
+    command = ["finetune", *OPTIONS, "--config", "finetune.yaml"]
+    monkeypatch.setattr(StopIn, "made", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(finetune_trainer, "_Stop", StopIn)
+        assert main(command) == 128 + signal.SIGINT
+    assert [len(rounds(path)) for path in sorted((RUN / "finetune" / "runs").iterdir())] == [2, 1]
+    assert main(command) == 0
+
+    known = models(RUN)
+    last = f"model: {len(known) - 1}"
+    files = FinetuneFiles(RUN / "finetune")
+    found = {row["tier"]: row for row in rows(RUN / "finetune" / "tiers.csv")}
+    assert [row["arch"] for row in found.values()] == ["model: 1", last]
+    assert list(found) == ["model-1", last.replace(": ", "-")]
+    assert files.settings()["complete"] is True
+    assert sum(files.settings()["eligible"].values()) == QUICK["data"]["num_clients"]
+    seen: list[set[int]] = []
+    for tier, row in found.items():
+        assert int(row["macs_per_example"]) == known[row["arch"]]["macs"]
+        assert int(row["parameters"]) == known[row["arch"]]["parameters"]
+        assert float(row["val_loss"]) < float(row["val_loss_before"])
+        seen.append({client for cohort in cohorts(files.folder / "runs" / f"{tier}-0") for client in cohort})
+        assert int(row["eligible"]) == len(seen[-1])  # everybody of the group, in every round
+    assert not seen[0] & seen[1]
+
+    assert main(["export", *OPTIONS, "--tier", "model-1", "--name", "finetune"]) == 0
+    program = torch.export.load(files.networks.tier_folder("model-1") / "network.pt2").module()
+    weights = [tensor for tensor in tier_weights(files)["model-1"].values() if tensor.ndim == 4]
+    assert len(weights) == 3
+    for tensor in weights:
+        assert any(torch.equal(one, tensor) for one in program.state_dict().values())
+    assert main(["report", str(RUN)]) == 0
+
+    assert main([*command, "--finetune.name", "straight"]) == 0
+    straight = FinetuneFiles(RUN / "straight")
+    assert rows(straight.folder / "tiers.csv") == list(found.values())
+    for tier, tensors in tier_weights(files).items():
+        assert_same(tensors, tier_weights(straight)[tier])
+
+
+def test_what_is_no_model_is_told_in_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["finetune", *OPTIONS, "--finetune.models", '["0.5 of macs", "model: 99"]']) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lit-fednas:")]
+    assert "finetune.models: 'model: 99' is no model of PrunedSequence" in line
+    assert not (RUN / "finetune").exists()
+
+
+def test_simulated_time_follows_from_the_records(pruned: Path) -> None:
+    """Groups side by side, a group's candidates one after another; a test is a forward pass alone."""
+    known = models(pruned / RUN)
+    sequence = list(known.values())
+    units = {
+        f"candidate: {entry['number']} {one['unit']}": (one["group"], one["macs"])
+        for entry in sequence
+        for one in entry["candidates"]
+    }
+    population, speeds, total, statuses = Population(QUICK["data"]["num_clients"]), DeviceSpeeds(), 0.0, set()
+    for record in read_rounds(pruned / RUN):
+        slowest: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for row in record["clients"]:
+            group, macs = units.get(row["arch"], (-1 - row["client"], sequence[0]["macs"]))
+            tested = macs * row["num_tested"]
+            assert row["macs"] == macs * row["num_seen"] + tested > tested > 0
+            assert (row["bytes_up"] > 0) is (row["status"] == "ok")
+            speed = speeds.of(row["client"], population, 0)
+            computed = (3 * macs * row["num_seen"] + tested) / speed.macs_per_second
+            sent = (row["bytes_down"] + row["bytes_up"]) / (speed.bandwidth_mbps * 1e6 / 8)
+            slowest[group][row["arch"]] = max(slowest[group][row["arch"]], computed + sent)
+            statuses.add(row["status"])
+        seconds = max(sum(candidates.values()) for candidates in slowest.values())
+        total += seconds
+        assert record["metrics"]["time/round"] == pytest.approx(seconds, rel=1e-5)
+        assert record["metrics"]["time/total"] == pytest.approx(total, rel=1e-5)
+    assert statuses == {"ok", "withheld"}
