@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -21,6 +22,9 @@ from lit_fednas.federation import (
     UniformCohort,
 )
 from lit_fednas.supernets import ElasticResNet, PlainNetwork, Supernet
+
+#: Where runs without a folder of their own write what callbacks write.
+_ANYWHERE = TemporaryDirectory(prefix="lit-fednas-tests-")
 
 
 def tiny_examples(count: int = 120, seed: int = 0) -> Examples:
@@ -79,6 +83,7 @@ def make_module(
 def make_trainer(max_rounds: int = 3, **settings: Any) -> FederatedTrainer:
     settings = {
         "accelerator": "cpu",
+        "default_root_dir": _ANYWHERE.name,
         "logger": False,
         "enable_checkpointing": False,
         "enable_progress_bar": False,

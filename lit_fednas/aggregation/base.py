@@ -45,7 +45,8 @@ class Aggregation(ABC):
             ConfigError: The aggregation cannot; so it is unless a subclass does.
         """
         raise ConfigError(
-            f"model.aggregation: {type(self).__name__} cannot leave out updates that it has added; use OverlapAverage"
+            f"model.aggregation: {type(self).__name__} cannot leave out updates that it has added; use "
+            "OverlapAverage"
         )
 
     @abstractmethod

@@ -78,8 +78,7 @@ class Assignment(ABC):
         if not cohort:
             return []
         return [
-            Part(client, arch)
-            for client, arch in zip(cohort, self.assign(round, cohort, space, rng), strict=True)
+            Part(client, arch) for client, arch in zip(cohort, self.assign(round, cohort, space, rng), strict=True)
         ]
 
     def withheld(self, results: Sequence[ClientResult]) -> set[Any]:
@@ -89,8 +88,8 @@ class Assignment(ABC):
             results: How it went for each.
 
         Returns:
-            The architectures whose updates the server does not ask for; none, if not overridden. They must share no
-            weights with those whose updates it uses.
+            The architectures whose updates the server does not ask for; none, if not overridden. They must share
+            no weights with those whose updates it uses.
         """
         return set()
 

@@ -43,21 +43,21 @@ class CandidateGroups(Assignment):
     """Every candidate is trained and tested by its group of clients; the weakest are dropped round by round.
 
     Who is in which group, and which candidate goes to which group, is said by
-    :class:`~lit_fednas.callbacks.PruneByBudgets` when an iteration begins (:meth:`begin`), and holds for all of its
-    rounds. Of a group those clients take part that are in the round's cohort. A client of a group with several
+    :class:`~lit_fednas.callbacks.PruneByBudgets` when an iteration begins (:meth:`begin`), and holds for all of
+    its rounds. Of a group those clients take part that are in the round's cohort. A client of a group with several
     candidates trains one after the other.
 
     After a round's tests the candidates are ranked by their accuracy degradation (:func:`degradation`), and the
     ``drop`` share with the largest leaves, before its updates are sent (Alg. 4.1, lines 22 to 32). The number to
     drop is a share of the candidates that the iteration began with, rounded, and at least one of them stays. (As
-    printed, line 25 takes the maximum with one less than all that are left, and would drop all but one at once; the
-    text says that with 33 % all but the best are gone after three rounds.)
+    printed, line 25 takes the maximum with one less than all that are left, and would drop all but one at once;
+    the text says that with 33 % all but the best are gone after three rounds.)
 
     Before the first iteration everybody trains the newest model, which is the initial one.
 
     Args:
-        drop: Share of an iteration's candidates that is dropped after each round; 0 for none, 1 for all but the best
-            after the first round.
+        drop: Share of an iteration's candidates that is dropped after each round; 0 for none, 1 for all but the
+            best after the first round.
         initial_clients: How many clients of the cohort train the initial model in a round; all, if not given.
 
     Attributes:
@@ -89,8 +89,8 @@ class CandidateGroups(Assignment):
         """Forgets the iteration."""
         if not isinstance(supernet, PrunedSequence):
             raise ConfigError(
-                f"model.assignment: CandidateGroups tries candidates, of which {type(supernet).__name__} has none; "
-                f"use the supernet PrunedSequence, or another assignment"
+                f"model.assignment: CandidateGroups tries candidates, of which {type(supernet).__name__} has "
+                f"none; use the supernet PrunedSequence, or another assignment"
             )
         self._supernet = supernet
         self._population = population
@@ -113,8 +113,8 @@ class CandidateGroups(Assignment):
             scheduled: The group of each candidate, by its unit.
             saved: What each candidate saves, as a share of the initial model's resource.
             before: The accuracy of the model that they come from.
-            fuse: Whether updates are used at all; if not, candidates are tested and none is trained (the zero rounds
-                of Fig. 7).
+            fuse: Whether updates are used at all; if not, candidates are tested and none is trained (the zero
+                rounds of Fig. 7).
         """
         self._reset()
         self.groups = [list(group) for group in groups]
@@ -208,7 +208,8 @@ class CandidateGroups(Assignment):
         fitting = [arch for arch in self._supernet.space.each() if costs.excess(arch, tier) == 0]
         if not fitting:
             raise ConfigError(
-                f"model.tiers: no model of the sequence fits tier {tier.name!r} as yet; raise its limits, or prune on"
+                f"model.tiers: no model of the sequence fits tier {tier.name!r} as yet; raise its limits, or "
+                "prune on"
             )
         return fitting[-1]
 
@@ -228,8 +229,8 @@ class CandidateGroups(Assignment):
         """Takes it back."""
         if set(state) != {"groups", "trials", "rounds", "before", "fuse"}:
             raise CheckpointError(
-                "assignment: the checkpoint holds no groups for CandidateGroups; use the assignment that the run was "
-                "started with"
+                "assignment: the checkpoint holds no groups for CandidateGroups; use the assignment that the run "
+                "was started with"
             )
         self.groups = copy.deepcopy(state["groups"])
         self.trials = {unit: Trial(**copy.deepcopy(trial)) for unit, trial in state["trials"].items()}
@@ -237,7 +238,7 @@ class CandidateGroups(Assignment):
 
 
 def fused_accuracy(results: Sequence[ClientResult]) -> float:
-    """The mean of clients' accuracies, weighted by the examples that they tested on (section 4.3); NaN for none."""
+    """The mean of clients' accuracies, weighted by the examples that they tested on (section 4.3), or NaN."""
     tested = [result for result in results if result.answered and result.num_tested]
     count = sum(result.num_tested for result in tested)
     return sum(result.accuracy * result.num_tested for result in tested) / count if count else math.nan

@@ -20,8 +20,8 @@ class BudgetSchedule:
         first: By how much the first iteration goes down.
         decay: What that is multiplied with from iteration to iteration.
         least: By how much each iteration goes down at least. FedNAS' ConvNet has a decay of 0.93, with which all
-            reductions together are 71 %, and yet models of 25 % and 15 % (Table 3): so there must be something like
-            it.
+            reductions together are 71 %, and yet models of 25 % and 15 % (Table 3): so there must be something
+            like it.
 
     Raises:
         ConfigError: A value is out of range, or the budgets would never come down to the final one.
@@ -40,13 +40,13 @@ class BudgetSchedule:
     def __post_init__(self) -> None:
         if not 0 < self.final < 1:
             raise ConfigError(
-                f"prune_by_budgets.budget: {self.final} must be a share of the initial model's resource, above 0 and "
-                f"below 1"
+                f"prune_by_budgets.budget: {self.final} must be a share of the initial model's resource, above 0 "
+                f"and below 1"
             )
         if not 0 < self.first < 1 or not 0 < self.decay <= 1 or not 0 <= self.least < 1:
             raise ConfigError(
-                f"prune_by_budgets: first {self.first} must be above 0 and below 1, decay {self.decay} above 0 and at "
-                f"most 1, least {self.least} from 0 to below 1"
+                f"prune_by_budgets: first {self.first} must be above 0 and below 1, decay {self.decay} above 0 "
+                f"and at most 1, least {self.least} from 0 to below 1"
             )
         if self.least == 0 and self.decay < 1:
             reach = self.first / (1 - self.decay)
@@ -54,8 +54,8 @@ class BudgetSchedule:
                 raise ConfigError(
                     f"prune_by_budgets.decay: with {self.decay}, and {self.first} in the first iteration, all "
                     f"iterations together go down by {reach:.3g}, and the budget {self.final} needs "
-                    f"{1 - self.final:.3g}; raise decay or first, or set least to what each iteration goes down at "
-                    f"least"
+                    f"{1 - self.final:.3g}; raise decay or first, or set least to what each iteration goes down "
+                    f"at least"
                 )
 
     def budget(self, iteration: int, present: float) -> float:
@@ -91,8 +91,8 @@ class RoundSchedule:
     def __post_init__(self) -> None:
         if 1 not in self.rounds or min(self.rounds) < 1 or min(self.rounds.values()) < 0:
             raise ConfigError(
-                f"prune_by_budgets.rounds: {dict(self.rounds)} must say from which iteration on, beginning with 1, "
-                f"there are how many rounds, for instance {{1: 2, 6: 5}}"
+                f"prune_by_budgets.rounds: {dict(self.rounds)} must say from which iteration on, beginning with "
+                f"1, there are how many rounds, for instance {{1: 2, 6: 5}}"
             )
 
     def of(self, iteration: int) -> int:

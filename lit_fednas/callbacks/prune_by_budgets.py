@@ -32,7 +32,7 @@ _LATENCY_SAMPLES = 24  # networks that a source of latencies may learn from
 
 
 class PruneByBudgets(FederatedCallback):
-    """Iteration by iteration, a budget, groups of clients, candidates, some rounds, and the best becomes the model.
+    """In each iteration a budget, groups of clients, candidates, some rounds, and the best becomes the model.
 
     An iteration begins as soon as the one before has ended, with the next round's available clients. Its first
     round is the next one. The rounds themselves are the engine's: the candidates are architectures side by side
@@ -80,7 +80,7 @@ class PruneByBudgets(FederatedCallback):
         first: float = 0.05,
         decay: float = 0.98,
         least: float = 0.0,
-        rounds: Mapping[int, int] = {1: 5},  # noqa: B006 - never changed
+        rounds: Mapping[int, int] = {1: 5},
         groups: int = 1,
         balance: float = 1.1,
         partition: Literal["balanced", "random"] = "balanced",
@@ -96,15 +96,19 @@ class PruneByBudgets(FederatedCallback):
                 f"{initial_rounds} at least 0"
             )
         if partition not in ("balanced", "random"):
-            raise ConfigError(f"prune_by_budgets.partition: {partition!r} is unknown; set it to balanced or random")
+            raise ConfigError(
+                f"prune_by_budgets.partition: {partition!r} is unknown; set it to balanced or random"
+            )
         if resource not in ("macs", "parameters", "bytes", "latency_ms"):
             raise ConfigError(
-                f"prune_by_budgets.resource: {resource!r} is unknown; set it to macs, parameters, bytes or latency_ms"
+                f"prune_by_budgets.resource: {resource!r} is unknown; set it to macs, parameters, bytes or "
+                "latency_ms"
             )
         if (resource == "latency_ms") != (latency is not None):
             raise ConfigError(
-                f"prune_by_budgets.latency: is {'null' if latency is None else 'given'} and resource is {resource}; "
-                f"give it if, and only if, latency_ms is the resource (lit_fednas.costs.MeasuredLatency)"
+                f"prune_by_budgets.latency: is {'null' if latency is None else 'given'} and resource is "
+                f"{resource}; give it if, and only if, latency_ms is the resource "
+                "(lit_fednas.costs.MeasuredLatency)"
             )
         self.resource = resource
         self.groups = groups
@@ -143,9 +147,9 @@ class PruneByBudgets(FederatedCallback):
             )
         if pl_module.cohort.size(clients.num_clients) < clients.num_clients:
             raise ConfigError(
-                f"model.cohort: takes {pl_module.cohort.size(clients.num_clients)} of {clients.num_clients} clients, "
-                f"and groups are made of all that are available; set cohort.ratio to 1 (fewer clients for the "
-                f"initial rounds: assignment.initial_clients)"
+                f"model.cohort: takes {pl_module.cohort.size(clients.num_clients)} of {clients.num_clients} "
+                f"clients, and groups are made of all that are available; set cohort.ratio to 1 (fewer clients "
+                f"for the initial rounds: assignment.initial_clients)"
             )
         if self.groups > clients.num_clients:
             raise ConfigError(
@@ -235,9 +239,7 @@ class PruneByBudgets(FederatedCallback):
         self._append(sequence, first, resource, {**entry, "round": None, "unit": None, "accuracy": accuracy})
         self._begin(trainer, module, 0 if round is None else round + 1)
 
-    def _measured(
-        self, trainer: Trainer, module: FederatedLightningModule, arch: Pruned
-    ) -> tuple[float, float]:
+    def _measured(self, trainer: Trainer, module: FederatedLightningModule, arch: Pruned) -> tuple[float, float]:
         """A model's accuracy on the validation data of all clients, and what it takes of the resource."""
         sequence, _ = _parts(module)
         clients = trainer.datamodule.clients  # type: ignore[attr-defined]
@@ -319,7 +321,7 @@ class PruneByBudgets(FederatedCallback):
     def _scheduled(
         self, module: FederatedLightningModule, cuts: Sequence[Cut], examples: Sequence[int]
     ) -> dict[str, int]:
-        """Gives each candidate a group at random; when all are busy, the one that will be free first gets the next.
+        """Gives each candidate a group at random; when all are busy, the first to be free gets the next.
 
         That is the one with the least to do, by its examples and the candidates' multiply-accumulates.
         """
@@ -364,9 +366,7 @@ class PruneByBudgets(FederatedCallback):
 
     # ---- what is written down -------------------------------------------------------------------------
 
-    def _append(
-        self, sequence: PrunedSequence, arch: Pruned, resource: float, entry: Mapping[str, Any]
-    ) -> None:
+    def _append(self, sequence: PrunedSequence, arch: Pruned, resource: float, entry: Mapping[str, Any]) -> None:
         """Adds a model's entry, with what it takes and what its iteration has cost."""
         cost = sequence.cost(arch)
         self.entries.append(

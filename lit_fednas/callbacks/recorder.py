@@ -45,7 +45,9 @@ class RunRecorder(FederatedCallback):
                     "num_seen": result.num_seen,
                     "num_steps": result.num_steps,
                     "loss": result.loss,
-                    **({"accuracy": result.accuracy, "num_tested": result.num_tested} if result.num_tested else {}),
+                    **(
+                        {"accuracy": result.accuracy, "num_tested": result.num_tested} if result.num_tested else {}
+                    ),
                     **({} if task.group is None else {"group": task.group}),
                     **asdict(cost),
                     "seconds": round(result.seconds, 4),

@@ -1,8 +1,9 @@
 """What a round costs its clients (SuperFed, App. G).
 
 Computation is multiply-accumulates of forward passes: the architecture's MACs per example times the examples
-that the client saw in training, and in a test if it was asked for one. (Backward passes take about twice that again, for every method alike, and are not counted.)
-Communication is the subnet's bytes: down to every client that was asked, up from every client that answered.
+that the client saw in training, and in a test if it was asked for one. (Backward passes take about twice that
+again, for every method alike, and are not counted.) Communication is the subnet's bytes: down to every client
+that was asked, up from every client that answered.
 """
 
 from __future__ import annotations

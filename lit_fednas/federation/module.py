@@ -75,8 +75,8 @@ class FederatedLightningModule(pl.LightningModule):
     weights on the server's validation set, without local training; ``val/mean/accuracy`` is their mean over the
     subnets; ``test/...`` likewise on the test set. ``clients/loss`` is the mean over the cohort, weighted by
     examples, of each client's mean loss *during* its local training. ``clients/accuracy`` is that of the clients
-    on their own validation splits, if they were asked for it (``client.validate``). ``clients/used`` counts updates,
-    ``clients/failed`` clients that could not answer.
+    on their own validation splits, if they were asked for it (``client.validate``). ``clients/used`` counts
+    updates, ``clients/failed`` clients that could not answer.
     """
 
     def __init__(

@@ -64,8 +64,8 @@ class ClientSettings:
         together: How many clients of the same architecture are trained in one fit, with stacked weights; for
             small networks, where starting operations takes longer than doing them. On a CPU large convolutions
             gain nothing.
-        validate: Whether each client tests what it trains on its own validation split (``data.client_val``): once it
-            has ``trained`` it, or as it was ``received``. The result is in its record, and the cohort's mean is
+        validate: Whether each client tests what it trains on its own validation split (``data.client_val``): once
+            it has ``trained`` it, or as it was ``received``. The result is in its record, and the cohort's mean is
             logged as ``clients/accuracy``.
         compile: Whether full batches run through ``torch.compile``, once per architecture, which takes tens of
             seconds. Compiled dropout draws other masks, which belong to seed, round and client as well.

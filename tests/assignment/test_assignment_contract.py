@@ -17,7 +17,15 @@ from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import BaseNetworks, ElasticSpace, PathCNN, SearchSpace, SingleArchitecture, Supernet
 from lit_fednas.supernets.sliced_cnn import SlicedCNN
 from lit_fednas.supernets.widths import WidthSupernet
-from tests.assignment.instances import INSTANCES, OF_BASES, OF_OPERATORS, OF_SEQUENCES, OF_SUITES, OF_WIDTHS, set_up
+from tests.assignment.instances import (
+    INSTANCES,
+    OF_BASES,
+    OF_OPERATORS,
+    OF_SEQUENCES,
+    OF_SUITES,
+    OF_WIDTHS,
+    set_up,
+)
 from tests.supernets.instances import kept_instance
 from tests.supernets.sequences import pruned_sequence
 from tests.supernets.suites import grown_suite

@@ -21,7 +21,11 @@ RNG = np.random.default_rng(0)
 
 
 def prepared(
-    accuracies: dict[str, float], drop: float = 0.33, saved: dict | None = None, fuse: bool = True, before: float = 0.9
+    accuracies: dict[str, float],
+    drop: float = 0.33,
+    saved: dict | None = None,
+    fuse: bool = True,
+    before: float = 0.9,
 ) -> tuple[CandidateGroups, list[ClientResult]]:
     """An iteration with one client per group and candidate, and what the clients of a round say."""
     assignment = CandidateGroups(drop)
@@ -175,7 +179,7 @@ def test_what_a_client_uses_is_the_largest_that_its_tier_affords() -> None:
 
 
 def test_state_goes_there_and_back() -> None:
-    assignment, results = prepared({unit: 0.1 for unit in UNITS})
+    assignment, results = prepared(dict.fromkeys(UNITS, 0.1))
     assignment.withheld(results)
     state = assignment.state_dict()
     live = assignment.live

@@ -9,7 +9,7 @@ from lit_fednas.errors import ConfigError
 
 
 def test_budgets_by_hand() -> None:
-    """MobileNet's: 5 % at first, decay 0.98. Each goes down from what the model takes, not from the last budget."""
+    """MobileNet's: 5 % at first, decay 0.98. Each goes down from what the model takes."""
     schedule = BudgetSchedule(final=0.25)
     assert schedule.budget(1, 1.0) == pytest.approx(0.95)
     assert schedule.budget(2, 0.94) == pytest.approx(0.94 - 0.049)
@@ -34,7 +34,15 @@ def test_budgets_that_never_arrive_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"final": 0.0}, {"final": 1.0}, {"first": 0.0}, {"first": 1.0}, {"decay": 0.0}, {"decay": 1.1}, {"least": -0.1}],
+    [
+        {"final": 0.0},
+        {"final": 1.0},
+        {"first": 0.0},
+        {"first": 1.0},
+        {"decay": 0.0},
+        {"decay": 1.1},
+        {"least": -0.1},
+    ],
 )
 def test_budgets_out_of_range_are_refused(settings: dict) -> None:
     with pytest.raises(ConfigError, match="prune_by_budgets"):

@@ -131,9 +131,9 @@ class TestBalancedGroups:
         assert possible > 30
 
     def test_is_not_far_from_the_best_of_all_partitions(self) -> None:
-        """Of ten clients in two groups, 1022 partitions: measured 0.14 to 0.20 above the best on average.
+        """Of ten clients in two groups, 1022 partitions: measured 0.09 to 0.18 above the best on average.
 
-        Random groups are 0.24 to 0.33 above it. Of many small clients nothing can be listed, but the next test
+        Random groups are 0.17 to 0.27 above it. Of many small clients nothing can be listed, but the next test
         shows how much smaller the distance is.
         """
         for alpha in (0.1, 0.3, 1.0):
@@ -147,7 +147,7 @@ class TestBalancedGroups:
                 gaps.append(mean_distance(counts, groups) - best)
                 random.append(mean_distance(counts, random_groups(10, 2, np.random.default_rng(seed))) - best)
             assert min(gaps) > -1e-9
-            assert np.mean(gaps) < 0.22
+            assert np.mean(gaps) < 0.2
             assert np.mean(gaps) < 0.85 * np.mean(random)
 
     @pytest.mark.parametrize(("alpha", "bound"), [(0.1, 0.4), (1.0, 0.35)])

@@ -31,7 +31,9 @@ class Look(FederatedCallback):
         self.metric = trainer.callback_metrics.get("clients/accuracy")
 
 
-def looked(validate: str | None, net=lambda: linear_net(1), source=None, **settings) -> tuple[Look, object, object]:
+def looked(
+    validate: str | None, net=lambda: linear_net(1), source=None, **settings
+) -> tuple[Look, object, object]:
     look = Look()
     source = source or tiny_data(client_val=0.3)
     client = ClientSettings(sgd(0.2), batch_size=8, epochs=3, validate=validate, **settings)

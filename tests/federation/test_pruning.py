@@ -1,4 +1,4 @@
-"""Runs that make a model smaller step by step: iterations, groups, drops, costs; and that stopping changes nothing."""
+"""Runs that make a model smaller step by step: iterations, groups, drops, costs; stopping and going on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,7 @@ def test_the_sequence_goes_down_under_its_budgets(straight) -> None:
     assert sequence["under_way"] is None
     assert sequence["initial"] == whole == module.supernet.macs(Pruned(0))
     assert models[-1]["resource"] <= 0.4 * whole < models[-2]["resource"]
-    for t, (before, model) in enumerate(zip(models, models[1:], strict=False), start=1):
+    for t, (before, model) in enumerate(pairwise(models), start=1):
         budget = max(before["resource"] - 0.2 * 0.98 ** (t - 1) * whole, 0.4 * whole)
         assert model["budget"] == pytest.approx(budget)
         assert model["resource"] <= budget
@@ -444,11 +445,16 @@ def test_killed_and_resumed_through_the_command_line(tmp_path, rounds: int) -> N
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         if name == "killed":
             done = subprocess.run(
-                [sys.executable, "-c", KILLER, str(rounds), *words], env=environment, capture_output=True, check=False
+                [sys.executable, "-c", KILLER, str(rounds), *words],
+                env=environment,
+                capture_output=True,
+                check=False,
             )
             assert done.returncode == -signal.SIGKILL, done.stderr.decode()
             words += ["--ckpt_path", "last"]
-        subprocess.run([sys.executable, "-m", "lit_fednas", *words], env=environment, check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, "-m", "lit_fednas", *words], env=environment, check=True, capture_output=True
+        )
         found[name] = record(tmp_path / name / "run" / "only")
     assert found["killed"] == found["straight"]
     assert found["straight"]["sequence"]["complete"]

@@ -288,10 +288,10 @@ def test_each_model_has_a_group_of_clients(grouped, paths):
 
 
 class Counted:
-    """Clients 0 and 1 have examples of one class, 2 and 3 of the other, 4 and 5 none; val would change it."""
+    """Clients 0 and 3 have examples of one class, 1 and 2 of the other, 4 and 5 none; val would change it."""
 
     num_classes = 2
-    train = ([9, 0], [9, 0], [0, 9], [0, 9], [0, 0], [0, 0])
+    train = ([9, 0], [0, 9], [0, 9], [9, 0], [0, 0], [0, 0])
 
     @property
     def clients(self) -> Counted:
@@ -308,7 +308,7 @@ def test_groups_are_alike_in_examples_and_classes():
     found = dealt({"a": ALL, "b": ALL}, data)
     assert sorted(found["a"] + found["b"]) == ALL
     for group in found.values():
-        assert Counter(client // 2 for client in group if client < 4) == {0: 1, 1: 1}
+        assert Counter(client in (0, 3) for client in group if client < 4) == {True: 1, False: 1}
     assert list(found["a"]) == sorted(found["a"])
     some = dealt({"a": [1, 3, 5], "b": [1, 3, 5]}, data)
     assert sorted(some["a"] + some["b"]) == [1, 3, 5]  # the clients' numbers, not their places

@@ -427,6 +427,8 @@ def test_models_candidates_and_names() -> None:
         with pytest.raises(ConfigError, match="no weights, or none any more"):
             net.index(arch)
     net.propose([one_cut(net, "conv1", 2)])
+    with pytest.raises(ConfigError, match="candidate: 1 conv1: has no weights, or none any more"):
+        net.index(archs[0])
     for text, arch in [
         ("model: 1", Pruned(1)),
         ("1", Pruned(1)),
@@ -465,6 +467,19 @@ def test_running_in_place_is_running_the_subnet() -> None:
     archs = net.propose([one_cut(net, "stage0", 1), one_cut(net, "stage1", 2)])
     for arch in (Pruned(0), Pruned(1), *archs):
         torch.testing.assert_close(net(images().float(), arch), net.subnet(arch)(images().float()))
+
+
+def test_candidates_can_be_proposed_anew() -> None:
+    net = sequence("mobilenet").eval()
+    first, _ = net.propose([one_cut(net, "conv1", 2), one_cut(net, "conv2", 2)])
+    before = net(images().float(), first)
+    assert net.cost(first).parameters > 0
+    _, again = net.propose([one_cut(net, "conv2", 2), one_cut(net, "conv1", 4)])
+    assert again == first
+    assert net.sizes(again)["conv1"] == 2
+    assert net.cost(again).parameters == sum(part.numel() for part in net.subnet(again).parameters())
+    assert not torch.allclose(net(images().float(), again), before)
+    assert len(net.candidates) == 2
 
 
 def test_what_is_left_is_a_copy() -> None:

@@ -66,7 +66,7 @@ def without_filters(
     for name, tensor in weights.items():
         rest = tensor.detach()
         for dimension, (group, repeat) in enumerate(axes[name]):
-            if group in kept:
+            if group is not None and group in kept:
                 places = torch.tensor(kept[group], device=tensor.device)[:, None] * repeat
                 entries = (places + torch.arange(repeat, device=tensor.device)).flatten()
                 rest = rest.index_select(dimension, entries)

@@ -1,4 +1,4 @@
-"""The models of a run that makes one smaller step by step, and the candidates of the next step (FedNAS, section 4).
+"""The models of a run that makes one smaller step by step, and the candidates of the next step (FedNAS).
 
 All of them lie side by side in one supernet, each with weights of its own. Which filters they have lost is part of
 every checkpoint.
