@@ -109,15 +109,15 @@ class OverlapAverage(Aggregation):
 
     @torch.no_grad()
     def withhold(self, arch: Any) -> None:
-        """Forgets what was added to an architecture's elements, so that they keep their value."""
-        assert self._sums is not None
+        """Takes the weight of what was added to an architecture's elements, so that they keep their value."""
         assert self._weights is not None
         for region in self._supernet.regions(arch).values():
-            _clear(self._sums[region.name], region)
             if region.name in self._whole:
                 self._whole_weights[self._whole[region.name]] = 0
+            elif region.index is None:
+                self._weights[region.name].zero_()
             else:
-                _clear(self._weights[region.name], region)
+                self._weights[region.name][region.index] = 0
 
     @torch.no_grad()
     def finish(self) -> dict[str, Tensor]:
@@ -148,13 +148,6 @@ class OverlapAverage(Aggregation):
                 f"see that they have examples, or set aggregation.weighted to false"
             )
         return 1.0 / total
-
-
-def _clear(tensor: Tensor, region: Region) -> None:
-    if region.index is None:
-        tensor.zero_()
-    else:
-        tensor[region.index] = 0
 
 
 def _summable(tensor: Tensor) -> torch.dtype:

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from tqdm.auto import tqdm
 
 from lit_fednas.messages import ClientResult, ClientTask
-from lit_fednas.supernets import ModelSuite
+from lit_fednas.supernets import ModelSuite, Pruned, PrunedSequence
 
 
 class RoundProgress(ProgressBar):
@@ -60,7 +60,8 @@ class RoundProgress(ProgressBar):
 
     def on_cohort_start(self, trainer: Trainer, module: LightningModule, tasks: Sequence[ClientTask]) -> None:
         """Starts the bar over the cohort anew."""
-        self._models = clients_by_model(tasks) if isinstance(module.supernet, ModelSuite) else ""
+        several = isinstance(module.supernet, ModelSuite | PrunedSequence)
+        self._models = clients_by_model(tasks) if several else ""
         if self._cohort is not None:
             self._cohort.reset(total=len(tasks))
             self._cohort.set_postfix_str(self._models and f"models {self._models}", refresh=False)
@@ -120,13 +121,16 @@ class RoundProgress(ProgressBar):
 
 
 def clients_by_model(tasks: Sequence[ClientTask]) -> str:
-    """How many clients have which models of a suite; nothing if all have the same.
+    """How many clients have which models of a suite, or which candidates; nothing if all have the same.
 
     Example:
         >>> from lit_fednas.supernets import Model
         >>> clients_by_model([ClientTask(0, client, Model((client // 3,)), 1) for client in range(5)])
         '0:3 1:2'
+        >>> from lit_fednas.supernets import Pruned
+        >>> clients_by_model([ClientTask(0, client, Pruned(3, f"conv{client}"), 1) for client in range(2)])
+        'conv0:1 conv1:1'
     """
-    counts = Counter(task.arch.numbers for task in tasks)
-    words = [f"{','.join(map(str, numbers))}:{count}" for numbers, count in sorted(counts.items())]
+    counts = Counter((task.arch.unit,) if isinstance(task.arch, Pruned) else task.arch.numbers for task in tasks)
+    words = [f"{','.join(map(str, names))}:{count}" for names, count in sorted(counts.items())]
     return " ".join(words) if len(words) > 1 else ""

@@ -22,7 +22,7 @@ from lit_fednas.objectives import CrossEntropy
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.supernets import Cut, PlainNetwork, PrunedSequence, SlicedCNN, WidthSupernet
-from lit_fednas.tiers import Tier
+from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers, Tier
 from tests.finetune.small import (
     CLIENT,
     COUNT,
@@ -33,6 +33,7 @@ from tests.finetune.small import (
     cohorts,
     everything,
     last_weights,
+    module_of,
     path_cnn,
     rounds,
     rows,
@@ -178,6 +179,24 @@ def test_named_models_tell_the_labels_apart_that_are_asked_for():
     assert [str(arch) for arch in named_architectures(net, ["sep_e1 id"])] == ["sep_e1 id"]
     with pytest.raises(ConfigError, match="names sep_e1 id > halves twice, as 'sep_e1 id' and 'sep_e1 id > halv"):
         named_architectures(net, ["sep_e1 id", "sep_e1 id > halves"], labels="halves")
+
+
+def test_the_classifier_that_is_asked_for_is_trained(bare):
+    net = path_cnn(operators=["sep_e1", "id"], label_sets={"halves": [0, 0, 1, 1]})
+    made = bare._replace(module=module_of(net, tiers=None))
+    once = {"models": ["largest"], "rounds": 1, "cohort": UniformCohort(count=1)}
+    files = made.finetune(labels="halves", **once)
+    assert files.settings()["models"] == ["sep_e1 sep_e1 > halves"]
+    (row,) = by_tier(files).values()
+    assert row["arch"] == "sep_e1 sep_e1 > halves"
+
+
+def test_a_tier_of_clients_with_the_name_of_a_model_is_another(bare, paths):
+    tiers = ClientTiers(Budgets({slug(paths[2]): {"macs": 1e9}}), ListedTiers({slug(paths[2]): range(6)}))
+    made = bare._replace(module=module_of(bare.module.supernet, tiers=tiers))
+    files = made.finetune(models=["largest"], rounds=1, cohort=UniformCohort(count=1))
+    assert list(by_tier(files)) == [slug(paths[2])]
+    assert not (files.folder / "clients.csv").exists()
 
 
 # ---- by their share of the largest one's MACs ---------------------------------------------------------
