@@ -246,7 +246,7 @@ class Supernet(nn.Module, ABC):
         device = next(iter(self.shared_tensors().values())).device
         with torch.device("meta"):
             network = self.build(arch)
-        return _materialise(network, device)
+        return materialise(network, device)
 
     @torch.no_grad()
     def load_into(self, network: nn.Module, arch: Any) -> None:
@@ -359,7 +359,7 @@ class PlainNetwork(NestedSupernet):
         return _structure_of(self.network)
 
 
-def _materialise(network: nn.Module, device: torch.device) -> nn.Module:
+def materialise(network: nn.Module, device: torch.device) -> nn.Module:
     """Gives a network on the meta device unset memory, in place (``Module.to_empty``, in a tenth of its time)."""
     made: dict[int, Any] = {}  # a tensor that stands in several modules stays one
     for module in network.modules():

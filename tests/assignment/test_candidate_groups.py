@@ -82,6 +82,10 @@ def test_a_share_of_the_candidates_that_it_began_with_leaves_each_round(drop: fl
         assert assignment.live == UNITS[6 - count :]  # the accurate ones
     assert assignment.best == "f"
     assert assignment.rounds == len(left)
+    gone = [
+        next((turn for turn, count in enumerate(left, start=1) if place < 6 - count), None) for place in range(6)
+    ]
+    assert [assignment.trials[unit].dropped for unit in UNITS] == gone
 
 
 def test_fourteen_candidates_are_gone_after_three_rounds() -> None:

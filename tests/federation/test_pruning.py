@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,6 +20,7 @@ from lit_fednas.assignment import CandidateGroups, FixedArchitecture
 from lit_fednas.callbacks import CostLedger, PruneByBudgets, RoundCheckpoint, RunRecorder
 from lit_fednas.costs import MeasuredLatency
 from lit_fednas.data import Dirichlet
+from lit_fednas.data.client_groups import balanced_groups, group_report, random_groups
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import (
     ClientSettings,
@@ -31,7 +34,8 @@ from lit_fednas.federation import (
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.loggers import RunLogger
 from lit_fednas.messages import WITHHELD
-from lit_fednas.supernets import Pruned, SlicedCNN, WidthSupernet
+from lit_fednas.rng import numpy_generator
+from lit_fednas.supernets import Cut, Pruned, SlicedCNN, WidthSupernet
 from tests.supernets.sequences import pruned_sequence
 from tests.support import assert_same, make_module, make_trainer, run_record, sgd, tiny_data, weights
 
@@ -165,6 +169,63 @@ def test_dropped_candidates_are_tested_but_send_nothing(straight) -> None:
             assert one["metrics"]["clients/failed"] == 0
         gone = [candidate["dropped"] for candidate in model["candidates"]]
         assert sorted(gone, key=lambda turn: turn or 99) == [1, None][-len(gone) :]  # half of two
+
+
+def test_candidates_are_compared_with_the_model_before_them(straight) -> None:
+    """Section 4.3: accuracy lost since the former model, per resource saved, here as a share of the first's."""
+    folder, _, _, _ = straight
+    models = written(folder)["models"]
+    whole = models[0]["resource"]
+    for before, model in pairwise(models):
+        for candidate in model["candidates"]:
+            saved = (before["resource"] - candidate["resource"]) / whole
+            expected = [(before["accuracy"] - accuracy) / saved for accuracy in candidate["accuracies"]]
+            assert candidate["degradations"] == pytest.approx(expected)
+        left = [one for one in model["candidates"] if one["dropped"] is None]
+        assert model["unit"] == min(left, key=lambda one: one["degradations"][-1])["unit"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_group_with_the_least_to_do_gets_the_next_candidate(seed: int) -> None:
+    """A group with a hundred times the examples is still busy with its first when the others are free."""
+    module = pruning(supernet=pruned_sequence(hidden=(6, 6, 6, 6)), seed=seed)
+    sizes = module.supernet.models[0].sizes
+    cuts = [Cut(unit, {unit: 1}, {**sizes, unit: 5}, 0.0) for unit in sizes]
+    scheduled = budgets()._scheduled(module, cuts, [1000, 10, 10])
+    assert sorted(scheduled.values()) == [0, 1, 1, 2] or sorted(scheduled.values()) == [0, 1, 2, 2]
+    assert len({scheduled[cut.unit] for cut in cuts[:3]}) == 3
+    assert list(scheduled) == list(sizes)
+
+
+@pytest.mark.parametrize("partition", ["balanced", "random"])
+def test_the_groups_are_those_of_the_partition(tmp_path, partition: str) -> None:
+    source = data(partitioner=Dirichlet(alpha=0.5, min_size=8))
+    folder, module, _, _ = run(tmp_path, callback=budgets(partition=partition, groups=2), source=source)
+    counts = np.stack([source.clients.label_counts(client, 4) for client in range(CLIENTS)])
+    rounds, models = records(folder), written(folder)["models"]
+    drawn = []
+    for model in models[1:]:
+        found: dict[int, set] = {0: set(), 1: set()}
+        for client in rounds[model["first_round"]]["clients"]:
+            found[client["group"]].add(client["client"])
+        if partition == "balanced":
+            expected = balanced_groups(counts, 2)
+        else:
+            expected = random_groups(
+                CLIENTS, 2, numpy_generator(module.seed, "client-groups", model["first_round"])
+            )
+        drawn.append(expected)
+        assert [sorted(members) for members in found.values() if members] == [
+            sorted(members) for place, members in enumerate(expected) if found[place]
+        ]
+        assert model["groups"] == [asdict(report) for report in group_report(counts, expected)]
+    assert len({str(groups) for groups in drawn}) == (1 if partition == "balanced" else len(drawn))
+
+
+def test_a_candidate_gets_any_of_the_groups_that_are_free() -> None:
+    cut = Cut("layer0", {"layer0": 1}, {"layer0": 5, "layer1": 8}, 0.0)
+    found = {budgets()._scheduled(pruning(seed=seed), [cut], [1, 1])["layer0"] for seed in range(8)}
+    assert found == {0, 1}
 
 
 def test_costs_are_those_of_the_rounds(straight) -> None:

@@ -55,6 +55,7 @@ from lit_fednas.supernets import (
     WidthSupernet,
 )
 from lit_fednas.supernets.growing.growth import plan, to_plain
+from tests.supernets.sequences import propose
 
 HIDDEN = 6
 
@@ -165,6 +166,15 @@ def plain() -> PlainNetwork:
     return PlainNetwork(network, (2, 6, 6), 3)
 
 
+def pruned() -> PrunedSequence:
+    """Two models, and candidates for a third."""
+    net = PrunedSequence((3, 8, 8), 5, SlicedMobileNet(1.0, (4, 6), (1, 2)))
+    propose(net)
+    net.select("conv1")
+    propose(net)
+    return net
+
+
 def suite(family: GrowableFamily, *cells: str) -> ModelSuite:
     """Three models, each larger than the one before: these cells are widened, then deepened."""
     net = ModelSuite((3, 8, 8), 5, family)
@@ -219,6 +229,7 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     ),
     "plain": plain,
     "pruned-sequence": lambda: PrunedSequence((3, 8, 8), 5, SlicedMobileNet(1.0, (4, 6), (1, 2))),
+    "pruned-sequence-of-several": pruned,
     "resnet18": lambda: ResNet18((3, 8, 8), 5, width=8),
     "rolling": RollingNet,
     "separate": lambda: SeparateNetworks(

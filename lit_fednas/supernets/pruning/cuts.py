@@ -30,7 +30,7 @@ def find_cuts(
     resource: Callable[[Mapping[str, int]], float],
     budget: float,
 ) -> list[Cut]:
-    """For each unit the fewest filters that must go to meet the budget.
+    """For each unit the fewest filters that must go to meet the budget; one at least.
 
     A unit of several groups loses the same share of each, rounded down. One filter of each group stays (as many as
     go together, where they go in multiples). A unit that cannot meet the budget by itself is left out.

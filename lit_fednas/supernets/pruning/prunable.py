@@ -16,9 +16,8 @@ class Prunable:
     """What must be known of a family's network to take filters out of it.
 
     A filter is a row of a convolution's or a linear layer's weight. The rows of a group of units may lie in
-    several
-    layers: all that write into a residual stream. A depthwise convolution's do not count: its channels follow
-    those that it gets.
+    several layers: all that write into a residual stream. A depthwise convolution's do not count: its channels
+    follow those that it gets.
 
     Args:
         family: The networks.

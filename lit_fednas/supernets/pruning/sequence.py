@@ -15,10 +15,11 @@ from torch import nn
 
 from lit_fednas.costs import count_macs
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.supernets.base import Region, Supernet
+from lit_fednas.supernets.base import Region, Supernet, materialise
 from lit_fednas.supernets.pruning.cuts import Cut
 from lit_fednas.supernets.pruning.filters import filter_norms, remaining, without_filters
 from lit_fednas.supernets.pruning.prunable import Prunable
+from lit_fednas.supernets.separate import SideBySide
 from lit_fednas.supernets.sliced_cnn import SlicedCNN
 from lit_fednas.supernets.space import Ladder
 from lit_fednas.supernets.width_families import WidthFamily
@@ -42,6 +43,24 @@ class Pruned:
 
     def __str__(self) -> str:
         return f"candidate: {self.number} {self.unit}" if self.unit else f"model: {self.number}"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Several models and candidates side by side: all that the supernet holds, for instance.
+
+    Attributes:
+        members: Each once.
+
+    Example:
+        >>> str(Beside((Pruned(0), Pruned(1, "conv2"))))
+        'model: 0 | candidate: 1 conv2'
+    """
+
+    members: tuple[Pruned, ...]
+
+    def __str__(self) -> str:
+        return " | ".join(map(str, self.members))
 
 
 @dataclass(frozen=True)
@@ -82,35 +101,55 @@ class SequenceSpace(Ladder[Pruned]):
 
     Args:
         macs: Multiply-accumulates of each model, by its number.
-        candidates: Those that have been proposed, now or before.
+        candidates: Those that there are now.
+        gone: Those that there were before.
     """
 
-    refusal = "is a candidate, which is no result of a search; name a model"
+    refusal = "is no result of a search; name one model"
 
-    def __init__(self, macs: Sequence[int], candidates: Iterable[Pruned]) -> None:
+    def __init__(self, macs: Sequence[int], candidates: Sequence[Pruned], gone: Iterable[Pruned]) -> None:
         self.count = len(macs)
-        self.candidates = frozenset(candidates)
+        self.candidates = tuple(candidates)
+        self.proposed = frozenset([*candidates, *gone])
         super().__init__([Pruned(number) for number in sorted(range(self.count), key=lambda n: (macs[n], -n))])
 
-    def parse(self, text: Any) -> Pruned:
-        """Reads ``model: 3``, a number, ``candidate: 3 conv2``, or a ``Pruned``."""
-        if isinstance(text, Pruned):
-            arch = text
+    @property
+    def everything(self) -> Any:
+        """All models and candidates; the model itself where there is one."""
+        members = (*(Pruned(number) for number in range(self.count)), *self.candidates)
+        return Beside(members) if len(members) > 1 else members[0]
+
+    def parse(self, text: Any) -> Any:
+        """Reads ``model: 3``, a number, ``candidate: 3 conv2``, several apart by ``|``, or an architecture."""
+        if isinstance(text, Pruned | Beside):
+            arch: Pruned | Beside = text
         else:
-            kind, colon, rest = str(text).partition(":")
-            number, _, unit = (rest if colon else kind).strip().partition(" ")
-            if not number.isdigit() or (colon and kind != ("candidate" if unit else "model")):
-                raise ConfigError(f"architecture: {text!r} cannot be read; write it as 'model: 0'")
-            arch = Pruned(int(number), unit)
+            words = str(text).split("|")
+            read = tuple(self._read(word, text) for word in words)
+            arch = read[0] if len(read) == 1 else Beside(read)
         self.validate(arch)
         return arch
 
-    def validate(self, arch: Pruned) -> None:
-        """Raises ``ConfigError`` if there is no such model or candidate."""
-        if arch.unit and arch not in self.candidates:
-            raise ConfigError(f"architecture {arch}: has not been proposed")
-        if not arch.unit and arch.number >= self.count:
-            raise ConfigError(f"architecture {arch}: the sequence has the models 0 to {self.count - 1} as yet")
+    @staticmethod
+    def _read(word: str, text: Any) -> Pruned:
+        kind, colon, rest = word.strip().partition(":")
+        number, _, unit = (rest if colon else kind).strip().partition(" ")
+        if not number.isdecimal() or (colon and kind != ("candidate" if unit else "model")):
+            raise ConfigError(f"architecture: {text!r} cannot be read; write it as 'model: 0'")
+        return Pruned(int(number), unit)
+
+    def validate(self, arch: Pruned | Beside) -> None:
+        """Raises ``ConfigError`` if there is no such model or candidate, or one stands twice."""
+        members = arch.members if isinstance(arch, Beside) else (arch,)
+        if not members or len(set(members)) < len(members):
+            raise ConfigError(f"architecture {arch}: name models and candidates each once")
+        for member in members:
+            if member.unit and member not in self.proposed:
+                raise ConfigError(f"architecture {member}: has not been proposed")
+            if not member.unit and member.number >= self.count:
+                raise ConfigError(
+                    f"architecture {member}: the sequence has the models 0 to {self.count - 1} as yet"
+                )
 
 
 class PrunedSequence(Supernet):
@@ -195,16 +234,24 @@ class PrunedSequence(Supernet):
         self._space.validate(arch)
         return dict(self._proposed[arch] if arch.unit else self.models[arch.number].sizes)
 
-    def build(self, arch: Pruned | Sized) -> nn.Module:
-        """The network of the architecture's numbers of units."""
+    def build(self, arch: Pruned | Sized | Beside) -> nn.Module:
+        """The network of the architecture's numbers of units; several stand in a ``SideBySide``."""
+        if isinstance(arch, Beside):
+            return SideBySide([self.build(member) for member in arch.members])
         return self.prunable.build(self.sizes(arch))
 
-    def index(self, arch: Pruned | Sized) -> dict[str, Region]:
+    def index(self, arch: Pruned | Sized | Beside) -> dict[str, Region]:
         """Each tensor is a whole tensor of its own network.
 
         Raises:
             ConfigError: It has no weights: it is a candidate that is gone, or one by its size alone.
         """
+        if isinstance(arch, Beside):
+            return {
+                f"networks.{turn}.{name}": region
+                for turn, member in enumerate(arch.members)
+                for name, region in self.index(member).items()
+            }
         where = self._where(arch)
         if where is None:
             raise ConfigError(f"architecture {arch}: has no weights, or none any more")
@@ -212,8 +259,9 @@ class PrunedSequence(Supernet):
         names = [name for name, _ in [*network.named_parameters(), *network.named_buffers()]]
         return {name: Region(f"{where}.{name}") for name in names}
 
-    def _index_of(self, arch: Pruned | Sized, network: nn.Module) -> dict[str, Region]:
-        return {} if self._where(arch) is None else self.index(arch)
+    def _index_of(self, arch: Pruned | Sized | Beside, network: nn.Module) -> dict[str, Region]:
+        without = not isinstance(arch, Beside) and self._where(arch) is None
+        return {} if without else self.index(arch)
 
     def _where(self, arch: Pruned | Sized) -> str | None:
         """The module that has an architecture's weights, if any."""
@@ -226,13 +274,17 @@ class PrunedSequence(Supernet):
         there = arch.number == len(self.models) and arch.unit in units
         return f"candidates.{units.index(arch.unit)}" if there else None
 
-    def macs(self, arch: Pruned | Sized) -> int:
+    def macs(self, arch: Pruned | Sized | Beside) -> int:
         """Multiply-accumulates of one example, with those that the family adds."""
-        return super().macs(arch) + self.prunable.extra_macs(self.sizes(arch))
+        return super().macs(arch) + self._extra_macs(arch)
 
-    def operations(self, arch: Pruned | Sized) -> int:
+    def operations(self, arch: Pruned | Sized | Beside) -> int:
         """FedorAS' count of one example's operations, with the multiply-accumulates that the family adds."""
-        return super().operations(arch) + self.prunable.extra_macs(self.sizes(arch))
+        return super().operations(arch) + self._extra_macs(arch)
+
+    def _extra_macs(self, arch: Pruned | Sized | Beside) -> int:
+        members = arch.members if isinstance(arch, Beside) else (arch,)
+        return sum(self.prunable.extra_macs(self.sizes(member)) for member in members)
 
     # ---- a step ---------------------------------------------------------------------------------------
 
@@ -254,8 +306,7 @@ class PrunedSequence(Supernet):
                 group: remaining(filter_norms(self.prunable, weights, group), count, self.prunable.multiple)
                 for group, count in cut.removed.items()
             }
-            with torch.device(next(newest.parameters()).device):
-                network = self.prunable.build(cut.sizes)
+            network = self._unset(cut.sizes)
             network.load_state_dict(without_filters(weights, self.prunable.axes, kept))
             self.candidates.append(network.train(self.training))
         archs = self._archs_of_candidates()
@@ -285,6 +336,13 @@ class PrunedSequence(Supernet):
         self._append(PrunedModel(len(self.models), unit, chosen.sizes, round), network)
         return Pruned(len(self.models) - 1)
 
+    def _unset(self, sizes: Mapping[str, int]) -> nn.Module:
+        """A network with unset weights, like the initial one in dtype and device; draws no random numbers."""
+        like = next(self.networks[0].parameters())
+        with torch.device("meta"):
+            network = self.prunable.build(sizes).to(like.dtype)
+        return materialise(network, like.device)
+
     def _append(self, model: PrunedModel, network: nn.Module) -> None:
         self.models.append(model)
         self.networks.append(network)
@@ -297,7 +355,7 @@ class PrunedSequence(Supernet):
         """Knows the models and candidates that there are now."""
         self._skeletons.clear()
         macs = [self._macs_of(model.sizes) for model in self.models]
-        self._space = SequenceSpace(macs, self._proposed)
+        self._space = SequenceSpace(macs, self._archs_of_candidates(), self._proposed)
 
     def _macs_of(self, sizes: Mapping[str, int]) -> int:
         with torch.device("meta"):
@@ -340,19 +398,15 @@ class PrunedSequence(Supernet):
                 f"checkpoint: its sequence began with the units {structure.get('initial')}, model.supernet.family "
                 f"with {first.sizes}; use the settings that the run was started with"
             )
-        device = next(self.networks[0].parameters()).device
         self.models, self.networks = [first], nn.ModuleList([self.networks[0]])
-        with torch.device(device):
-            for row in structure["models"]:
-                model = PrunedModel(len(self.models), row["unit"], dict(row["sizes"]), row["round"])
-                self.models.append(model)
-                self.networks.append(self.prunable.build(model.sizes).train(self.training))
-            self.cuts = [
-                Cut(row["unit"], dict(row["removed"]), dict(row["sizes"]), row["resource"])
-                for row in structure["candidates"]
-            ]
-            self.candidates = nn.ModuleList(
-                self.prunable.build(cut.sizes).train(self.training) for cut in self.cuts
-            )
+        for row in structure["models"]:
+            model = PrunedModel(len(self.models), row["unit"], dict(row["sizes"]), row["round"])
+            self.models.append(model)
+            self.networks.append(self._unset(model.sizes).train(self.training))
+        self.cuts = [
+            Cut(row["unit"], dict(row["removed"]), dict(row["sizes"]), row["resource"])
+            for row in structure["candidates"]
+        ]
+        self.candidates = nn.ModuleList(self._unset(cut.sizes).train(self.training) for cut in self.cuts)
         self._proposed = {Pruned(row["number"], row["unit"]): dict(row["sizes"]) for row in structure["proposed"]}
         self._note_space()
