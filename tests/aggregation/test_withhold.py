@@ -28,7 +28,7 @@ def rounds(supernet, archs: dict, withheld=()):
 
 def test_networks_side_by_side_keep_what_they_had() -> None:
     sequence = pruned_sequence(candidates=True)
-    one, other = Pruned(1, "layer0"), Pruned(1, "layer1")
+    one, other = Pruned(1, "conv1"), Pruned(1, "conv2")
     found = rounds(sequence, {one: 1.0, other: 2.0}, withheld=[other])
     for name, tensor in sequence.shared_tensors().items():
         if name.startswith("candidates.0."):

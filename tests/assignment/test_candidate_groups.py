@@ -148,9 +148,9 @@ def test_who_trains_what() -> None:
     assignment = CandidateGroups()
     sequence = pruned_sequence(steps=1, candidates=True)
     assignment.setup(sequence, Population(6))
-    assignment.begin([[0, 3], [1, 4, 5]], {"layer0": 1, "layer1": 1}, {"layer0": 0.1, "layer1": 0.1}, 0.5)
+    assignment.begin([[0, 3], [1, 4, 5]], {"conv1": 1, "conv2": 1}, {"conv1": 0.1, "conv2": 0.1}, 0.5)
     parts = assignment.parts(0, [0, 1, 2, 3, 5], sequence.space, RNG)
-    assert parts == [Part(client, Pruned(2, unit), 1) for unit in ("layer0", "layer1") for client in (1, 5)]
+    assert parts == [Part(client, Pruned(2, unit), 1) for unit in ("conv1", "conv2") for client in (1, 5)]
     assert all(sequence.regions(part.arch) for part in parts)
 
 

@@ -62,7 +62,7 @@ def pruning(**settings):
 
 def budgets(**settings) -> PruneByBudgets:
     return PruneByBudgets(
-        **{"budget": 0.4, "first": 0.2, "decay": 0.98, "rounds": {1: 2, 3: 3}, "groups": 2, **settings}
+        **{"budget": 0.3, "first": 0.2, "decay": 0.98, "rounds": {1: 2, 3: 3}, "groups": 2, **settings}
     )
 
 
@@ -112,9 +112,9 @@ def test_the_sequence_goes_down_under_its_budgets(straight) -> None:
     assert sequence["complete"]
     assert sequence["under_way"] is None
     assert sequence["initial"] == whole == module.supernet.macs(Pruned(0))
-    assert models[-1]["resource"] <= 0.4 * whole < models[-2]["resource"]
+    assert models[-1]["resource"] <= 0.3 * whole < models[-2]["resource"]
     for t, (before, model) in enumerate(pairwise(models), start=1):
-        budget = max(before["resource"] - 0.2 * 0.98 ** (t - 1) * whole, 0.4 * whole)
+        budget = max(before["resource"] - 0.2 * 0.98 ** (t - 1) * whole, 0.3 * whole)
         assert model["budget"] == pytest.approx(budget)
         assert model["resource"] <= budget
         assert model["resource"] == module.supernet.macs(Pruned(t))
@@ -124,6 +124,7 @@ def test_the_sequence_goes_down_under_its_budgets(straight) -> None:
         assert {group: count for group, count in lost.items() if count} == won["removed"]
         assert won["dropped"] is None
         assert model["accuracy"] == won["accuracies"][-1]
+    assert any(len(set(one["accuracies"])) > 1 for model in models for one in model["candidates"])
     assert [model["first_round"] for model in models[2:]] == [model["round"] + 1 for model in models[1:-1]]
     assert trainer.current_epoch == models[-1]["round"] + 1  # the last budget ends training
     assert len(module.supernet.models) == len(models)
@@ -223,8 +224,8 @@ def test_the_groups_are_those_of_the_partition(tmp_path, partition: str) -> None
 
 
 def test_a_candidate_gets_any_of_the_groups_that_are_free() -> None:
-    cut = Cut("layer0", {"layer0": 1}, {"layer0": 5, "layer1": 8}, 0.0)
-    found = {budgets()._scheduled(pruning(seed=seed), [cut], [1, 1])["layer0"] for seed in range(8)}
+    cut = Cut("conv1", {"conv1": 1}, {"conv1": 5, "conv2": 8}, 0.0)
+    found = {budgets()._scheduled(pruning(seed=seed), [cut], [1, 1])["conv1"] for seed in range(8)}
     assert found == {0, 1}
 
 
@@ -301,11 +302,11 @@ def test_updates_are_fused_by_training_examples_for_those_that_stay(tmp_path) ->
 def test_zero_rounds_test_and_train_nothing(tmp_path) -> None:
     folder, module, _, _ = run(tmp_path, callback=budgets(rounds={1: 0}))
     models = written(folder)["models"]
-    assert models[-1]["resource"] <= 0.4 * models[0]["resource"]
+    assert models[-1]["resource"] <= 0.3 * models[0]["resource"]
     assert {model["rounds"] for model in models[1:]} == {1}
     assert all(model["costs"]["bytes_up"] == 0 for model in models)
     # what is left of the initial weights, filter by filter
-    first, newest = (module.supernet.views(Pruned(n))["layer0.conv.weight"] for n in (0, len(models) - 1))
+    first, newest = (module.supernet.views(Pruned(n))["conv1.conv.weight"] for n in (0, len(models) - 1))
     rows = {tuple(row.flatten()[:9].tolist()) for row in first}
     assert {tuple(row.flatten()[:9].tolist()) for row in newest} <= rows
 
@@ -365,7 +366,7 @@ def test_groups_are_of_those_who_are_available(tmp_path) -> None:
 def test_other_resources(tmp_path, resource: str) -> None:
     folder, module, _, _ = run(tmp_path, callback=budgets(resource=resource))
     models = written(folder)["models"]
-    assert models[-1][resource] <= 0.4 * models[0][resource]
+    assert models[-1][resource] <= 0.3 * models[0][resource]
     for model in models:
         cost = module.supernet.cost(Pruned(model["number"]))
         assert model["resource"] == getattr(cost, resource) == model[resource]
@@ -380,7 +381,7 @@ def test_latency_as_the_resource(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(MeasuredLatency, "milliseconds", said)
     folder, _, _, _ = run(tmp_path, callback=budgets(resource="latency_ms", latency=MeasuredLatency()))
     models = written(folder)["models"]
-    assert models[-1]["resource"] <= 0.4 * models[0]["resource"]
+    assert models[-1]["resource"] <= 0.3 * models[0]["resource"]
     assert [model["resource"] for model in models] == [pytest.approx(1e-6 * m["parameters"]) for m in models]
 
 
@@ -404,13 +405,14 @@ def test_clients_that_fail_do_not_stop_it(tmp_path) -> None:
 
 
 class Stop(FederatedCallback):
-    """Interrupts when a round's clients are half through, or at its end."""
+    """Interrupts when two of a round's clients are through, or at its end."""
 
     def __init__(self, round: int, where: str) -> None:
-        self.round, self.where = round, where
+        self.round, self.where, self.ended = round, where, 0
 
     def on_client_end(self, trainer, module, result) -> None:
-        if self.where == "inside" and trainer.current_epoch == self.round and result.task.client == 3:
+        self.ended += trainer.current_epoch == self.round
+        if self.where == "inside" and self.ended == 2:
             raise Interrupted(signal.SIGTERM)
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from lit_fednas.supernets import PrunedSequence, SlicedCNN, find_cuts
+from lit_fednas.supernets import PrunedSequence, SlicedConvNet, find_cuts
 
 
 def pruned_sequence(
     seed: int = 0, hidden: tuple[int, ...] = (4, 6), steps: int = 0, candidates: bool = False, **settings
 ) -> PrunedSequence:
-    """A sequence of two layers without norms, on images of 1x8x8 and four classes.
+    """A sequence of layers without norms, on images of 1x8x8 and four classes.
 
     Args:
         seed: Of the weights.
@@ -20,10 +20,12 @@ def pruned_sequence(
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        sequence = PrunedSequence((1, 8, 8), 4, SlicedCNN(hidden, norm=None), **settings)
+        sequence = PrunedSequence(
+            (1, 8, 8), 4, SlicedConvNet(hidden, pools=range(1, 1 + len(hidden))[:3]), **settings
+        )
     for step in range(steps):
         propose(sequence)
-        sequence.select("layer0", round=step)
+        sequence.select("conv1", round=step)
     if candidates:
         propose(sequence)
     return sequence
