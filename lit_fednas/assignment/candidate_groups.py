@@ -53,7 +53,8 @@ class CandidateGroups(Assignment):
     printed, line 25 takes the maximum with one less than all that are left, and would drop all but one at once;
     the text says that with 33 % all but the best are gone after three rounds.)
 
-    Before the first iteration everybody trains the newest model, which is the initial one.
+    Before the first iteration the initial model is trained, or it is measured (:meth:`measure`): all clients train
+    and test it as they do with candidates, and nothing of it is used.
 
     Args:
         drop: Share of an iteration's candidates that is dropped after each round; 0 for none, 1 for all but the
@@ -64,6 +65,9 @@ class CandidateGroups(Assignment):
         groups: Of clients.
         trials: How the candidates fare, by unit, in the order in which they were made.
         rounds: How many rounds the iteration has had.
+        measuring: Whether the initial model is measured.
+        accuracy: What the clients' last tests of the initial model came to; ``None`` before, and where no client
+            could test it.
 
     Raises:
         ConfigError: A setting is out of range; told before training: the supernet makes no candidates.
@@ -84,6 +88,8 @@ class CandidateGroups(Assignment):
         self.rounds = 0
         self.before = 0.0
         self.fuse = True
+        self.measuring = False
+        self.accuracy: float | None = None
 
     def setup(self, supernet: Supernet, population: Population) -> None:
         """Forgets the iteration."""
@@ -97,6 +103,10 @@ class CandidateGroups(Assignment):
         self._reset()
 
     # ---- an iteration ---------------------------------------------------------------------------------
+
+    def measure(self) -> None:
+        """Lets all clients train and test the initial model in the next round, without using what they trained."""
+        self.measuring = True
 
     def begin(
         self,
@@ -150,7 +160,7 @@ class CandidateGroups(Assignment):
     ) -> list[Part]:
         """The candidates that are left, for those of their groups that are in the cohort."""
         if not self.trials:
-            asked = min(self.initial_clients or len(cohort), len(cohort))
+            asked = len(cohort) if self.measuring else min(self.initial_clients or len(cohort), len(cohort))
             some = sorted(rng.choice(len(cohort), size=asked, replace=False)) if asked < len(cohort) else None
             chosen = list(cohort) if some is None else [cohort[place] for place in some]
             return super().parts(round, chosen, space, rng)
@@ -165,7 +175,9 @@ class CandidateGroups(Assignment):
     def withheld(self, results: Sequence[ClientResult]) -> set[Any]:
         """Ranks the candidates by the round's tests, and drops the weakest."""
         if not self.trials:
-            return set()
+            found = fused_accuracy(results)
+            self.accuracy = None if math.isnan(found) else found
+            return {self._newest} if self.measuring else set()
         self.rounds += 1
         for unit in self.live:
             trial = self.trials[unit]
@@ -223,11 +235,13 @@ class CandidateGroups(Assignment):
             "rounds": self.rounds,
             "before": self.before,
             "fuse": self.fuse,
+            "measuring": self.measuring,
+            "accuracy": self.accuracy,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes it back."""
-        if set(state) != {"groups", "trials", "rounds", "before", "fuse"}:
+        if set(state) != set(self.state_dict()):
             raise CheckpointError(
                 "assignment: the checkpoint holds no groups for CandidateGroups; use the assignment that the run "
                 "was started with"
@@ -235,6 +249,7 @@ class CandidateGroups(Assignment):
         self.groups = copy.deepcopy(state["groups"])
         self.trials = {unit: Trial(**copy.deepcopy(trial)) for unit, trial in state["trials"].items()}
         self.rounds, self.before, self.fuse = state["rounds"], state["before"], state["fuse"]
+        self.measuring, self.accuracy = state["measuring"], state["accuracy"]
 
 
 def fused_accuracy(results: Sequence[ClientResult]) -> float:

@@ -19,7 +19,6 @@ from lit_fednas.data.client_groups import balanced_groups, group_report, imbalan
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
 from lit_fednas.federation.initial_weights import load_initial
-from lit_fednas.federation.local_test import LocalTest
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.records import write_sequence
 from lit_fednas.rng import numpy_generator
@@ -39,11 +38,10 @@ class PruneByBudgets(FederatedCallback):
     (``PrunedSequence``), and who trains and tests which, and who is dropped, is the assignment's
     (``CandidateGroups``). When the last budget is met, training stops.
 
-    The accuracy of the initial model, with which the first iteration's candidates are compared, is measured by all
-    clients on their validation data, which costs them a download; that of each later model is the one that its
-    group measured in its last round, which the paper's ``Acc(prev_GM)`` must be, for nobody tests it again.
-
-    With initial rounds, the initial model is trained federatedly first.
+    The accuracy of a model, with which the next iteration's candidates are compared, is what its clients found in
+    its last round; that must be the paper's ``Acc(prev_GM)``, for nobody tests it again. With initial rounds, the
+    initial model is trained federatedly first, and has such a round. Without, there is one more round at the
+    start, in which all clients train and test it as they do with candidates, and send nothing.
 
     Logs ``prune/iteration``, ``prune/candidates`` (that are left), ``prune/budget`` and ``prune/resource`` (of the
     newest model; both as shares of the initial one's), ``prune/accuracy`` (of the newest model, on the clients'
@@ -161,7 +159,7 @@ class PruneByBudgets(FederatedCallback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begins the sequence; a run that had come to its end stays there."""
-        sequence, _ = _parts(pl_module)
+        sequence, assignment = _parts(pl_module)
         assert isinstance(pl_module, FederatedLightningModule)
         self._prepare_latency(pl_module)
         if trainer.global_step == 0 and len(sequence.models) == 1 and not sequence.cuts:  # a new run
@@ -169,7 +167,7 @@ class PruneByBudgets(FederatedCallback):
             if self.initial is not None:
                 load_initial(sequence.networks[0], Path(self.initial), "prune_by_budgets.initial")
             if self.initial_rounds == 0:
-                self._end_initial(trainer, pl_module, None)
+                assignment.measure()
         self._write(trainer, pl_module)
         trainer.should_stop |= self.complete
 
@@ -197,7 +195,7 @@ class PruneByBudgets(FederatedCallback):
             self.spent += client_cost(result, sequence.cost(result.task.arch))
         left = 0
         if self.under_way is None:
-            if not self.complete and batch.round + 1 >= self.initial_rounds:
+            if not self.complete and (assignment.measuring or batch.round + 1 >= self.initial_rounds):
                 self._end_initial(trainer, pl_module, batch.round)
         else:
             left = len(assignment.live)
@@ -222,35 +220,19 @@ class PruneByBudgets(FederatedCallback):
 
     # ---- an iteration ---------------------------------------------------------------------------------
 
-    def _end_initial(self, trainer: Trainer, module: FederatedLightningModule, round: int | None) -> None:
-        """Measures the initial model, and begins the first iteration.
-
-        Args:
-            trainer: The trainer.
-            module: The server's module.
-            round: The last round in which it was trained; ``None`` if it was not.
-        """
-        sequence, _ = _parts(module)
-        first = Pruned(0)
-        ranks = trainer.fit_loop.ranks  # type: ignore[attr-defined]
-        # all ranks take what the first has measured
-        accuracy, resource = ranks.gather(self._measured(trainer, module, first))[0]
-        entry = {**_empty(0, 0 if round is not None else None, None), "rounds": 0 if round is None else round + 1}
-        self._append(sequence, first, resource, {**entry, "round": None, "unit": None, "accuracy": accuracy})
-        self._begin(trainer, module, 0 if round is None else round + 1)
-
-    def _measured(self, trainer: Trainer, module: FederatedLightningModule, arch: Pruned) -> tuple[float, float]:
-        """A model's accuracy on the validation data of all clients, and what it takes of the resource."""
-        sequence, _ = _parts(module)
-        clients = trainer.datamodule.clients  # type: ignore[attr-defined]
-        test, cost = LocalTest(sequence, clients), sequence.cost(arch)
-        weights = sequence.views(arch)
-        right, total = 0.0, 0
-        for client in range(clients.num_clients):
-            accuracy, count = test(arch, weights, client)
-            right, total = right + (accuracy * count if count else 0.0), total + count
-            self.spent += RoundCost(cost.macs * count, cost.bytes, 0)
-        return right / total, self._costs.cost(Sized.of(sequence.sizes(arch)), self.resource)
+    def _end_initial(self, trainer: Trainer, module: FederatedLightningModule, round: int) -> None:
+        """Notes the initial model as its clients have tested it in a round, and begins the first iteration."""
+        sequence, assignment = _parts(module)
+        if assignment.accuracy is None:
+            log.warning("round %d: no client could test the initial model; another round is to measure it", round)
+            assignment.measure()
+            return
+        resource = self._costs.cost(Sized.of(sequence.models[0].sizes), self.resource)
+        # a latency is what the first rank has measured
+        (resource, *_) = trainer.fit_loop.ranks.gather(resource)  # type: ignore[attr-defined]
+        entry = {**_empty(0, 0, None), "rounds": round + 1, "accuracy": assignment.accuracy}
+        self._append(sequence, Pruned(0), resource, {**entry, "round": None, "unit": None})
+        self._begin(trainer, module, round + 1)
 
     def _begin(self, trainer: Trainer, module: FederatedLightningModule, round: int) -> None:
         """Begins an iteration with a round; ends the sequence if there is none to begin."""

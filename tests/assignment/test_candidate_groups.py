@@ -159,13 +159,23 @@ def test_before_the_first_iteration_the_initial_model_is_trained() -> None:
     everybody = CandidateGroups()
     everybody.setup(sequence, Population(8))
     assert everybody.parts(0, [1, 2, 5], sequence.space, RNG) == [Part(n, Pruned(0)) for n in (1, 2, 5)]
+    tested = [ClientResult(ClientTask(0, n, Pruned(0), 5), accuracy=0.1 * n, num_tested=n) for n in (1, 3)]
+    assert everybody.withheld(tested) == set()
+    assert everybody.accuracy == pytest.approx((0.1 + 0.9) / 4)
     assert everybody.withheld([]) == set()
+    assert everybody.accuracy is None
     some = CandidateGroups(initial_clients=2)
     some.setup(sequence, Population(8))
     drawn = [some.parts(r, range(8), sequence.space, np.random.default_rng(r)) for r in range(20)]
     assert {len(parts) for parts in drawn} == {2}
     assert {part.client for parts in drawn for part in parts} == set(range(8))
     assert some.parts(0, [3], sequence.space, RNG) == [Part(3, Pruned(0))]
+    some.measure()  # by all, and nothing is used
+    assert some.parts(0, range(8), sequence.space, RNG) == [Part(n, Pruned(0)) for n in range(8)]
+    assert some.withheld(tested) == {Pruned(0)}
+    assert some.accuracy == pytest.approx(0.25)
+    some.begin([[0]], {"conv1": 0}, {"conv1": 0.1}, 0.25)
+    assert not some.measuring
 
 
 def test_what_a_client_uses_is_the_largest_that_its_tier_affords() -> None:
