@@ -4,12 +4,37 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from lit_fednas.callbacks import RunRecorder
+from lit_fednas.data import Dirichlet
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, FederatedCallback, UniformCohort
 from lit_fednas.rng import generator
-from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, weights
+from lit_fednas.supernets import PlainNetwork
+from tests.support import assert_same, fit, make_module, sgd, tiny_data, weights
+
+
+def layers() -> nn.Module:
+    """Says something else in training: by its batches, and at random."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 4))
+
+
+class Turned(PlainNetwork):
+    """Calls class 0 number 1, and so on, round the end."""
+
+    def targets(self, arch, classes):
+        return (classes + 1) % 4
+
+
+def net(kind=PlainNetwork) -> PlainNetwork:
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        return kind(layers(), (1, 8, 8), 4)
+
+
+def clients_data(**settings):
+    return tiny_data(partitioner=Dirichlet(alpha=2.0, min_size=8), **{"client_val": 0.3, **settings})
 
 
 class Look(FederatedCallback):
@@ -31,42 +56,42 @@ class Look(FederatedCallback):
         self.metric = trainer.callback_metrics.get("clients/accuracy")
 
 
-def looked(
-    validate: str | None, net=lambda: linear_net(1), source=None, **settings
-) -> tuple[Look, object, object]:
+def looked(validate: str | None, kind=PlainNetwork, source=None, **settings) -> tuple[Look, object, object]:
     look = Look()
-    source = source or tiny_data(client_val=0.3)
+    source = source or clients_data()
     client = ClientSettings(sgd(0.2), batch_size=8, epochs=3, validate=validate, **settings)
-    module = make_module(net(), client=client, cohort=UniformCohort(count=4))
+    module = make_module(net(kind), client=client, cohort=UniformCohort(count=4))
     fit(module, source, 1, callbacks=[look, RunRecorder()])
     return look, module, source
 
 
-def by_hand(weight, bias, source, client: int) -> tuple[float, int]:
-    """The share of right answers of a linear layer."""
+def by_hand(tensors: dict, source, client: int, turned: bool) -> tuple[float, int]:
+    """The share of right answers, from the data in batches of three."""
+    network = layers()
+    network.load_state_dict(tensors)
     batches = source.clients.batches(client, 3, generator(0, "x"), split="val", shuffle=False, augment=False)
     inputs, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    right = ((inputs.flatten(1) @ weight.T + bias).argmax(1) == targets).sum()
+    targets = (targets + 1) % 4 if turned else targets
+    right = (network.eval()(inputs).argmax(1) == targets).sum()
     return float(right) / len(targets), len(targets)
 
 
-@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize(("together", "kind"), [(1, PlainNetwork), (1, Turned), (3, PlainNetwork)])
 @pytest.mark.parametrize("validate", ["trained", "received"])
-def test_accuracy_on_the_clients_own_validation_split(validate: str, together: int) -> None:
-    look, _, source = looked(validate, together=together)
+def test_accuracy_on_the_clients_own_validation_split(validate: str, together: int, kind) -> None:
+    look, _, source = looked(validate, kind, together=together)
+    received = {name.removeprefix("network."): tensor for name, tensor in look.sent.items()}
     right = total = 0.0
     for result in look.results:
         client = result.task.client
-        if validate == "trained":
-            weight, bias = (look.updates[client][name] for name in ("1.weight", "1.bias"))
-        else:
-            weight, bias = (look.sent[f"network.{name}"] for name in ("1.weight", "1.bias"))
-        accuracy, count = by_hand(weight, bias, source, client)
+        tensors = look.updates[client] if validate == "trained" else received
+        accuracy, count = by_hand(tensors, source, client, kind is Turned)
         assert (result.accuracy, result.num_tested) == (pytest.approx(accuracy), count)
         assert count == source.clients.size(client, "val") > 0
         right, total = right + accuracy * count, total + count
     assert float(look.metric) == pytest.approx(right / total)
     assert len({result.accuracy for result in look.results}) > 1
+    assert len({result.num_tested for result in look.results}) > 1
 
 
 def test_testing_changes_nothing_else() -> None:
@@ -83,7 +108,7 @@ def test_without_it_nothing_is_said() -> None:
 
 def test_it_needs_validation_data() -> None:
     with pytest.raises(ConfigError, match="client_val"):
-        looked("trained", source=tiny_data())
+        looked("trained", source=clients_data(client_val=0.0))
 
 
 def test_an_unknown_word_is_refused() -> None:
