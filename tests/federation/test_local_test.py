@@ -29,7 +29,7 @@ class Turned(PlainNetwork):
 
 def net(kind=PlainNetwork) -> PlainNetwork:
     with torch.random.fork_rng():
-        torch.manual_seed(5)
+        torch.manual_seed(1)
         return kind(layers(), (1, 8, 8), 4)
 
 
@@ -59,7 +59,7 @@ class Look(FederatedCallback):
 def looked(validate: str | None, kind=PlainNetwork, source=None, **settings) -> tuple[Look, object, object]:
     look = Look()
     source = source or clients_data()
-    client = ClientSettings(sgd(0.2), batch_size=8, epochs=3, validate=validate, **settings)
+    client = ClientSettings(sgd(0.05), batch_size=8, epochs=1, validate=validate, **settings)
     module = make_module(net(kind), client=client, cohort=UniformCohort(count=4))
     fit(module, source, 1, callbacks=[look, RunRecorder()])
     return look, module, source
