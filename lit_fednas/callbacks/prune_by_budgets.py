@@ -195,7 +195,7 @@ class PruneByBudgets(FederatedCallback):
             self.spent += client_cost(result, sequence.cost(result.task.arch))
         left = 0
         if self.under_way is None:
-            if not self.complete and (assignment.measuring or batch.round + 1 >= self.initial_rounds):
+            if not self.complete and batch.round + 1 >= self.initial_rounds:
                 self._end_initial(trainer, pl_module, batch.round)
         else:
             left = len(assignment.live)

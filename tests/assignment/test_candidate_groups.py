@@ -203,6 +203,14 @@ def test_state_goes_there_and_back() -> None:
     again.setup(pruned_sequence(), Population(6))
     again.load_state_dict(state)
     assert (again.live, again.rounds, again.state_dict()) == (live, 1, state)
+    fresh = CandidateGroups()
+    fresh.setup(pruned_sequence(), Population(6))
+    fresh.measure()
+    fresh.withheld([ClientResult(ClientTask(0, 0, Pruned(0), 5), accuracy=0.5, num_tested=2)])
+    other = CandidateGroups()
+    other.setup(pruned_sequence(), Population(6))
+    other.load_state_dict(fresh.state_dict())
+    assert (other.measuring, other.accuracy) == (True, 0.5)
     with pytest.raises(CheckpointError, match="CandidateGroups"):
         again.load_state_dict({})
 
