@@ -26,7 +26,8 @@ class CostLedger(FederatedCallback):
     less the run cost than federated averaging of each subnet on its own with the same cohorts (iFedAvg).
 
     Args:
-        independent: The subnets to compare with, written as in the evaluation's; those evaluated if not given.
+        independent: The subnets to compare with, written as in the evaluation's; those evaluated if not given. A
+            model that comes in training counts from then on, one that is evaluated no more not at all.
     """
 
     def __init__(self, independent: Sequence[str] | None = None) -> None:
@@ -74,7 +75,9 @@ class CostLedger(FederatedCallback):
             client = result.task.client
             self.by_client[client] = self.by_client.get(client, RoundCost()) + cost
             spent += cost
-        for name, arch in self._compared(pl_module).items():
+        compared = self._compared(pl_module)
+        self.baseline = {name: cost for name, cost in self.baseline.items() if name in compared}
+        for name, arch in compared.items():
             alone = independent_cost(batch.results, supernet.cost(arch))
             self.baseline[name] = self.baseline.get(name, RoundCost()) + alone
         self.total += spent

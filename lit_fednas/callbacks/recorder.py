@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -54,6 +55,13 @@ class RunRecorder(FederatedCallback):
                 }
             )
 
+    @staticmethod
+    def _former(trainer: Trainer, module: LightningModule) -> set[str]:
+        """Metrics of subnets that were evaluated once and are no more; a supernet may change in training."""
+        assert isinstance(module, FederatedLightningModule)
+        names = {name for name in trainer.callback_metrics if re.fullmatch("val/[^/]+/(accuracy|loss)", name)}
+        return names - set(module.validation_metrics)
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Writes the round's record."""
         if not keeps_files(trainer) or self._clients is None:
@@ -69,6 +77,7 @@ class RunRecorder(FederatedCallback):
             name: float(value)
             for name, value in trainer.callback_metrics.items()
             if of_this_round.get(name, of_this_round.get(name.partition("/")[0], True))
+            and name not in self._former(trainer, pl_module)
         }
         record = {"round": trainer.current_epoch, "metrics": metrics, "clients": self._clients}
         append_round(run_folder(trainer), record)

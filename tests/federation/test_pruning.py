@@ -170,6 +170,21 @@ def test_dropped_candidates_are_tested_but_send_nothing(straight) -> None:
         assert sorted(gone, key=lambda turn: turn or 99) == [1, None][-len(gone) :]  # half of two
 
 
+def test_validation_is_of_the_first_model_and_the_newest_and_of_no_other(straight) -> None:
+    folder, module, _, _ = straight
+    models = written(folder)["models"]
+    seen = set()
+    for turn, one in enumerate(records(folder)):
+        newest = max(model["number"] for model in models if model["number"] == 0 or model["round"] <= turn)
+        names = {f"val/model{number}/{what}" for number in (0, newest) for what in ("accuracy", "loss")}
+        validated = turn % 2 == 1
+        found = {name for name in one["metrics"] if name.startswith("val/")}
+        assert found == ({*names, "val/mean/accuracy"} if validated else set())
+        seen |= {newest} if validated else set()
+    assert len(seen) > 2
+    assert module.supernet.landmarks == ("model: 0", f"model: {len(models) - 1}")
+
+
 def test_candidates_are_compared_with_the_model_before_them(straight) -> None:
     """Section 4.3: accuracy lost since the former model, per resource saved, here as a share of the first's."""
     folder, _, _, _ = straight

@@ -227,6 +227,11 @@ class PrunedSequence(Supernet):
         """The models so far."""
         return self._space
 
+    @property
+    def landmarks(self) -> tuple[str, ...]:
+        """The initial model and the newest, by their numbers: a figure belongs to one model for ever."""
+        return tuple(str(Pruned(number)) for number in sorted({0, len(self.models) - 1}))
+
     def sizes(self, arch: Pruned | Sized) -> dict[str, int]:
         """The numbers of units of an architecture."""
         if isinstance(arch, Sized):
