@@ -41,7 +41,7 @@ class WidthSupernet(Supernet):
     Args:
         input_shape: Shape of one example.
         num_classes: Width of the output, which is never cut.
-        family: The networks.
+        family: The networks; ``SlicedCNN`` if not given.
         widths: Ratios of the units; 1 is one of them.
         scaler: Whether what a cut layer puts out is divided by the subnet's width in training (HeteroFL). For
             kept units the width is the mean over groups of the share that is kept.
@@ -74,11 +74,13 @@ class WidthSupernet(Supernet):
         self,
         input_shape: Iterable[int] = (3, 32, 32),
         num_classes: int = 10,
-        family: WidthFamily = SlicedCNN(),
+        family: WidthFamily | None = None,
         widths: Sequence[float] = (1, 0.5, 0.25, 0.125, 0.0625),
         scaler: bool = False,
     ) -> None:
         super().__init__(input_shape, num_classes)
+        # no family as the default: of one in a signature, jsonargparse hands settings on to another that is given
+        family = SlicedCNN() if family is None else family
         self.family = family
         self.scaler = scaler
         self.units = family.units(self.input_shape)

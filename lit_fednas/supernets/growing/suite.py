@@ -111,7 +111,7 @@ class ModelSuite(Supernet):
     Args:
         input_shape: Shape of one example.
         num_classes: Classes.
-        family: The initial model.
+        family: The initial model; ``GrowableCNN`` if not given.
 
     Attributes:
         models: What is known of each.
@@ -129,9 +129,11 @@ class ModelSuite(Supernet):
         self,
         input_shape: Iterable[int] = (3, 32, 32),
         num_classes: int = 10,
-        family: GrowableFamily = GrowableCNN(),
+        family: GrowableFamily | None = None,
     ) -> None:
         super().__init__(input_shape, num_classes)
+        # no family as the default: of one in a signature, jsonargparse hands settings on to another that is given
+        family = GrowableCNN() if family is None else family
         self.family = family
         first = SuiteModel(0, None, None, (), family.blueprint(self.input_shape, self.num_classes))
         self.models = [first]
