@@ -74,7 +74,11 @@ def small(base: Path, folder: Path, *overlays: Path) -> dict:
     overlaid = {path.stem for path in overlays}
     if overlaid & {"multiplier", "initial"}:
         settings["trainer"]["max_rounds"] = 2
-    if "multiplier" in overlaid:
+    if "multiplier" in overlaid:  # wide enough for all widths to differ
+        settings["model"]["supernet"]["init_args"]["family"]["init_args"] = {
+            "hidden": [16] * 3,
+            "pools": [1, 2, 3],
+        }
         settings["model"]["cohort"] = {"init_args": {"count": 3}}
     else:
         initial = {
