@@ -1,4 +1,4 @@
-"""Every published method's short run comes out as it did when it was recorded (``python -m tests.golden.record``)."""
+"""Every published method's short run gives the recorded results (``python -m tests.golden.record``)."""
 
 from __future__ import annotations
 

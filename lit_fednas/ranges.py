@@ -1,0 +1,132 @@
+"""Ranges of settings, declared in annotations and validated when an object is constructed.
+
+A setting declares its range with its type (``epochs: PositiveInt``), and :func:`checked` reports a value outside
+of it in one line, the same from YAML, from the command line and from Python. (jsonargparse's restricted types are
+validated only where it parses, and their message about a nested class takes five lines.)
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, is_dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from lit_fednas.errors import ConfigError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a setting may have; bounds that are not given do not bind.
+
+    Args:
+        at_least: The smallest allowed number.
+        above: A number that all allowed ones exceed.
+        at_most: The largest allowed number.
+        below: A number that exceeds all allowed ones.
+
+    Example:
+        >>> str(Range(above=0, at_most=1)), 0.5 in Range(above=0, at_most=1), 0 in Range(above=0)
+        ('above 0 and at most 1', True, False)
+    """
+
+    at_least: float = -math.inf
+    above: float = -math.inf
+    at_most: float = math.inf
+    below: float = math.inf
+
+    def __contains__(self, value: float) -> bool:
+        return self.at_least <= value <= self.at_most and self.above < value < self.below
+
+    def __str__(self) -> str:
+        bounds = {"at least": self.at_least, "above": self.above, "at most": self.at_most, "below": self.below}
+        return " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
+
+
+PositiveInt = Annotated[int, Range(at_least=1)]
+NonNegativeInt = Annotated[int, Range(at_least=0)]
+PositiveFloat = Annotated[float, Range(above=0)]
+NonNegativeFloat = Annotated[float, Range(at_least=0)]
+#: A share that may be nothing or all.
+UnitInterval = Annotated[float, Range(at_least=0, at_most=1)]
+#: A share of which there must be something.
+PositiveShare = Annotated[float, Range(above=0, at_most=1)]
+#: A rate or share that leaves something over.
+ShareBelowOne = Annotated[float, Range(at_least=0, below=1)]
+#: Strictly between nothing and all.
+OpenUnitInterval = Annotated[float, Range(above=0, below=1)]
+
+
+def checked(field: str) -> Callable[[type[T]], type[T]]:
+    """Lets a class check its constructor's arguments against the ranges and words in their annotations.
+
+    Args:
+        field: Where the class stands in a configuration, which begins the names in errors.
+
+    Returns:
+        A class decorator; on a dataclass it comes above ``@dataclass``. Arguments of the constructor itself are
+        checked, those that it hands on by the class that takes them.
+
+    Example:
+        >>> @checked("client")
+        ... class Client:
+        ...     def __init__(self, epochs: PositiveInt = 1) -> None: ...
+        >>> Client(epochs=0)
+        Traceback (most recent call last):
+        lit_fednas.errors.ConfigError: client.epochs: 0 must be at least 1
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        construct = cls.__init__
+        hints: dict[str, Any] = {}
+        signature = inspect.signature(construct)
+
+        @functools.wraps(construct)
+        def checking(self: Any, *args: Any, **kwargs: Any) -> None:
+            if not hints:  # at the first construction: annotations may name what is imported later
+                hints.update(_hints(construct, cls))
+            for name, value in signature.bind(self, *args, **kwargs).arguments.items():
+                for place, reason in _faults(value, hints.get(name)):
+                    raise ConfigError(f"{field}.{name}{place}: {reason}")
+            construct(self, *args, **kwargs)
+
+        cls.__init__ = checking  # type: ignore[method-assign]
+        return cls
+
+    return decorate
+
+
+def _hints(construct: Callable[..., None], cls: type) -> dict[str, Any]:
+    hints = get_type_hints(construct, include_extras=True)
+    return {**get_type_hints(cls, include_extras=True), **hints} if is_dataclass(cls) else hints
+
+
+def _faults(value: Any, hint: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yields where a value leaves its annotation's ranges or words, and what is wrong there."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        for extent in (one for one in args[1:] if isinstance(one, Range)):
+            if not isinstance(value, int | float) or isinstance(value, bool) or value not in extent:
+                yield place, f"{value!r} must be {extent}"
+    elif origin in (Union, UnionType):
+        if value is None and NoneType in args:
+            return
+        faults = [list(_faults(value, arg, place)) for arg in args if arg is not NoneType]
+        if all(faults):
+            yield from faults[0]
+    elif origin is Literal:
+        if value not in args:
+            yield place, f"{value!r} is unknown; choose from {', '.join(map(str, args))}"
+    elif isinstance(value, Mapping):
+        for key, item in value.items() if len(args) == 2 else ():
+            yield from _faults(item, args[1], f"{place}.{key}")
+    elif isinstance(value, Iterable) and not isinstance(value, str) and args and origin is not Callable:
+        for number, item in enumerate(value) if isinstance(value, list | tuple) else ():
+            yield from _faults(
+                item, args[0] if args[-1] is Ellipsis or len(args) == 1 else args[number], f"{place}[{number}]"
+            )
