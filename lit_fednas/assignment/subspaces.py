@@ -42,7 +42,7 @@ class Subspaces(Assignment):
         >>> half = Subspaces(share=0.5)
         >>> half.setup(net, Population(num_clients=1))
         >>> (sent,) = half.assign(0, [0], net.space, np.random.default_rng(0))
-        >>> 0 < net.cost(sent).parameters <= net.cost(net.space.everything).parameters / 2
+        >>> 0 < net.cost(sent).parameters <= net.cost(net.space.superset).parameters / 2
         True
     """
 
@@ -74,7 +74,7 @@ class Subspaces(Assignment):
         self._supernet = supernet
         self._population = population
         self._sizes = supernet.path_costs(self.size)
-        everything = supernet.space.everything
+        everything = supernet.space.superset
         self.budget = float(self._sizes.sent(everything) * self.share if self.share else self.at_most or 0)
         if self.labels is not None:
             supernet.space.for_labels(self.labels)  # told before training, if there is no such set
@@ -118,7 +118,7 @@ class Subspaces(Assignment):
         unsupported = tier.unsupported if tier is not None else ()
         return [
             {name: size for name, size in layer.items() if name not in unsupported}
-            for layer in self._sizes.held(self._supernet.space.everything)
+            for layer in self._sizes.held(self._supernet.space.superset)
         ]
 
     def _labels(self, tier: Tier | None) -> str:
@@ -127,7 +127,7 @@ class Subspaces(Assignment):
 
     def _sampler(self, tier: Tier | None) -> PathSampler:
         """What the layers without free operators keep is on a path that the client can compute."""
-        everything = replace(self._supernet.space.everything, labels=self._labels(tier))
+        everything = replace(self._supernet.space.superset, labels=self._labels(tier))
         if tier is None:
             return path_sampler(self._supernet, everything, {})
         return path_sampler(self._supernet, everything, tier.at_most, tier.unsupported, tier.name)

@@ -22,7 +22,7 @@ from lit_fednas.federation.initial_weights import load_initial
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.records import write_sequence
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import Cut, Pruned, PrunedSequence, Sized, find_cuts
+from lit_fednas.supernets import Cut, Pruned, PrunedSequence, UnitCounts, find_cuts
 from lit_fednas.tiers import ArchitectureCosts
 
 log = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ class PruneByBudgets(FederatedCallback):
             {group: multiple * int(rng.integers(1, size // multiple + 1)) for group, size in first.items()}
             for first in [sequence.models[0].sizes] * _LATENCY_SAMPLES
         ]
-        self._costs.prepare_latency([Sized.of(sizes) for sizes in samples])
+        self._costs.prepare_latency([UnitCounts.of(sizes) for sizes in samples])
 
     # ---- a round --------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class PruneByBudgets(FederatedCallback):
             log.warning("round %d: no client could test the initial model; another round is to measure it", round)
             assignment.measure()
             return
-        resource = self._costs.cost(Sized.of(sequence.models[0].sizes), self.resource)
+        resource = self._costs.cost(UnitCounts.of(sequence.models[0].sizes), self.resource)
         # a latency is what the first rank has measured
         (resource, *_) = trainer.fit_loop.ranks.gather(resource)  # type: ignore[attr-defined]
         entry = {**_empty(0, 0, None), "rounds": round + 1, "accuracy": assignment.accuracy}
@@ -268,7 +268,7 @@ class PruneByBudgets(FederatedCallback):
             sequence.units,
             sequence.models[-1].sizes,
             sequence.prunable.multiple,
-            lambda sizes: self._costs.cost(Sized.of(sizes), self.resource),
+            lambda sizes: self._costs.cost(UnitCounts.of(sizes), self.resource),
             budget,
         )
         return trainer.fit_loop.ranks.gather(cuts)[0]  # type: ignore[attr-defined]
@@ -314,7 +314,7 @@ class PruneByBudgets(FederatedCallback):
         found = {}
         for cut in cuts:
             group = min(order, key=lambda one: (busy[one], order.index(one)))
-            busy[group] += max(1, examples[group]) * sequence.cost(Sized.of(cut.sizes)).macs
+            busy[group] += max(1, examples[group]) * sequence.cost(UnitCounts.of(cut.sizes)).macs
             found[cut.unit] = group
         return found
 
@@ -376,7 +376,7 @@ class PruneByBudgets(FederatedCallback):
                     "unit": cut.unit,
                     "removed": dict(cut.removed),
                     "resource": cut.resource,
-                    "macs": sequence.cost(Sized.of(cut.sizes)).macs,
+                    "macs": sequence.cost(UnitCounts.of(cut.sizes)).macs,
                     "group": trial.group,
                     "accuracies": [None if math.isnan(value) else value for value in trial.accuracies],
                     "degradations": [None if math.isinf(value) else value for value in trial.degradations],

@@ -32,7 +32,7 @@ class EvaluationSettings:
     Args:
         subnets: Architectures, each as the space writes it, or ``smallest`` or ``largest``. A name may
             stand before it: ``tiny = d: [0,0,0,0], e: 0.1``; otherwise metrics are named after the architecture.
-            If not given, the supernet's landmarks (for SuperFed's those of Table 4).
+            If not given, those of the supernet (for SuperFed's those of Table 4).
         top_k: The accuracy counts a class among the k likeliest as right.
         recalibrate_batches: Batches of the clients' training data on which batch-norm statistics are gathered
             anew, on a copy, before a subnet is evaluated; 0 for none.
@@ -93,7 +93,7 @@ class EvaluationSettings:
             ConfigError: One cannot be read, is not in the space, or a name stands twice.
         """
         found: dict[str, Any] = {}
-        for text in supernet.landmarks if self.subnets is None else self.subnets:
+        for text in supernet.default_eval_archs if self.subnets is None else self.subnets:
             name, equals, description = str(text).partition("=")
             description = description.strip() if equals else str(text)
             arch = supernet.space.named(description)

@@ -15,7 +15,7 @@ from lit_fednas.objectives.cross_entropy import CrossEntropy
 from lit_fednas.objectives.logits import KnownLogits, check_sees_logits_alone
 from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.supernets import Supernet
-from lit_fednas.supernets.outputs import OutputsNetwork
+from lit_fednas.supernets.base import OutputsNetwork
 
 
 class IndependentBases(WrappedObjective):

@@ -269,7 +269,7 @@ def union_bytes(supernet: Supernet, archs: Iterable[Any]) -> int:
     Example:
         >>> from lit_fednas.supernets import PathCNN
         >>> net = PathCNN((3, 8, 8), 10, width=8, stage_layers=[1], strides=[2], operators=["sep_e1", "id"])
-        >>> union_bytes(net, [net.space.smallest, net.space.largest]) == net.cost(net.space.everything).bytes
+        >>> union_bytes(net, [net.space.smallest, net.space.largest]) == net.cost(net.space.superset).bytes
         True
     """
     shared = supernet.shared_tensors()

@@ -1,6 +1,6 @@
 """What can be trained: weights shared by many architectures."""
 
-from lit_fednas.supernets.base import NestedSupernet, PlainNetwork, Region, Supernet
+from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork, PlainNetwork, Region, Supernet
 from lit_fednas.supernets.base_networks import BaseNetworks, Bases, BaseSpace
 from lit_fednas.supernets.early_exit import EarlyExitResNet, Exits, ExitSpace
 from lit_fednas.supernets.elastic_resnet import ElasticArch, ElasticResNet, ElasticSpace
@@ -32,15 +32,14 @@ from lit_fednas.supernets.growing.grown import GrownFamily, GrownModel, GrownNet
 from lit_fednas.supernets.growing.suite import Model, ModelSuite, SuiteModel, SuiteSpace
 from lit_fednas.supernets.labels import OWN, LabelSets
 from lit_fednas.supernets.norms import BatchNorm, GroupNorm, Norm
-from lit_fednas.supernets.outputs import OutputsNetwork
-from lit_fednas.supernets.path_cnn import PathCNN
-from lit_fednas.supernets.path_sampling import PathSampler, SampledPath, path_sampler
-from lit_fednas.supernets.path_space import Operators, PathCosts, PathSpace
-from lit_fednas.supernets.path_supernet import PathNetwork, PathSupernet
+from lit_fednas.supernets.paths.cnn import PathCNN
+from lit_fednas.supernets.paths.sampling import PathSampler, SampledPath, path_sampler
+from lit_fednas.supernets.paths.space import Operators, PathCosts, PathSpace
+from lit_fednas.supernets.paths.supernet import PathNetwork, PathSupernet
 from lit_fednas.supernets.plain import ResNet18, SmallCNN
 from lit_fednas.supernets.pruning.cuts import Cut, find_cuts
 from lit_fednas.supernets.pruning.prunable import Prunable
-from lit_fednas.supernets.pruning.sequence import Pruned, PrunedModel, PrunedSequence, SequenceSpace, Sized
+from lit_fednas.supernets.pruning.sequence import Pruned, PrunedModel, PrunedSequence, SequenceSpace, UnitCounts
 from lit_fednas.supernets.scaler import Scaler
 from lit_fednas.supernets.separate import Separate, SeparateNetworks, SeparateSpace
 from lit_fednas.supernets.sliced_cnn import SlicedCNN, SlicedSmallCNN
@@ -121,7 +120,6 @@ __all__ = [
     "SeparateSpace",
     "SequenceSpace",
     "SingleArchitecture",
-    "Sized",
     "SlicedCNN",
     "SlicedConvNet",
     "SlicedMobileNet",
@@ -134,6 +132,7 @@ __all__ = [
     "Supernet",
     "TokenHead",
     "TransformerCell",
+    "UnitCounts",
     "Width",
     "WidthFamily",
     "WidthSpace",

@@ -173,7 +173,7 @@ class Supernet(nn.Module, ABC):
         return total.hexdigest()
 
     @property
-    def landmarks(self) -> tuple[str, ...]:
+    def default_eval_archs(self) -> tuple[str, ...]:
         """The architectures to evaluate where nobody names any, as the space writes them."""
         return ("smallest", "largest") if self.space.size > 1 else ("largest",)
 
@@ -302,6 +302,17 @@ class Supernet(nn.Module, ABC):
         if len(self._skeletons) > _SKELETONS_KEPT:
             self._skeletons.popitem(last=False)
         return made
+
+
+class OutputsNetwork(nn.Module, ABC):
+    """A network with several outputs: early exits, or networks side by side.
+
+    Its ``forward`` returns the final output; :meth:`outputs` returns all that an objective may train.
+    """
+
+    @abstractmethod
+    def outputs(self, x: Tensor) -> list[Tensor]:
+        """Returns all outputs of one pass, each ``[batch, num_classes]``; the last exit's is the network's own."""
 
 
 class NestedSupernet(Supernet):

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.base import Region, Supernet
-from lit_fednas.supernets.outputs import OutputsNetwork
+from lit_fednas.supernets.base import OutputsNetwork, Region, Supernet
 from lit_fednas.supernets.space import Ladder
 from lit_fednas.supernets.width_families import WidthFamily
 

@@ -22,9 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.base import NestedSupernet
+from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork
 from lit_fednas.supernets.norms import GroupNorm, Norm
-from lit_fednas.supernets.outputs import OutputsNetwork
 from lit_fednas.supernets.space import Ladder
 
 _NORM = GroupNorm()

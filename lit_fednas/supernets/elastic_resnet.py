@@ -280,13 +280,13 @@ class ElasticResNet(NestedSupernet):
         return self._space
 
     @property
-    def landmarks(self) -> tuple[str, ...]:
+    def default_eval_archs(self) -> tuple[str, ...]:
         """The nine of Table 4, if they are members; else the bounds."""
         try:
             for text in TABLE_4:
                 self._space.parse(text)
         except ConfigError:
-            return super().landmarks
+            return super().default_eval_archs
         return TABLE_4
 
     def macs(self, arch: ElasticArch) -> int:

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.base import Region, Supernet
-from lit_fednas.supernets.outputs import OutputsNetwork
+from lit_fednas.supernets.base import OutputsNetwork, Region, Supernet
 from lit_fednas.supernets.space import Ladder, SearchSpace
 
 _MOST = 64
@@ -55,7 +54,7 @@ class SeparateSpace(Ladder[Separate]):
         super().__init__([Separate((arch,)) for arch in self.archs])
 
     @property
-    def everything(self) -> Separate:
+    def superset(self) -> Separate:
         """All of them."""
         return Separate(self.archs)
 
@@ -90,7 +89,7 @@ class SeparateNetworks(Supernet):
     Example:
         >>> from lit_fednas.supernets.early_exit import EarlyExitResNet
         >>> net = SeparateNetworks((3, 16, 16), 10, lambda *shape: EarlyExitResNet(*shape, width=8))
-        >>> net.cost(net.space.everything).parameters == sum(
+        >>> net.cost(net.space.superset).parameters == sum(
         ...     net.cost(arch).parameters for arch in (net.space.smallest, net.space.largest)
         ... )
         True

@@ -51,7 +51,7 @@ class SearchSpace(ABC, Generic[A]):
         """The architecture of greatest cost."""
 
     @property
-    def everything(self) -> A:
+    def superset(self) -> A:
         """What holds all weights: the largest architecture, unless architectures do not nest."""
         return self.largest
 

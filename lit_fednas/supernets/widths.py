@@ -99,7 +99,7 @@ class WidthSupernet(Supernet):
         return self._space
 
     @property
-    def landmarks(self) -> tuple[str, ...]:
+    def default_eval_archs(self) -> tuple[str, ...]:
         """All widths."""
         return tuple(str(Width(width)) for width in self._space.widths)
 

@@ -45,10 +45,10 @@ def drawn(net: PathCNN, subspaces: Subspaces, count: int, *tiers: Tier, client: 
 )
 @pytest.mark.parametrize("size", ["parameters", "bytes"])
 def test_the_message_fits_the_budget(net, share, size):
-    budget = share * getattr(net.cost(net.space.everything), size)
+    budget = share * getattr(net.cost(net.space.superset), size)
     sizes = [getattr(net.cost(arch), size) for arch in drawn(net, Subspaces(share=share, size=size), 25)]
     assert max(sizes) <= budget
-    dearest = max(max(layer.values()) for layer in net.path_costs(size).held(net.space.everything))
+    dearest = max(max(layer.values()) for layer in net.path_costs(size).held(net.space.superset))
     assert min(sizes) > budget - dearest  # nothing is taken out once the rest fits
 
 
@@ -59,7 +59,7 @@ def test_the_size_is_that_of_the_tensors():
             network = NET.subnet(arch)
             parameters = sum(tensor.numel() for tensor in network.parameters())
             tensors = [*network.parameters(), *network.buffers()]
-            everything = NET.cost(NET.space.everything)
+            everything = NET.cost(NET.space.superset)
             if size == "parameters":
                 assert parameters <= everything.parameters / 2
             else:
@@ -68,7 +68,7 @@ def test_the_size_is_that_of_the_tensors():
 
 @pytest.mark.parametrize("size", ["parameters", "bytes"])
 def test_a_budget_in_numbers(size):
-    everything = getattr(NET.cost(NET.space.everything), size)
+    everything = getattr(NET.cost(NET.space.superset), size)
     sent = drawn(NET, Subspaces(at_most=0.4 * everything, size=size), 20)
     assert sent == drawn(NET, Subspaces(share=0.4, size=size), 20)
     assert all(getattr(NET.cost(arch), size) <= 0.4 * everything for arch in sent)
@@ -76,15 +76,15 @@ def test_a_budget_in_numbers(size):
 
 def test_a_budget_that_is_just_met_is_met():
     """Eq. 1 with "at most": one parameter less, and one operator has to go."""
-    everything = NET.cost(NET.space.everything).parameters
-    assert drawn(NET, Subspaces(at_most=everything), 5) == [NET.space.everything] * 5
+    everything = NET.cost(NET.space.superset).parameters
+    assert drawn(NET, Subspaces(at_most=everything), 5) == [NET.space.superset] * 5
     for arch in drawn(NET, Subspaces(at_most=everything - 1), 50):
         assert sum(len(names) for names in arch.layers) == 4 * 9 - 1
 
 
 @pytest.mark.parametrize("net", [NET, WITHOUT_ID], ids=["nine", "without-id"])
 def test_a_share_of_one_sends_everything(net):
-    assert drawn(net, Subspaces(share=1.0), 20) == [net.space.everything] * 20
+    assert drawn(net, Subspaces(share=1.0), 20) == [net.space.superset] * 20
 
 
 @pytest.mark.parametrize("share", [0.75, 0.3, 0.1])
@@ -94,7 +94,7 @@ def test_operators_without_weights_are_always_sent(share):
 
 
 def test_layers_without_such_operators_keep_one_at_least():
-    everything = WITHOUT_ID.cost(WITHOUT_ID.space.everything).parameters
+    everything = WITHOUT_ID.cost(WITHOUT_ID.space.superset).parameters
     fixed, dearest = (
         WITHOUT_ID.path_costs("parameters").fixed,
         WITHOUT_ID.cost(WITHOUT_ID.space.largest).parameters,
@@ -131,7 +131,7 @@ def test_operators_of_one_size_are_sent_alike():
 def test_the_chance_is_that_of_taking_out_one_after_the_other():
     """Two layers of one operator each and room for one: each is sent half of the time, never both, never none."""
     net = PathCNN((1, 8, 8), 4, width=8, stage_layers=[2], strides=[2], operators=["mb3_e2", "id"])
-    least, most = net.cost(net.space.smallest).parameters, net.cost(net.space.everything).parameters
+    least, most = net.cost(net.space.smallest).parameters, net.cost(net.space.superset).parameters
     sent = drawn(net, Subspaces(at_most=(least + most) / 2), 4000)
     found = Counter(str(arch) for arch in sent)
     assert set(found) == {"mb3_e2+id id", "id mb3_e2+id"}

@@ -196,7 +196,7 @@ def test_superfeds_nine_are_evaluated_unless_others_are_named():
     assert named["d2222-e0.25"] == supernet.space.largest
 
 
-def test_other_spaces_have_their_bounds_as_landmarks():
+def test_other_spaces_are_evaluated_at_their_bounds_by_default():
     assert list(EvaluationSettings().named(tiny_supernet())) == ["smallest", "largest"]
     assert EvaluationSettings().named(linear_net()) == {"largest": "whole"}
 

@@ -182,7 +182,7 @@ def test_validation_is_of_the_first_model_and_the_newest_and_of_no_other(straigh
         assert found == ({*names, "val/mean/accuracy"} if validated else set())
         seen |= {newest} if validated else set()
     assert len(seen) > 2
-    assert module.supernet.landmarks == ("model: 0", f"model: {len(models) - 1}")
+    assert module.supernet.default_eval_archs == ("model: 0", f"model: {len(models) - 1}")
 
 
 def test_candidates_are_compared_with_the_model_before_them(straight) -> None:

@@ -37,7 +37,7 @@ def test_the_papers_rows_come_out(script):
 
 def test_subspaces_and_paths_of_a_small_network(script):
     net = PathCNN((3, 8, 8), 4, width=4, stage_layers=[2], strides=[2], operators=["sep_e1", "mb3_e2", "id"])
-    whole = net.cost(net.space.everything)
+    whole = net.cost(net.space.superset)
     assert {cost.parameters for cost in script.drawn(net, 1.0, 5, seed=0)} == {whole.parameters}
     halves = script.drawn(net, 0.5, 50, seed=0)
     assert max(cost.parameters for cost in halves) <= whole.parameters / 2

@@ -34,7 +34,7 @@ from lit_fednas.search import (
 )
 from lit_fednas.search.evaluator import Generation
 from lit_fednas.supernets import BatchNorm, PathCNN
-from lit_fednas.supernets.path_space import Operators
+from lit_fednas.supernets.paths.space import Operators
 from lit_fednas.tiers import Budgets, ClientTiers, Population, Tier
 from lit_fednas.tiers.allocation import ListedTiers
 from tests.supernets.instances import INSTANCES, kept_instance

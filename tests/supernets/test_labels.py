@@ -65,7 +65,7 @@ def test_costs_count_the_classifier_that_is_there(text: str) -> None:
 
 def test_everything_holds_all_classifiers() -> None:
     supernet = net()
-    everything = supernet.space.everything
+    everything = supernet.space.superset
     assert supernet.path_costs("parameters").sent(everything) == sum(p.numel() for p in supernet.parameters())
     assert supernet.cost(everything).parameters == sum(p.numel() for p in supernet.parameters())
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 from lit_fednas.costs import count_macs, count_operations
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import BatchNorm, Operators, PathCNN
-from lit_fednas.supernets.path_operators import OPERATORS, Reduction, SqueezeExcitation
+from lit_fednas.supernets.paths.operators import OPERATORS, Reduction, SqueezeExcitation
 from lit_fednas.tiers import CumulatedShares
 from tests.supernets.instances import batch, kept_instance
 
@@ -122,7 +122,7 @@ def test_a_subspace_holds_its_paths():
         for name, _ in CNN.subnet(CNN.space.parse(text)).named_parameters()
     }
     assert CNN.cost(subspace).parameters == sum(parameter.numel() for parameter in network.parameters())
-    assert CNN.cost(subspace).bytes < CNN.cost(CNN.space.everything).bytes
+    assert CNN.cost(subspace).bytes < CNN.cost(CNN.space.superset).bytes
     dearest = max(
         (CNN.macs(CNN.space.parse(f"{a} {b} sep_e2")), a) for a in ("conv1", "sep_e1") for b in ("mb3_e05",)
     )
@@ -132,7 +132,7 @@ def test_a_subspace_holds_its_paths():
 
 
 def test_only_the_chosen_operators_run_and_learn():
-    network = CNN.subnet(CNN.space.everything).train()
+    network = CNN.subnet(CNN.space.superset).train()
     path = ["sep_e1", "id", "mb1_e2"]
     network(batch(CNN), path).sum().backward()
     for name, parameter in network.named_parameters():
@@ -157,7 +157,7 @@ def test_what_is_no_architecture_is_refused(text, words):
 
 def test_a_subspace_is_not_searched():
     with pytest.raises(ConfigError, match="is a subspace"):
-        CNN.space.encode(CNN.space.everything)
+        CNN.space.encode(CNN.space.superset)
     assert not Operators((("a", "b"),)).is_path
 
 

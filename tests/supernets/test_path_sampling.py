@@ -21,7 +21,7 @@ def priced(layers: list[dict[str, int]], fixed: int = 0) -> PathCosts:
 
 def sampler(layers: list[dict[str, int]], fixed: int = 0, **settings: object) -> PathSampler:
     costs = priced(layers, fixed)
-    return PathSampler(costs, costs.space.everything, **settings)  # type: ignore[arg-type]
+    return PathSampler(costs, costs.space.superset, **settings)  # type: ignore[arg-type]
 
 
 def drawn(sampler: PathSampler, count: int, free: float = 1.0) -> Counter[tuple[str, ...]]:
@@ -115,13 +115,13 @@ def test_costs_of_the_network_are_those_that_are_kept() -> None:
     rng = np.random.default_rng(0)
     for cost, count in (("macs", net.macs), ("operations", net.operations)):
         limit = 0.4 * count(net.space.largest)
-        one = path_sampler(net, net.space.everything, {cost: limit})
+        one = path_sampler(net, net.space.superset, {cost: limit})
         for _ in range(50):
             path, told = one.sample(rng)
             assert told == count(Operators(tuple((name,) for name in path))) <= limit
-    everything = net.cost(net.space.everything)
-    assert net.path_costs("parameters").sent(net.space.everything) == everything.parameters
-    assert net.path_costs("bytes").sent(net.space.everything) == everything.bytes
+    everything = net.cost(net.space.superset)
+    assert net.path_costs("parameters").sent(net.space.superset) == everything.parameters
+    assert net.path_costs("bytes").sent(net.space.superset) == everything.bytes
 
 
 @pytest.mark.parametrize(
@@ -135,4 +135,4 @@ def test_costs_of_the_network_are_those_that_are_kept() -> None:
 def test_limits_that_cannot_be_kept_are_told(limits: dict[str, float], words: str) -> None:
     net = PathCNN((3, 8, 8), 5, width=8, stage_layers=[1], strides=[2], operators=["conv1", "id"])
     with pytest.raises(ConfigError, match=words):
-        path_sampler(net, net.space.everything, limits, tier="phones")
+        path_sampler(net, net.space.superset, limits, tier="phones")

@@ -29,7 +29,7 @@ from lit_fednas.supernets import (
 from lit_fednas.supernets.pruning.cuts import Cut, find_cuts
 from lit_fednas.supernets.pruning.filters import filter_norms, without_filters
 from lit_fednas.supernets.pruning.prunable import Prunable
-from lit_fednas.supernets.pruning.sequence import Pruned, PrunedModel, PrunedSequence, Sized
+from lit_fednas.supernets.pruning.sequence import Pruned, PrunedModel, PrunedSequence, UnitCounts
 
 SHAPE, CLASSES = (3, 8, 8), 5
 
@@ -282,7 +282,7 @@ def test_the_fewest_filters_leave_that_meet_the_budget(name: str, norm: str, res
         return counted[key]
 
     def known(wanted: Mapping[str, int]) -> int:
-        return getattr(net.cost(Sized.of(wanted)), resource)
+        return getattr(net.cost(UnitCounts.of(wanted)), resource)
 
     whole, seen = cost(sizes), set()
     single = {group: [group] for group in sizes}
@@ -310,7 +310,7 @@ def test_units_of_several_groups_lose_the_same_share_of_each() -> None:
     sizes = {"stage0": 3, "stage0.block0": 4, "stage1": 8, "stage1.block0": 2, "stage1.block1": 5}
 
     def cost(wanted: Mapping[str, int]) -> int:
-        return net.cost(Sized.of(wanted)).macs
+        return net.cost(UnitCounts.of(wanted)).macs
 
     for share in (0.95, 0.8, 0.65, 0.5, 0.35):
         cuts = find_cuts(net.units, sizes, 1, cost, share * cost(sizes))
@@ -363,12 +363,12 @@ def test_what_has_only_a_size_costs_what_a_network_does(name: str, norm: str) ->
     cuts = [one_cut(net, group, 2) for group in net.models[0].sizes]
     for arch, cut in zip(net.propose(cuts), cuts, strict=True):
         expected = resources(net.subnet(arch))
-        for costed in (arch, Sized.of(cut.sizes)):
+        for costed in (arch, UnitCounts.of(cut.sizes)):
             cost = net.cost(costed)
             assert {"macs": cost.macs, "parameters": cost.parameters, "bytes": cost.bytes} == expected
-        assert net.sizes(arch) == net.sizes(Sized.of(cut.sizes)) == cut.sizes
+        assert net.sizes(arch) == net.sizes(UnitCounts.of(cut.sizes)) == cut.sizes
     with pytest.raises(ConfigError, match="has no weights"):
-        net.index(Sized.of(cuts[0].sizes))
+        net.index(UnitCounts.of(cuts[0].sizes))
 
 
 def test_attention_is_counted() -> None:

@@ -59,7 +59,7 @@ def test_the_networks_are_those_of_the_architectures_drawn_as_there():
 def test_side_by_side():
     one = net()
     x = torch.randn(3, *INPUTS)
-    both = one.subnet(one.space.everything)
+    both = one.subnet(one.space.superset)
     want = [one(x, arch) for arch in one.space.each()]
     assert all(torch.equal(a, b) for a, b in zip(both.outputs(x), want, strict=True))
     assert torch.equal(both(x), want[-1])
@@ -86,6 +86,6 @@ def test_errors():
         SeparateNetworks((3, 16, 16), 5, lambda *shape: ElasticResNet(*shape))
     one = net()
     with pytest.raises(ConfigError, match="is several networks"):
-        one.space.encode(one.space.everything)
+        one.space.encode(one.space.superset)
     with pytest.raises(ConfigError, match="each once and in this order"):
         one.space.parse("exits: 2 | exits: 1")

@@ -131,7 +131,7 @@ def test_how_models_are_written() -> None:
     made = suite(3)
     assert made.space.parse("model: 2") == made.space.parse("2") == made.space.parse(2) == Model((2,))
     assert made.space.parse("model: 0,2") == Model((0, 2))
-    assert made.landmarks == ("model: 0", "model: 1", "model: 2")
+    assert made.default_eval_archs == ("model: 0", "model: 1", "model: 2")
     for wrong in ("model: 3", "model: 1,0", "model: -1", "model: 1,1"):
         with pytest.raises(ConfigError, match="models 0 to 2"):
             made.space.parse(wrong)

@@ -72,11 +72,11 @@ def test_index_covers_the_subnet_and_shapes_match(kept: Supernet) -> None:
 
 def test_everything_holds_all_weights(kept: Supernet) -> None:
     net = kept
-    held = {region.name for region in net.index(net.space.everything).values()}
+    held = {region.name for region in net.index(net.space.superset).values()}
     parameters = dict(net.named_parameters())
     assert set(parameters) <= held
     whole = sum(parameter.numel() for parameter in parameters.values())
-    assert net.cost(net.space.everything).parameters == whole
+    assert net.cost(net.space.superset).parameters == whole
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -635,10 +635,10 @@ def test_architectures_of_the_same_sizes_are_built_alike(name: str) -> None:
     ]
 
 
-def test_all_widths_are_landmarks() -> None:
+def test_all_widths_are_evaluated_by_default() -> None:
     net = supernet("cnn", widths=[1, 0.25, 0.5])
-    assert net.landmarks == ("width: 0.25", "width: 0.5", "width: 1")
-    assert [net.space.named(text) for text in net.landmarks] == [Width(0.25), Width(0.5), Width(1)]
+    assert net.default_eval_archs == ("width: 0.25", "width: 0.5", "width: 1")
+    assert [net.space.named(text) for text in net.default_eval_archs] == [Width(0.25), Width(0.5), Width(1)]
 
 
 # --- the space

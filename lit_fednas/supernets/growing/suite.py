@@ -81,7 +81,7 @@ class SuiteSpace(Ladder[Model]):
         super().__init__([Model((number,)) for number in sorted(range(self.count), key=lambda n: (macs[n], n))])
 
     @property
-    def everything(self) -> Model:
+    def superset(self) -> Model:
         """All of them."""
         return Model(tuple(range(self.count)))
 
@@ -149,7 +149,7 @@ class ModelSuite(Supernet):
         return self._space
 
     @property
-    def landmarks(self) -> tuple[str, ...]:
+    def default_eval_archs(self) -> tuple[str, ...]:
         """All models so far."""
         return tuple(str(Model((model.number,))) for model in self.models)
 

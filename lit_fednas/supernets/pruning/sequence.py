@@ -63,7 +63,7 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Sized:
+class UnitCounts:
     """A network of given numbers of units, which has a cost but no weights.
 
     Attributes:
@@ -73,7 +73,7 @@ class Sized:
     sizes: tuple[tuple[str, int], ...]
 
     @classmethod
-    def of(cls, sizes: Mapping[str, int]) -> Sized:
+    def of(cls, sizes: Mapping[str, int]) -> UnitCounts:
         """The network of these numbers."""
         return cls(tuple(sizes.items()))
 
@@ -113,7 +113,7 @@ class SequenceSpace(Ladder[Pruned]):
         super().__init__([Pruned(number) for number in sorted(range(self.count), key=lambda n: (macs[n], -n))])
 
     @property
-    def everything(self) -> Any:
+    def superset(self) -> Any:
         """All models and candidates; the model itself where there is one."""
         members = (*(Pruned(number) for number in range(self.count)), *self.candidates)
         return Beside(members) if len(members) > 1 else members[0]
@@ -228,24 +228,24 @@ class PrunedSequence(Supernet):
         return self._space
 
     @property
-    def landmarks(self) -> tuple[str, ...]:
+    def default_eval_archs(self) -> tuple[str, ...]:
         """The initial model and the newest, by their numbers: a figure belongs to one model for ever."""
         return tuple(str(Pruned(number)) for number in sorted({0, len(self.models) - 1}))
 
-    def sizes(self, arch: Pruned | Sized) -> dict[str, int]:
+    def sizes(self, arch: Pruned | UnitCounts) -> dict[str, int]:
         """The numbers of units of an architecture."""
-        if isinstance(arch, Sized):
+        if isinstance(arch, UnitCounts):
             return dict(arch.sizes)
         self._space.validate(arch)
         return dict(self._proposed[arch] if arch.unit else self.models[arch.number].sizes)
 
-    def build(self, arch: Pruned | Sized | Beside) -> nn.Module:
+    def build(self, arch: Pruned | UnitCounts | Beside) -> nn.Module:
         """The network of the architecture's numbers of units; several stand in a ``SideBySide``."""
         if isinstance(arch, Beside):
             return SideBySide([self.build(member) for member in arch.members])
         return self.prunable.build(self.sizes(arch))
 
-    def index(self, arch: Pruned | Sized | Beside) -> dict[str, Region]:
+    def index(self, arch: Pruned | UnitCounts | Beside) -> dict[str, Region]:
         """Each tensor is a whole tensor of its own network.
 
         Raises:
@@ -264,13 +264,13 @@ class PrunedSequence(Supernet):
         names = [name for name, _ in [*network.named_parameters(), *network.named_buffers()]]
         return {name: Region(f"{where}.{name}") for name in names}
 
-    def _index_of(self, arch: Pruned | Sized | Beside, network: nn.Module) -> dict[str, Region]:
+    def _index_of(self, arch: Pruned | UnitCounts | Beside, network: nn.Module) -> dict[str, Region]:
         without = not isinstance(arch, Beside) and self._where(arch) is None
         return {} if without else self.index(arch)
 
-    def _where(self, arch: Pruned | Sized) -> str | None:
+    def _where(self, arch: Pruned | UnitCounts) -> str | None:
         """The module that has an architecture's weights, if any."""
-        if isinstance(arch, Sized):
+        if isinstance(arch, UnitCounts):
             return None
         if not arch.unit:
             self._space.validate(arch)
@@ -279,15 +279,15 @@ class PrunedSequence(Supernet):
         there = arch.number == len(self.models) and arch.unit in units
         return f"candidates.{units.index(arch.unit)}" if there else None
 
-    def macs(self, arch: Pruned | Sized | Beside) -> int:
+    def macs(self, arch: Pruned | UnitCounts | Beside) -> int:
         """Multiply-accumulates of one example, with those that the family adds."""
         return super().macs(arch) + self._extra_macs(arch)
 
-    def operations(self, arch: Pruned | Sized | Beside) -> int:
+    def operations(self, arch: Pruned | UnitCounts | Beside) -> int:
         """FedorAS' count of one example's operations, with the multiply-accumulates that the family adds."""
         return super().operations(arch) + self._extra_macs(arch)
 
-    def _extra_macs(self, arch: Pruned | Sized | Beside) -> int:
+    def _extra_macs(self, arch: Pruned | UnitCounts | Beside) -> int:
         members = arch.members if isinstance(arch, Beside) else (arch,)
         return sum(self.prunable.extra_macs(self.sizes(member)) for member in members)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import Tensor, nn
 
 from lit_fednas.supernets.base import NestedSupernet
-from lit_fednas.supernets.path_space import Operators, PathCosts, PathSpace
+from lit_fednas.supernets.paths.space import Operators, PathCosts, PathSpace
 
 _LAYERS = "layers"
 

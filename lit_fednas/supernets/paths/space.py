@@ -44,7 +44,7 @@ class Operators:
 class PathSpace(SearchSpace[Operators]):
     """One operator per layer out of its candidates.
 
-    Genes are places among a layer's candidates. :attr:`everything` and :meth:`parse` know subspaces as well; what
+    Genes are places among a layer's candidates. :attr:`superset` and :meth:`parse` know subspaces as well; what
     is sampled, mutated and searched are paths.
 
     Args:
@@ -55,7 +55,7 @@ class PathSpace(SearchSpace[Operators]):
 
     Example:
         >>> space = PathSpace([["conv1", "id"], ["sep_e1", "sep_e2", "id"]], [[9, 0], [3, 6, 0]])
-        >>> space.size, str(space.smallest), str(space.largest), str(space.everything)
+        >>> space.size, str(space.smallest), str(space.largest), str(space.superset)
         (6, 'id id', 'conv1 sep_e2', 'conv1+id sep_e1+sep_e2+id')
     """
 
@@ -95,7 +95,7 @@ class PathSpace(SearchSpace[Operators]):
         return self.decode([layer.index(max(layer)) for layer in self.costs])
 
     @property
-    def everything(self) -> Operators:
+    def superset(self) -> Operators:
         """The subspace of all operators, with all classifiers."""
         return Operators(self.candidates, ALL if len(self.label_sets) > 1 else OWN)
 

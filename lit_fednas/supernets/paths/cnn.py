@@ -17,9 +17,9 @@ from lit_fednas.costs import count_macs, count_operations, sent_bytes
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.labels import ALL, OWN, LabelSets
 from lit_fednas.supernets.norms import BatchNorm, Norm
-from lit_fednas.supernets.path_operators import OPERATORS, Reduction, convolution
-from lit_fednas.supernets.path_space import Operators, PathCosts, PathSpace
-from lit_fednas.supernets.path_supernet import PathNetwork, PathSupernet
+from lit_fednas.supernets.paths.operators import OPERATORS, Reduction, convolution
+from lit_fednas.supernets.paths.space import Operators, PathCosts, PathSpace
+from lit_fednas.supernets.paths.supernet import PathNetwork, PathSupernet
 
 _GROWTH = 1.5
 
@@ -107,7 +107,7 @@ class PathCNN(PathSupernet):
         self._path_costs: dict[str, PathCosts] = {}
         candidates = [self.operators] * sum(stage_layers)
         self._space = PathSpace(candidates, self._operator_costs(count_macs), self.label_sets.names)
-        self.network = self.build(self._space.everything)
+        self.network = self.build(self._space.superset)
 
     @property
     def space(self) -> PathSpace:

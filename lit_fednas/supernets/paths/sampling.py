@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.path_space import Operators, PathCosts
-from lit_fednas.supernets.path_supernet import PathSupernet
+from lit_fednas.supernets.paths.space import Operators, PathCosts
+from lit_fednas.supernets.paths.supernet import PathSupernet
 
 
 class SampledPath(NamedTuple):
@@ -46,7 +46,7 @@ class PathSampler:
         >>> from lit_fednas.supernets import PathSpace
         >>> space = PathSpace([["conv1", "id"], ["sep_e1", "sep_e2"]], [[9, 0], [3, 6]])
         >>> costs = PathCosts(space, [[9, 0], [3, 6]], fixed=1)
-        >>> sampler = PathSampler(costs, space.everything, budget=9)
+        >>> sampler = PathSampler(costs, space.superset, budget=9)
         >>> sampler.least, sampler.sample(np.random.default_rng(0))
         (4, SampledPath(path=('id', 'sep_e2'), cost=7))
     """
