@@ -10,6 +10,8 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 
+from lit_fednas.records.files import replace_table
+
 
 class RunLogger(CSVLogger):
     """Lightning's CSV logger, but a run that resumes in its folder keeps the rows of the rounds before.
@@ -56,9 +58,4 @@ class _ResumingWriter(ExperimentWriter):
     def _keep(self, rows: list[dict[str, Any]]) -> None:
         """Replaces the file by one of these rows; a kill leaves the one or the other."""
         self.metrics_keys = sorted({name for row in rows for name in row})
-        temporary = f"{self.metrics_file_path}.part"
-        with open(temporary, "w", newline="") as file:
-            writer = csv.DictWriter(file, self.metrics_keys)
-            writer.writeheader()
-            writer.writerows(rows)
-        os.replace(temporary, self.metrics_file_path)
+        replace_table(self.metrics_file_path, self.metrics_keys, rows, lineterminator="\r\n")  # as Lightning's

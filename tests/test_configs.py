@@ -12,7 +12,7 @@ import yaml
 from PIL import Image
 
 from lit_fednas.cli import main
-from lit_fednas.records.suite import write_suite
+from lit_fednas.records.models import write_suite
 from lit_fednas.supernets import GrowableCNN, ModelSuite
 from lit_fednas.supernets.growing.growth import plan, to_plain
 

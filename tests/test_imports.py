@@ -27,8 +27,8 @@ ALLOWED: dict[str, set[str]] = {
     "text_table": set(),
     "records": FLOOR,
     "messages": FLOOR,
-    "costs": FLOOR | {"messages"},
-    "data": FLOOR,
+    "costs": FLOOR | {"messages", "records"},
+    "data": FLOOR | {"records"},
     "supernets": FLOOR | {"costs", "records"},  # a run's grown model
     "tiers": FLOOR | {"records", "costs", "supernets"},
     **{role: FLOOR | {"supernets", "costs", "messages", "tiers"} for role in ROLES},

@@ -1,6 +1,6 @@
 """How the clients' accuracies are spread, method by method: FedTrans' Fig. 6 and "IQR".
 
-Reads ``clients.csv`` of runs, searches and fine-tunings (``lit_fednas.records.clients``). A client counts once,
+Reads ``clients.csv`` of runs, searches and fine-tunings (``lit_fednas.records.run``). A client counts once,
 whatever the number of its examples.
 """
 

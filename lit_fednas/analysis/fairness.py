@@ -1,7 +1,7 @@
 """How alike the clients fare: each one's accuracy on its own test split, with the network that it would use.
 
 A search, a fine-tuning, or a run with ``deployed_accuracy`` writes it as ``clients.csv``
-(``lit_fednas.records.clients``). Here it becomes FedorAS' Table 7 (section 4.4) and Fig. 4: several methods, each
+(``lit_fednas.records.run``). Here it becomes FedorAS' Table 7 (section 4.4) and Fig. 4: several methods, each
 with runs of several seeds. A client counts once, whatever the number of its examples.
 """
 
@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from lit_fednas.analysis.style import label, legend, look, new_figure
 from lit_fednas.errors import DataError
-from lit_fednas.records.clients import CLIENT_SCORE_COLUMNS, CLIENTS_FILE
+from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE
 from lit_fednas.text_table import text_table
 
 #: Stands for all tiers in a table.

@@ -19,13 +19,13 @@ from lit_fednas.errors import DataError
 from lit_fednas.records import (
     CLIENT_SCORE_COLUMNS,
     CLIENTS_FILE,
+    FINETUNED_COLUMNS,
     ROUNDS_FILE,
     SEARCH_FILES,
     SearchFiles,
     TierModel,
     read_rounds,
 )
-from lit_fednas.records.finetune import FINETUNED_COLUMNS, TIERS_FILE
 
 CLIENT_COLUMNS = (
     *("round", "client", "arch", "status", "reason", "num_examples", "num_seen", "num_steps", "loss"),
@@ -37,7 +37,7 @@ _TEXTS = {"arch", "status", "reason", "tier", "encoding"}
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """A search's files (``lit_fednas.records.search``) as tables.
+    """A search's files (``lit_fednas.records.tiers``) as tables.
 
     Attributes:
         name: Of its folder.
@@ -150,10 +150,10 @@ class Run:
     def finetuned(self, name: str = "finetune") -> pd.DataFrame:
         """The tiers' networks that a fine-tuning of a name ended with; none before its end.
 
-        Its columns are those of ``tiers.csv`` (``lit_fednas.records.finetune``).
+        Its columns are those of ``tiers.csv`` (``lit_fednas.records.tiers``).
         """
         texts = {"tier": str, "arch": str}
-        table = self._table(f"{name}/{TIERS_FILE}", texts)
+        table = self._table(f"{name}/tiers.csv", texts)
         return table if len(table.columns) else pd.DataFrame(columns=list(FINETUNED_COLUMNS))
 
     def client_scores(self, name: str = "finetune") -> pd.DataFrame:

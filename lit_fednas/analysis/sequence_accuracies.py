@@ -22,7 +22,7 @@ from lit_fednas.analysis.sequence import sequence_of
 from lit_fednas.analysis.style import label, legend, look, new_figure
 from lit_fednas.errors import DataError
 from lit_fednas.records import SEQUENCE_FILE, FinetuneFiles, SearchFiles
-from lit_fednas.records.finetune import FINETUNED_COLUMNS
+from lit_fednas.records.tiers import FINETUNED_COLUMNS
 
 _COLUMNS = ("val_before", "val_after", "test_before", "test_after")
 
@@ -148,7 +148,7 @@ def _finetuned(run: Run, finetune: str) -> list[dict[str, Any]]:
 
 def _search_name(run: Run, finetune: str) -> str:
     """The search whose tiers were fine-tuned."""
-    settings = FinetuneFiles(run.folder / finetune).settings() or {}
+    settings = FinetuneFiles(run.folder / finetune).settings()
     return settings.get("search") or "search"
 
 

@@ -20,7 +20,7 @@ from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.style import label, legend, look, new_figure
 from lit_fednas.analysis.units import short
 from lit_fednas.errors import DataError
-from lit_fednas.records.targets import first_reaching
+from lit_fednas.records.run import first_reaching
 
 Value = Literal["rounds", "macs", "bytes"]
 TITLES: dict[Value, str] = {

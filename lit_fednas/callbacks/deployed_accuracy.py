@@ -41,7 +41,7 @@ class DeployedAccuracy(FederatedCallback):
     Nothing is trained. Logs ``deployed/accuracy``, the mean over the clients, each of which counts once;
     ``deployed/iqr``, the interquartile range of their accuracies (linear interpolation); and ``deployed/worst``.
     At the end of training ``clients.csv`` in the run's folder has a row per client
-    (``lit_fednas.records.clients``). Clients without examples in the split are left out.
+    (``lit_fednas.records.run``). Clients without examples in the split are left out.
 
     Args:
         split: On which of their splits: ``test`` (the paper) or ``val``.

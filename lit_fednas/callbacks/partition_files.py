@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from lightning import Callback, LightningModule, Trainer
 
-from lit_fednas.data import FederatedDataModule
+from lit_fednas.data import FederatedDataModule, write_partition
 from lit_fednas.federation.run_folder import keeps_files, run_folder
-from lit_fednas.federation.trainer import write_partition
 
 
 class PartitionFiles(Callback):
@@ -19,4 +18,4 @@ class PartitionFiles(Callback):
             return
         folder = run_folder(trainer)
         if not (folder / "partition.png").exists():
-            write_partition(data, folder)
+            write_partition(data.partition, data.targets, data.class_names, folder)

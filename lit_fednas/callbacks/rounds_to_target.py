@@ -14,7 +14,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.records.files import replace_table
-from lit_fednas.records.targets import TARGET_COLUMNS, TARGETS_FILE, reaches
+from lit_fednas.records.run import TARGET_COLUMNS, TARGETS_FILE, reaches
 from lit_fednas.text_table import text_table
 
 
@@ -23,7 +23,7 @@ class RoundsToTarget(Callback):
     """Notes the first round after which a validation metric is at least a target.
 
     Rounds count from 1: as many as were trained. From then on ``rounds_to/<subnet>/<target>`` is logged, and the
-    run's folder holds ``targets.csv`` (``lit_fednas.records.targets``). What the clients had spent by then is in
+    run's folder holds ``targets.csv`` (``lit_fednas.records.run``). What the clients had spent by then is in
     it where a :class:`CostLedger` counts. Deviation: the paper looks at test accuracy; a run sees only its
     validation set.
 

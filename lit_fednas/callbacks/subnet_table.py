@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from lightning import Callback, LightningModule, Trainer
 
 from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.records.files import replace_table
 from lit_fednas.text_table import text_table
 
 COLUMNS = ("subnet", "arch", "split", "accuracy", "loss", "macs", "parameters", "bytes")
@@ -37,12 +37,7 @@ class SubnetTable(Callback):
         if not rows:
             return
         if keeps_files(trainer):
-            folder = run_folder(trainer)
-            folder.mkdir(parents=True, exist_ok=True)
-            with open(folder / f"subnets-{split}.csv", "w", newline="") as file:
-                writer = csv.DictWriter(file, COLUMNS)
-                writer.writeheader()
-                writer.writerows(rows)
+            replace_table(run_folder(trainer) / f"subnets-{split}.csv", COLUMNS, rows)
         if trainer.is_global_zero:
             print(format_table(rows))
 

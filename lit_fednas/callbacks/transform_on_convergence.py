@@ -14,7 +14,7 @@ from lit_fednas.callbacks.convergence import degree_of_convergence
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
 from lit_fednas.federation.run_folder import keeps_files, run_folder
-from lit_fednas.records.suite import step_words, write_suite
+from lit_fednas.records.models import step_words, write_suite
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Model, ModelSuite
 from lit_fednas.supernets.growing.growth import Order, Step, plan, to_plain
@@ -36,7 +36,7 @@ class TransformOnConvergence(FederatedCallback):
     same gradients for ever (``lit_fednas.supernets.growing.growth``).
 
     Logs ``transform/doc`` (NaN before there are gamma + delta losses) and ``transform/models``; writes
-    ``suite.json`` (``lit_fednas.records.suite``).
+    ``suite.json`` (``lit_fednas.records.models``).
 
     Args:
         threshold: beta; the degree of convergence at which a model is transformed.

@@ -71,7 +71,7 @@ class WandbLogging(FederatedCallback):
         Args:
             trainer: The trainer that searched.
             module: The module that was searched.
-            folder: What the search wrote (``lit_fednas.records.search``); its name begins those of the entries.
+            folder: What the search wrote (``lit_fednas.records.tiers``); its name begins those of the entries.
         """
         files = SearchFiles(folder)
         for run in _runs(trainer):

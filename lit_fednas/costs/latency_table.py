@@ -8,7 +8,6 @@ additions of residual blocks, and for caches, which are warmer when a layer runs
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from lit_fednas.costs.latency import (
     measure_batch,
 )
 from lit_fednas.errors import ConfigError
+from lit_fednas.records.files import replace_json
 
 _FEWEST = 4  # networks: two for the line, two for its check
 
@@ -126,10 +126,7 @@ class LatencyTable(LatencySource):
     def save(self, path: str | Path) -> None:
         """Writes the table; a kill leaves the old file or the new one."""
         record = {"settings": self.settings, "fit": asdict(self.fit), "layers": self.layers}
-        part = Path(f"{path}.part")
-        part.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(record, indent=1) + "\n")
-        os.replace(part, path)
+        replace_json(path, record)
 
     def load(self, path: str | Path) -> None:
         """Reads a table in place of this one.

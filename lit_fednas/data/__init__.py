@@ -21,7 +21,7 @@ from lit_fednas.data.sources import (
     Leaf,
     LeafImages,
 )
-from lit_fednas.data.statistics import partition_rows, partition_table, plot_partition
+from lit_fednas.data.statistics import partition_rows, partition_table, plot_partition, write_partition
 from lit_fednas.data.transforms import Augmentation, Normalize, RandomCrop, RandomFlip
 
 __all__ = [
@@ -62,4 +62,5 @@ __all__ = [
     "partition_table",
     "plot_partition",
     "random_groups",
+    "write_partition",
 ]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from lit_fednas.data.partition import Partition
+from lit_fednas.records.files import replace_text, replacing
 from lit_fednas.text_table import text_table
 
 COLOUR = "#2a6fbb"
@@ -71,6 +75,29 @@ def plot_partition(partition: Partition, targets: np.ndarray, class_names: Seque
     _frame(figure, num_clients, class_names, height)
     _legend(figure, int(counts.max()), largest)
     return figure
+
+
+def write_partition(
+    partition: Partition, targets: np.ndarray, class_names: Sequence[str], folder: Path
+) -> tuple[Path, Path]:
+    """Writes a partition's table and picture.
+
+    Args:
+        partition: The rows of each client.
+        targets: The class of each row.
+        class_names: One name per class.
+        folder: Where to write ``partition.csv`` and ``partition.png``.
+
+    Returns:
+        The two files.
+    """
+    table, picture = folder / "partition.csv", folder / "partition.png"
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(partition_rows(partition, targets, class_names))
+    replace_text(table, text.getvalue())
+    with replacing(picture) as file:
+        plot_partition(partition, targets, class_names).savefig(file, dpi=150)
+    return table, picture
 
 
 def _frame(figure: Figure, num_clients: int, class_names: Sequence[str], height: float) -> None:

@@ -51,4 +51,4 @@ class FederatedCallback(Callback):
         """Called when the supernet has got a new model (``lit_fednas.supernets.ModelSuite``)."""
 
     def on_search_end(self, trainer: Trainer, module: FederatedLightningModule, folder: Path) -> None:
-        """Called when a search after training has written its folder (``lit_fednas.records.search``)."""
+        """Called when a search after training has written its folder (``lit_fednas.records.tiers``)."""

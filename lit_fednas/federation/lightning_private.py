@@ -33,6 +33,7 @@ from torch.optim import Optimizer
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.rank_watch import RankWatch
+from lit_fednas.records.files import replacing
 
 
 class _OneBatch:
@@ -302,18 +303,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint beside its place and then moves it there, so that a kill leaves the old one whole."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Saves to a temporary name, syncs, and replaces."""
-        import os
-        from pathlib import Path
-
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
-        with open(temporary, "wb") as file:
+        """Saves, and waits until the file is on disk."""
+        with replacing(path, sync=True) as file:
             torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
 
 
 def call_hook(trainer: pl.Trainer, name: str, *arguments: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.plugins.io import CheckpointIO
 
-from lit_fednas.data import FederatedDataModule, partition_rows, partition_table, plot_partition
+from lit_fednas.data import FederatedDataModule, partition_table, write_partition
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.lightning_private import AtomicCheckpointIO, strategy_with_ranks
 from lit_fednas.federation.loop import RoundLoop
@@ -215,7 +214,9 @@ class FederatedTrainer(pl.Trainer):
         datamodule.prepare_data()
         datamodule.setup("fit")
         folder = Path(output or self.log_dir or self.default_root_dir)
-        print(write_partition(datamodule, folder))
+        shown = datamodule.partition, datamodule.targets, datamodule.class_names
+        write_partition(*shown, folder)
+        print(partition_table(*shown))
         print(f"written: {folder / 'partition.csv'}, {folder / 'partition.png'}")
 
 
@@ -232,14 +233,3 @@ def check_readable(path: Any) -> None:
         raise CheckpointError(
             f"ckpt_path: {path} cannot be read ({type(error).__name__}: {summary}); give another checkpoint"
         ) from None
-
-
-def write_partition(data: FederatedDataModule, folder: Path) -> str:
-    """Writes a partition's table and picture into a folder, and returns the table as text."""
-    folder.mkdir(parents=True, exist_ok=True)
-    classes = data.class_names
-    rows = partition_rows(data.partition, data.targets, classes)
-    with open(folder / "partition.csv", "w", newline="") as file:
-        csv.writer(file).writerows(rows)
-    plot_partition(data.partition, data.targets, classes).savefig(folder / "partition.png", dpi=150)
-    return partition_table(data.partition, data.targets, classes)

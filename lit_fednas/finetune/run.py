@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 
 #: What the one architecture of a candidate is called in metrics.
 NETWORK = "network"
-#: What settings mean that a folder's ``settings.json`` does not know, being older.
-_ABSENT = {"models": None, "in_groups": False}
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ class Finetuning:
         if settings.in_groups:
             self.eligible = dealt(self.eligible, datamodule)
         self.written = self._description()
-        self._check_and_begin()
+        files.begin(self.written, {"complete"})
 
     # ---- before the first round -----------------------------------------------------------------------
 
@@ -133,7 +131,7 @@ class Finetuning:
             return [Candidate(tier, 0, arch) for tier, arch in zip(own_tiers(archs), archs, strict=True)]
         if self.settings.architectures:
             return [one for tier in self._tiers() for one in self._drawn(tier)]
-        searched = search.settings() if search.exists() else {}
+        searched = search.settings()
         if not searched.get("complete") or not search.rows("tiers"):
             raise ConfigError(
                 f"finetune.search: {search.folder} holds no finished search; run 'lit-fednas search' first, or "
@@ -218,19 +216,6 @@ class Finetuning:
             for one in self.candidates
         }
 
-    def _check_and_begin(self) -> None:
-        before = self.files.settings()
-        if before is not None:
-            before = {**_ABSENT, **before}
-            changed = [key for key in self.written if key != "complete" and before.get(key) != self.written[key]]
-            if changed:
-                raise ConfigError(
-                    f"finetune.name: {self.files.folder} holds a fine-tuning with other {', '.join(changed)} "
-                    f"(there {before.get(changed[0])}, now {self.written[changed[0]]}); give finetune.name "
-                    f"another name"
-                )
-        self.files.write_settings(self.written)
-
     # ---- training -------------------------------------------------------------------------------------
 
     def run(self) -> list[dict[str, Any]]:
@@ -244,13 +229,13 @@ class Finetuning:
         for candidate in self.candidates:
             row, network = self._train(candidate)
             rows.append(row)
-            self.files.write_candidates(rows)
+            self.files.write("candidates", rows)
             tier = candidate.tier.name
             if tier not in best or row["val_accuracy"] > best[tier][0]["val_accuracy"]:  # one, or with scores
                 best[tier] = (row, network)
                 self._keep(candidate, network, row)
         finished = [self._tested(row, network) for row, network in best.values()]
-        self.files.write_tiers(finished)
+        self.files.write("tiers", finished)
         costs = {name: sum(row[name] for row in rows) for name in ("macs", "bytes_down", "bytes_up")}
         note_after_training(self.files.folder.parent, self.settings.name, costs)
         self.files.write_settings({**self.written, "complete": True})
@@ -359,7 +344,7 @@ class Finetuning:
             metrics={name: row[name] for name in ("val_accuracy", "val_loss") if row[name] is not None},
             finetuned=True,
         )
-        save_tier_model(self.files.networks, model, self.as_evaluated(network))
+        save_tier_model(self.files, model, self.as_evaluated(network))
 
 
 def _last(folder: Path) -> str | None:

@@ -97,7 +97,7 @@ class FinetuneTrainer(SearchTrainer):
         with self._threads(model), interrupts.listening():
             rows = tuning.run()
             if finetune.models is None:  # else no network is that of a client's tier
-                write_clients(model, datamodule, files.networks)
+                write_clients(model, datamodule, files)
         print(format_finetuned(rows))
         return files
 

@@ -3,43 +3,93 @@
 from __future__ import annotations
 
 import csv
+import io
+import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from lit_fednas.errors import ConfigError
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Writes a text file, and the folders that it is in."""
+@contextmanager
+def replacing(path: Path | str, sync: bool = False) -> Iterator[BinaryIO]:
+    """Opens a file that takes the place of another once the block has ended without an error.
+
+    Args:
+        path: The file to replace or to create; its folders are created as well.
+        sync: Whether to wait until the content is on disk, so that it survives a crash of the machine too.
+
+    Yields:
+        The open file.
+    """
+    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text)
-    os.replace(part, path)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as file:
+            yield file
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
-def replace_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Writes a CSV file of these columns; what a row has not stays empty."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    with open(part, "w", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    os.replace(part, path)
+def replace_text(path: Path | str, text: str) -> None:
+    """Writes a text file."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def replace_json(path: Path | str, value: Any) -> None:
+    """Writes a JSON file; numbers that JSON lacks become null."""
+    replace_text(path, json.dumps(plain_numbers(value), indent=1) + "\n")
+
+
+def replace_table(
+    path: Path | str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], lineterminator: str = "\n"
+) -> None:
+    """Writes a CSV file.
+
+    Args:
+        path: The file.
+        columns: Its columns; columns that a row lacks stay empty.
+        rows: Its rows, cells by column.
+        lineterminator: What ends a line.
+    """
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator=lineterminator)
+    writer.writeheader()
+    writer.writerows(rows)
+    replace_text(path, text.getvalue())
 
 
 def plain_numbers(value: Any) -> Any:
-    """Numbers that JSON cannot write become null.
+    """Returns a value in which numbers that JSON cannot write are ``None``, and sequences are lists.
 
     Example:
         >>> plain_numbers({"loss": float("nan"), "seen": (1, 2)})
         {'loss': None, 'seen': [1, 2]}
     """
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: plain_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_numbers(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def check_folder_name(field: str, name: str) -> None:
+    """Validates that a name can be that of a folder.
+
+    Raises:
+        ConfigError: It is empty, hidden or a path.
+    """
+    if not name or "/" in name or name.startswith("."):
+        raise ConfigError(f"{field}: {name!r} cannot name a folder; use letters, digits, - and _")

@@ -7,11 +7,11 @@ from functools import partial
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.federation.client_evaluation import client_scores
-from lit_fednas.records import SearchFiles, write_client_scores
+from lit_fednas.records import TierFiles, write_client_scores
 from lit_fednas.search.tier_models import load_tier_network
 
 
-def write_clients(model: FederatedLightningModule, datamodule: FederatedDataModule, files: SearchFiles) -> bool:
+def write_clients(model: FederatedLightningModule, datamodule: FederatedDataModule, files: TierFiles) -> bool:
     """Evaluates every client's own test split with its tier's network, and writes ``clients.csv``.
 
     Args:

@@ -33,7 +33,7 @@ class Evaluations:
         files.write("evaluations", self._rows.values())  # without a line that was cut short
 
     def of(self, generation: Generation) -> Iterator[dict[str, Any]]:
-        """The rows of a generation (``lit_fednas.records.search``), one by one, as they are evaluated.
+        """The rows of a generation (``lit_fednas.records.tiers``), one by one, as they are evaluated.
 
         The evaluator is told which architectures no generation before has proposed. It is told the same when a
         search is replayed over its rows.

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.records import SearchFiles
+from lit_fednas.records import TierFiles
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.supernets import Supernet
 
@@ -93,7 +93,7 @@ class BatchStatistics(nn.Module):
 
 def export_tier(
     supernet: Supernet,
-    files: SearchFiles,
+    files: TierFiles,
     tier: str,
     format: Format,
     examples: Tensor,

@@ -159,17 +159,8 @@ class TierSearch:
         }
 
     def _check_and_begin(self) -> None:
-        if self.files.exists():
-            before = self.files.settings()
-            # a client's scores belong to the tier that asked first: with more evaluations, that may be another
-            free = _FREE - ({"evaluations"} if self.written["federated"] else set())
-            changed = [key for key in self.written if key not in free and before.get(key) != self.written[key]]
-            if changed:
-                raise ConfigError(
-                    f"search.name: {self.files.folder} holds a search with other {', '.join(changed)} (there "
-                    f"{before.get(changed[0])}, now {self.written[changed[0]]}); give search.name another name"
-                )
-        self.files.write_settings(self.written)
+        # a client's scores belong to the tier that asked first: with more evaluations, that may be another
+        self.files.begin(self.written, _FREE - ({"evaluations"} if self.written["federated"] else set()))
         self.costs.keep_latencies(self.files)
 
     # ---- the search -----------------------------------------------------------------------------------

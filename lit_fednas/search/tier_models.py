@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,14 @@ from torch import Tensor, nn
 
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.evaluation import fresh_statistics
-from lit_fednas.records import SearchFiles, TierModel
+from lit_fednas.records import TierFiles, TierModel
+from lit_fednas.records.files import replacing
 from lit_fednas.supernets import Supernet
 
 WEIGHTS_FILE = "weights.pt"
 
 
-def save_tier_model(files: SearchFiles, model: TierModel, network: nn.Module) -> None:
+def save_tier_model(files: TierFiles, model: TierModel, network: nn.Module) -> None:
     """Writes ``weights.pt`` and ``architecture.json`` of a tier.
 
     The old ``architecture.json`` goes first and the new one comes last: a kill in between leaves a tier without
@@ -36,13 +36,12 @@ def save_tier_model(files: SearchFiles, model: TierModel, network: nn.Module) ->
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in network.state_dict().items()
     }
-    part = folder / f".{WEIGHTS_FILE}.part"
-    torch.save(weights, part)
-    os.replace(part, folder / WEIGHTS_FILE)
+    with replacing(folder / WEIGHTS_FILE) as file:
+        torch.save(weights, file)
     files.write_tier_model(model)
 
 
-def load_tier_network(supernet: Supernet, files: SearchFiles, tier: str) -> tuple[Any, nn.Module]:
+def load_tier_network(supernet: Supernet, files: TierFiles, tier: str) -> tuple[Any, nn.Module]:
     """Reads a tier's network.
 
     Args:
@@ -83,7 +82,7 @@ def _architecture(supernet: Supernet, model: TierModel) -> Any:
         raise ConfigError(f"{error}; {searched}") from None
 
 
-def _weights(files: SearchFiles, tier: str) -> dict[str, Tensor]:
+def _weights(files: TierFiles, tier: str) -> dict[str, Tensor]:
     path = files.tier_folder(tier) / WEIGHTS_FILE
     try:
         return torch.load(path, map_location="cpu", weights_only=True)

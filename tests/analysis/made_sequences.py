@@ -106,7 +106,7 @@ def finetuned(run: Run, tiers: Mapping[str, tuple[int, float, float | None]], na
         }
         for tier, (model, val, test) in tiers.items()
     ]
-    files.write_tiers(rows)
+    files.write("tiers", rows)
     files.write_settings({"search": "searched", "complete": True})
     return run
 

@@ -18,7 +18,7 @@ from lit_fednas.analysis.fairness import (
     read_client_scores,
 )
 from lit_fednas.errors import DataError
-from lit_fednas.records.clients import CLIENT_SCORE_COLUMNS, CLIENTS_FILE, write_client_scores
+from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE, write_client_scores
 
 
 def write(folder: Path, accuracies: dict[str, list[float]], sizes: int = 10) -> Path:

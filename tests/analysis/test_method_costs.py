@@ -11,7 +11,7 @@ import pytest
 from lit_fednas.analysis.method_costs import method_markdown, method_table, storage_bytes
 from lit_fednas.analysis.runs import Run
 from lit_fednas.errors import DataError
-from lit_fednas.records.clients import write_client_scores
+from lit_fednas.records.run import write_client_scores
 from tests.analysis.made_runs import made_run
 from tests.analysis.made_suites import made_suite
 

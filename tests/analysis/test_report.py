@@ -14,7 +14,7 @@ from lit_fednas.analysis.report import write_report
 from lit_fednas.cli import main
 from lit_fednas.errors import DataError
 from lit_fednas.records import ROUNDS_FILE, SearchFiles, write_sequence
-from lit_fednas.records.clients import write_client_scores
+from lit_fednas.records.run import write_client_scores
 from tests.analysis.made_sequences import made_sequence
 from tests.analysis.made_suites import made_suite
 

@@ -19,7 +19,7 @@ from lit_fednas.records import (
     append_round,
     write_client_scores,
 )
-from lit_fednas.records.finetune import CANDIDATE_COLUMNS, FINETUNED_COLUMNS
+from lit_fednas.records.tiers import CANDIDATE_COLUMNS, FINETUNED_COLUMNS
 
 
 def test_rounds_and_clients_are_those_of_the_file(finished_run: Path) -> None:
@@ -122,20 +122,20 @@ def test_a_fine_tuning_and_its_clients(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("{}")
     row = dict.fromkeys(CANDIDATE_COLUMNS, 2) | {"tier": "1", "arch": "id", "val_accuracy": None, "val_loss": None}
     files = FinetuneFiles(tmp_path / "finetune")
-    files.write_candidates([row])
+    files.write("candidates", [row])
     run = read_run(tmp_path)
     assert run.finetuned().empty  # candidates are written as they end, tiers at the end of all
     assert list(run.finetuned().columns) == list(FINETUNED_COLUMNS)
     assert list(run.finetuned("other").columns) == list(FINETUNED_COLUMNS)
     sizes = {"test_accuracy": 0.5, "test_loss": 1.5, "macs_per_example": 7, "parameters": 8, "bytes": 9}
-    files.write_tiers([{**row, **sizes}, {**row, **sizes, "tier": "high", "val_accuracy": 0.25}])
+    files.write("tiers", [{**row, **sizes}, {**row, **sizes, "tier": "high", "val_accuracy": 0.25}])
     table = run.finetuned()
     assert list(table.columns) == list(FINETUNED_COLUMNS)
     assert table["tier"].tolist() == ["1", "high"]
     assert table["val_accuracy"].isna().tolist() == [True, False]
     assert table["test_accuracy"].tolist() == [0.5, 0.5]
     assert table["bytes"].dtype == int
-    files.write_tiers([])
+    files.write("tiers", [])
     assert run.finetuned().empty
     assert list(run.finetuned().columns) == list(FINETUNED_COLUMNS)
 

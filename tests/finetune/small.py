@@ -135,8 +135,7 @@ def last_weights(folder: Path) -> dict[str, Tensor]:
 
 def tier_weights(files: FinetuneFiles) -> dict[str, dict[str, Tensor]]:
     return {
-        tier: torch.load(files.networks.tier_folder(tier) / "weights.pt", weights_only=True)
-        for tier in files.networks.tier_names
+        tier: torch.load(files.tier_folder(tier) / "weights.pt", weights_only=True) for tier in files.tier_names
     }
 
 
@@ -158,7 +157,7 @@ def everything(files: FinetuneFiles) -> dict[str, Any]:
             for name in records
         },
         "weights": {tier: {key: t.tolist() for key, t in w.items()} for tier, w in tier_weights(files).items()},
-        "models": [files.networks.tier_model(tier) for tier in files.networks.tier_names],
+        "models": [files.tier_model(tier) for tier in files.tier_names],
     }
 
 

@@ -98,12 +98,12 @@ def test_finetune_and_export(home, capsys):
     for tier, row in by_tier(files).items():
         assert f"{float(row['test_accuracy']):.4f}" in out
         assert len(cohorts(files.folder / "runs" / f"{tier}-0")) == 2
-        assert files.networks.tier_model(tier).recalibrated
+        assert files.tier_model(tier).recalibrated
     assert (files.folder / "clients.csv").exists()
 
     assert main(["export", *options(), "--tier", "large", "--name", "finetune"]) == 0
     assert "100.0% of the predictions agree" in capsys.readouterr().out
-    program = torch.export.load(files.networks.tier_folder("large") / "network.pt2").module()
+    program = torch.export.load(files.tier_folder("large") / "network.pt2").module()
     weights = tier_weights(files)["large"]
     assert any(torch.equal(tensor, weights["stem.0.weight"]) for tensor in program.state_dict().values())
     assert main(["export", *options(), "--tier", "large"]) == 0  # the search's is another
@@ -166,14 +166,14 @@ def test_a_tiers_network_is_what_was_trained(tuned_once):
     data = tuned_once.data
     batches = {"val": only_batch(data.val_dataloader()), "test": only_batch(data.test_dataloader())}
     for tier, row in by_tier(files).items():
-        arch, network = load_tier_network(tuned_once.module.supernet, files.networks, tier)
+        arch, network = load_tier_network(tuned_once.module.supernet, files, tier)
         assert str(arch) == row["arch"]
         assert_same(dict(network.state_dict()), last_weights(tuned_once.path(tier)))
         for split, (inputs, targets) in batches.items():
             accuracy, loss = accuracy_and_loss(network, inputs, targets)
             assert float(row[f"{split}_accuracy"]) == pytest.approx(accuracy, abs=1e-6)
             assert float(row[f"{split}_loss"]) == pytest.approx(loss, rel=1e-5)
-        model = files.networks.tier_model(tier)
+        model = files.tier_model(tier)
         assert model.finetuned
         assert not model.recalibrated
         assert model.metrics == {name: float(row[name]) for name in ("val_accuracy", "val_loss")}
@@ -189,8 +189,8 @@ def test_networks_whose_norms_are_recalibrated(tmp_path):
     inputs, targets = only_batch(made.data.val_dataloader())
     supernet = made.module.supernet
     for tier, row in by_tier(files).items():
-        arch, network = load_tier_network(supernet, files.networks, tier)
-        assert files.networks.tier_model(tier).recalibrated
+        arch, network = load_tier_network(supernet, files, tier)
+        assert files.tier_model(tier).recalibrated
         trained = supernet.subnet(arch)
         trained.load_state_dict(last_weights(made.path(tier)))
         expected = recalibrated(trained, batches)

@@ -122,11 +122,11 @@ def test_without_validation_data_one_network_per_tier_is_trained(unvalidated, se
     inputs, targets = only_batch(unvalidated.data.test_dataloader())
     for tier, row in by_tier(files).items():
         assert [row[name] for name in empty] == [""] * 4
-        _, network = load_tier_network(unvalidated.module.supernet, files.networks, tier)
+        _, network = load_tier_network(unvalidated.module.supernet, files, tier)
         accuracy, loss = accuracy_and_loss(network, inputs, targets)
         assert float(row["test_accuracy"]) == pytest.approx(accuracy, abs=1e-6)
         assert float(row["test_loss"]) == pytest.approx(loss, rel=1e-5)
-        assert files.networks.tier_model(tier).metrics == {}
+        assert files.tier_model(tier).metrics == {}
     assert "val before" in capsys.readouterr().out
 
 

@@ -91,7 +91,7 @@ def test_each_tier_is_searched_and_trained_on_its_own_labels(multi_task: Trained
         )
         tier = supernet_inputs[client]["tier"]
         network = supernet.build(supernet.space.parse(tuned[tier]["arch"]))
-        network.load_state_dict(torch.load(files.networks.tier_folder(tier) / "weights.pt", weights_only=True))
+        network.load_state_dict(torch.load(files.tier_folder(tier) / "weights.pt", weights_only=True))
         wanted = torch.tensor(HALVES)[y] if tier in KNOWN else y
         accuracy, _ = accuracy_and_loss(network.eval(), x, wanted)
         assert float(supernet_inputs[client]["accuracy"]) == pytest.approx(accuracy, abs=1e-6)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -132,7 +130,7 @@ def test_they_are_trained_by_federated_averaging_on_all_clients(named, paths):
         files = FinetuneFiles(named.folder / "finetune")
         assert_same(expected, last_weights(named.path(slug(text))))
         assert_same(expected, tier_weights(files)[slug(text)])
-        found, network = load_tier_network(supernet, files.networks, slug(text))
+        found, network = load_tier_network(supernet, files, slug(text))
         assert str(found) == text
         assert_same(expected, dict(network.state_dict()))
 
@@ -393,12 +391,3 @@ def test_other_models_in_the_same_folder_are_refused(bare, paths):
     ]:
         with pytest.raises(ConfigError, match=rf"^finetune.name: .*a fine-tuning with {word}"):
             bare.finetune(**once, **changed)
-
-
-def test_a_folder_of_before_there_were_named_models_goes_on(tuned_once, tmp_path):
-    made = tuned_once._replace(folder=Path(shutil.copytree(tuned_once.folder, tmp_path / "run")))
-    files = FinetuneFiles(made.folder / "finetune")
-    before = files.settings()
-    files.write_settings({key: value for key, value in before.items() if key not in ("models", "in_groups")})
-    made.finetune()
-    assert files.settings() == before

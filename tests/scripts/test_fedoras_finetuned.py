@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lit_fednas.records import FinetuneFiles, write_client_scores
-from lit_fednas.records.finetune import FINETUNED_COLUMNS
+from lit_fednas.records.tiers import FINETUNED_COLUMNS
 from tests.scripts.conftest import load
 
 
@@ -23,7 +23,7 @@ def folder(root: Path, name: str, test: float) -> Path:
         {**row, **accuracies, "tier": "small", "test_accuracy": test},
         {**row, **accuracies, "tier": "large", "test_accuracy": test + 0.1},
     ]
-    FinetuneFiles(root / name).write_tiers(tiers)
+    FinetuneFiles(root / name).write("tiers", tiers)
     clients = [(0, "small", 0.2), (1, "small", 0.6), (2, "large", test)]
     write_client_scores(
         root / name,

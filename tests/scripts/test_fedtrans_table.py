@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lit_fednas.records.clients import write_client_scores
+from lit_fednas.records.run import write_client_scores
 from tests.analysis.made_runs import made_run
 from tests.scripts.conftest import load
 

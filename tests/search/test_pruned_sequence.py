@@ -126,7 +126,7 @@ def test_named_models_are_fine_tuned_in_groups_and_exported(home: Path, monkeypa
     assert not seen[0] & seen[1]
 
     assert main(["export", *OPTIONS, "--tier", "model-1", "--name", "finetune"]) == 0
-    program = torch.export.load(files.networks.tier_folder("model-1") / "network.pt2").module()
+    program = torch.export.load(files.tier_folder("model-1") / "network.pt2").module()
     weights = [tensor for tensor in tier_weights(files)["model-1"].values() if tensor.ndim == 4]
     assert len(weights) == 3
     for tensor in weights:

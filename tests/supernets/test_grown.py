@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.records.suite import write_suite
+from lit_fednas.records.models import write_suite
 from lit_fednas.supernets import (
     BaseNetworks,
     GrowableCNN,

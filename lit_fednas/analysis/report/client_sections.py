@@ -11,7 +11,7 @@ from lit_fednas.analysis.fairness import ALL, fairness_table, ordered_scores
 from lit_fednas.analysis.report.charts import Series, line_chart
 from lit_fednas.analysis.report.markup import Html, join, table, tag
 from lit_fednas.analysis.runs import Run
-from lit_fednas.records.clients import CLIENTS_FILE
+from lit_fednas.records.run import CLIENTS_FILE
 
 _FIRST = ("search", "finetune")
 

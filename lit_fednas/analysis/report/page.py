@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from lit_fednas.analysis.report import (
 from lit_fednas.analysis.report.markup import Html, join, tag
 from lit_fednas.analysis.runs import Run, read_run
 from lit_fednas.records import ROUNDS_FILE
+from lit_fednas.records.files import replace_text
 
 SECTIONS = (
     ("Training", run_sections.curves),
@@ -59,10 +59,7 @@ def write_report(run_folder: Path | str, output: Path | str | None = None) -> Pa
     """
     run = read_run(run_folder)
     path = Path(output) if output is not None else run.folder / "report.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(page(run), encoding="utf-8")
-    os.replace(part, path)
+    replace_text(path, page(run))
     return path
 
 

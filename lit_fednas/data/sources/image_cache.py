@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from lit_fednas.data.sources.image_files import ImageFiles
+from lit_fednas.records.files import replacing
 
 VERSION = 1
 """Raise this when decoding changes, so that older files are not read."""
@@ -69,13 +70,10 @@ def _write(folder: Path, stem: str, digest: str, images: np.ndarray) -> None:
 
     A disk that is full is no reason to fail: the images are there, and are decoded again next time.
     """
-    handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
     try:
-        with os.fdopen(handle, "wb") as stream:
-            np.save(stream, images, allow_pickle=False)
-        os.replace(temporary, folder / f"{stem}-{digest}.npy")
+        with replacing(folder / f"{stem}-{digest}.npy") as file:
+            np.save(file, images, allow_pickle=False)
     except OSError:
-        Path(temporary).unlink(missing_ok=True)
         return
     for old in folder.glob(f"{stem}-*.npy"):
         if old.name != f"{stem}-{digest}.npy":

@@ -14,7 +14,7 @@ from typing import Literal
 from torch import nn
 
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.records.suite import read_suite
+from lit_fednas.records.models import read_suite
 from lit_fednas.supernets.base import PlainNetwork
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.growth import from_plain, grown

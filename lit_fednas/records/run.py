@@ -1,0 +1,140 @@
+"""What a run writes into its folder: records round by round, costs, scores of clients, rounds to targets.
+
+``rounds.jsonl`` has one JSON object per line and round, with the keys
+
+* ``round``: from 0;
+* ``metrics``: numbers by name, as they were logged (validation only in rounds that validated);
+* ``clients``: a list of ``client``, ``arch`` (text), ``tier`` (where there are tiers), ``status``, ``reason``,
+  ``num_examples``, ``num_seen``, ``num_steps``, ``loss`` (null without an update), ``macs``, ``bytes_down``,
+  ``bytes_up``, ``seconds``.
+
+All but ``seconds`` is the same in a resumed run and one that ran through. Readers skip keys that they do not
+know and do without keys that are missing, so that old runs stay readable.
+
+``ledger.json`` says what the run cost: ``rounds``, ``total`` (``macs``, ``bytes_down``, ``bytes_up``),
+``by_client``, ``independent`` (training the evaluated subnets one by one), ``times_less_computation``,
+``times_less_communication``; and ``after_training``: what federated searches and fine-tunings cost, by the names
+of their folders.
+
+``clients.csv`` has one row per client with the accuracy of the network that it would use: ``client``, ``tier``,
+``num_examples`` (of its own test split), ``accuracy``, ``loss``. In a search's or a fine-tuning's folder that is
+the network of the client's tier. In a run's own folder (``deployed_accuracy``) there is ``arch`` too, and ``tier``
+is ``*`` if there are no tiers.
+
+``targets.csv`` has one row per metric and target: ``metric``, ``target``, ``round`` (the first that reached it,
+counted from 1; empty if there is none), and ``macs``, ``bytes_down`` and ``bytes_up``: what all clients had spent
+by the end of that round (empty without a ledger).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lit_fednas.records.files import plain_numbers, replace_json, replace_table, replace_text
+
+ROUNDS_FILE = "rounds.jsonl"
+LEDGER_FILE = "ledger.json"
+CLIENTS_FILE = "clients.csv"
+CLIENT_SCORE_COLUMNS = ("client", "tier", "num_examples", "accuracy", "loss")
+TARGETS_FILE = "targets.csv"
+TARGET_COLUMNS = ("metric", "target", "round", "macs", "bytes_down", "bytes_up")
+
+_AFTER = "after_training"
+#: Metrics are logged in float32, whose 0.7 lies 1e-8 below the target 0.7.
+_TOLERANCE = 1e-6
+
+
+def append_round(folder: Path, record: dict[str, Any]) -> None:
+    """Adds a round's record to a run's folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ROUNDS_FILE, "a") as file:
+        file.write(_line(plain_numbers(record)))
+
+
+def read_rounds(folder: Path) -> Iterator[dict[str, Any]]:
+    """Reads a run's records; a last line that a kill cut short is left out."""
+    path = folder / ROUNDS_FILE
+    if not path.exists():
+        return
+    with open(path) as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def forget_from(folder: Path, round: int) -> None:
+    """Drops the records of a round and all later ones, which a resumed run writes anew."""
+    if (folder / ROUNDS_FILE).exists():
+        kept = [_line(record) for record in read_rounds(folder) if record["round"] < round]
+        replace_text(folder / ROUNDS_FILE, "".join(kept))
+
+
+def write_ledger(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Writes the costs of training; those of what came after it stay.
+
+    Args:
+        folder: The run's folder.
+        summary: All keys of the ledger but ``after_training``.
+    """
+    after = _ledger(folder).get(_AFTER)
+    replace_json(folder / LEDGER_FILE, {**summary, **({_AFTER: after} if after else {})})
+
+
+def note_after_training(folder: Path, name: str, costs: Mapping[str, int]) -> None:
+    """Adds what a search or a fine-tuning cost; does nothing for a run without a ledger.
+
+    Args:
+        folder: The run's folder.
+        name: The folder of the search or fine-tuning in it.
+        costs: ``macs``, ``bytes_down``, ``bytes_up``.
+    """
+    ledger = _ledger(folder)
+    if ledger:
+        replace_json(folder / LEDGER_FILE, {**ledger, _AFTER: {**ledger.get(_AFTER, {}), name: costs}})
+
+
+def write_client_scores(folder: Path, rows: Iterable[Mapping[str, Any]], further: Sequence[str] = ()) -> None:
+    """Writes ``clients.csv``.
+
+    Args:
+        folder: The folder of a run, a search or a fine-tuning.
+        rows: One per client.
+        further: Columns that the rows have besides.
+    """
+    replace_table(folder / CLIENTS_FILE, (*CLIENT_SCORE_COLUMNS, *further), rows)
+
+
+def reaches(value: float, target: float) -> bool:
+    """Returns whether a metric is at least the target, up to the rounding of float32; NaN never is.
+
+    Example:
+        >>> reaches(0.699999988, 0.7), reaches(0.6999, 0.7), reaches(float("nan"), 0.7)
+        (True, False, False)
+    """
+    return value >= target - _TOLERANCE
+
+
+def first_reaching(values: Iterable[tuple[int, float]], target: float) -> int | None:
+    """Returns the first round whose value reaches the target; ``None`` if there is none.
+
+    Args:
+        values: Rounds and their values, in the order of the rounds.
+        target: The value to reach.
+
+    Example:
+        >>> first_reaching([(2, 0.4), (4, 0.6), (6, 0.5)], 0.5)
+        4
+    """
+    return next((round for round, value in values if reaches(value, target)), None)
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, separators=(",", ":")) + "\n"
+
+
+def _ledger(folder: Path) -> dict[str, Any]:
+    path = folder / LEDGER_FILE
+    return json.loads(path.read_text()) if path.exists() else {}

@@ -1,0 +1,218 @@
+"""What a search and a fine-tuning write: settings, tables, and the network of every tier.
+
+A run's folder holds ``search/`` and ``finetune/`` (or other folders, if they were given names). In both,
+``settings.json`` has what was asked for and ``complete`` (false until the end was reached), ``tiers.csv`` the best
+network of every tier, ``tiers/<tier>/weights.pt`` its ``state_dict``, ``tiers/<tier>/architecture.json`` its
+:class:`TierModel`, and ``clients.csv`` its accuracy for single clients, where they hold test data.
+
+Costs are ``macs`` (of one example), ``parameters``, ``bytes`` (sent one way), ``activation_bytes`` (the peak while
+one example runs) and ``latency_ms`` (empty where it is not known). The tables of a search (:data:`SEARCH_FILES`):
+
+* ``evaluations.csv``: one row per distinct architecture, in the order of their evaluation; ``encoding`` has the
+  genes, joined by ``-``; accuracy and loss are on the validation data;
+* ``latencies.csv``: every latency that was measured or predicted, also of architectures that were not evaluated;
+* ``history.csv``: per generation: ``evaluations`` (distinct valid ones of this tier so far), ``best_accuracy``
+  among them, ``hypervolume``;
+* ``federated.csv`` (only where clients score): per generation: ``evaluation_rounds`` (each asks as many clients as
+  a cohort has), ``clients`` that were asked, ``architectures`` that they scored (those of no generation before),
+  ``supernet_bytes`` (of what holds these architectures), and what all clients together spent;
+* ``front.csv``: the non-dominated among the evaluated architectures that fit a tier; the tier ``*`` has the front
+  of all.
+
+The command line draws ``pareto.png`` beside them. A fine-tuning has ``candidates.csv`` with each network that was
+trained (``number`` among its tier's, ``eligible`` clients, ``macs`` of all forward passes), and its training in
+``runs/<tier>-<number>/``, as any run's folder (``runs/<tier>-<number>-head/`` that of its classifier alone
+before).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.records.files import replace_json, replace_table
+
+CostName = Literal["macs", "parameters", "bytes", "activation_bytes", "latency_ms"]
+COST_NAMES: tuple[str, ...] = get_args(CostName)
+
+EVALUATION_COLUMNS = ("number", "arch", "encoding", "accuracy", "loss", *COST_NAMES, "seconds")
+
+SEARCH_FILES = {
+    "evaluations": EVALUATION_COLUMNS,
+    "latencies": ("arch", "latency_ms"),
+    "history": ("tier", "generation", "evaluations", "best_accuracy", "hypervolume"),
+    "federated": (
+        *("tier", "generation", "evaluation_rounds", "clients", "architectures", "supernet_bytes"),
+        *("bytes_down", "bytes_up", "macs"),
+    ),
+    "front": ("tier", *EVALUATION_COLUMNS),
+    "tiers": (
+        *("tier", "arch", "val_accuracy", "val_loss", "test_accuracy", "test_loss"),
+        *COST_NAMES,
+        *("evaluations", "hypervolume"),
+    ),
+}
+
+CANDIDATE_COLUMNS = (
+    *("tier", "number", "arch", "eligible", "rounds"),
+    *("val_accuracy_before", "val_loss_before", "val_accuracy", "val_loss"),
+    *("macs", "bytes_down", "bytes_up"),
+)
+FINETUNED_COLUMNS = (
+    *CANDIDATE_COLUMNS,
+    *("test_accuracy", "test_loss", "macs_per_example", "parameters", "bytes"),
+)
+FINETUNE_FILES = {"candidates": CANDIDATE_COLUMNS, "tiers": FINETUNED_COLUMNS}
+
+_TEXT_COLUMNS = {"arch", "encoding", "tier"}
+_WHOLE_COLUMNS = {
+    *("number", "generation", "evaluations", "macs", "parameters", "bytes", "activation_bytes"),
+    *("evaluation_rounds", "clients", "architectures", "supernet_bytes", "bytes_down", "bytes_up"),
+    *("eligible", "rounds", "macs_per_example"),
+}
+
+
+@dataclass(frozen=True)
+class TierModel:
+    """The content of ``architecture.json``: what a tier's network is.
+
+    Attributes:
+        tier: The tier's name.
+        arch: The architecture, as its space writes and reads it.
+        encoding: Its genes.
+        supernet: The supernet's class, for a reader.
+        input_shape: Of one example.
+        num_classes: Width of the output.
+        recalibrated: Whether the norms hold running statistics that were gathered anew.
+        costs: By name, those that are known.
+        metrics: ``val_accuracy`` and the like.
+        finetuned: Whether the weights were trained after the search, so that they are not the supernet's.
+    """
+
+    tier: str
+    arch: str
+    encoding: list[int]
+    supernet: str
+    input_shape: list[int]
+    num_classes: int
+    recalibrated: bool
+    costs: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    finetuned: bool = False
+
+
+class TierFiles:
+    """Reads and writes the folder of a search or a fine-tuning.
+
+    Args:
+        folder: Where it is, usually ``<run>/search`` or ``<run>/finetune``.
+    """
+
+    #: Columns by table.
+    tables: ClassVar[Mapping[str, Sequence[str]]] = {}
+    #: What the folder holds and the setting that names it, for errors.
+    content: ClassVar[str] = "search"
+    name_field: ClassVar[str] = "search.name"
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self._settings_file = self.folder / "settings.json"
+
+    def exists(self) -> bool:
+        """Returns whether anything was begun here."""
+        return self._settings_file.exists()
+
+    def settings(self) -> dict[str, Any]:
+        """Reads ``settings.json``; empty if nothing was begun."""
+        return json.loads(self._settings_file.read_text()) if self.exists() else {}
+
+    def write_settings(self, settings: Mapping[str, Any]) -> None:
+        """Writes ``settings.json``."""
+        replace_json(self._settings_file, settings)
+
+    def begin(self, settings: Mapping[str, Any], may_differ: Collection[str] = ()) -> None:
+        """Writes the settings of a command that begins here, or goes on where it was stopped.
+
+        Args:
+            settings: Of the command.
+            may_differ: Settings that may change when it goes on.
+
+        Raises:
+            ConfigError: The folder's results have other settings.
+        """
+        before = self.settings()
+        changed = [key for key in settings if key not in may_differ and before.get(key) != settings[key]]
+        if before and changed:
+            raise ConfigError(
+                f"{self.name_field}: {self.folder} holds a {self.content} with other {', '.join(changed)} (there "
+                f"{before.get(changed[0])}, now {settings[changed[0]]}); give {self.name_field} another name"
+            )
+        self.write_settings(settings)
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Reads a table: numbers as numbers, empty cells as ``None``; no rows if it is not there.
+
+        A last line that a kill cut short is left out.
+        """
+        path = self._table(table)
+        if not path.exists():
+            return []
+        with open(path, newline="") as file:
+            whole = (line for line in file if line.endswith("\n"))
+            return [{name: _read(name, cell) for name, cell in row.items()} for row in csv.DictReader(whole)]
+
+    def write(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Writes a table as a whole."""
+        replace_table(self._table(table), self.tables[table], rows)
+
+    def append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Adds rows to a table that :meth:`write` began."""
+        with open(self._table(table), "a", newline="") as file:
+            csv.DictWriter(file, self.tables[table], lineterminator="\n").writerows(rows)
+
+    @property
+    def tier_names(self) -> list[str]:
+        """The tiers whose network was written."""
+        return sorted(path.parent.name for path in self.folder.glob("tiers/*/architecture.json"))
+
+    def tier_folder(self, tier: str) -> Path:
+        """Returns the folder of a tier's network."""
+        return self.folder / "tiers" / tier
+
+    def tier_model(self, tier: str) -> TierModel:
+        """Reads a tier's ``architecture.json``."""
+        return TierModel(**json.loads((self.tier_folder(tier) / "architecture.json").read_text()))
+
+    def write_tier_model(self, model: TierModel) -> None:
+        """Writes a tier's ``architecture.json``."""
+        replace_json(self.tier_folder(model.tier) / "architecture.json", asdict(model))
+
+    def _table(self, name: str) -> Path:
+        return self.folder / f"{name}.csv"
+
+
+class SearchFiles(TierFiles):
+    """Reads and writes a search's folder."""
+
+    tables = SEARCH_FILES
+
+
+class FinetuneFiles(TierFiles):
+    """Reads and writes a fine-tuning's folder."""
+
+    tables = FINETUNE_FILES
+    content = "fine-tuning"
+    name_field = "finetune.name"
+
+
+def _read(name: str, cell: str | None) -> Any:
+    if cell is None or cell == "":
+        return None
+    if name in _TEXT_COLUMNS:
+        return cell
+    return int(cell) if name in _WHOLE_COLUMNS else float(cell)
