@@ -1,12 +1,11 @@
 """What architectures, rounds and runs cost: multiply-accumulates, parameters, bytes, memory, time."""
 
 from lit_fednas.costs.activations import peak_activation_bytes
-from lit_fednas.costs.counting import Cost, count_cost, count_macs, sent_bytes
+from lit_fednas.costs.counting import Cost, count_cost, count_macs, count_operations, sent_bytes
 from lit_fednas.costs.devices import DeviceProfile
 from lit_fednas.costs.latency import Latency, LatencySource, MeasuredLatency, measure
 from lit_fednas.costs.latency_table import LatencyTable
 from lit_fednas.costs.ledger import RoundCost, client_cost, independent_cost
-from lit_fednas.costs.operations import count_operations
 from lit_fednas.costs.round_time import ClientSpeed, CompletionTimes, client_seconds, whole_round_seconds
 
 __all__ = [

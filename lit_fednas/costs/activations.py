@@ -18,17 +18,17 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-_BATCH = 2  # batch norm refuses a batch of one where it has no running statistics and the map is 1x1
+from lit_fednas.costs.counting import inference_structure
 
 
 def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...]) -> int:
     """Finds the greatest number of bytes of activations alive at once in one example's forward pass.
 
     In evaluation mode, without gradients, the input included, parameters and buffers and what is computed from
-    them alone not. The network may lie on the meta device, where nothing is computed.
+    them alone not.
 
     Args:
-        network: Any network whose activations all have the batch dimension.
+        network: Any network, on any device; it is left as it is.
         input_shape: Shape of one example, without the batch dimension.
 
     Example:
@@ -36,20 +36,14 @@ def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...]) -> i
         >>> peak_activation_bytes(network, (1, 10, 10)) == 4 * 100 * (1 + 8 + 4)
         True
     """
-    first = next(network.parameters(), None)
-    inputs = torch.zeros(_BATCH, *input_shape, device=first.device if first is not None else None)
+    structure = inference_structure(network)
+    inputs = torch.zeros(1, *input_shape, device="meta")
     trace = _Trace(inputs)
-    modes = [(module, module.training) for module in network.modules()]
-    try:
-        network.eval()
-        with torch.no_grad(), trace:
-            outputs = network(inputs)
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    with torch.no_grad(), trace:
+        outputs = structure(inputs)
     trace.time += 1
     trace.read([inputs, outputs])  # by the caller
-    return trace.peak() // _BATCH
+    return trace.peak()
 
 
 class _Trace(TorchDispatchMode):

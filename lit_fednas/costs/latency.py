@@ -10,7 +10,6 @@ Other work on the machine can treble a median for seconds on end: measure where 
 
 from __future__ import annotations
 
-import copy
 import platform
 import time
 from abc import ABC, abstractmethod
@@ -23,8 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from lit_fednas.costs.counting import inference_structure
 from lit_fednas.errors import ConfigError
 from lit_fednas.rng import generator
 
@@ -138,17 +137,6 @@ def measure_batch(network: nn.Module, batch_shape: tuple[int, ...], settings: Me
         times = [_milliseconds(network, inputs) for _ in range(settings.repeats)]
     low, median, high = np.percentile(times, [25, 50, 75]).tolist()
     return Latency(median, low, high)
-
-
-def inference_structure(network: nn.Module) -> nn.Module:
-    """A copy on the meta device, in evaluation mode, whose batch norms all have running statistics."""
-    network = copy.deepcopy(network).to_empty(device="meta").eval()
-    for module in network.modules():
-        if isinstance(module, _BatchNorm) and module.running_mean is None:
-            module.track_running_stats = True
-            module.running_mean = torch.zeros(module.num_features, device="meta")
-            module.running_var = torch.ones(module.num_features, device="meta")
-    return network
 
 
 def device_name(device: str) -> str:

@@ -17,13 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lit_fednas.costs.latency import (
-    LatencySource,
-    MeasuredLatency,
-    inference_structure,
-    measure,
-    measure_batch,
-)
+from lit_fednas.costs.counting import inference_structure
+from lit_fednas.costs.latency import LatencySource, MeasuredLatency, measure, measure_batch
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import replace_json
 

@@ -163,17 +163,6 @@ class BaseNetworks(Supernet):
         starts = tuple(f"networks.{member}." for member in arch.members)
         return {name: Region(name) for name in self.shared_tensors() if name.startswith(starts)}
 
-    def macs(self, arch: Bases) -> int:
-        """Multiply-accumulates of one example, with those that the family adds."""
-        return super().macs(arch) + self._extra_macs(arch)
-
-    def operations(self, arch: Bases) -> int:
-        """FedorAS' count of one example's operations, with the multiply-accumulates that the family adds."""
-        return super().operations(arch) + self._extra_macs(arch)
-
-    def _extra_macs(self, arch: Bases) -> int:
-        return len(arch.members) * self.family.extra_macs(self._sizes, self.input_shape)
-
     def _base(self) -> nn.Module:
         return self.family.build(self._sizes, self.input_shape, self.num_classes, 1.0)
 

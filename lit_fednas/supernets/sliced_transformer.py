@@ -95,11 +95,6 @@ class SlicedTransformer(WidthFamily):
         network.add_module("classifier", nn.Linear(dim, num_classes))
         return network
 
-    def extra_macs(self, sizes: Mapping[str, int], input_shape: Sequence[int]) -> int:
-        """The products of queries with keys and of weights with values."""
-        heads = sum(sizes[f"layer{layer}.heads"] for layer in range(self.depth))
-        return 2 * heads * self.head_dim * self.tokens(input_shape) ** 2
-
 
 class PatchEmbedding(nn.Module):
     """A linear map of every patch, and a learned vector for its place."""

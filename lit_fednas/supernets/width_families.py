@@ -45,10 +45,6 @@ class WidthFamily(ABC):
             scale: What the scalers divide by in training; 1 for nothing.
         """
 
-    def extra_macs(self, sizes: Mapping[str, int], input_shape: Sequence[int]) -> int:
-        """Multiply-accumulates of one example that are not in convolutions and linear layers."""
-        return 0
-
 
 def check_image(family: object, input_shape: Sequence[int], least: int = 1) -> None:
     """Raises ``ConfigError`` if inputs are no images, or smaller than ``least`` pixels in height or width."""

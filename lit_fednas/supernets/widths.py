@@ -15,7 +15,6 @@ from math import ceil
 import torch
 from torch import Tensor, nn
 
-from lit_fednas.costs import count_operations
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.axes import find_axes, shapes_of
 from lit_fednas.supernets.base import Region, Supernet, _Skeleton
@@ -133,15 +132,6 @@ class WidthSupernet(Supernet):
         """Each tensor holds the entries of the kept units, in every dimension that is cut."""
         places = self._places(arch)
         return {name: Region(f"network.{name}", self._index_within(name, places)) for name in self.axes}
-
-    def macs(self, arch: WidthArch) -> int:
-        """Multiply-accumulates of one example, with those that the family adds."""
-        return super().macs(arch) + self.family.extra_macs(self._sizes_of(arch), self.input_shape)
-
-    def operations(self, arch: WidthArch) -> int:
-        """FedorAS' count of one example's operations, with the multiply-accumulates that the family adds."""
-        extra = self.family.extra_macs(self._sizes_of(arch), self.input_shape)
-        return count_operations(self.skeleton(arch), self.input_shape) + extra
 
     def run_inside(self, network: nn.Module, ratio: float, x: Tensor) -> Tensor:
         """Runs a narrower net inside a client's network, in that network's mode.

@@ -1,9 +1,13 @@
+from collections.abc import Callable
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from lit_fednas.costs import Cost, count_cost, count_macs
+from lit_fednas.costs import Cost, count_cost, count_macs, count_operations
+from lit_fednas.errors import ConfigError
 from lit_fednas.messages import nbytes
 
 LAYERS = [
@@ -19,12 +23,86 @@ LAYERS = [
 ]
 
 
+class Apply(nn.Module):
+    """Any function of the input and of a parameter."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], *shape: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(shape))
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, self.weight)
+
+
 @pytest.mark.parametrize(("network", "shape", "macs"), LAYERS)
 def test_macs_by_hand_and_by_torch(network: nn.Module, shape: tuple[int, ...], macs: int) -> None:
     assert count_macs(network, shape) == macs
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         network(torch.zeros(2, *shape))
     assert counter.get_total_flops() == 2 * 2 * macs
+
+
+# 6 time steps of 5 numbers, 7 hidden units: each gate reads the input and the hidden state
+RECURRENT = [
+    (nn.RNN(5, 7, batch_first=True), 6 * 7 * (5 + 7)),
+    (nn.GRU(5, 7, batch_first=True), 3 * 6 * 7 * (5 + 7)),
+    (nn.LSTM(5, 7, batch_first=True), 4 * 6 * 7 * (5 + 7)),
+    (nn.LSTM(5, 7, num_layers=2, batch_first=True), 4 * 6 * 7 * (5 + 7 + 7 + 7)),
+    (nn.LSTM(5, 7, batch_first=True, bidirectional=True), 2 * 4 * 6 * 7 * (5 + 7)),
+    (nn.LSTM(5, 7, batch_first=True, proj_size=3), 6 * (4 * 7 * (5 + 3) + 7 * 3)),
+]
+
+
+@pytest.mark.parametrize(("network", "macs"), RECURRENT, ids=lambda value: str(value))
+def test_recurrent_layers(network: nn.Module, macs: int) -> None:
+    assert count_macs(network, (6, 5)) == macs
+
+
+def test_recurrent_cells() -> None:
+    assert count_macs(nn.LSTMCell(5, 7), (5,)) == 4 * 7 * (5 + 7)
+    assert count_macs(nn.GRUCell(5, 7), (5,)) == 3 * 7 * (5 + 7)
+
+
+# 6 tokens of 8 numbers
+PRODUCTS = [
+    (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 6 * 4 * 8 * 8 + 2 * 6 * 6 * 8 + 6 * 2 * 8 * 16),
+    (Apply(lambda x, _: functional.scaled_dot_product_attention(x, x, x), 1), 2 * 6 * 6 * 8),
+    (Apply(lambda x, w: x @ w, 8, 3), 6 * 8 * 3),
+    (Apply(lambda x, w: torch.einsum("btc,cd->bdt", x, w), 8, 3), 6 * 8 * 3),
+    (Apply(lambda x, w: x @ w, 8), 6 * 8),
+    (Apply(lambda x, w: torch.stack([torch.dot(row, w) for row in x[0]]), 8), 6 * 8),
+]
+
+
+@pytest.mark.parametrize(("network", "macs"), PRODUCTS)
+def test_products_of_matrices(network: nn.Module, macs: int) -> None:
+    assert count_macs(network, (6, 8)) == macs
+
+
+def test_what_only_moves_or_scales_numbers_is_free() -> None:
+    for function in (
+        lambda x, w: functional.embedding(x.long(), w),
+        lambda x, w: functional.layer_norm(x, (8,), w[0], w[1]),
+        lambda x, w: torch.cat([x, w.expand(len(x), -1, -1)], 1) + w.mean(),
+        lambda x, w: functional.prelu(x, w[:, 0]) * w,
+    ):
+        assert count_macs(Apply(function, 6, 8), (6, 8)) == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda x, w: functional.bilinear(x, x, w), "_trilinear"),
+        (lambda x, w: torch.fft.fft(x).real, "_fft_r2c"),
+        (lambda x, w: torch.cdist(x, w[0]), "_cdist_forward"),
+        (lambda x, w: functional.grid_sample(w[None], x[:, :, None, :2], align_corners=False), "grid_sampler"),
+    ],
+)
+def test_what_cannot_be_counted_is_named(function: Callable[[Tensor, Tensor], Tensor], name: str) -> None:
+    network = nn.Sequential(nn.Linear(8, 8), Apply(function, 3, 8, 8))
+    with pytest.raises(ConfigError, match=rf"{name}\S* in Sequential.1 cannot be counted"):
+        count_macs(network, (6, 8))
 
 
 def test_a_layer_that_runs_twice_counts_twice() -> None:
@@ -44,10 +122,11 @@ def test_counting_leaves_no_trace() -> None:
     assert not any(module._forward_hooks for module in network.modules())
 
 
-def test_hooks_go_when_the_network_fails() -> None:
+def test_counting_leaves_no_trace_when_the_network_fails() -> None:
     network = nn.Sequential(nn.Linear(3, 2)).train()
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        count_macs(network, (4,))
+    for count in (count_macs, count_operations):
+        with pytest.raises(RuntimeError, match="same reduction dim"):
+            count(network, (4,))
     assert not network[0]._forward_hooks
     assert network.training
 

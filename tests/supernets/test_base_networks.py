@@ -14,17 +14,23 @@ from lit_fednas.supernets.width_families import WidthFamily
 SHAPE = (1, 4, 4)
 
 
+class SelfProduct(nn.Module):
+    """The product of each hidden layer with its own transpose."""
+
+    def forward(self, x):
+        return (x[:, :, None] @ x[:, None, :]).mean(2)
+
+
 class Attention(WidthFamily):
-    """One hidden layer, which says that it has a product of activations of 7 per unit as well."""
+    """One hidden layer, with a product of its activations."""
 
     def units(self, input_shape):
         return {"hidden": 6}
 
     def build(self, sizes, input_shape, num_classes, scale=1.0):
-        return nn.Sequential(nn.Flatten(), nn.Linear(16, sizes["hidden"]), nn.Linear(sizes["hidden"], num_classes))
-
-    def extra_macs(self, sizes, input_shape):
-        return 7 * sizes["hidden"]
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(16, sizes["hidden"]), SelfProduct(), nn.Linear(sizes["hidden"], num_classes)
+        )
 
 
 def bases(count: int = 4, hidden=(8, 16), **settings) -> BaseNetworks:
@@ -92,14 +98,12 @@ def test_costs_add_up():
         assert (cost.macs, cost.parameters) == (len(members) * one.macs, len(members) * one.parameters)
 
 
-def test_what_the_family_adds_is_counted():
+def test_products_of_activations_are_counted():
     net = BaseNetworks(SHAPE, 3, Attention(), 3)
-    one = 16 * 2 + 2 * 3 + 7 * 2
+    one, biases = 16 * 2 + 2 * 2 + 2 * 3, 2 + 3
     assert net.macs(Bases((1,))) == one
     assert net.macs(Bases((0, 2))) == 2 * one
-    plain = Attention()
-    plain.extra_macs = lambda sizes, shape: 0
-    assert net.operations(Bases((0, 2))) == BaseNetworks(SHAPE, 3, plain, 3).operations(Bases((0, 2))) + 28
+    assert net.operations(Bases((0, 2))) == 2 * (one + biases)
 
 
 # ---- what they say ------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lit_fednas.costs import count_macs
 from lit_fednas.errors import ConfigError
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets import (
@@ -132,7 +133,7 @@ KINDS: dict[str, Callable[[Norm], Blueprint]] = {
     "inverted-no-expansion": lambda norm: inverted(norm, residual=False, expands=False, squeezes=True),
     "transformer": lambda norm: network(
         PatchCell("entry", 3, 4),
-        TransformerCell("it", 3, 4, 1.5),
+        TransformerCell("it", 3, 1.5),
         TokenHead("head"),
         entry__out=6,
         it__heads=2,
@@ -303,7 +304,7 @@ class TestFollowers:
     def test_hidden_units_with_which_a_cell_is_inserted(self) -> None:
         assert ResidualCell("a", BatchNorm()).fresh_hidden(12) == {"hidden": 12}
         assert PreactivatedCell("a", BatchNorm()).fresh_hidden(12) == {"hidden": 12}
-        assert TransformerCell("a", head_dim=3, tokens=4, mlp_ratio=1.5).fresh_hidden(12) == {
+        assert TransformerCell("a", head_dim=3, mlp_ratio=1.5).fresh_hidden(12) == {
             "heads": 4,
             "units": 18,
         }
@@ -413,9 +414,10 @@ def test_odd_sizes_are_halved_alike_in_both_ways() -> None:
 
 
 def test_attention_adds_its_products_to_the_macs() -> None:
-    cell = TransformerCell("a", head_dim=3, tokens=5, mlp_ratio=2.0)
+    module = TransformerCell("a", head_dim=3, mlp_ratio=2.0).build(12, 12, {"heads": 4, "units": 24})
     # for each of 4 heads: 5x5 products of queries and keys of 3 entries, and 5x5 weights on values of 3 entries
-    assert cell.extra_macs(12, 12, {"heads": 4, "units": 24}) == 4 * (5 * 5 * 3 + 5 * 5 * 3)
+    products = 4 * (5 * 5 * 3 + 5 * 5 * 3)
+    assert count_macs(module, (5, 12)) == 5 * (4 * 12 * 12 + 2 * 12 * 24) + products
 
 
 @pytest.mark.parametrize("norm", [BatchNorm(affine=False), None], ids=["not-affine", "none"])

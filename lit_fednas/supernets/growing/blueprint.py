@@ -110,10 +110,6 @@ class Blueprint:
             modules[cell.name] = cell.build(inputs, outputs, hidden)
         return CellNetwork(modules)
 
-    def extra_macs(self, sizes: Mapping[str, int] | None = None) -> int:
-        """Multiply-accumulates of one example that are not in convolutions and linear layers."""
-        return sum(cell.extra_macs(inputs, out, hidden) for cell, inputs, out, hidden in self._placed(sizes))
-
     def parameters(self) -> dict[str, int]:
         """The number of parameters of each cell, by name."""
         with torch.device("meta"):

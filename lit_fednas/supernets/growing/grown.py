@@ -120,7 +120,3 @@ class GrownFamily(WidthFamily):
         if scale != 1.0:
             raise ConfigError("supernet.scaler: true: a grown model has no scalers; set it to false")
         return self.model.blueprint(input_shape, num_classes).build(sizes)
-
-    def extra_macs(self, sizes: Mapping[str, int], input_shape: Sequence[int]) -> int:
-        """Those of its cells."""
-        return self.model.blueprint(input_shape, _ANY).extra_macs(sizes)

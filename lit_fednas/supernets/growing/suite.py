@@ -169,23 +169,13 @@ class ModelSuite(Supernet):
                 found[before + name] = Region(f"networks.{number}.{name}")
         return found
 
-    def macs(self, arch: Model) -> int:
-        """Multiply-accumulates of one example, with those that the cells add."""
-        extra = sum(self.models[number].blueprint.extra_macs() for number in arch.numbers)
-        return super().macs(arch) + extra
-
-    def operations(self, arch: Model) -> int:
-        """FedorAS' count of one example's operations, with the multiply-accumulates that the cells add."""
-        extra = sum(self.models[number].blueprint.extra_macs() for number in arch.numbers)
-        return super().operations(arch) + extra
-
     # ---- growth ---------------------------------------------------------------------------------------
 
     def macs_of(self, blueprint: Blueprint) -> int:
         """Multiply-accumulates of one example of any structure."""
         with torch.device("meta"):
             network = blueprint.build()
-        return count_macs(network, self.input_shape) + blueprint.extra_macs()
+        return count_macs(network, self.input_shape)
 
     def add(
         self,

@@ -52,10 +52,6 @@ class Prunable:
         """The network with these numbers of units."""
         return self.family.build(sizes, self.input_shape, self.num_classes)
 
-    def extra_macs(self, sizes: Mapping[str, int]) -> int:
-        """Multiply-accumulates of one example that are not in convolutions and linear layers."""
-        return self.family.extra_macs(sizes, self.input_shape)
-
     def _writers(self) -> dict[str, tuple[str, ...]]:
         with torch.device("meta"):
             network = self.build(self.sizes)

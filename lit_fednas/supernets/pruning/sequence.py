@@ -279,18 +279,6 @@ class PrunedSequence(Supernet):
         there = arch.number == len(self.models) and arch.unit in units
         return f"candidates.{units.index(arch.unit)}" if there else None
 
-    def macs(self, arch: Pruned | UnitCounts | Beside) -> int:
-        """Multiply-accumulates of one example, with those that the family adds."""
-        return super().macs(arch) + self._extra_macs(arch)
-
-    def operations(self, arch: Pruned | UnitCounts | Beside) -> int:
-        """FedorAS' count of one example's operations, with the multiply-accumulates that the family adds."""
-        return super().operations(arch) + self._extra_macs(arch)
-
-    def _extra_macs(self, arch: Pruned | UnitCounts | Beside) -> int:
-        members = arch.members if isinstance(arch, Beside) else (arch,)
-        return sum(self.prunable.extra_macs(self.sizes(member)) for member in members)
-
     # ---- a step ---------------------------------------------------------------------------------------
 
     def propose(self, cuts: Sequence[Cut]) -> list[Pruned]:
@@ -365,7 +353,7 @@ class PrunedSequence(Supernet):
     def _macs_of(self, sizes: Mapping[str, int]) -> int:
         with torch.device("meta"):
             network = self.prunable.build(sizes)
-        return count_macs(network, self.input_shape) + self.prunable.extra_macs(sizes)
+        return count_macs(network, self.input_shape)
 
     # ---- checkpoints ----------------------------------------------------------------------------------
 

@@ -68,7 +68,3 @@ class Cell(ABC):
         In training mode, too: so no norm may stand in the way, whose answer depends on the batch.
         """
         raise NotImplementedError(f"{type(self).__name__} is no cell that is inserted")
-
-    def extra_macs(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> int:
-        """Multiply-accumulates of one example that are not in convolutions and linear layers."""
-        return 0

@@ -49,12 +49,10 @@ class TransformerCell(Cell):
     Args:
         name: Its name.
         head_dim: Entries of a head.
-        tokens: Patches of an image.
         mlp_ratio: Hidden units of the perceptron with which it is inserted, in embeddings.
     """
 
     head_dim: int
-    tokens: int
     mlp_ratio: float
 
     opens: ClassVar[bool] = False
@@ -69,7 +67,7 @@ class TransformerCell(Cell):
 
     def follower(self, name: str) -> TransformerCell:
         """A cell with heads of the same size."""
-        return TransformerCell(name, self.head_dim, self.tokens, self.mlp_ratio)
+        return TransformerCell(name, self.head_dim, self.mlp_ratio)
 
     def fresh_hidden(self, outputs: int) -> dict[str, int]:
         """As many as in the initial model."""
@@ -79,10 +77,6 @@ class TransformerCell(Cell):
         """Nothing is added to its input."""
         silence(module.get_submodule("attention.output"))
         silence(module.get_submodule("perceptron.output"))
-
-    def extra_macs(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> int:
-        """The products of queries with keys and of weights with values."""
-        return 2 * hidden["heads"] * self.head_dim * self.tokens**2
 
 
 @dataclass(frozen=True)

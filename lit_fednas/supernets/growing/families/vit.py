@@ -55,7 +55,7 @@ class GrowableViT(GrowableFamily):
         cells: list[Cell] = [PatchCell("patches", self.patch_size, tokens)]
         sizes = {"patches.out": self.dim}
         for layer in range(1, self.depth + 1):
-            cell = TransformerCell(f"layer{layer}", self.dim // self.heads, tokens, self.mlp_ratio)
+            cell = TransformerCell(f"layer{layer}", self.dim // self.heads, self.mlp_ratio)
             cells.append(cell)
             sizes |= {f"{cell.name}.heads": self.heads, f"{cell.name}.units": round(self.mlp_ratio * self.dim)}
         cells.append(TokenHead("head"))
