@@ -37,7 +37,7 @@ class ByUtility(Assignment):
         ConfigError: Told before training: the supernet is no suite of models, or a tier cannot afford the first.
 
     Example:
-        >>> from lit_fednas.supernets.growing.families.cnn import GrowableCNN
+        >>> from lit_fednas.supernets.growing.cnn import GrowableCNN
         >>> suite = ModelSuite((3, 8, 8), 10, GrowableCNN([8, 16]))
         >>> by_utility = ByUtility()
         >>> by_utility.setup(suite, Population(2))

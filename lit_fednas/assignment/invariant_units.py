@@ -17,8 +17,8 @@ from lit_fednas.assignment.by_tier import tier_architectures
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult
 from lit_fednas.supernets import SearchSpace, Supernet
-from lit_fednas.supernets.width_space import Kept, Width
-from lit_fednas.supernets.widths import WidthSupernet
+from lit_fednas.supernets.width.space import Kept, Width
+from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import Population
 
 Changes = dict[str, list[float]]

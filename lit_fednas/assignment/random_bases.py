@@ -36,7 +36,7 @@ class RandomBases(Assignment):
             training).
 
     Example:
-        >>> from lit_fednas.supernets.sliced_cnn import SlicedCNN
+        >>> from lit_fednas.supernets.width.cnn import SlicedCNN
         >>> bases = RandomBases({"phones": 1, "laptops": 3})
         >>> tiers = (Tier("phones", {}), Tier("laptops", {}))
         >>> net = BaseNetworks((3, 8, 8), 10, SlicedCNN((8, 16)), count=4)

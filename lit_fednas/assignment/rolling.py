@@ -17,8 +17,8 @@ from lit_fednas.assignment.base import Assignment
 from lit_fednas.assignment.by_tier import tier_architectures
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import SearchSpace, Supernet
-from lit_fednas.supernets.width_space import Width
-from lit_fednas.supernets.widths import WidthSupernet
+from lit_fednas.supernets.width.space import Width
+from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import Population
 
 

@@ -18,7 +18,7 @@ from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
 from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.supernets import Supernet
-from lit_fednas.supernets.widths import WidthSupernet
+from lit_fednas.supernets.width.supernet import WidthSupernet
 
 #: What the norm of a unit's weights is at least taken for, so that the change of one without weights is finite.
 _LEAST_NORM = 1e-12

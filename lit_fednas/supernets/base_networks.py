@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.base import OutputsNetwork, Region, Supernet
+from lit_fednas.supernets.families import NetworkFamily
 from lit_fednas.supernets.space import Ladder
-from lit_fednas.supernets.width_families import WidthFamily
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class BaseNetworks(Supernet):
         ConfigError: The count is below 1, or above the units of the family's widest group.
 
     Example:
-        >>> from lit_fednas.supernets.sliced_cnn import SlicedCNN
+        >>> from lit_fednas.supernets.width.cnn import SlicedCNN
         >>> net = BaseNetworks((3, 8, 8), 10, SlicedCNN((8, 16)), count=4)
         >>> net.networks[3].layer1.conv.weight.shape[:2]
         torch.Size([4, 2])
@@ -135,7 +135,7 @@ class BaseNetworks(Supernet):
         torch.Size([2, 10])
     """
 
-    def __init__(self, input_shape: Iterable[int], num_classes: int, family: WidthFamily, count: int) -> None:
+    def __init__(self, input_shape: Iterable[int], num_classes: int, family: NetworkFamily, count: int) -> None:
         super().__init__(input_shape, num_classes)
         self.family = family
         self.count = int(count)

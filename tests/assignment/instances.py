@@ -23,7 +23,7 @@ from lit_fednas.assignment import (
 )
 from lit_fednas.supernets import BaseNetworks, PrunedSequence, SearchSpace, Supernet
 from lit_fednas.supernets.growing.suite import ModelSuite
-from lit_fednas.supernets.widths import WidthSupernet
+from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import Population, Tier
 
 INSTANCES: dict[str, Callable[[], Assignment]] = {

@@ -15,8 +15,8 @@ from lit_fednas.assignment import Assignment, Part
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import BaseNetworks, ElasticSpace, PathCNN, SearchSpace, SingleArchitecture, Supernet
-from lit_fednas.supernets.sliced_cnn import SlicedCNN
-from lit_fednas.supernets.widths import WidthSupernet
+from lit_fednas.supernets.width.cnn import SlicedCNN
+from lit_fednas.supernets.width.supernet import WidthSupernet
 from tests.assignment.instances import (
     INSTANCES,
     OF_BASES,

@@ -22,9 +22,9 @@ from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import BaseNetworks, Supernet
 from lit_fednas.supernets.base_networks import Bases
 from lit_fednas.supernets.growing.suite import Model
-from lit_fednas.supernets.sliced_cnn import SlicedCNN
-from lit_fednas.supernets.width_space import Width
-from lit_fednas.supernets.widths import WidthSupernet
+from lit_fednas.supernets.width.cnn import SlicedCNN
+from lit_fednas.supernets.width.space import Width
+from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import Population, Tier
 from tests.supernets.suites import GROWTH, grown_suite
 

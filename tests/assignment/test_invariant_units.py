@@ -14,9 +14,9 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import UniformCohort
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.objectives import UnitChanges
-from lit_fednas.supernets.sliced_cnn import SlicedCNN
-from lit_fednas.supernets.width_space import Kept, Width
-from lit_fednas.supernets.widths import WidthSupernet
+from lit_fednas.supernets.width.cnn import SlicedCNN
+from lit_fednas.supernets.width.space import Kept, Width
+from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, ListedTiers, Population, Tier
 from tests.support import fit, linear_net, make_module, tiny_data
 

@@ -11,9 +11,9 @@ import torch
 
 from lit_fednas.assignment import RollingWidths
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.sliced_cnn import SlicedCNN
-from lit_fednas.supernets.width_space import Width
-from lit_fednas.supernets.widths import WidthSupernet
+from lit_fednas.supernets.width.cnn import SlicedCNN
+from lit_fednas.supernets.width.space import Width
+from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import Population, Tier
 from tests.support import linear_net
 

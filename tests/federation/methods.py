@@ -24,8 +24,8 @@ from lit_fednas.federation import (
 )
 from lit_fednas.objectives import CrossEntropy, IndependentBases, MaskedCrossEntropy, PathSampling, SideObjective
 from lit_fednas.supernets import BaseNetworks, EarlyExitResNet, ElasticResNet, GroupNorm, PathCNN, PlainNetwork
-from lit_fednas.supernets.sliced_cnn import SlicedCNN
-from lit_fednas.supernets.widths import WidthSupernet
+from lit_fednas.supernets.width.cnn import SlicedCNN
+from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import ArchitectureTiers, Budgets, ClientTiers
 from tests.aggregation.instances import INSTANCES as AGGREGATIONS
 from tests.assignment.instances import INSTANCES as ASSIGNMENTS

@@ -24,10 +24,10 @@ from lit_fednas.objectives import (
 from lit_fednas.supernets import (
     BaseNetworks,
     BatchNorm,
+    GrowableViT,
     Kept,
     PlainNetwork,
     SlicedCNN,
-    SlicedTransformer,
     Width,
     WidthSupernet,
 )
@@ -156,7 +156,7 @@ class Assigned(FederatedCallback):
         self.archs.append({task.tier: task.arch for task in tasks})
 
 
-@pytest.mark.parametrize("family", [FAMILY, SlicedTransformer(dim=16, heads=4, depth=1, patch_size=4)])
+@pytest.mark.parametrize("family", [FAMILY, GrowableViT(dim=16, heads=4, depth=1, patch_size=4)])
 def test_invariant_dropout_leaves_units_out_once_it_has_seen_changes(family):
     seen = Assigned()
     module = method(

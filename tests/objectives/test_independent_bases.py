@@ -14,8 +14,8 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, UniformCohort
 from lit_fednas.objectives import CrossEntropy, HeadOnly, IndependentBases, Objective, Proximal
 from lit_fednas.supernets import BaseNetworks, Bases, BatchNorm, GroupNorm
-from lit_fednas.supernets.sliced_cnn import SlicedCNN
-from lit_fednas.supernets.width_families import WidthFamily
+from lit_fednas.supernets.families import NetworkFamily
+from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TierShares
 from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, weights
 
@@ -26,7 +26,7 @@ def bases(norm=BatchNorm(), count: int = 4) -> BaseNetworks:
         return BaseNetworks((1, 8, 8), 4, SlicedCNN((8, 8), norm=norm), count)
 
 
-class Smooth(WidthFamily):
+class Smooth(NetworkFamily):
     """One hidden layer without kinks, so that a rounding of the weights stays one in what they become."""
 
     def units(self, input_shape):

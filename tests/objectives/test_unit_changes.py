@@ -13,10 +13,10 @@ from lit_fednas.federation import ClientSettings, UniformCohort
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives import CrossEntropy, UnitChanges
 from lit_fednas.supernets import BatchNorm, GroupNorm
-from lit_fednas.supernets.sliced_cnn import SlicedCNN
-from lit_fednas.supernets.width_families import WidthFamily
-from lit_fednas.supernets.width_space import Kept, Width
-from lit_fednas.supernets.widths import WidthSupernet
+from lit_fednas.supernets.families import NetworkFamily
+from lit_fednas.supernets.width.cnn import SlicedCNN
+from lit_fednas.supernets.width.space import Kept, Width
+from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, ListedTiers
 from tests.support import linear_net, make_module, make_trainer, sgd, tiny_data
 
@@ -24,7 +24,7 @@ GROUPS = {"layer0": 4, "layer1": 6}
 SIZED = ("conv.weight", "conv.bias", "norm.weight", "norm.bias")
 
 
-class Pairs(WidthFamily):
+class Pairs(NetworkFamily):
     """A hidden unit takes two adjacent entries, as the heads of a transformer take several."""
 
     def units(self, input_shape):

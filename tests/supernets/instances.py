@@ -29,7 +29,6 @@ from lit_fednas.supernets import (
     GroupNorm,
     GrowableCNN,
     GrowableFamily,
-    GrowableMLP,
     GrowableNASBench201,
     GrowableResNet18,
     GrowableViT,
@@ -49,7 +48,6 @@ from lit_fednas.supernets import (
     SlicedMobileNet,
     SlicedResNet,
     SlicedSmallCNN,
-    SlicedTransformer,
     SmallCNN,
     Supernet,
     WidthSupernet,
@@ -240,7 +238,6 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "separate-elastic": lambda: SeparateNetworks(
         (3, 8, 8), 5, lambda *shape: elastic(norm=GroupNorm(4)), ["largest", "smallest"]
     ),
-    "suite-mlp": lambda: suite(GrowableMLP([6, 4]), "linear1"),
     "suite-nasbench201": lambda: suite(GrowableNASBench201(4, norm=BatchNorm()), "stage1_cell1"),
     "suite-resnet": lambda: suite(GrowableResNet18(4, [1, 1], GroupNorm(2)), "stem", "stage2_block1"),
     "suite-vit": lambda: suite(GrowableViT(dim=8, heads=2, depth=1), "layer1"),
@@ -265,7 +262,7 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
         (1, 8, 8), 5, SlicedSmallCNN((4, 6), 10), widths=[1, 0.5], scaler=True
     ),
     "widths-transformer": lambda: WidthSupernet(
-        (3, 8, 8), 5, SlicedTransformer(dim=12, heads=3, depth=2), widths=[1, 0.5, 1 / 3], scaler=True
+        (3, 8, 8), 5, GrowableViT(dim=12, heads=3, depth=2), widths=[1, 0.5, 1 / 3]
     ),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from lit_fednas.supernets.growing.families.cnn import GrowableCNN
+from lit_fednas.supernets.growing.cnn import GrowableCNN
 from lit_fednas.supernets.growing.growth import Deepen, Widen
 from lit_fednas.supernets.growing.suite import ModelSuite
 from lit_fednas.supernets.norms import Norm

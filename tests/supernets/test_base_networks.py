@@ -8,8 +8,8 @@ from torch import nn
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import BaseNetworks, Bases, BaseSpace, BatchNorm, GroupNorm, OutputsNetwork
-from lit_fednas.supernets.sliced_cnn import SlicedCNN
-from lit_fednas.supernets.width_families import WidthFamily
+from lit_fednas.supernets.families import NetworkFamily
+from lit_fednas.supernets.width.cnn import SlicedCNN
 
 SHAPE = (1, 4, 4)
 
@@ -21,7 +21,7 @@ class SelfProduct(nn.Module):
         return (x[:, :, None] @ x[:, None, :]).mean(2)
 
 
-class Attention(WidthFamily):
+class Attention(NetworkFamily):
     """One hidden layer, with a product of its activations."""
 
     def units(self, input_shape):

@@ -22,8 +22,6 @@ from lit_fednas.supernets import (
     EntryCell,
     GroupNorm,
     InvertedResidualCell,
-    LinearCell,
-    LinearHead,
     NASBench201Cell,
     Norm,
     PatchCell,
@@ -35,10 +33,10 @@ from lit_fednas.supernets import (
     TokenHead,
     TransformerCell,
 )
+from lit_fednas.supernets.families import norm_multiple
 from lit_fednas.supernets.growing.blueprint import CellNetwork
-from lit_fednas.supernets.growing.cells.genotype import Genotype
 from lit_fednas.supernets.growing.growth import Deepen, Step, Widen, carried_over, grown, plan
-from lit_fednas.supernets.width_families import norm_multiple
+from lit_fednas.supernets.growing.nasbench201 import Genotype
 
 INPUT = (3, 6, 6)
 CLASSES = 5
@@ -87,16 +85,6 @@ KINDS: dict[str, Callable[[Norm], Blueprint]] = {
     "entry": lambda norm: network(
         EntryCell("it", norm, PreactivatedCell("", norm), stride=2), PreactivatedHead("head", norm), it__out=4
     ),
-    "linear": lambda norm: network(
-        LinearCell("entry", area=36), LinearCell("it"), LinearHead("head"), entry__out=4, it__out=6
-    ),
-    "linear-on-maps": lambda norm: network(
-        ConvCell("entry", norm=norm, pool=2),
-        LinearCell("it", area=9),
-        LinearHead("head"),
-        entry__out=4,
-        it__out=6,
-    ),
     "residual": lambda norm: network(
         ConvCell("entry", norm=norm), ResidualCell("it", norm), PooledHead("head"), entry__out=4, it__hidden=6
     ),
@@ -140,7 +128,7 @@ KINDS: dict[str, Callable[[Norm], Blueprint]] = {
         it__units=9,
     ),
 }
-WITHOUT_NORM = {"linear", "transformer"}
+WITHOUT_NORM = {"transformer"}
 STATIC = {"conv", "residual-opens", "inverted"}
 CASES = [
     *(pytest.param(kind, "batch", id=f"{kind}-batch") for kind in KINDS),
@@ -272,7 +260,6 @@ def test_what_widens_with_a_cell() -> None:
         return KINDS[kind](BatchNorm()).grown_with("it")
 
     assert groups("conv") == ("it.out",)
-    assert groups("linear") == ("it.out",)
     assert groups("residual") == groups("preactivated") == ("it.hidden",)
     assert groups("residual-opens") == groups("preactivated-opens") == ("it.hidden", "it.out")
     assert groups("inverted") == ("it.hidden", "it.squeeze")
@@ -298,7 +285,6 @@ class TestFollowers:
             "a", norm, 2.0, 5, stride=2, residual=False, expands=False, squeezes=True, hardswish=True
         )
         assert opens.follower("b") == InvertedResidualCell("b", norm, 2.0, 5, squeezes=True, hardswish=True)
-        assert LinearCell("a", area=9).follower("b") == LinearCell("b")
         assert EntryCell("a", norm, ResidualCell("", norm)).follower("b") == ResidualCell("b", norm)
 
     def test_hidden_units_with_which_a_cell_is_inserted(self) -> None:
@@ -317,7 +303,6 @@ class TestFollowers:
     def test_heads_and_patches_are_not_transformed(self) -> None:
         last = [
             PooledHead("a"),
-            LinearHead("a"),
             TokenHead("a"),
             PreactivatedHead("a", BatchNorm()),
             PerceptronHead("a", 2),

@@ -17,7 +17,6 @@ from lit_fednas.supernets import (
     BatchNorm,
     GroupNorm,
     GrowableFamily,
-    GrowableMLP,
     GrowableMobileNetV3Small,
     GrowableNASBench201,
     GrowableResNet18,
@@ -26,7 +25,6 @@ from lit_fednas.supernets import (
 from lit_fednas.supernets.growing.growth import carried_over, grown, plan
 
 FAMILIES: dict[str, GrowableFamily] = {
-    "mlp": GrowableMLP([6, 4]),
     "mobilenet": GrowableMobileNetV3Small(0.25, norm=BatchNorm()),
     "mobilenet-groups": GrowableMobileNetV3Small(0.25, norm=GroupNorm(8)),
     "nasbench201": GrowableNASBench201(4, norm=BatchNorm()),
@@ -87,17 +85,6 @@ def test_the_norm_says_what_sizes_are_multiples_of(name: str) -> None:
     norm = getattr(family, "norm", None)
     expected = norm.group_size if isinstance(norm, GroupNorm) else 1
     assert family.multiple == family.blueprint((3, 8, 8), 5).multiple == expected
-
-
-def test_perceptron_by_hand() -> None:
-    family = GrowableMLP([6, 4])
-    assert parameters(family, (2, 3, 3), 5) == {"linear1": 18 * 6 + 6, "linear2": 6 * 4 + 4, "head": 4 * 5 + 5}
-    assert macs(family, (2, 3, 3), 5) == 18 * 6 + 6 * 4 + 4 * 5
-
-
-def test_perceptron_takes_vectors_too() -> None:
-    net = GrowableMLP([6]).blueprint((7,), 5).build()
-    assert net(torch.zeros(2, 7)).shape == (2, 5)
 
 
 def test_resnet_by_hand() -> None:
@@ -213,8 +200,6 @@ class TestMobileNetV3Small:
 @pytest.mark.parametrize(
     ("family", "field"),
     [
-        (lambda: GrowableMLP([]), "hidden"),
-        (lambda: GrowableMLP([4, 0]), "hidden"),
         (lambda: GrowableResNet18(0), "width"),
         (lambda: GrowableResNet18(8, []), "blocks"),
         (lambda: GrowableResNet18(8, norm=BatchNorm(affine=False)), "norm"),
@@ -238,7 +223,6 @@ def test_settings_that_are_refused(family: Callable[[], GrowableFamily], field: 
 @pytest.mark.parametrize(
     ("family", "shape", "words"),
     [
-        (GrowableMLP(), (), "input_shape"),
         (GrowableResNet18(), (8, 8), "input_shape"),
         (GrowableNASBench201(), (8, 8), "input_shape"),
         (GrowableMobileNetV3Small(), (8, 8), "input_shape"),

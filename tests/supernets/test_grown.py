@@ -9,7 +9,6 @@ from lit_fednas.records.models import write_suite
 from lit_fednas.supernets import (
     BaseNetworks,
     GrowableCNN,
-    GrownFamily,
     GrownModel,
     GrownNetwork,
     Model,
@@ -51,7 +50,7 @@ def test_every_model_has_the_structure_that_it_had(tmp_path, suite, number, mean
 
 
 def test_a_grown_model_is_cut_in_width(tmp_path, suite) -> None:
-    family = GrownFamily(GrownModel(str(tmp_path), FAMILY, 2))
+    family = GrownModel(str(tmp_path), FAMILY, 2)
     net = WidthSupernet(SHAPE, 5, family, widths=[1, 0.5])
     assert net.units == dict(suite.models[2].blueprint.sizes)
     assert net.macs(Width(1)) == suite.macs(Model((2,)))

@@ -17,18 +17,16 @@ from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets import (
     BatchNorm,
     GroupNorm,
+    GrowableViT,
+    NetworkFamily,
     Norm,
     SlicedCNN,
     SlicedConvNet,
     SlicedMobileNet,
     SlicedResNet,
     SlicedSmallCNN,
-    SlicedTransformer,
-    WidthFamily,
 )
-from lit_fednas.supernets.pruning.cuts import Cut, find_cuts
-from lit_fednas.supernets.pruning.filters import filter_norms, without_filters
-from lit_fednas.supernets.pruning.prunable import Prunable
+from lit_fednas.supernets.pruning.filters import Cut, Prunable, filter_norms, find_cuts, without_filters
 from lit_fednas.supernets.pruning.sequence import Pruned, PrunedModel, PrunedSequence, UnitCounts
 
 SHAPE, CLASSES = (3, 8, 8), 5
@@ -39,7 +37,7 @@ NORMS: dict[str, Norm | None] = {
     "group": GroupNorm(2),
     "none": None,
 }
-MAKE: dict[str, Callable[[Norm | None], WidthFamily]] = {
+MAKE: dict[str, Callable[[Norm | None], NetworkFamily]] = {
     "cnn": lambda norm: SlicedCNN((6, 10), norm),
     "convnet": lambda norm: SlicedConvNet((4, 6, 8), (1, 3), norm),
     "mobilenet": lambda norm: SlicedMobileNet(1.0, (4, 6, 8), (1, 2, 1), norm),
@@ -223,14 +221,14 @@ def test_a_group_norms_channels_leave_together() -> None:
 
 def test_heads_of_attention_leave_whole() -> None:
     """Those with the smallest queries, keys and values; without them nothing else changes."""
-    net = drawn(PrunedSequence(SHAPE, CLASSES, SlicedTransformer(dim=12, heads=3, depth=1)))
-    (arch,) = net.propose([one_cut(net, "layer0.heads", 1)])
+    net = drawn(PrunedSequence(SHAPE, CLASSES, GrowableViT(dim=12, heads=3, depth=1)))
+    (arch,) = net.propose([one_cut(net, "layer1.heads", 1)])
     whole = net.networks[0]
-    parts = [whole.get_submodule(f"layer0.attention.{part}").weight for part in ("query", "key", "value")]
+    parts = [whole.get_submodule(f"cells.layer1.attention.{part}").weight for part in ("query", "key", "value")]
     head = int(torch.stack(parts).view(3, 3, 48).square().sum((0, 2)).argmin())
     expected = copy.deepcopy(whole).double().eval()
     with torch.no_grad():
-        expected.get_submodule("layer0.attention.output").weight[:, 4 * head : 4 * head + 4] = 0
+        expected.get_submodule("cells.layer1.attention.output").weight[:, 4 * head : 4 * head + 4] = 0
     pruned = network_of(net, arch).eval()
     torch.testing.assert_close(pruned(images()), expected(images()), rtol=1e-10, atol=1e-10)
 
@@ -373,12 +371,12 @@ def test_what_has_only_a_size_costs_what_a_network_does(name: str, norm: str) ->
 
 def test_attention_is_counted() -> None:
     """4 tokens; a head of four entries less is 2 * 4 * 4 * 4 products less, and less in four linear layers."""
-    net = PrunedSequence(SHAPE, CLASSES, SlicedTransformer(dim=12, heads=3, depth=1))
-    cut = one_cut(net, "layer0.heads", 1)
+    net = PrunedSequence(SHAPE, CLASSES, GrowableViT(dim=12, heads=3, depth=1))
+    cut = one_cut(net, "layer1.heads", 1)
     (arch,) = net.propose([cut])
     assert net.cost(Pruned(0)).macs - net.cost(arch).macs == 2 * 4 * 4 * 4 + 4 * 4 * 12 * 4
     assert net.operations(Pruned(0)) - net.operations(arch) >= 2 * 4 * 4 * 4 + 4 * 4 * 12 * 4
-    net.select("layer0.heads")
+    net.select("layer1.heads")
     assert net.space.smallest == Pruned(1)
 
 

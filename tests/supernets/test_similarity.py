@@ -12,7 +12,7 @@ from torch import nn
 
 from lit_fednas.supernets.growing.blueprint import Blueprint
 from lit_fednas.supernets.growing.cells import Cell
-from lit_fednas.supernets.growing.families.cnn import GrowableCNN
+from lit_fednas.supernets.growing.cnn import GrowableCNN
 from lit_fednas.supernets.growing.growth import Deepen, Widen, grown, plan
 from lit_fednas.supernets.growing.similarity import similarity
 from tests.supernets.suites import grown_suite

@@ -16,10 +16,10 @@ from lit_fednas.rng import isolated
 from lit_fednas.supernets import (
     BatchNorm,
     GroupNorm,
+    NetworkFamily,
     SlicedConvNet,
     SlicedMobileNet,
     Width,
-    WidthFamily,
     WidthSupernet,
 )
 
@@ -39,7 +39,7 @@ SMALL = (1, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
 SMALLER = (1, 1, 1, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
 
 
-def build(family: WidthFamily, shape: Sequence[int], classes: int = 10, meta: bool = False) -> nn.Module:
+def build(family: NetworkFamily, shape: Sequence[int], classes: int = 10, meta: bool = False) -> nn.Module:
     with torch.device("meta" if meta else "cpu"), isolated(0, "weights"):
         return family.build(family.units(shape), shape, classes)
 
@@ -260,7 +260,7 @@ def test_settings_that_cannot_work(make: object, message: str) -> None:
 
 def test_a_config_file_can_say_it_all() -> None:
     parser = ArgumentParser()
-    parser.add_subclass_arguments(WidthFamily, "family")
+    parser.add_subclass_arguments(NetworkFamily, "family")
     where = "lit_fednas.supernets"
     settings = {"width": 0.5, "channels": [8, 12], "strides": [1, 2], "norm": None}
     config = parser.parse_object({"family": {"class_path": f"{where}.SlicedMobileNet", "init_args": settings}})

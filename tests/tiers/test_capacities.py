@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.growing.families.cnn import GrowableCNN
+from lit_fednas.supernets.growing.cnn import GrowableCNN
 from lit_fednas.supernets.growing.growth import plan
 from lit_fednas.supernets.growing.suite import Model, ModelSuite
 from lit_fednas.tiers import ArchitectureCosts, Capacities, ClientTiers, RandomTiers, SyntheticTrace, TraceTiers

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.growing.cells.base import Cell
+from lit_fednas.supernets.families import NetworkFamily
+from lit_fednas.supernets.growing.cells import Cell
+
+_ANY = 1  # classes, where they do not matter
 
 
 @dataclass(frozen=True)
@@ -160,22 +164,38 @@ class CellNetwork(nn.Module):
         return x
 
 
-class GrowableFamily(ABC):
-    """Where a suite of models begins: the initial model."""
-
-    @property
-    def multiple(self) -> int:
-        """What the number of units of every group must be a multiple of."""
-        return 1
+class GrowableFamily(NetworkFamily):
+    """Where a suite of models begins: the initial model; it can be cut in width as well."""
 
     @abstractmethod
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
-        """The initial model.
+        """Returns the structure of the initial model.
 
         Args:
             input_shape: Shape of one example.
             num_classes: Classes.
 
         Raises:
-            ConfigError: It cannot take such inputs.
+            ConfigError: The family cannot take such inputs.
         """
+
+    @override
+    def units(self, input_shape: Sequence[int]) -> dict[str, int]:
+        return dict(self.blueprint(input_shape, _ANY).sizes)
+
+    @override
+    def build(
+        self, sizes: Mapping[str, int], input_shape: Sequence[int], num_classes: int, scale: float = 1.0
+    ) -> nn.Module:
+        """Builds the network of other numbers of units.
+
+        There are no scalers in it; where a norm follows every layer they would change nothing.
+
+        Raises:
+            ConfigError: A scaler is asked for.
+        """
+        if scale != 1.0:
+            raise ConfigError(
+                f"supernet.scaler: true cannot work, as {type(self).__name__} has no scalers; set it to false"
+            )
+        return self.blueprint(input_shape, num_classes).build(sizes)

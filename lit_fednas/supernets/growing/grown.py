@@ -6,26 +6,23 @@ alone by federated averaging.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from torch import nn
+from typing_extensions import override
 
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.records.models import read_suite
 from lit_fednas.supernets.base import PlainNetwork
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.growth import from_plain, grown
-from lit_fednas.supernets.width_families import WidthFamily
-
-_ANY = 1  # classes, where they do not matter
 
 
 @dataclass(frozen=True)
-class GrownModel:
-    """Which model of which run.
+class GrownModel(GrowableFamily):
+    """A model that a run has grown: which model of which run.
 
     Args:
         run: The run's folder, which holds ``suite.json``.
@@ -41,8 +38,13 @@ class GrownModel:
     family: GrowableFamily
     number: int | Literal["middle", "last"] = "last"
 
+    @property
+    @override
+    def multiple(self) -> int:
+        return self.family.multiple
+
+    @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
-        """Its structure."""
         suite = read_suite(Path(self.run))
         if suite is None:
             raise ConfigError(f"model.run: {self.run} holds no suite.json; name a run that grew its models")
@@ -86,37 +88,3 @@ class GrownNetwork(PlainNetwork):
     def __init__(self, input_shape: Iterable[int], num_classes: int, model: GrownModel) -> None:
         shape = tuple(input_shape)
         super().__init__(model.blueprint(shape, num_classes).build(), shape, num_classes)
-
-
-@dataclass(frozen=True)
-class GrownFamily(WidthFamily):
-    """A grown model at any width, for methods that cut it.
-
-    There are no scalers in it; where a norm follows every layer they would change nothing.
-
-    Args:
-        model: Which.
-    """
-
-    model: GrownModel
-
-    @property
-    def multiple(self) -> int:
-        """That of the family."""
-        return self.model.family.multiple
-
-    def units(self, input_shape: Sequence[int]) -> dict[str, int]:
-        """The groups of its blueprint."""
-        return dict(self.model.blueprint(input_shape, _ANY).sizes)
-
-    def build(
-        self, sizes: Mapping[str, int], input_shape: Sequence[int], num_classes: int, scale: float = 1.0
-    ) -> nn.Module:
-        """Builds it with other numbers of units.
-
-        Raises:
-            ConfigError: A scaler is asked for.
-        """
-        if scale != 1.0:
-            raise ConfigError("supernet.scaler: true: a grown model has no scalers; set it to false")
-        return self.model.blueprint(input_shape, num_classes).build(sizes)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.supernets.axes import find_axes
+from lit_fednas.supernets.families import find_axes
 from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork
 
 WIDEN, DEEPEN = "widen", "deepen"
@@ -78,7 +78,7 @@ def plan(
         ConfigError: A number is out of range.
 
     Example:
-        >>> from lit_fednas.supernets.growing.families.cnn import GrowableCNN
+        >>> from lit_fednas.supernets.growing.cnn import GrowableCNN
         >>> first = GrowableCNN([8, 16]).blueprint((3, 8, 8), 10)
         >>> plan(first, ["conv1"], 1)
         (Widen(cell='conv1', sizes={'conv1.out': 16}),)

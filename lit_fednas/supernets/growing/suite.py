@@ -18,7 +18,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets.base import Region, Supernet
 from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork, GrowableFamily
-from lit_fednas.supernets.growing.families.cnn import GrowableCNN
+from lit_fednas.supernets.growing.cnn import GrowableCNN
 from lit_fednas.supernets.growing.growth import Step, carried_over, from_plain, grown, to_plain
 from lit_fednas.supernets.growing.similarity import similarity
 from lit_fednas.supernets.separate import SideBySide

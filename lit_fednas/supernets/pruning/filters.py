@@ -2,13 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lit_fednas.supernets.axes import Axes
-from lit_fednas.supernets.pruning.prunable import Prunable
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.families import Axes, NetworkFamily, find_axes
+
+
+class Prunable:
+    """What must be known of a family's network to take filters out of it.
+
+    A filter is a row of a convolution's or a linear layer's weight. The rows of a group of units may lie in
+    several layers: all that write into a residual stream. A depthwise convolution's do not count: its channels
+    follow those that it gets.
+
+    Args:
+        family: The networks.
+        input_shape: Shape of one example.
+        num_classes: Classes.
+
+    Attributes:
+        sizes: The groups of units and their full numbers.
+        axes: For every tensor and each of its dimensions, the group of units that lies there.
+        writers: For every group, the weights whose rows are its filters.
+
+    Raises:
+        ConfigError: A group has no filters.
+
+    Example:
+        >>> from lit_fednas.supernets.width.cnn import SlicedCNN
+        >>> prunable = Prunable(SlicedCNN((8, 16)), (3, 8, 8), 10)
+        >>> prunable.sizes, prunable.writers["layer1"]
+        ({'layer0': 8, 'layer1': 16}, ('layer1.conv.weight',))
+    """
+
+    def __init__(self, family: NetworkFamily, input_shape: Sequence[int], num_classes: int) -> None:
+        self.family = family
+        self.input_shape = tuple(input_shape)
+        self.num_classes = num_classes
+        self.multiple = family.multiple
+        self.sizes = family.units(self.input_shape)
+        self.axes = find_axes(self.build, self.sizes, self.multiple, type(family).__name__)
+        self.writers = self._writers()
+
+    def build(self, sizes: Mapping[str, int]) -> nn.Module:
+        """The network with these numbers of units."""
+        return self.family.build(sizes, self.input_shape, self.num_classes)
+
+    def _writers(self) -> dict[str, tuple[str, ...]]:
+        with torch.device("meta"):
+            network = self.build(self.sizes)
+        found: dict[str, list[str]] = {group: [] for group in self.sizes}
+        for name, module in network.named_modules():
+            if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
+                continue
+            group = self.axes[f"{name}.weight"][0][0]
+            if group is not None and getattr(module, "groups", 1) == 1:
+                found[group].append(f"{name}.weight")
+        for group, names in found.items():
+            if not names:
+                raise ConfigError(
+                    f"supernet.family: no convolution or linear layer of {type(self.family).__name__} writes the "
+                    f"units {group!r}; such networks cannot lose filters by their norms"
+                )
+        return {group: tuple(names) for group, names in found.items()}
 
 
 def filter_norms(prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
@@ -71,4 +131,68 @@ def without_filters(
                 entries = (places + torch.arange(repeat, device=tensor.device)).flatten()
                 rest = rest.index_select(dimension, entries)
         found[name] = rest.clone()
+    return found
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A network that a unit has lost filters of.
+
+    Attributes:
+        unit: The unit: a layer, or several that lose filters together.
+        removed: How many units each of its groups has lost.
+        sizes: The numbers of units of all groups that are left.
+        resource: What the network that is left takes.
+    """
+
+    unit: str
+    removed: dict[str, int]
+    sizes: dict[str, int]
+    resource: float
+
+
+def find_cuts(
+    units: Mapping[str, Sequence[str]],
+    sizes: Mapping[str, int],
+    multiple: int,
+    resource: Callable[[Mapping[str, int]], float],
+    budget: float,
+) -> list[Cut]:
+    """For each unit the fewest filters that must go to meet the budget; one at least.
+
+    A unit of several groups loses the same share of each, rounded down. One filter of each group stays (as many as
+    go together, where they go in multiples). A unit that cannot meet the budget by itself is left out.
+
+    Args:
+        units: The groups of units of each unit.
+        sizes: The numbers of units of all groups.
+        multiple: In what multiples filters go.
+        resource: What a network of given numbers of units takes; it must not grow when filters go. A measured
+            latency may, by a little: what is found meets the budget as measured, but a smaller cut might as well.
+        budget: What it may take at most.
+
+    Example:
+        >>> find_cuts({"a": ["a"], "b": ["b"]}, {"a": 4, "b": 2}, 1, lambda n: 10 * n["a"] + n["b"], 25)
+        [Cut(unit='a', removed={'a': 2}, sizes={'a': 2, 'b': 2}, resource=22)]
+    """
+    found = []
+    for unit, groups in units.items():
+        blocks = {group: sizes[group] // multiple for group in groups}
+        most = max(blocks.values())
+
+        def cut(step: int, unit: str = unit, blocks: dict[str, int] = blocks, most: int = most) -> Cut:
+            removed = {group: step * count // most * multiple for group, count in blocks.items()}
+            left = {group: size - removed.get(group, 0) for group, size in sizes.items()}
+            return Cut(unit, removed, left, resource(left))
+
+        fewest, enough = 0, most - 1
+        if enough < 1 or cut(enough).resource > budget:
+            continue
+        while enough - fewest > 1:  # what is enough meets the budget, what is fewest does not
+            middle = (fewest + enough) // 2
+            if cut(middle).resource <= budget:
+                enough = middle
+            else:
+                fewest = middle
+        found.append(cut(enough))
     return found

@@ -16,12 +16,10 @@ from torch import nn
 from lit_fednas.costs import count_macs
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.supernets.base import Region, Supernet, materialise
-from lit_fednas.supernets.pruning.cuts import Cut
-from lit_fednas.supernets.pruning.filters import filter_norms, remaining, without_filters
-from lit_fednas.supernets.pruning.prunable import Prunable
+from lit_fednas.supernets.families import NetworkFamily
+from lit_fednas.supernets.pruning.filters import Cut, Prunable, filter_norms, remaining, without_filters
 from lit_fednas.supernets.separate import SideBySide
 from lit_fednas.supernets.space import Ladder
-from lit_fednas.supernets.width_families import WidthFamily
 
 
 @dataclass(frozen=True)
@@ -173,7 +171,7 @@ class PrunedSequence(Supernet):
         ConfigError: A unit names a group that there is not, or one that another unit has.
 
     Example:
-        >>> from lit_fednas.supernets.sliced_cnn import SlicedCNN
+        >>> from lit_fednas.supernets.width.cnn import SlicedCNN
         >>> sequence = PrunedSequence((3, 8, 8), 10, SlicedCNN((8, 16)))
         >>> cut = Cut("layer0", {"layer0": 2}, {"layer0": 6, "layer1": 16}, resource=0.0)
         >>> sequence.propose([cut])
@@ -186,7 +184,7 @@ class PrunedSequence(Supernet):
         self,
         input_shape: Iterable[int],
         num_classes: int,
-        family: WidthFamily,
+        family: NetworkFamily,
         units: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         super().__init__(input_shape, num_classes)

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.axes import find_axes, shapes_of
 from lit_fednas.supernets.base import Region, Supernet, _Skeleton
-from lit_fednas.supernets.sliced_cnn import SlicedCNN
-from lit_fednas.supernets.width_families import WidthFamily
-from lit_fednas.supernets.width_space import Kept, Width, WidthArch, WidthSpace
+from lit_fednas.supernets.families import NetworkFamily, find_axes, shapes_of
+from lit_fednas.supernets.width.cnn import SlicedCNN
+from lit_fednas.supernets.width.space import Kept, Width, WidthArch, WidthSpace
 
 _WHOLE = slice(None)
 _ROUNDING = 1e-9  # 0.1 * 30 is a little above 3, and three units are meant
@@ -73,7 +72,7 @@ class WidthSupernet(Supernet):
         self,
         input_shape: Iterable[int] = (3, 32, 32),
         num_classes: int = 10,
-        family: WidthFamily | None = None,
+        family: NetworkFamily | None = None,
         widths: Sequence[float] = (1, 0.5, 0.25, 0.125, 0.0625),
         scaler: bool = False,
     ) -> None:

@@ -9,9 +9,9 @@ from itertools import pairwise
 from torch import nn
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.families import NetworkFamily, check_image, check_positive, norm_layer, norm_multiple
 from lit_fednas.supernets.norms import BatchNorm, Norm
 from lit_fednas.supernets.scaler import Scaler
-from lit_fednas.supernets.width_families import WidthFamily, check_image, check_positive, norm_layer, norm_multiple
 
 _NORM = BatchNorm()
 _CHANNELS = (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
@@ -19,7 +19,7 @@ _STRIDES = (2, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
 
 
 @dataclass(frozen=True)
-class SlicedMobileNet(WidthFamily):
+class SlicedMobileNet(NetworkFamily):
     """MobileNet v1 (Howard et al., 2017, Table 1), the larger network of FedNAS (Xu et al., section 5.1).
 
     A full 3x3 convolution, norm and ReLU; then blocks of a 3x3 depthwise convolution, norm, ReLU, a 1x1 pointwise

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.families import NetworkFamily, check_image, check_positive, norm_layer, norm_multiple
 from lit_fednas.supernets.norms import BatchNorm, Norm
 from lit_fednas.supernets.scaler import Scaler
-from lit_fednas.supernets.width_families import WidthFamily, check_image, check_positive, norm_layer, norm_multiple
 
 _STATIC = BatchNorm(running_statistics=False)
 
 
 @dataclass(frozen=True)
-class SlicedResNet(WidthFamily):
+class SlicedResNet(NetworkFamily):
     """HeteroFL's residual network (Diao et al., 2021): pre-activation blocks of two 3x3 convolutions.
 
     The default is their ResNet-18. Every stage but the first begins with a stride of two. A scaler stands before

@@ -1,0 +1,292 @@
+"""A small network of NAS-Bench-201 as an initial model, and its cell (Dong & Yang, 2020; FedTrans, App. A.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.families import check_image, check_positive, norm_multiple
+from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
+from lit_fednas.supernets.growing.cells import (
+    Cell,
+    EntryCell,
+    PreactivatedCell,
+    PreactivatedHead,
+    check_affine,
+    preactivated_conv,
+    silence,
+)
+from lit_fednas.supernets.norms import GroupNorm, Norm
+
+INPUT, OUTPUT = 0, 3
+KERNELS = {"nor_conv_1x1": 1, "nor_conv_3x3": 3}
+PLAIN = ("skip_connect", "avg_pool_3x3")
+_OPERATIONS = ("none", *PLAIN, *KERNELS)
+
+#: An edge of the graph: the node that it begins at, and the one that it ends at.
+Edge = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Genotype:
+    """Four nodes, and an operation on the edge from every node to every later one; a node adds up what it gets.
+
+    An edge is *living* if it carries something from the input to the output. Those that are not have no weights
+    here; in the benchmark they keep theirs, which get no gradient.
+
+    Args:
+        text: As the benchmark writes it: for the nodes 1, 2 and 3, apart by ``+``, their operations with the nodes
+            that they come from.
+
+    Raises:
+        ConfigError: The text is no genotype, or no cell of it could be inserted as the identity.
+
+    Example:
+        >>> cell = Genotype("|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|")
+        >>> cell.living
+        {(0, 1): 'nor_conv_3x3', (0, 3): 'skip_connect', (1, 3): 'nor_conv_1x1'}
+        >>> cell.groups
+        {0: None, 1: 'node1', 3: None}
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        plain = self._plain_paths
+        if len(plain) != 1 or any(self.operations[edge] != "skip_connect" for edge in plain[0]):
+            raise ConfigError(
+                f"genotype: {self.text} has {len(plain)} paths from node 0 to node 3 without convolutions, and "
+                f"needs exactly one, of skips alone: only then is there an identity to insert; start with "
+                f"|skip_connect~0|... for node 3 and put convolutions or none on the others"
+            )
+        if not self.kernels:
+            raise ConfigError(f"genotype: {self.text} has no convolution between input and output; add one")
+
+    @cached_property
+    def operations(self) -> dict[Edge, str]:
+        """The operation of every edge, by where it begins and ends."""
+        found = {}
+        nodes = self.text.split("+")
+        for target, words in enumerate(nodes, start=1):
+            for source, word in enumerate(words.removeprefix("|").removesuffix("|").split("|")):
+                operation, _, begin = word.partition("~")
+                if operation not in _OPERATIONS or begin != str(source):
+                    raise self._unreadable(word)
+                found[source, target] = operation
+            if (target - 1, target) not in found or (target, target) in found:
+                raise self._unreadable(words)
+        if len(nodes) != OUTPUT:
+            raise self._unreadable(self.text)
+        return found
+
+    @cached_property
+    def living(self) -> dict[Edge, str]:
+        """The operations of the edges that lie on a path from input to output, in the order of their ends."""
+        paths = self._paths([edge for edge, operation in self.operations.items() if operation != "none"])
+        on_path = {edge for path in paths for edge in path}
+        return {edge: self.operations[edge] for edge in sorted(on_path, key=lambda edge: (edge[1], edge[0]))}
+
+    @cached_property
+    def kernels(self) -> dict[Edge, int]:
+        """The kernels of the living convolutions."""
+        return {edge: KERNELS[operation] for edge, operation in self.living.items() if operation in KERNELS}
+
+    @cached_property
+    def groups(self) -> dict[int, str | None]:
+        """The group of units that each living node has: the stream (``None``), or one of its own.
+
+        Skips and poolings tie nodes together; nodes that are tied among themselves share a group.
+        """
+        nodes = sorted({node for edge in self.living for node in edge})
+        tied = {node: node for node in nodes}
+        for (source, target), operation in self.living.items():
+            if operation in PLAIN:
+                one, other = sorted((tied[source], tied[target]))
+                tied = {node: one if root == other else root for node, root in tied.items()}
+        return {node: None if tied[node] == INPUT else f"node{tied[node]}" for node in nodes}
+
+    @cached_property
+    def last_convolutions(self) -> tuple[Edge, ...]:
+        """The living convolutions with a way to the output that leads through no other.
+
+        Every path with convolutions has one of these as its last. So the cell is the identity as soon as these are
+        silent; if the others were silent, too, no gradient would reach any of them.
+        """
+        plain = [edge for edge, operation in self.living.items() if operation in PLAIN]
+        return tuple(edge for edge in self.kernels if self._paths(plain, edge[1]))
+
+    @property
+    def _plain_paths(self) -> list[tuple[Edge, ...]]:
+        return self._paths([edge for edge, operation in self.operations.items() if operation in PLAIN])
+
+    def _paths(self, edges: list[Edge], begin: int = INPUT) -> list[tuple[Edge, ...]]:
+        """All ways from a node to the output along these edges."""
+        if begin == OUTPUT:
+            return [()]
+        return [(edge, *rest) for edge in edges if edge[0] == begin for rest in self._paths(edges, edge[1])]
+
+    def _unreadable(self, word: str) -> ConfigError:
+        return ConfigError(
+            f"genotype: {word!r} of {self.text!r} cannot be read; write |op~0|+|op~0|op~1|+|op~0|op~1|op~2| with "
+            f"operations out of {', '.join(_OPERATIONS)}"
+        )
+
+
+_genotype = lru_cache(Genotype)
+
+
+@dataclass(frozen=True)
+class NASBench201Cell(Cell):
+    """Four nodes, joined by skips, 3x3 average poolings, and convolutions (ReLU, convolution, norm).
+
+    It keeps the stream. A node that neither skips nor poolings tie to the cell's input or output has units of its
+    own (group ``node1`` or ``node2``; two of them that are tied to each other share one).
+
+    Its follower is a cell of the same genotype in which the last convolution of every path is silent, by a norm of
+    scale zero, so that the one path of skips is all that is left.
+
+    Args:
+        name: Its name.
+        norm: Normalisation layer, with a scale.
+        genotype: As the benchmark writes it, ``|op~0|+|op~0|op~1|+|op~0|op~1|op~2|``.
+
+    Raises:
+        ConfigError: The norm has no scale, the genotype cannot be read, or it has other than one path without
+            convolutions, or poolings on it.
+    """
+
+    norm: Norm
+    genotype: str
+
+    opens: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_affine(self.norm, type(self).__name__)
+        _genotype(self.genotype)
+
+    @property
+    def hidden(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The groups of its inner nodes."""
+        groups = _genotype(self.genotype).groups.values()
+        return tuple(sorted({group for group in groups if group is not None}))
+
+    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+        """Builds ``edges``, a convolution for each living edge that is one, named ``edge01`` and so on."""
+        genotype = _genotype(self.genotype)
+        units = {node: inputs if group is None else hidden[group] for node, group in genotype.groups.items()}
+        return _Graph(genotype, units, self.norm)
+
+    def follower(self, name: str) -> NASBench201Cell:
+        """A cell of the same genotype."""
+        return NASBench201Cell(name, self.norm, self.genotype)
+
+    def fresh_hidden(self, outputs: int) -> dict[str, int]:
+        """As many channels in every node, as in the benchmark."""
+        return dict.fromkeys(self.hidden, outputs)
+
+    def make_identity(self, module: nn.Module) -> None:
+        """Silences the last convolution of every path."""
+        for edge in _genotype(self.genotype).last_convolutions:
+            silence(module.get_submodule(f"edges.{_name(edge)}.norm"))
+
+
+class _Graph(nn.Module):
+    def __init__(self, genotype: Genotype, units: Mapping[int, int], norm: Norm) -> None:
+        super().__init__()
+        self.genotype = genotype
+        self.edges = nn.ModuleDict(
+            {
+                _name((source, target)): preactivated_conv(units[source], units[target], kernel, norm)
+                for (source, target), kernel in genotype.kernels.items()
+            }
+        )
+        self.pool = nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Keeps the shape, ``[batch, channels, h, w]``."""
+        nodes = {INPUT: x}
+        for edge, operation in self.genotype.living.items():
+            source, target = edge
+            y = nodes[source]
+            if edge in self.genotype.kernels:
+                y = self.edges[_name(edge)](y)
+            elif operation == "avg_pool_3x3":
+                y = self.pool(y)
+            nodes[target] = nodes[target] + y if target in nodes else y
+        return nodes[OUTPUT]
+
+
+def _name(edge: Edge) -> str:
+    return "edge{}{}".format(*edge)
+
+
+_STAGES = 3
+_NORM = GroupNorm()
+_GENOTYPE = "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|"
+
+
+@dataclass(frozen=True)
+class GrowableNASBench201(GrowableFamily):
+    """NAS-Bench-201's skeleton (Dong & Yang, 2020, Fig. 1): convolution and norm, three stages of equal cells.
+
+    Between the stages stand residual blocks that halve height and width and double the channels; norm, ReLU,
+    pooling and a linear layer end it. FedTrans starts from "the smallest model in NAS-Bench-201", whose Figure 14
+    the text at hand lacks: the benchmark's own smallest has no weights in its cells and could not grow there, so
+    the default is one cell per stage (the benchmark has five) with a skip and the fewest convolutions that give
+    it units of its own.
+
+    The cells are ``stem``, ``stage1_cell1``, ..., ``reduction1``, ``stage2_cell1``, ..., ``reduction2``,
+    ``stage3_cell1``, ... and ``head``. Behind the stem, deepening inserts a residual block as between the stages,
+    but for its stride.
+
+    Args:
+        width: Channels of the stem and the first stage.
+        cells: Cells per stage.
+        genotype: Of all cells, as the benchmark writes it; with exactly one path of skips from input to output,
+            and no other without convolutions.
+        norm: Normalisation layer, with a scale.
+
+    Raises:
+        ConfigError: A number is not positive, the norm has no scale, or no such cell can be inserted.
+
+    Example:
+        >>> str(GrowableNASBench201(8).blueprint((3, 8, 8), 10))
+        'stem 8, stage1_cell1 8, reduction1 16/16, stage2_cell1 16, reduction2 32/32, stage3_cell1 32, head'
+    """
+
+    width: int = 16
+    cells: int = 1
+    genotype: str = _GENOTYPE
+    norm: Norm = _NORM
+
+    def __post_init__(self) -> None:
+        check_positive(self, width=self.width, cells=self.cells)
+        NASBench201Cell("probe", self.norm, self.genotype)
+
+    @property
+    def multiple(self) -> int:
+        """A group norm's group size."""
+        return norm_multiple(self.norm)
+
+    def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
+        """Stem, stages with what stands between them, and head."""
+        check_image(self, input_shape)
+        cells: list[Cell] = [EntryCell("stem", self.norm, inserted=PreactivatedCell("", self.norm))]
+        sizes = {"stem.out": self.width}
+        for stage in range(_STAGES):
+            channels = self.width << stage
+            if stage:
+                reduction = PreactivatedCell(f"reduction{stage}", self.norm, projection=True, stride=2)
+                cells.append(reduction)
+                sizes |= {f"{reduction.name}.hidden": channels, f"{reduction.name}.out": channels}
+            for place in range(self.cells):
+                cell = NASBench201Cell(f"stage{stage + 1}_cell{place + 1}", self.norm, self.genotype)
+                cells.append(cell)
+                sizes |= {f"{cell.name}.{group}": channels for group in cell.hidden}
+        cells.append(PreactivatedHead("head", self.norm))
+        return Blueprint(tuple(cells), sizes, input_shape[0], num_classes, self.multiple)

@@ -1,0 +1,210 @@
+"""A small vision transformer as an initial model, and its cells (Dosovitskiy et al., 2021; FedTrans, 5.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.families import check_image, check_layer, check_positive
+from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
+from lit_fednas.supernets.growing.cells import Cell, silence
+
+_POSITION_STD = 0.02  # small beside the patches' embeddings, as is usual
+
+
+class PatchEmbedding(nn.Module):
+    """A linear map of every patch, and a learned vector for its place."""
+
+    def __init__(self, channels: int, dim: int, patch_size: int, tokens: int) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(channels, dim, patch_size, stride=patch_size)
+        self.positions = nn.Parameter(torch.empty(1, tokens, dim))
+        nn.init.trunc_normal_(self.positions, std=_POSITION_STD)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[batch, channels, h, w]`` to ``[batch, tokens, dim]``."""
+        return self.patches(x).flatten(2).transpose(1, 2) + self.positions
+
+
+class Attention(nn.Module):
+    """Layer norm and self-attention, added to its input; any number of heads of a fixed size."""
+
+    def __init__(self, dim: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.head_dim = head_dim
+        self.norm = nn.LayerNorm(dim)
+        self.query = nn.Linear(dim, heads * head_dim)
+        self.key = nn.Linear(dim, heads * head_dim)
+        self.value = nn.Linear(dim, heads * head_dim)
+        self.output = nn.Linear(heads * head_dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[batch, tokens, dim]`` to the same shape."""
+        y = self.norm(x)
+        query, key, value = (self._heads(layer(y)) for layer in (self.query, self.key, self.value))
+        mixed = functional.scaled_dot_product_attention(query, key, value)
+        return x + self.output(mixed.transpose(1, 2).flatten(2))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """``[batch, tokens, heads * head_dim]`` to ``[batch, heads, tokens, head_dim]``."""
+        return x.unflatten(2, (-1, self.head_dim)).transpose(1, 2)
+
+
+class Perceptron(nn.Module):
+    """Layer norm and a perceptron of one hidden layer, added to its input."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.hidden = nn.Linear(dim, hidden)
+        self.gelu = nn.GELU()
+        self.output = nn.Linear(hidden, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[batch, tokens, dim]`` to the same shape."""
+        y = self.gelu(self.hidden(self.norm(x)))
+        return x + self.output(y)
+
+
+class TokenMean(nn.Module):
+    """The mean over tokens."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[batch, tokens, dim]`` to ``[batch, dim]``."""
+        return x.mean(1)
+
+
+@dataclass(frozen=True)
+class PatchCell(Cell):
+    """A linear map of every patch of an image, and a learned vector for its place.
+
+    Its stream, the embedding, does not grow: the layer norms average over it, and copies of some entries would
+    change their means. It is not transformed itself.
+
+    Args:
+        name: Its name.
+        patch_size: Height and width of a patch in pixels.
+        tokens: Patches of an image.
+    """
+
+    patch_size: int
+    tokens: int
+
+    stream_grows: ClassVar[bool] = False
+    growable: ClassVar[bool] = False
+
+    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+        """Builds ``patches`` and ``positions``."""
+        return PatchEmbedding(inputs, outputs, self.patch_size, self.tokens)
+
+
+@dataclass(frozen=True)
+class TransformerCell(Cell):
+    """Self-attention and a perceptron of one hidden layer, both behind a layer norm and added to their input.
+
+    It keeps the stream; ``heads`` and ``units``, the hidden units of the perceptron, are its own. Its follower is
+    such a cell in which both output layers are zero.
+
+    Args:
+        name: Its name.
+        head_dim: Entries of a head.
+        mlp_ratio: Hidden units of the perceptron with which it is inserted, in embeddings.
+    """
+
+    head_dim: int
+    mlp_ratio: float
+
+    opens: ClassVar[bool] = False
+    hidden: ClassVar[tuple[str, ...]] = ("heads", "units")
+
+    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+        """Builds ``attention`` and ``perceptron``."""
+        module = nn.Sequential()
+        module.add_module("attention", Attention(inputs, hidden["heads"], self.head_dim))
+        module.add_module("perceptron", Perceptron(inputs, hidden["units"]))
+        return module
+
+    def follower(self, name: str) -> TransformerCell:
+        """A cell with heads of the same size."""
+        return TransformerCell(name, self.head_dim, self.mlp_ratio)
+
+    def fresh_hidden(self, outputs: int) -> dict[str, int]:
+        """As many as in the initial model."""
+        return {"heads": outputs // self.head_dim, "units": round(self.mlp_ratio * outputs)}
+
+    def make_identity(self, module: nn.Module) -> None:
+        """Nothing is added to its input."""
+        silence(module.get_submodule("attention.output"))
+        silence(module.get_submodule("perceptron.output"))
+
+
+@dataclass(frozen=True)
+class TokenHead(Cell):
+    """Layer norm, the mean over tokens, and a linear layer."""
+
+    growable: ClassVar[bool] = False
+
+    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+        """Builds ``norm``, ``pool`` and ``classifier``."""
+        module = nn.Sequential()
+        module.add_module("norm", nn.LayerNorm(inputs))
+        module.add_module("pool", TokenMean())
+        module.add_module("classifier", nn.Linear(inputs, outputs))
+        return module
+
+
+@dataclass(frozen=True)
+class GrowableViT(GrowableFamily):
+    """A pre-norm vision transformer without a class token: its tokens are averaged.
+
+    Widening gives a layer more heads and hidden units; the embedding keeps its size, which the layer norms average
+    over. The cells are ``patches``, ``layer1``, ``layer2``, ... and ``head``.
+
+    Args:
+        dim: Entries of the embedding.
+        heads: Heads per layer, of ``dim / heads`` entries each.
+        depth: Layers.
+        patch_size: Height and width of a patch in pixels.
+        mlp_ratio: Hidden units of a perceptron, in embeddings.
+
+    Raises:
+        ConfigError: A number is not positive, or ``dim`` is not a multiple of ``heads``.
+
+    Example:
+        >>> str(GrowableViT(dim=32, heads=2, depth=1).blueprint((3, 8, 8), 10))
+        'patches 32, layer1 2/64, head'
+    """
+
+    dim: int = 64
+    heads: int = 4
+    depth: int = 2
+    patch_size: int = 4
+    mlp_ratio: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_positive(self, dim=self.dim, heads=self.heads, depth=self.depth, patch_size=self.patch_size)
+        check_layer(self.dim, self.heads, self.mlp_ratio)
+
+    def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
+        """Patches, layers and head."""
+        check_image(self, input_shape, self.patch_size)
+        height, width = input_shape[1:]
+        if height % self.patch_size or width % self.patch_size:
+            raise ConfigError(
+                f"supernet.family.patch_size: {self.patch_size} does not divide {height}x{width} pixels"
+            )
+        tokens = height // self.patch_size * (width // self.patch_size)
+        cells: list[Cell] = [PatchCell("patches", self.patch_size, tokens)]
+        sizes = {"patches.out": self.dim}
+        for layer in range(1, self.depth + 1):
+            cell = TransformerCell(f"layer{layer}", self.dim // self.heads, self.mlp_ratio)
+            cells.append(cell)
+            sizes |= {f"{cell.name}.heads": self.heads, f"{cell.name}.units": round(self.mlp_ratio * self.dim)}
+        cells.append(TokenHead("head"))
+        return Blueprint(tuple(cells), sizes, input_shape[0], num_classes, self.multiple)
