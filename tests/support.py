@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -55,6 +56,11 @@ def linear_net(seed: int = 0) -> PlainNetwork:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), (1, 8, 8), 4)
+
+
+def one_of_many(paths: list[Path], *quick: str) -> list[Any]:
+    """Files as a test's parameters: a slow test, but for those of the given stems."""
+    return [path if path.stem in quick else pytest.param(path, marks=pytest.mark.slow) for path in paths]
 
 
 def sgd(lr: float, **settings: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from lit_fednas.cli import main
 from lit_fednas.records.models import write_suite
 from lit_fednas.supernets import GrowableCNN, ModelSuite
 from lit_fednas.supernets.growing.growth import plan, to_plain
+from tests.support import one_of_many
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 BASES = sorted(CONFIGS.glob("superfed/*.yaml"))
@@ -190,7 +192,7 @@ def run(tmp_path, monkeypatch, folder, *configs, rounds=1):
     return list(tmp_path.glob("runs/*/version_0/rounds.jsonl"))
 
 
-@pytest.mark.parametrize("config", BASES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("config", one_of_many(BASES, "cifar10", "digits"), ids=lambda path: path.stem)
 def test_every_experiment_runs(tmp_path, monkeypatch, folder, config):
     assert len(run(tmp_path, monkeypatch, folder, config)) == 1
 
@@ -202,7 +204,7 @@ def test_every_overlay_runs_and_changes_something(tmp_path, monkeypatch, folder,
     assert len(run(tmp_path, monkeypatch, folder, base, overlay)) == 1
 
 
-@pytest.mark.parametrize("config", FEDORAS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("config", one_of_many(FEDORAS, "cifar10", "digits"), ids=lambda path: path.stem)
 def test_every_path_experiment_runs(tmp_path, monkeypatch, folder, config):
     (records,) = run(tmp_path, monkeypatch, folder, config)
     assert {"PathCNN", "Subspaces", "PathSampling", "OperatorAverage"} <= classes(records.parent / "config.yaml")
@@ -217,7 +219,11 @@ def test_every_path_overlay_runs(tmp_path, monkeypatch, folder, overlay):
     assert classes(overlay) <= classes(records.parent / "config.yaml") | {"IID"}
 
 
-@pytest.mark.parametrize("config", [*FEDHEN, *WIDTH], ids=lambda path: f"{path.parent.stem}-{path.stem}")
+@pytest.mark.parametrize(
+    "config",
+    one_of_many([*FEDHEN, *WIDTH], "cifar10", "digits"),
+    ids=lambda path: f"{path.parent.stem}-{path.stem}",
+)
 def test_every_experiment_by_tiers_runs(tmp_path, monkeypatch, folder, config):
     (records,) = run(tmp_path, monkeypatch, folder, config)
     assert {"ArchitectureTiers", "ByTier"} <= classes(records.parent / "config.yaml")
@@ -233,7 +239,7 @@ def test_every_overlay_by_tiers_runs(tmp_path, monkeypatch, folder, overlay):
     assert classes(overlay) <= classes(records.parent / "config.yaml") | {"Dirichlet"}  # which small() makes IID
 
 
-@pytest.mark.parametrize("config", FEDTRANS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("config", one_of_many(FEDTRANS, "femnist", "digits"), ids=lambda path: path.stem)
 def test_every_growing_experiment_grows(tmp_path, monkeypatch, folder, config):
     (records,) = run(tmp_path, monkeypatch, folder, config, rounds=2)
     family = classes(config) & set(SMALL_FAMILIES)
@@ -305,10 +311,21 @@ def test_every_logger_runs(tmp_path, monkeypatch, folder, logger):
     wandb.finish()
 
 
-@pytest.mark.parametrize("search", SEARCHES, ids=lambda path: path.stem)
-def test_every_search_runs(tmp_path, monkeypatch, folder, search):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, folder):
+    """A run of digits. Read only."""
+    root = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        run(root, patch, folder, CONFIGS / "superfed" / "digits.yaml")
+    return root
+
+
+@pytest.mark.parametrize(
+    "search", one_of_many(SEARCHES, "digits", "fedoras", "fedoras_federated"), ids=lambda path: path.stem
+)
+def test_every_search_runs(tmp_path, monkeypatch, trained, search):
     base = CONFIGS / "superfed" / "digits.yaml"
-    run(tmp_path, monkeypatch, folder, base)
+    monkeypatch.chdir(shutil.copytree(trained, tmp_path, dirs_exist_ok=True))
     options = ["--search.evaluations", "3"]
     if "samples" in search.read_text():
         options += ["--search.tiers.init_args.samples", "20"]

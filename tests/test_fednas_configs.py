@@ -11,6 +11,7 @@ import yaml
 from PIL import Image
 
 from lit_fednas.cli import main
+from tests.support import one_of_many
 
 FEDNAS = Path(__file__).parents[1] / "configs" / "fednas"
 BASES = sorted(FEDNAS.glob("*.yaml"))
@@ -113,7 +114,7 @@ def run(tmp_path, monkeypatch, base: Path, *overlays: Path) -> Path:
     return records.parent
 
 
-@pytest.mark.parametrize("base", BASES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("base", one_of_many(BASES, "celeba", "cifar10", "digits"), ids=lambda path: path.stem)
 def test_every_experiment_prunes(tmp_path, monkeypatch, base: Path) -> None:
     folder = run(tmp_path, monkeypatch, base)
     sequence = json.loads((folder / "sequence.json").read_text())

@@ -96,7 +96,7 @@ def raised(seen: np.ndarray, count: int, step: float) -> list[int]:
 def test_against_brute_force(clients, step):
     rng = np.random.default_rng(clients)
     looked_at = 0
-    for _ in range(60):
+    for _ in range(20):
         units = int(rng.integers(1, 12))
         seen = rng.lognormal(sigma=1.5, size=(clients, units))
         for count in range(units + 1):

@@ -221,11 +221,11 @@ def test_the_average_over_devices_follows(tmp_path) -> None:
 
 def test_random_cells_are_as_many_and_belong_to_the_seed(tmp_path) -> None:
     def chosen(folder, **settings):
-        found = run(tmp_path / folder, callback=transform(alpha=1.0, selection="random"), **settings)[0]
+        found = run(tmp_path / folder, callback=transform(alpha=1.0, selection="random"), rounds=6, **settings)[0]
         return [step.get("widen", step.get("deepen")) for row in written(found)["models"] for step in row["steps"]]
 
     first = chosen("a")
-    assert len(first) == 4  # one cell each for the models of rounds 1, 3, 5 and 7
+    assert len(first) == 3  # one cell each for the models of rounds 1, 3 and 5
     assert chosen("b") == first
     assert any(chosen(f"seed{seed}", seed=seed) != first for seed in (1, 2, 3))
 
@@ -361,10 +361,10 @@ class StopAt(FederatedCallback):
 
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 def test_a_run_stopped_around_a_transformation_resumes_exactly(tmp_path, optimizer) -> None:
-    """Models are added after the rounds 1, 3, 5 and 7; so round 4 is the first of the third model."""
-    settings = {"server_optimizer": OPTIMIZERS[optimizer]}
+    """Models are added after the rounds 1, 3 and 5; so round 4 is the first of the third model."""
+    settings = {"server_optimizer": OPTIMIZERS[optimizer], "rounds": 6}
     straight = record(run(tmp_path / "straight", **settings)[0])
-    assert [row["round"] for row in straight["suite"]["models"]] == [None, 1, 3, 5, 7]
+    assert [row["round"] for row in straight["suite"]["models"]] == [None, 1, 3, 5]
     for stop, whole in ((StopAt(3, "transformation"), 3), (StopAt(4, "client"), 4)):
         folder = tmp_path / stop.when
         with pytest.raises((RuntimeError, Interrupted)):
@@ -378,12 +378,12 @@ def test_a_run_stopped_around_a_transformation_resumes_exactly(tmp_path, optimiz
 @pytest.mark.parametrize("when", [{"save_on_train_epoch_end": False}, {"every_n_train_steps": 1}])
 def test_checkpoints_between_the_transformation_and_the_rounds_end(tmp_path, when) -> None:
     """Lightning's ModelCheckpoint saves after a validation or a step: the new model is in it already."""
-    straight = weights(run(tmp_path / "straight")[1])
+    straight = weights(run(tmp_path / "straight", rounds=6)[1])
     saving = ModelCheckpoint(dirpath=tmp_path, filename="x", enable_version_counter=False, **when)
     run(tmp_path / "first", saving, rounds=4)
     saved = torch.load(tmp_path / "x.ckpt", weights_only=True)
     assert len(saved["federation"]["structure"]["models"]) == 2
-    resumed = run(tmp_path / "rest", ckpt_path=str(tmp_path / "x.ckpt"))[1]
+    resumed = run(tmp_path / "rest", ckpt_path=str(tmp_path / "x.ckpt"), rounds=6)[1]
     assert_same(weights(resumed), straight)
 
 
@@ -405,8 +405,8 @@ def test_a_kill_right_after_a_transformation(tmp_path) -> None:
     assert killed.returncode == -signal.SIGKILL
     assert torch.load(last(tmp_path / "killed"), weights_only=True)["global_step"] == 3
     with torch.random.fork_rng():
-        resumed = run(tmp_path / "killed", ckpt_path=last(tmp_path / "killed"))[0]
-    assert record(resumed) == record(run(tmp_path / "straight")[0])
+        resumed = run(tmp_path / "killed", ckpt_path=last(tmp_path / "killed"), rounds=5)[0]
+    assert record(resumed) == record(run(tmp_path / "straight", rounds=5)[0])
 
 
 def test_a_stop_that_was_reached_stays_reached(tmp_path) -> None:

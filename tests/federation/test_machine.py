@@ -11,7 +11,7 @@ import torch
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedTrainer
-from lit_fednas.federation.machine import SMALL_OPERATION, suggested_threads, threads_set
+from lit_fednas.federation.machine import SMALL_OPERATION, keep_freed_memory, suggested_threads, threads_set
 from lit_fednas.supernets import SmallCNN
 from tests.support import fit, linear_net, make_module, tiny_data
 
@@ -75,34 +75,28 @@ def test_threads_must_be_positive():
 
 
 PROGRAM = """
-import resource, sys
+import resource
 from lit_fednas.federation.machine import keep_freed_memory
 import torch
-told = keep_freed_memory() if sys.argv[1] == "keep" else None
-def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 network, images = torch.nn.Conv2d(3, 32, 3), torch.rand(32, 3, 32, 32)
 network = torch.nn.Sequential(network, torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3), torch.nn.ReLU())
-for step in range(13):
-    if step == 3:
-        before = faults()
-    network(images).sum().backward()
-print(told, faults() - before)
+def faults():
+    for step in range(13):
+        if step == 3:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        network(images).sum().backward()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults(), keep_freed_memory(), faults())
 """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's options")
-def test_freed_memory_is_not_asked_for_again():
+def test_freed_memory_is_not_asked_for_again(monkeypatch):
     """A network's activations, of several MiB each, come and go; without the option each step gets new pages."""
-
-    def run(word: str, **environment: str) -> list[str]:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC", "GLIBC"))}
-        command = [sys.executable, "-c", PROGRAM, word]
-        return subprocess.run(
-            command, env=clean | environment, capture_output=True, text=True, check=True
-        ).stdout.split()
-
-    told, kept = run("keep")
-    _, lost = run("leave")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC", "GLIBC"))}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=clean, capture_output=True, text=True, check=True)
+    lost, told, kept = done.stdout.split()
     assert told == "True"
     assert int(kept) * 3 < int(lost)
-    assert run("keep", MALLOC_TRIM_THRESHOLD_="131072")[0] == "False"  # whoever has set it keeps it
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    assert not keep_freed_memory()  # whoever has set it keeps it

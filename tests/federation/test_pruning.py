@@ -453,10 +453,10 @@ class Stop(FederatedCallback):
         ("inside", 4, "yogi"),
     ],
 )
-def test_resuming_gives_the_same_run(tmp_path, where: str, number: int, optimizer: str) -> None:
+def test_resuming_gives_the_same_run(tmp_path, straight, where: str, number: int, optimizer: str) -> None:
     """Inside and between iterations; and with a server optimizer that has a state."""
     settings = {} if optimizer == "plain" else {"server_optimizer": lambda params: FedYogi(params, lr=0.02)}
-    expected, _, _, _ = run(tmp_path / "straight", **settings)
+    expected, _, _, _ = run(tmp_path / "straight", **settings) if settings else straight
     with pytest.raises(Interrupted):
         run(tmp_path / "stopped", Stop(number, where), **settings)
     found, _, _, _ = run(tmp_path / "stopped", ckpt_path=last(tmp_path / "stopped"), **settings)

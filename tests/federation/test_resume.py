@@ -82,8 +82,14 @@ class StopAt(FederatedCallback):
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory):
-    return run_record(run(tmp_path_factory.mktemp("straight")))
+def finished(tmp_path_factory):
+    """The folder of a run straight through. Read only."""
+    return run(tmp_path_factory.mktemp("straight"))
+
+
+@pytest.fixture(scope="module")
+def straight(finished):
+    return run_record(finished)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +141,7 @@ def test_resuming_does_not_depend_on_the_process_state(tmp_path, straight):
     assert run_record(run(tmp_path, ckpt_path=last, supernet=tiny_supernet(seed=9))) == straight
 
 
-def test_a_kill_in_mid_round_loses_that_round_only(tmp_path):
+def test_a_kill_in_mid_round_loses_that_round_only(tmp_path, straight):
     """SIGKILL cannot be caught: a process of its own is killed while a client trains."""
     root = Path(__file__).parents[2]
     script = (
@@ -146,15 +152,12 @@ def test_a_kill_in_mid_round_loses_that_round_only(tmp_path):
         "from tests.federation.test_resume import run\n"
         "class Pause(FederatedCallback):\n"
         "    def on_client_end(self, trainer, module, result):\n"
-        "        if result.task.round == 3 and len(sys.argv) == 4:\n"
+        "        if result.task.round == 3:\n"
         "            Path(sys.argv[3]).touch(); time.sleep(60)\n"
-        "folder = Path(sys.argv[1])\n"
-        "last = folder / 'run' / 'only' / 'checkpoints' / 'last.ckpt'\n"
-        "run(folder, Pause(), ckpt_path=str(last) if last.exists() else None)\n"
+        "run(Path(sys.argv[1]), Pause())\n"
     )
-    here, there = tmp_path / "killed", tmp_path / "straight"
     flag = tmp_path / "flag"
-    process = subprocess.Popen([sys.executable, "-c", script, str(here), str(root), str(flag)])
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(root), str(flag)])
     deadline = time.monotonic() + 120
     while not flag.exists():
         assert process.poll() is None
@@ -162,11 +165,9 @@ def test_a_kill_in_mid_round_loses_that_round_only(tmp_path):
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    last = here / "run" / "only" / "checkpoints" / "last.ckpt"
+    last = tmp_path / "run" / "only" / "checkpoints" / "last.ckpt"
     assert torch.load(last, weights_only=True)["global_step"] == 3
-    for folder in (here, there):
-        subprocess.run([sys.executable, "-c", script, str(folder), str(root)], check=True, timeout=120)
-    assert run_record(here / "run" / "only") == run_record(there / "run" / "only")
+    assert run_record(run(tmp_path, ckpt_path=str(last))) == straight
 
 
 @pytest.mark.parametrize(
@@ -203,14 +204,13 @@ def test_lightnings_own_checkpoints_resume_exactly(tmp_path, when):
     assert_same(straight, resumed)
 
 
-def test_the_best_checkpoint_is_kept(tmp_path):
-    folder = run(tmp_path)
-    best = list((folder / "checkpoints").glob("round=*.ckpt"))
+def test_the_best_checkpoint_is_kept(finished):
+    best = list((finished / "checkpoints").glob("round=*.ckpt"))
     assert len(best) == 1
 
 
-def test_a_checkpoint_of_another_supernet_is_refused(tmp_path):
-    last = str(run(tmp_path) / "checkpoints" / "last.ckpt")
+def test_a_checkpoint_of_another_supernet_is_refused(tmp_path, finished):
+    last = str(finished / "checkpoints" / "last.ckpt")
     wider = ElasticResNet(
         (1, 8, 8), 4, stem_width=4, stage_widths=[8, 32], depths=[0, 1], ratios=[0.25, 0.5], divisor=2
     )
@@ -218,8 +218,8 @@ def test_a_checkpoint_of_another_supernet_is_refused(tmp_path):
         run(tmp_path / "other", ckpt_path=last, supernet=wider)
 
 
-def test_a_checkpoint_of_another_seed_or_assignment_is_refused(tmp_path):
-    last = str(run(tmp_path) / "checkpoints" / "last.ckpt")
+def test_a_checkpoint_of_another_seed_or_assignment_is_refused(tmp_path, finished):
+    last = str(finished / "checkpoints" / "last.ckpt")
     with pytest.raises(CheckpointError, match="seed_everything: 1 is not that of the checkpoint's run, 0"):
         run(tmp_path / "other", ckpt_path=last, seed=1)
     with pytest.raises(CheckpointError, match="RandomArchitectures does not keep"):
@@ -227,22 +227,21 @@ def test_a_checkpoint_of_another_seed_or_assignment_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "nonsense"])
-def test_a_damaged_checkpoint_is_one_clear_error(tmp_path, damage):
-    path = run(tmp_path) / "checkpoints" / "last.ckpt"
-    if damage == "missing":
-        path.unlink()
-    elif damage == "cut":
-        path.write_bytes(path.read_bytes()[:2000])
-    else:
+def test_a_damaged_checkpoint_is_one_clear_error(tmp_path, finished, damage):
+    path = tmp_path / "last.ckpt"
+    if damage == "cut":
+        path.write_bytes((finished / "checkpoints" / "last.ckpt").read_bytes()[:2000])
+    elif damage == "nonsense":
         path.write_text("not a checkpoint")
     expected = "does not exist" if damage == "missing" else "cannot be read"
     with pytest.raises(CheckpointError, match=expected):
         run(tmp_path / "other", ckpt_path=str(path))
 
 
-def test_a_kill_while_saving_leaves_the_old_checkpoint(tmp_path, monkeypatch):
-    path = run(tmp_path) / "checkpoints" / "last.ckpt"
-    before = path.read_bytes()
+def test_a_kill_while_saving_leaves_the_old_checkpoint(tmp_path, finished, monkeypatch):
+    path = tmp_path / "last.ckpt"
+    before = (finished / "checkpoints" / "last.ckpt").read_bytes()
+    path.write_bytes(before)
 
     def killed(*args, **kwargs):
         args[1].write(b"half of it")

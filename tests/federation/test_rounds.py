@@ -327,11 +327,12 @@ def test_memory_is_flat_over_rounds():
 
     class Count(FederatedCallback):
         def on_train_epoch_end(self, trainer, pl_module):
-            gc.collect()
-            counts.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
+            if trainer.current_epoch in (2, 9):
+                gc.collect()
+                counts.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
 
     fit(make_module(cohort=UniformCohort(count=5)), tiny_data(), 10, callbacks=[Count()])
-    assert counts[9] == counts[2]
+    assert counts[1] == counts[0]
 
 
 def test_dropout_belongs_to_the_address_too():

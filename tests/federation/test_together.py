@@ -282,13 +282,14 @@ def test_memory_is_flat_over_rounds():
 
     class Count(FederatedCallback):
         def on_train_epoch_end(self, trainer, pl_module):
-            gc.collect()
-            counts.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
+            if trainer.current_epoch in (2, 7):
+                gc.collect()
+                counts.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
 
     client = ClientSettings(sgd(0.1, momentum=0.9), batch_size=8, together=4)
     module = make_module(elastic(BatchNorm()), client=client, cohort=UniformCohort(count=CLIENTS))
     fit(module, unequal_data(normalization=None), 8, callbacks=[Count()])
-    assert counts[7] == counts[2]
+    assert counts[1] == counts[0]
 
 
 def test_seconds_are_shares_of_the_fit():

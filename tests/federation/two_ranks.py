@@ -94,9 +94,9 @@ def errors(**settings: Any) -> list[str]:
     return found
 
 
-def main(output: Path) -> None:
+def main(output: Path, *names: str) -> None:
     two = {"strategy": "ddp", "devices": 2, "threads": 1}
-    found = {name: run(name, **two) for name in methods.METHODS}
+    found = {name: run(name, **two) for name in names}
     name = "aggregation maxnet"
     run(name, rounds=1, folder=output / "stopped", **two)
     found["resumed"] = run(name, ckpt_path=str(output / "stopped" / "last.ckpt"), **two)
@@ -106,4 +106,4 @@ def main(output: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

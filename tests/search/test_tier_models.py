@@ -15,7 +15,7 @@ from lit_fednas.federation.evaluation import fresh_statistics, recalibrated
 from lit_fednas.records import SearchFiles, TierModel
 from lit_fednas.search.tier_models import load_tier_network, save_tier_model
 from lit_fednas.supernets import PlainNetwork, Supernet
-from tests.supernets.instances import INSTANCES, batch, instance, kept_instance
+from tests.supernets.instances import batch, instance, kept_instance, names
 
 
 @pytest.fixture
@@ -49,9 +49,8 @@ def weights_path(files: SearchFiles) -> Path:
     return files.tier_folder("small") / "weights.pt"
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["as-trained", "recalibrated"])
-@pytest.mark.parametrize("which", ["smallest", "largest"])
-@pytest.mark.parametrize("name", INSTANCES)
+@pytest.mark.parametrize(("which", "again"), [("smallest", True), ("largest", False)])
+@pytest.mark.parametrize("name", names())
 def test_what_is_read_is_what_was_written(files, name, which, again):
     net = instance(name)
     arch = getattr(net.space, which)

@@ -12,7 +12,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -265,6 +267,19 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
         (3, 8, 8), 5, GrowableViT(dim=12, heads=3, depth=2), widths=[1, 0.5, 1 / 3]
     ),
 }
+
+
+#: Their kinds are there without them; what is parametrized by :func:`names` runs them among the slow tests.
+VARIANTS = (
+    *("bases-one", "elastic-groupnorm", "elastic-narrow", "early-exit", "path-cnn", "path-cnn-groupnorm"),
+    *("pruned-sequence", "separate-elastic", "suite-nasbench201", "suite-vit"),
+    *("widths-cnn-groupnorm", "widths-convnet", "widths-resnet", "widths-smallcnn", "widths-transformer"),
+)
+
+
+def names() -> list[Any]:
+    """The instances' names, as parameters of tests."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in VARIANTS else name for name in sorted(INSTANCES)]
 
 
 def instance(name: str) -> Supernet:

@@ -15,18 +15,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lit_fednas.rng import isolated, numpy_generator
 from lit_fednas.supernets import Supernet
-from tests.supernets.instances import INSTANCES, batch, concrete_supernets, instance, kept_instance
+from tests.supernets.instances import INSTANCES, batch, concrete_supernets, instance, kept_instance, names
 
 RANDOM_ARCHS = 20
 
 
-@pytest.fixture(params=sorted(INSTANCES))
+@pytest.fixture(params=names())
 def net(request: pytest.FixtureRequest) -> Supernet:
     """A fresh instance."""
     return instance(request.param)
 
 
-@pytest.fixture(params=sorted(INSTANCES))
+@pytest.fixture(params=names())
 def kept(request: pytest.FixtureRequest) -> Supernet:
     """An instance for all tests that leave it as it was; so its networks are built once."""
     return kept_instance(request.param)
@@ -45,9 +45,10 @@ def tensors(network: nn.Module) -> dict[str, Tensor]:
 def positions(net: Supernet, arch: object) -> dict[str, list[int]]:
     """For each tensor of the subnet: the flat positions of its elements in the shared tensor."""
     found = {}
+    shared = net.shared_tensors()
     for name, region in net.regions(arch).items():
-        shared = net.shared_tensors()[region.name]
-        found[name] = region.of(torch.arange(shared.numel()).view(shared.shape)).flatten().tolist()
+        whole = shared[region.name]
+        found[name] = region.of(torch.arange(whole.numel()).view(whole.shape)).flatten().tolist()
     return found
 
 
@@ -124,13 +125,12 @@ def test_gradients_in_place_are_those_of_the_subnet(net: Supernet) -> None:
             subnet(batch(net)).square().sum().backward()
         with isolated(0, "dropout"):
             reference(batch(net), arch).square().sum().backward()
-        places = positions(net, arch)
+        places, regions, shared = positions(net, arch), net.regions(arch), dict(net.named_parameters())
         expected = {name: torch.zeros(p.numel()) for name, p in reference.named_parameters()}
         for name, parameter in subnet.named_parameters():
-            shared = dict(net.named_parameters())[net.regions(arch)[name].name]
-            assert parameter.requires_grad == shared.requires_grad, name
+            assert parameter.requires_grad == shared[regions[name].name].requires_grad, name
             if parameter.grad is not None:
-                expected[net.regions(arch)[name].name][places[name]] = parameter.grad.flatten()
+                expected[regions[name].name][places[name]] = parameter.grad.flatten()
         for name, parameter in reference.named_parameters():
             got = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             torch.testing.assert_close(got.flatten(), expected[name], rtol=1e-3, atol=1e-4, msg=f"{name} {arch}")
@@ -142,14 +142,12 @@ def test_views_alias_and_nothing_else_changes(net: Supernet) -> None:
     for arch in some_archs(net, 1):
         before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
         written = {name: torch.zeros(tensor.numel(), dtype=torch.bool) for name, tensor in before.items()}
-        index, places = net.regions(arch), positions(net, arch)
+        index, places, shared = net.regions(arch), positions(net, arch), net.shared_tensors()
         for name, view in net.views(arch).items():
             if index[name].is_view:
                 view.add_(1)
                 written[index[name].name][places[name]] = True
-                assert view.untyped_storage().data_ptr() == (
-                    net.shared_tensors()[index[name].name].untyped_storage().data_ptr()
-                )
+                assert view.untyped_storage().data_ptr() == shared[index[name].name].untyped_storage().data_ptr()
             else:
                 view.add_(1)  # a copy, as said in ``Region.of``
         for name, tensor in net.shared_tensors().items():
@@ -160,11 +158,11 @@ def test_views_alias_and_nothing_else_changes(net: Supernet) -> None:
 @torch.no_grad()
 def test_adding_to_regions_changes_just_them(net: Supernet) -> None:
     for arch in some_archs(net, 1):
-        subnet, places = net.subnet(arch), positions(net, arch)
+        own, places = tensors(net.subnet(arch)), positions(net, arch)
         totals = {name: torch.ones(t.shape, dtype=torch.float64) for name, t in net.shared_tensors().items()}
         expected = {name: total.flatten().clone() for name, total in totals.items()}
         for name, region in net.regions(arch).items():
-            value = tensors(subnet)[name].double()
+            value = own[name].double()
             region.add_to(totals[region.name], value, 0.5)
             region.add_to(totals[region.name], 2.0, 3.0)
             expected[region.name][places[name]] += 0.5 * value.flatten() + 6.0
@@ -185,10 +183,10 @@ def test_subnet_is_a_copy_and_load_into_refreshes_it(net: Supernet) -> None:
             torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
         own = {name: tensor.data_ptr() for name, tensor in tensors(subnet).items()}
         net.load_into(subnet, arch)
-        places = positions(net, arch)
+        places, regions, shared = positions(net, arch), net.regions(arch), net.shared_tensors()
         for name, tensor in tensors(subnet).items():
-            shared = net.shared_tensors()[net.regions(arch)[name].name]
-            torch.testing.assert_close(tensor.flatten(), shared.flatten()[places[name]], rtol=0, atol=0)
+            whole = shared[regions[name].name]
+            torch.testing.assert_close(tensor.flatten(), whole.flatten()[places[name]], rtol=0, atol=0)
             assert tensor.data_ptr() == own[name]
 
 
