@@ -22,6 +22,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from lit_fednas.analysis import pareto_figure, read_search
 from lit_fednas.analysis.report import write_report
 from lit_fednas.callbacks import (
     BetaDecay,
@@ -39,6 +40,7 @@ from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import CheckpointError, ClientError, ConfigError, FedNASError, RankError
 from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.federation.run_folder import run_folder
 from lit_fednas.federation.trainer import check_readable
 from lit_fednas.finetune import FinetuneTrainer
 from lit_fednas.loggers import RunLogger
@@ -148,6 +150,11 @@ class FederatedCLI(LightningCLI):
             config.ckpt_path = "last"
         if config.get("ckpt_path"):
             continue_run(config)
+
+    def after_search(self) -> None:
+        """Draws the search's fronts."""
+        folder = run_folder(self.trainer) / self.config_init.search.search.name
+        pareto_figure(read_search(folder)).savefig(folder / "pareto.png", dpi=150)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         """Adds what is off by default, before the callbacks that record what it logs."""

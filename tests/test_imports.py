@@ -15,7 +15,7 @@ import lit_fednas
 ROOT = Path(lit_fednas.__file__).parent
 PACKAGE = "lit_fednas"
 
-FLOOR = {"errors", "ranges", "rng", "text_table"}
+FLOOR = {"errors", "ranges", "rng", "formatting"}
 ROLES = {"assignment", "objectives", "aggregation"}
 SHARED = FLOOR | {"records", "messages", "costs", "data", "supernets", "tiers"}
 ENGINE = SHARED | ROLES | {"federation"}
@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "ranges": {"errors"},
     "rng": set(),
-    "text_table": set(),
+    "formatting": set(),
     "records": FLOOR,
     "messages": FLOOR,
     "costs": FLOOR | {"messages", "records"},
@@ -34,11 +34,11 @@ ALLOWED: dict[str, set[str]] = {
     **{role: FLOOR | {"supernets", "costs", "messages", "tiers"} for role in ROLES},
     "objectives": FLOOR | {"supernets", "costs", "messages", "tiers", "data"},  # a client knows its own data
     "federation": SHARED | ROLES,
-    "callbacks": ENGINE | {"analysis"},
+    "callbacks": ENGINE,
     "loggers": ENGINE,
-    "analysis": {"errors", "records", "text_table"},
-    "search": ENGINE | {"analysis"},
-    "finetune": ENGINE | {"callbacks", "loggers", "search", "analysis"},
+    "analysis": {"errors", "ranges", "records", "formatting"},  # nobody but the command line imports it
+    "search": ENGINE,
+    "finetune": ENGINE | {"callbacks", "loggers", "search"},
     "cli": ENGINE | {"callbacks", "loggers", "search", "finetune", "analysis"},
     "__main__": {"cli"},
     "": set(),  # lit_fednas/__init__.py

@@ -12,12 +12,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lit_fednas.analysis.markdown import markdown_table, spread
 from lit_fednas.analysis.methods import COSTS, Methods, Metrics, each_run, validations
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.style import GREY, label, legend, look, new_figure
-from lit_fednas.analysis.units import axis, short
 from lit_fednas.errors import DataError
+from lit_fednas.formatting import axis, short, spread, text_table
 
 
 def levels_by_cost(methods: Methods) -> dict[str, dict[str, str]]:
@@ -103,7 +102,9 @@ def computation_markdown(table: pd.DataFrame, macs: float) -> str:
         spent = [short(rows[name].mean(), "" if name == "macs" else "B") for name in COSTS]
         rounds = f"{rows['rounds'].mean():.1f}".removesuffix(".0")
         body.append([str(method), str(len(rows)), *figures, rounds, *spent])
-    text = markdown_table(["method", "seeds", *(f"{level} (%)" for level in levels), "rounds", *costs], body)
+    text = text_table(
+        ["method", "seeds", *(f"{level} (%)" for level in levels), "rounds", *costs], body, markdown=True
+    )
     ended = table[table["total_macs"] < macs]
     names = ", ".join(f"{row['method']} {row['run']}" for _, row in ended.iterrows())
     return f"{text}\n\nEnded before the budget of {short(macs, 'MACs')}: {names}." if names else text

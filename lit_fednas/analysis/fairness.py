@@ -19,11 +19,9 @@ from matplotlib.figure import Figure
 
 from lit_fednas.analysis.style import label, legend, look, new_figure
 from lit_fednas.errors import DataError
+from lit_fednas.formatting import text_table
+from lit_fednas.records import ALL
 from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE
-from lit_fednas.text_table import text_table
-
-#: Stands for all tiers in a table.
-ALL = "*"
 
 Groups = Mapping[str, Sequence[Path | str]]
 
@@ -70,7 +68,7 @@ def fairness_table(groups: Groups, value: Literal["accuracy", "loss"] = "accurac
         value: ``accuracy``, whose worst is the least, or ``loss``, whose worst is the greatest.
 
     Returns:
-        ``name``, ``tier`` (:data:`ALL` first), ``runs``, ``clients`` (mean over runs), ``mean``, ``deviation``,
+        ``name``, ``tier`` (``*`` first), ``runs``, ``clients`` (mean over runs), ``mean``, ``deviation``,
         ``worst``; a tier without clients in some run is averaged over the others.
 
     Raises:

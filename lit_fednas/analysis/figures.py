@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from lit_fednas.analysis.runs import SearchResult
 from lit_fednas.analysis.style import GREY, label, legend, look, new_figure
 from lit_fednas.analysis.tables import progress
-from lit_fednas.analysis.units import axis
-
-ALL = "*"  # the tier whose front is that of all evaluated architectures
+from lit_fednas.formatting import axis
+from lit_fednas.records import ALL
 
 
 def pareto_figure(search: SearchResult) -> Figure:

@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 
 from lit_fednas.analysis.client_spread import accuracy_spread
-from lit_fednas.analysis.markdown import markdown_table, spread
 from lit_fednas.analysis.methods import Methods
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.units import short
 from lit_fednas.errors import DataError
+from lit_fednas.formatting import short, spread, text_table
 from lit_fednas.records import read_suite
 
 _SPENT = ("macs", "bytes_down", "bytes_up")
@@ -94,7 +93,7 @@ def method_markdown(table: pd.DataFrame) -> str:
         costs = [_costs(rows[name], unit) for name, unit in (("macs", ""), ("network", "B"), ("storage", "B"))]
         times = rows["macs"].mean(skipna=False) / table[table["method"] == first]["macs"].mean(skipna=False)
         body.append([str(method), str(len(rows)), *accuracies, *costs, "–" if np.isnan(times) else f"{times:.1f}"])
-    return markdown_table(head, body)
+    return text_table(head, body, markdown=True)
 
 
 def _spent(run: Run, until: int | None) -> list[float]:

@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lit_fednas.analysis.markdown import markdown_table
 from lit_fednas.analysis.methods import Methods
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.sequence import number_within, percent, sequence_of
 from lit_fednas.analysis.style import GREY, label, legend, look, new_figure
 from lit_fednas.errors import DataError
+from lit_fednas.formatting import text_table
 
 
 def layer_names(units: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -112,7 +112,7 @@ def architecture_differences(methods: Methods, share: float, multiplier: float |
 def differences_markdown(table: pd.DataFrame) -> str:
     """:func:`architecture_differences` as Markdown."""
     body = [[str(name), *("–" if math.isnan(x) else f"{x:.3f}" for x in row)] for name, row in table.iterrows()]
-    return markdown_table(["mean difference of kept shares", *map(str, table.columns)], body)
+    return text_table(["mean difference of kept shares", *map(str, table.columns)], body, markdown=True)
 
 
 def architectures_figure(methods: Methods, share: float, multiplier: float | None = None) -> Figure:

@@ -19,7 +19,7 @@ from lit_fednas.analysis.tables import (
     subnet_rounds,
     total_costs,
 )
-from lit_fednas.analysis.units import axis
+from lit_fednas.formatting import axis
 
 
 def rounds_figure(runs: Sequence[Run], metric: str = "accuracy") -> Figure:

@@ -19,10 +19,9 @@ from matplotlib.ticker import MaxNLocator
 
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.style import GREY, PALETTE, label, new_figure
-from lit_fednas.analysis.units import short
 from lit_fednas.errors import DataError
+from lit_fednas.formatting import short, text_table
 from lit_fednas.records import SEQUENCE_FILE, read_sequence
-from lit_fednas.text_table import text_table
 
 MEGABYTE = 1e6
 _COSTS = ("macs", "bytes_up", "bytes_down")

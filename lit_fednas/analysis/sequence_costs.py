@@ -10,14 +10,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lit_fednas.analysis.markdown import markdown_table, spread
 from lit_fednas.analysis.methods import Methods
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.sequence import number_within, percent, sequence_of, sequence_table
 from lit_fednas.analysis.sequence_accuracies import sequence_accuracies
 from lit_fednas.analysis.style import label, legend, look, new_figure
-from lit_fednas.analysis.units import short
 from lit_fednas.errors import DataError
+from lit_fednas.formatting import short, spread, text_table
 
 _COLUMNS = ("number", "reached", "up_mb", "down_mb", "client_macs", "accuracy", "tuned", "test_accuracy")
 _ABOVE: dict[str, Any] = {"fontsize": 6.5, "ha": "center", "va": "bottom", "rotation": 90}
@@ -75,7 +74,7 @@ def cost_markdown(table: pd.DataFrame) -> str:
             costs += [_costs(rows[name], unit), change(_quotient(rows[name].mean(), base[name].mean()))]
         accuracies = [_accuracies(rows[name]) for name in ("accuracy", "test_accuracy")]
         body.append([percent(float(share)), str(method), seeds, *accuracies, *costs])
-    return markdown_table(head, body, left=2)
+    return text_table(head, body, left=2, markdown=True)
 
 
 def change(ratio: float) -> str:

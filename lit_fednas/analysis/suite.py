@@ -17,10 +17,9 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.style import GREY, label, legend, look, new_figure
-from lit_fednas.analysis.units import short
 from lit_fednas.errors import DataError
+from lit_fednas.formatting import short, text_table
 from lit_fednas.records import SUITE_FILE, read_suite, step_words
-from lit_fednas.text_table import text_table
 
 #: The column of all clients together in :func:`model_losses`.
 ALL = "all"

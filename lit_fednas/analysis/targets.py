@@ -14,12 +14,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lit_fednas.analysis.markdown import markdown_table
 from lit_fednas.analysis.methods import COSTS, Methods, Metrics, each_run, validations
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.style import label, legend, look, new_figure
-from lit_fednas.analysis.units import short
 from lit_fednas.errors import DataError
+from lit_fednas.formatting import short, text_table
 from lit_fednas.records.run import first_reaching
 
 Value = Literal["rounds", "macs", "bytes"]
@@ -103,9 +102,9 @@ def target_markdown(table: pd.DataFrame, value: Value = "rounds") -> str:
         >>> rows = [("big", 0.5, "A", True, 2), ("big", 0.5, "B", True, 6), ("big", 0.5, "B", False, 8)]
         >>> columns = ["model", "target", "method", "reached", "rounds"]
         >>> print(target_markdown(pd.DataFrame(rows, columns=columns)))
-        | model | accuracy | A | B | gain |
-        |---|---:|---:|---:|---:|
-        | big | 50 % | 2 | > 7 (6, > 8) | > 3.5× |
+        | model   |   accuracy |   A |            B |   gain |
+        |:--------|-----------:|----:|-------------:|-------:|
+        | big     |       50 % |   2 | > 7 (6, > 8) | > 3.5× |
     """
     if value == "bytes":
         table = table.assign(bytes=table["bytes_down"] + table["bytes_up"])
@@ -116,7 +115,7 @@ def target_markdown(table: pd.DataFrame, value: Value = "rounds") -> str:
         means = [(group[value].mean(skipna=False), not group["reached"].all()) for group in groups]
         cells = [_cell(group, value) for group in groups]
         body.append([str(model), f"{100 * float(target):g} %", *cells, _gain(means)])
-    return markdown_table(["model", "accuracy", *methods, "gain"], body)
+    return text_table(["model", "accuracy", *methods, "gain"], body, markdown=True)
 
 
 def validation_steps(methods: Methods, metrics: Metrics) -> str:

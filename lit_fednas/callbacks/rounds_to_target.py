@@ -8,14 +8,13 @@ from typing import Any, final
 
 from lightning import Callback, LightningModule, Trainer
 
-from lit_fednas.analysis.units import short
 from lit_fednas.callbacks.cost_ledger import CostLedger
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.formatting import short, text_table
 from lit_fednas.records.files import replace_table
 from lit_fednas.records.run import TARGET_COLUMNS, TARGETS_FILE, reaches
-from lit_fednas.text_table import text_table
 
 
 @final

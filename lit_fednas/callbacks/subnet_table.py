@@ -9,8 +9,8 @@ from lightning import Callback, LightningModule, Trainer
 
 from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.formatting import text_table
 from lit_fednas.records.files import replace_table
-from lit_fednas.text_table import text_table
 
 COLUMNS = ("subnet", "arch", "split", "accuracy", "loss", "macs", "parameters", "bytes")
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from lit_fednas.costs.counting import inference_structure
@@ -223,7 +224,7 @@ def fit_line(sums: np.ndarray, times: np.ndarray) -> LatencyFit:
 
 
 def spearman(left: np.ndarray, right: np.ndarray) -> float | None:
-    """Spearman's rank correlation, equal values sharing their mean rank; ``None`` if all on a side are equal.
+    """Returns Spearman's rank correlation; ``None`` if all values on a side are equal.
 
     Example:
         >>> spearman(np.array([1.0, 5.0, 9.0]), np.array([10.0, 30.0, 20.0]))
@@ -231,13 +232,7 @@ def spearman(left: np.ndarray, right: np.ndarray) -> float | None:
     """
     if min(np.ptp(left), np.ptp(right)) == 0:
         return None
-    return round(float(np.corrcoef(_ranks(left), _ranks(right))[0, 1]), 6)
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray(last - (counts - 1) / 2)[place]
+    return round(float(spearmanr(left, right).statistic), 6)
 
 
 def _times(shape: Sequence[int]) -> str:

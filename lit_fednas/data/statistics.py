@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from lit_fednas.data.partition import Partition
+from lit_fednas.formatting import text_table
 from lit_fednas.records.files import replace_text, replacing
-from lit_fednas.text_table import text_table
 
 COLOUR = "#2a6fbb"
 

@@ -18,13 +18,13 @@ from lit_fednas.federation.interrupts import Interrupts
 from lit_fednas.federation.run_folder import run_folder
 from lit_fednas.finetune.run import Finetuning
 from lit_fednas.finetune.settings import FinetuneSettings
+from lit_fednas.formatting import text_table
 from lit_fednas.loggers import RunLogger
 from lit_fednas.messages import ClientTask
 from lit_fednas.records import FinetuneFiles, SearchFiles
 from lit_fednas.search import Evaluator, SearchTrainer
 from lit_fednas.search.clients import write_clients
 from lit_fednas.supernets import PlainNetwork
-from lit_fednas.text_table import text_table
 
 
 class FinetuneTrainer(SearchTrainer):

@@ -21,6 +21,7 @@ from lit_fednas.records.run import (
     write_ledger,
 )
 from lit_fednas.records.tiers import (
+    ALL,
     COST_NAMES,
     FINETUNED_COLUMNS,
     SEARCH_FILES,
@@ -31,6 +32,7 @@ from lit_fednas.records.tiers import (
 )
 
 __all__ = [
+    "ALL",
     "CLIENTS_FILE",
     "CLIENT_SCORE_COLUMNS",
     "COST_NAMES",

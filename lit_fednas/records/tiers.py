@@ -38,6 +38,9 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import replace_json, replace_table
 
 CostName = Literal["macs", "parameters", "bytes", "activation_bytes", "latency_ms"]
+#: In place of a tier's name: all tiers together.
+ALL = "*"
+
 COST_NAMES: tuple[str, ...] = get_args(CostName)
 
 EVALUATION_COLUMNS = ("number", "arch", "encoding", "accuracy", "loss", *COST_NAMES, "seconds")

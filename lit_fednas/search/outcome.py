@@ -6,12 +6,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lit_fednas.analysis.units import cost_text
+from lit_fednas.formatting import cost_text, text_table
 from lit_fednas.records import COST_NAMES, TierModel
 from lit_fednas.search.evaluator import Metrics
 from lit_fednas.search.run import TierSearch
 from lit_fednas.search.tier_models import save_tier_model
-from lit_fednas.text_table import text_table
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any
 
-from lit_fednas.analysis.pareto import hypervolume, pareto_front
 from lit_fednas.errors import ConfigError
 from lit_fednas.records import SearchFiles
 from lit_fednas.rng import numpy_generator
@@ -19,6 +18,7 @@ from lit_fednas.search.evaluations import Evaluations
 from lit_fednas.search.evaluator import Evaluator, Generation
 from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.method import Score
+from lit_fednas.search.pareto import hypervolume, pareto_front
 from lit_fednas.search.settings import SearchSettings
 from lit_fednas.supernets import OWN
 from lit_fednas.tiers.costs import ArchitectureCosts

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_fednas.analysis.figures import pareto_figure
-from lit_fednas.analysis.runs import read_search
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.data.readers import EvalBatches
 from lit_fednas.errors import ConfigError, DataError
@@ -86,7 +84,6 @@ class SearchTrainer(FederatedTrainer):
         files.write_settings({**run.written, "complete": True})
         if "communication" in run.written:
             note_after_training(run_of, search.name, run.written["communication"])
-        pareto_figure(read_search(files.folder)).savefig(files.folder / "pareto.png", dpi=150)
         print(format_tiers(rows, run.written["tiers"]))
         call_hook(self, "on_search_end", files.folder)
         return files

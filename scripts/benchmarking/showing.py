@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarking.measuring import quartiles
-from lit_fednas.text_table import text_table
+from lit_fednas.formatting import text_table
 
 LIBRARY, PLAIN, GREY = "#2a6fbb", "#d1702c", "#8a8a8a"
 COLOURS = {"library": LIBRARY, "plain": PLAIN}

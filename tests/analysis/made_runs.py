@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -40,3 +41,8 @@ def made_run(
         lines = ["subnet,arch,split,accuracy,loss,macs,parameters,bytes", *rows]
         (folder / "subnets-val.csv").write_text("\n".join(lines) + "\n")
     return Run(folder)
+
+
+def unpadded(text: str) -> str:
+    """A table in Markdown without what aligns its columns."""
+    return re.sub("-{3,}", "---", re.sub(" +", " ", text))

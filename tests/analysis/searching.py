@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from lit_fednas.analysis.pareto import hypervolume, pareto_front
 from lit_fednas.records import SearchFiles, TierModel
 from lit_fednas.rng import numpy_generator
+from lit_fednas.search.pareto import hypervolume, pareto_front
 from lit_fednas.supernets import Supernet
 
 GENERATION = 8

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from lit_fednas.analysis.fairness import (
-    ALL,
     fairness_figure,
     fairness_table,
     fairness_text,
@@ -18,6 +17,7 @@ from lit_fednas.analysis.fairness import (
     read_client_scores,
 )
 from lit_fednas.errors import DataError
+from lit_fednas.records import ALL
 from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE, write_client_scores
 
 

@@ -12,7 +12,7 @@ from lit_fednas.analysis.method_costs import method_markdown, method_table, stor
 from lit_fednas.analysis.runs import Run
 from lit_fednas.errors import DataError
 from lit_fednas.records.run import write_client_scores
-from tests.analysis.made_runs import made_run
+from tests.analysis.made_runs import made_run, unpadded
 from tests.analysis.made_suites import made_suite
 
 
@@ -50,7 +50,7 @@ def test_each_run_by_hand(methods: dict[str, list[Run]]) -> None:
 
 
 def test_as_markdown(methods: dict[str, list[Run]]) -> None:
-    lines = method_markdown(method_table(methods)).splitlines()
+    lines = unpadded(method_markdown(method_table(methods))).splitlines()
     assert lines[0] == "| method | seeds | accuracy (%) | IQR (%) | cost (MACs) | network | storage | × cost |"
     accuracies = "61.00 (60.00 to 62.00) | 40.00 (40.00 to 40.00)"
     assert lines[2] == f"| ours | 2 | {accuracies} | 450 (300 to 600) | 120 B | 2.4 MB | 1.0 |"
@@ -70,7 +70,7 @@ def test_storage_is_that_of_the_largest_evaluated(tmp_path: Path) -> None:
 def test_what_is_not_known_is_a_dash(tmp_path: Path) -> None:
     run = scored(made_run(tmp_path / "run", {"val/a/accuracy": [0.1]}, macs=None), [0.5])
     known = scored(made_run(tmp_path / "known", {"val/a/accuracy": [0.1]}, macs=10), [0.5])
-    lines = method_markdown(method_table({"a": [known, run], "b": [known]})).splitlines()
+    lines = unpadded(method_markdown(method_table({"a": [known, run], "b": [known]}))).splitlines()
     assert lines[2].endswith("| – | – | – | – |")
     assert lines[3].endswith("| 10 | 140 B | – | – |")
 

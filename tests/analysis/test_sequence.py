@@ -31,7 +31,7 @@ from lit_fednas.analysis.sequence_costs import change, cost_figure, cost_markdow
 from lit_fednas.analysis.style import GREY, PALETTE, look
 from lit_fednas.errors import DataError
 from lit_fednas.records import SEQUENCE_FILE, write_sequence
-from tests.analysis.made_runs import made_run
+from tests.analysis.made_runs import made_run, unpadded
 from tests.analysis.made_sequences import Steps, finetuned, made_sequence, searched
 
 #: Another seed, and another method: conv1 and conv2 are pruned.
@@ -194,7 +194,7 @@ def test_differences_by_hand(run: Run, tmp_path: Path) -> None:
     assert table.loc["other", "other"] == pytest.approx(others["pair"])
     assert np.isnan(table.loc["ours", "ours"])
     assert table.loc["ours", "multiplier 0.5"] == pytest.approx((0.5 + 0.25 + 0) / 3)
-    text = differences_markdown(table).splitlines()
+    text = unpadded(differences_markdown(table)).splitlines()
     assert text[2] == "| ours | – | 0.250 | 0.250 |"
     assert text[3] == "| other | 0.250 | 0.500 | 0.333 |"
 
@@ -353,7 +353,7 @@ def test_the_fine_tuned_model_of_a_share(run: Run) -> None:
 
 def test_costs_as_markdown(methods: dict[str, list[Run]]) -> None:
     finetuned(methods["dear"][0], {"s": (3, 0.7, 0.68)})
-    text = cost_markdown(cost_table(methods, [0.75, 0.45])).splitlines()
+    text = unpadded(cost_markdown(cost_table(methods, [0.75, 0.45]))).splitlines()
     head = "| share | method | seeds | accuracy (%) | fine-tuned (%) | uplink per client (MB) | Δ |"
     assert text[0] == head + " MACs per client | Δ |"
     ours = "65.0 (60.0 to 70.0) | – | 0.15 (0.1 to 0.2) | 0% | 150 M (100 M to 200 M) | 0% |"
@@ -361,9 +361,11 @@ def test_costs_as_markdown(methods: dict[str, list[Run]]) -> None:
     assert text[3] == "| 75% | dear | 1 | 70.0 | – | 0.2 | +33% | 200 M | +33% |"
     assert text[4] == "| 45% | ours | 1 of 2 | 62.5 | – | 0.6 | 0% | 600 M | 0% |"
     assert text[5] == "| 45% | dear | 1 | 62.5 | 68.0 | 1.2 | +100% | 1.2 G | +100% |"
-    text = cost_markdown(cost_table(methods, [0.5])).splitlines()
+    text = unpadded(cost_markdown(cost_table(methods, [0.5]))).splitlines()
     assert text[2] == "| 50% | ours | 2 | – | – | 0.6 | 0% | 600 M | 0% |"  # one was not tested
-    text = cost_markdown(cost_table({"ours": [methods["ours"][1]], "dear": methods["dear"]}, [0.45])).splitlines()
+    text = unpadded(
+        cost_markdown(cost_table({"ours": [methods["ours"][1]], "dear": methods["dear"]}, [0.45]))
+    ).splitlines()
     assert text[2] == "| 45% | ours | 0 of 1 | – | – | – | – | – | – |"
     assert text[3] == "| 45% | dear | 1 | 62.5 | 68.0 | 1.2 | – | 1.2 G | – |"
 

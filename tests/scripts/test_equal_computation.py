@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.analysis.made_runs import made_run
+from tests.analysis.made_runs import made_run, unpadded
 from tests.scripts.conftest import load
 
 SUBNETS = {"w1": 8, "w0.5": 2}
@@ -31,13 +31,13 @@ def words(tmp_path: Path) -> list[str]:
 def test_table_files_and_picture(script, words, tmp_path, capsys):
     out = tmp_path / "out"
     assert script.main([*words, "--out", str(out)]) == 0
-    shown = capsys.readouterr().out
+    shown = unpadded(capsys.readouterr().out)
     assert shown.startswith("At most 240 MACs of all clients\n")
     assert "| method | seeds | w0.5 (%) | w1 (%) | rounds | MACs | bytes down | bytes up |" in shown
     assert "| A | 2 | 35.0 (30.0 to 40.0) | 30.0 (30.0 to 30.0) | 2 | 200 | 2 kB | 800 B |" in shown
     assert "| B | 2 | 35.0 (35.0 to 35.0) | 40.0 (40.0 to 40.0) | 2 | 240 | 2.4 kB | 960 B |" in shown
     assert "Ended before" not in shown
-    assert (out / "table.md").read_text().rstrip() in shown
+    assert unpadded((out / "table.md").read_text()).rstrip() in shown
     table = pd.read_csv(out / "table.csv")
     assert table["macs"].tolist() == [200, 200, 240, 240]
     assert table["w0.5"].tolist() == [0.3, 0.4, 0.35, 0.35]
@@ -47,7 +47,7 @@ def test_table_files_and_picture(script, words, tmp_path, capsys):
 def test_a_budget_and_metrics_of_ones_own(script, words, capsys):
     options = ["--macs", "150", "-m", "half=val/half/accuracy", "-m", "A:half=val/w0.5/accuracy"]
     assert script.main([*words, *options]) == 0
-    shown = capsys.readouterr().out
+    shown = unpadded(capsys.readouterr().out)
     assert "| A | 2 | 20.0 (20.0 to 20.0) | 1 | 100 |" in shown
     assert "| B | 2 | 30.0 (30.0 to 30.0) | 1 | 120 |" in shown
     assert script.main([*words, "--macs", "1e3"]) == 0

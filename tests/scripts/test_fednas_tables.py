@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.analysis.made_runs import made_run
+from tests.analysis.made_runs import made_run, unpadded
 from tests.analysis.made_sequences import Steps, finetuned, made_sequence
 from tests.scripts.conftest import load
 
@@ -48,7 +48,7 @@ def test_tables_numbers_and_pictures(script, words, tmp_path, capsys):
     ]
     sizes = ["--share", "0.6", "--multiplier", "0.5"]
     assert script.main([*words, f"C={widths.folder}", *options, *more, *sizes]) == 0
-    shown = capsys.readouterr().out.splitlines()
+    shown = unpadded(capsys.readouterr().out).splitlines()
     assert shown[0].startswith("| share | method | seeds | accuracy (%) | fine-tuned (%) | uplink per client (MB)")
     ours = "62.5 (62.5 to 62.5) | – | 1.2 (0.6 to 1.8) | 0% | 1.2 G (600 M to 1.8 G) | 0% |"
     assert shown[2:5] == [
@@ -67,7 +67,7 @@ def test_tables_numbers_and_pictures(script, words, tmp_path, capsys):
 def test_without_options_there_is_the_table_only(script, words, tmp_path, capsys):
     before = {path.name for path in tmp_path.iterdir()}
     assert script.main(words) == 0
-    shown = capsys.readouterr().out.splitlines()
+    shown = unpadded(capsys.readouterr().out).splitlines()
     assert [line.split("|")[1:4] for line in shown[2:]] == [
         [f" {share}% ", f" {method} ", f" {seeds} "]
         for share, counts in ((75, ("2", "1")), (50, ("2", "1")), (25, ("0 of 2", "0 of 1")))

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lit_fednas.records.run import write_client_scores
-from tests.analysis.made_runs import made_run
+from tests.analysis.made_runs import made_run, unpadded
 from tests.scripts.conftest import load
 
 
@@ -32,7 +32,7 @@ def words(tmp_path: Path) -> list[str]:
 def test_table_numbers_and_picture(script, words, tmp_path, capsys):
     picture, numbers = tmp_path / "new" / "boxes.png", tmp_path / "table.csv"
     assert script.main([*words, "--figure", str(picture), "--csv", str(numbers)]) == 0
-    shown = capsys.readouterr().out.splitlines()
+    shown = unpadded(capsys.readouterr().out).splitlines()
     assert shown[0].startswith("| method | seeds | accuracy (%) | IQR (%) | cost (MACs) | network | storage |")
     assert shown[2] == "| A | 2 | 60.00 (55.00 to 65.00) | 5.00 (5.00 to 5.00) | 200 | 2.8 kB | 4 B | 1.0 |"
     assert shown[3] == "| B | 1 | 40.00 | 0.00 | 500 | 7 kB | 4 B | 2.5 |"
@@ -43,7 +43,7 @@ def test_table_numbers_and_picture(script, words, tmp_path, capsys):
 def test_without_options_there_is_the_table_only(script, words, tmp_path, capsys):
     before = {path.name for path in tmp_path.iterdir()}
     assert script.main(words) == 0
-    assert capsys.readouterr().out.count("\n") == 4
+    assert unpadded(capsys.readouterr().out).count("\n") == 4
     assert {path.name for path in tmp_path.iterdir()} == before
 
 

@@ -70,6 +70,7 @@ def test_search_export_report(run, capsys):
     assert "12/12 architectures" in out.err
     files = SearchFiles("runs/digits/version_0/search")
     assert files.settings()["complete"]
+    assert (files.folder / "pareto.png").stat().st_size > 0
     assert files.settings()["checkpoint"].endswith("last.ckpt")
     assert not Path("runs/digits/version_1").exists()
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from lit_fednas.analysis.pareto import hypervolume, pareto_front
 from lit_fednas.errors import ConfigError
 from lit_fednas.search import NSGA2, Evolution, Exhaustive, Feasible, RandomSearch, Score
+from lit_fednas.search.pareto import hypervolume, pareto_front
 from lit_fednas.supernets import Operators, PathCNN
 from lit_fednas.tiers import ArchitectureCosts, Tier
 from tests.search.toy import (

@@ -71,7 +71,7 @@ def without_seconds(files: SearchFiles) -> dict[str, Any]:
 def test_a_search_writes_all_its_files(trained, tmp_path, capsys):
     files = search(trained, tmp_path)
     assert {path.name for path in files.folder.iterdir()} == {
-        *("settings.json", "evaluations.csv", "history.csv", "front.csv", "tiers.csv", "tiers", "pareto.png")
+        *("settings.json", "evaluations.csv", "history.csv", "front.csv", "tiers.csv", "tiers")
     }
     assert files.settings()["complete"]
     assert [row["tier"] for row in files.rows("tiers")] == ["small", "large"] == files.tier_names[::-1]

@@ -15,7 +15,7 @@ from lit_fednas.analysis.report.dots import dot_plot
 from lit_fednas.analysis.report.markup import Html, Part, code, join, table, tag
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.tables import client_table, independent_costs, setting_rows, subnet_rounds, total_costs
-from lit_fednas.analysis.units import axis, cost_text, short
+from lit_fednas.formatting import axis, cost_text, short
 
 
 def headline(run: Run) -> Html:

@@ -13,9 +13,9 @@ from lit_fednas.analysis.report.charts import Mark, Series, front_chart, line_ch
 from lit_fednas.analysis.report.drawings import draw_all
 from lit_fednas.analysis.report.markup import Html, code, join, table, tag
 from lit_fednas.analysis.runs import Run, SearchResult
-from lit_fednas.analysis.units import axis, cost_text
+from lit_fednas.formatting import axis, cost_text
+from lit_fednas.records import ALL
 
-ALL = "*"
 _COSTS = {
     "macs": "MACs",
     "parameters": "parameters",

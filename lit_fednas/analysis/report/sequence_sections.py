@@ -10,13 +10,12 @@ from typing import Any
 
 import pandas as pd
 
-from lit_fednas.analysis.pareto import pareto_front
 from lit_fednas.analysis.pruned_architectures import kept_units
 from lit_fednas.analysis.report.charts import Mark, Series, front_chart, line_chart
 from lit_fednas.analysis.report.markup import Html, Part, join, table, tag
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.sequence import MEGABYTE, cells, client_costs, known, percent, sequence_table, share_of
-from lit_fednas.analysis.units import axis, short
+from lit_fednas.formatting import axis, short
 from lit_fednas.records import read_sequence
 
 _HEAD = (
@@ -80,7 +79,8 @@ def _front(sequence: Mapping[str, Any], found: pd.DataFrame) -> Html:
     """The models by resource; a model that another one dominates is a dot."""
     rows = found.dropna(subset=["accuracy"])
     points = list(zip(rows["share"], rows["accuracy"], strict=True))
-    best = rows.iloc[pareto_front(rows["share"], rows["accuracy"])]
+    rows_by_share = rows.sort_values(["share", "accuracy"], ascending=[True, False], kind="stable")
+    best = rows_by_share[rows_by_share["accuracy"] > rows_by_share["accuracy"].cummax().shift(fill_value=-1.0)]
     marks = [Mark(float(row.share), float(row.accuracy), _said(row)) for row in best.itertuples()]
     limits = [sequence["budget"] / sequence["initial"]] if sequence.get("budget") else []
     labels = (f"share of the initial {_resource(sequence)}", "accuracy")

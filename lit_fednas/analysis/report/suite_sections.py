@@ -13,7 +13,7 @@ from lit_fednas.analysis.report.markup import Html, Part, code, join, table, tag
 from lit_fednas.analysis.report.scales import Scale
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.suite import ALL, model_losses, round_ticks, shortened, suite_table, when
-from lit_fednas.analysis.units import short
+from lit_fednas.formatting import short
 from lit_fednas.records import read_suite, step_words
 
 _WIDTH, _LEFT, _RIGHT, _TEXT = 400, 78, 206, 222

@@ -1,8 +1,11 @@
-"""How quantities are written: names and units of costs, prefixes for large numbers."""
+"""How quantities and tables are written: names and units of costs, prefixes for large numbers, aligned columns."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+from tabulate import tabulate
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def prefix(number: float) -> tuple[float, str]:
-    """The greatest power of a thousand within a number, and its symbol.
+    """Returns the greatest power of a thousand within a number, and its symbol.
 
     Example:
         >>> prefix(2_416_896)
@@ -46,10 +49,10 @@ def prefix(number: float) -> tuple[float, str]:
 
 
 def axis(name: str, largest: float) -> tuple[float, str]:
-    """What to divide a cost by, and its axis label.
+    """Returns what to divide a cost by, and its axis label.
 
     Args:
-        name: One of :data:`QUANTITIES`; another name stands for itself.
+        name: One of :data:`QUANTITIES`; another name is its own label.
         largest: The greatest number on the axis.
 
     Example:
@@ -63,7 +66,7 @@ def axis(name: str, largest: float) -> tuple[float, str]:
 
 
 def short(number: float | None, unit: str = "", prefixed: bool = True) -> str:
-    """A number in three digits with its prefix; a dash where there is none.
+    """Writes a number in three digits with its prefix; a dash where there is none.
 
     Example:
         >>> short(2_416_896, "B"), short(0.28, "ms", prefixed=False), short(None)
@@ -78,7 +81,7 @@ def short(number: float | None, unit: str = "", prefixed: bool = True) -> str:
 
 
 def cost_text(name: str, number: float | None) -> str:
-    """A cost with its unit.
+    """Writes a cost with its unit.
 
     Example:
         >>> cost_text("macs", 766_080)
@@ -86,3 +89,56 @@ def cost_text(name: str, number: float | None) -> str:
     """
     quantity = QUANTITIES[name]
     return short(number, quantity.unit, quantity.prefixed)
+
+
+def percent(share: float) -> str:
+    """Writes a share in percent, in at most three digits.
+
+    Example:
+        >>> percent(0.5), percent(0.7234), percent(1.0)
+        ('50%', '72.3%', '100%')
+    """
+    return f"{100 * share:.3g}%"
+
+
+def spread(values: Collection[float], digits: int = 1, scale: float = 1.0) -> str:
+    """Writes a mean, and the least and greatest where there are several values; a dash where there are none.
+
+    Args:
+        values: The values.
+        digits: Behind the point.
+        scale: What the values are multiplied by: 100 for percent.
+
+    Example:
+        >>> spread([0.5, 0.5204], scale=100), spread([25]), spread([])
+        ('51.0 (50.0 to 52.0)', '25.0', '–')
+    """
+    if not len(values):
+        return "–"
+    low, mean, high = (
+        f"{scale * one:.{digits}f}" for one in (min(values), sum(values) / len(values), max(values))
+    )
+    return f"{mean} ({low} to {high})" if len(values) > 1 else mean
+
+
+def text_table(head: Sequence[str], body: Sequence[Sequence[str]], left: int = 1, markdown: bool = False) -> str:
+    """Aligns columns: the first to the left, figures to the right.
+
+    Args:
+        head: The columns' names.
+        body: Rows of as many cells.
+        left: How many columns are text.
+        markdown: Whether the table is one of Markdown.
+
+    Example:
+        >>> print(text_table(["tier", "MB"], [["small", "1.5"], ["large", "12.0"]]))
+        tier     MB
+        small   1.5
+        large  12.0
+    """
+    style = {"disable_numparse": True, "colalign": ["left" if n < left else "right" for n in range(len(head))]}
+    if markdown:
+        head, *body = [[cell.replace("|", "\\|") for cell in row] for row in (head, *body)]
+        return tabulate(body, head, "pipe", **style)
+    text = tabulate([head, *body], tablefmt="plain", **style)  # heads of their own would be padded
+    return "\n".join(line.rstrip() for line in text.splitlines())
