@@ -323,8 +323,8 @@ def test_the_server_validates_as_often_as_asked(trained):
 
 
 def test_what_is_trained_gets_better(trained, capsys):
-    """From scratch, where there is something to learn: a quarter is chance."""
-    client = ClientSettings(sgd(0.1, momentum=0.9), batch_size=8, epochs=4)
+    """From scratch, where there is something to learn: a quarter is chance. Other seeds end below 0.4."""
+    client = ClientSettings(sgd(0.03, momentum=0.9), batch_size=8, epochs=4)
     files = trained.finetune(initial="random", rounds=4, client=client, tier_aware=False)
     found = by_tier(files)
     assert all(float(row["val_loss"]) < float(row["val_loss_before"]) for row in found.values())

@@ -1,8 +1,8 @@
 """Short runs of every published method through the command line, and what they left behind in figures and digests.
 
-Figures (losses and accuracies per round, to three digits) are the same on all machines and are kept in
-``golden.json``. Digests hold every bit and are the same on one machine alone: they tell whether a change that
-should change nothing did.
+Figures (losses and accuracies per round) are about the same on all machines and are kept in ``golden.json``;
+``test_golden`` says how far they may be off. Digests hold every bit and are the same on one machine alone: they
+tell whether a change that should change nothing did.
 """
 
 from __future__ import annotations
