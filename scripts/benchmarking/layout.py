@@ -114,7 +114,10 @@ def layouts(task: Setting, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def evaluation(task: Setting, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Forward passes of a few subnets, in place and extracted.
+    """Measures forward passes of a few subnets, in place and extracted.
+
+    Returns:
+        A row per subnet.
 
     Raises:
         AssertionError: They give different numbers.

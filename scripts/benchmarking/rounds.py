@@ -79,7 +79,7 @@ class Rounds(Callback):
 def interleaved(
     setting: dict[str, Any], rounds: int, warmup: int, tolerance: float | None, **client: Any
 ) -> dict[str, Any]:
-    """Both, round by round in turns.
+    """Measures both, round by round in turns.
 
     Args:
         setting: The task.
@@ -88,6 +88,9 @@ def interleaved(
         tolerance: The greatest difference of weights after a round that is taken for rounding; nothing if
             they draw different dropout masks, so that only their losses can be compared.
         **client: Further settings of the library's clients.
+
+    Returns:
+        The row of the table.
 
     Raises:
         AssertionError: A round ends with different weights, or losses that differ by more than a tenth.
@@ -158,7 +161,10 @@ def alone(setting: dict[str, Any], rounds: int, warmup: int, who: str) -> dict[s
 
 
 def separate(setting: dict[str, Any], rounds: int, warmup: int, repetitions: int) -> dict[str, Any]:
-    """Both, each alone in processes of its own, in turns.
+    """Measures both, each alone in processes of its own, in turns.
+
+    Returns:
+        The row of the table.
 
     Raises:
         AssertionError: The first round's loss differs.

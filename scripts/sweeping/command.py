@@ -21,6 +21,9 @@ def expand(command: Sequence[Any], program: str, values: Mapping[str, Any]) -> l
         program: What ``${program}`` stands for.
         values: The combination, by parameter.
 
+    Returns:
+        The words to run.
+
     Raises:
         ConfigError: A macro is not one of W&B's, or is for another kind of program (Hydra).
 

@@ -86,7 +86,7 @@ class Sweep:
 
 
 def folder_names(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A folder's name for each combination: the parameters' last words, and their values.
+    """Returns a folder's name for each combination: the parameters' last words, and their values.
 
     Raises:
         ConfigError: Two would have the same.
@@ -110,7 +110,7 @@ def _text(value: Any) -> str:
 
 
 def loggers_of(command: Sequence[str]) -> list[dict[str, Any]]:
-    """The loggers that a command would use, with all their settings.
+    """Returns the loggers that a command would use, with all their settings.
 
     Raises:
         ConfigError: The command does not parse, or its first logger does not keep a run's folder.

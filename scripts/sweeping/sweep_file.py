@@ -35,7 +35,10 @@ DISTRIBUTIONS: dict[str, Callable[[dict[str, Any], float], Any]] = {
 
 
 def read_sweep_file(path: Path) -> dict[str, Any]:
-    """Reads a sweep file, and sees that it can be run without a server.
+    """Reads a sweep file, and validates that it can be run without a server.
+
+    Returns:
+        The file's settings.
 
     Raises:
         ConfigError: It needs the server, or lacks what a sweep needs.
@@ -66,7 +69,7 @@ def read_sweep_file(path: Path) -> dict[str, Any]:
 
 
 def distribution(parameter: dict[str, Any]) -> str:
-    """The name of a parameter's distribution, which W&B guesses from the keys where none is given.
+    """Returns the name of a parameter's distribution, which W&B guesses from the keys where none is given.
 
     Example:
         >>> [distribution(p) for p in ({"value": 1}, {"min": 1, "max": 8}, {"min": 0.0, "max": 1})]
@@ -85,12 +88,15 @@ def distribution(parameter: dict[str, Any]) -> str:
 
 
 def combinations(sweep: dict[str, Any], count: int | None, seed: int = 0) -> list[dict[str, Any]]:
-    """The values of every run, by parameter.
+    """Returns the values of every run, by parameter.
 
     Args:
         sweep: From :func:`read_sweep_file`.
         count: Draws of a random sweep; a grid has as many as it has.
         seed: Of the draws.
+
+    Raises:
+        ConfigError: A grid is given a count, or a random sweep none.
 
     Example:
         >>> grid = {"method": "grid", "parameters": {"a": {"values": [1, 2]}, "b": {"value": 3}}}
