@@ -91,6 +91,16 @@ def cost_text(name: str, number: float | None) -> str:
     return short(number, quantity.unit, quantity.prefixed)
 
 
+def fixed(number: float | None, digits: int = 4) -> str:
+    """Writes a number with so many digits behind the point; a dash where there is none.
+
+    Example:
+        >>> fixed(0.5), fixed(2, 1), fixed(float("nan"))
+        ('0.5000', '2.0', '–')
+    """
+    return "–" if number is None or number != number else f"{number:.{digits}f}"
+
+
 def percent(share: float) -> str:
     """Writes a share in percent, in at most three digits.
 

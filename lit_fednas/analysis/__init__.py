@@ -1,8 +1,15 @@
 """Tables and figures of finished runs; reads what ``lit_fednas.records`` says a run writes."""
 
-from lit_fednas.analysis.client_spread import accuracy_spread, client_boxes
-from lit_fednas.analysis.figures import fronts_figure, pareto_figure, progress_figure
-from lit_fednas.analysis.run_figures import clients_figure, costs_figure, rounds_figure, subnets_figure
+from lit_fednas.analysis.clients import accuracy_spread, client_boxes
+from lit_fednas.analysis.figures import (
+    clients_figure,
+    costs_figure,
+    fronts_figure,
+    pareto_figure,
+    progress_figure,
+    rounds_figure,
+    subnets_figure,
+)
 from lit_fednas.analysis.runs import Run, SearchResult, newest_run, read_run, read_search
 from lit_fednas.analysis.sweeps import read_sweep, sweep_figure
 

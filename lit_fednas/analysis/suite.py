@@ -22,7 +22,7 @@ from lit_fednas.formatting import short, text_table
 from lit_fednas.records import SUITE_FILE, read_suite, step_words
 
 #: The column of all clients together in :func:`model_losses`.
-ALL = "all"
+ALL_CLIENTS = "all"
 _LONGEST = 44  # characters of what was done, in a figure
 
 
@@ -93,14 +93,14 @@ def model_losses(run: Run, window: int = 1) -> pd.DataFrame:
         window: Rounds that are averaged: each and those before it.
 
     Returns:
-        A row per round, a column per model (``model 2``), and :data:`ALL`; NaN where nobody has trained it.
+        A row per round, a column per model (``model 2``), and :data:`ALL_CLIENTS`; NaN where untrained.
     """
     trained = _trained(run)
     trained["sum"] = trained["loss"] * trained["num_seen"]
     rounds = pd.RangeIndex(int(run.clients["round"].max()) + 1 if len(run.clients) else 0, name="round")
     groups = {name: rows for _, (name, rows) in sorted(_by_model(trained).items())}
     means = {}
-    for name, rows in {**groups, ALL: trained}.items():
+    for name, rows in {**groups, ALL_CLIENTS: trained}.items():
         sums = rows.groupby("round")[["sum", "num_seen"]].sum().reindex(rounds, fill_value=0)
         sums = sums.rolling(window, min_periods=1).sum()
         means[name] = sums["sum"] / sums["num_seen"].where(sums["num_seen"] > 0)
@@ -141,8 +141,8 @@ def loss_figure(run: Run, window: int | None = None) -> Figure:
     figure = new_figure()
     axes = figure.axes[0]
     _draw_transformations(axes, models, len(losses))
-    axes.plot(losses.index, losses[ALL], color=GREY, linewidth=4, alpha=0.6, label=ALL)
-    for place, name in enumerate(losses.columns.drop(ALL)):
+    axes.plot(losses.index, losses[ALL_CLIENTS], color=GREY, linewidth=4, alpha=0.6, label=ALL_CLIENTS)
+    for place, name in enumerate(losses.columns.drop(ALL_CLIENTS)):
         line = losses[name].dropna()
         axes.plot(line.index, line, **_line(name, len(models) + place), linewidth=1.0, label=name)
     label(axes, "round", "training loss" + (f" (mean of {window} rounds)" if window > 1 else ""))

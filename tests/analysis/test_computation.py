@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_fednas.analysis.computation import (
+from lit_fednas.analysis.comparisons import (
     computation_figure,
     computation_markdown,
     computation_table,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lit_fednas.analysis.fairness import (
+from lit_fednas.analysis.clients import (
     fairness_figure,
     fairness_table,
     fairness_text,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_fednas.analysis.method_costs import method_markdown, method_table, storage_bytes
+from lit_fednas.analysis.comparisons import method_markdown, method_table, storage_bytes
 from lit_fednas.analysis.runs import Run
 from lit_fednas.errors import DataError
 from lit_fednas.records.run import write_client_scores

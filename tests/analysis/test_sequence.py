@@ -10,24 +10,29 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from lit_fednas.analysis.pruned_architectures import (
+from lit_fednas.analysis.runs import Run
+from lit_fednas.analysis.sequence import (
     architecture_differences,
     architectures_figure,
+    candidates_figure,
     differences_markdown,
     kept_units,
     layer_names,
     multiplied,
-)
-from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.sequence import (
-    candidates_figure,
     number_within,
     sequence_of,
     sequence_table,
     sequence_text,
 )
-from lit_fednas.analysis.sequence_accuracies import accuracy_figure, sequence_accuracies, split_methods
-from lit_fednas.analysis.sequence_costs import change, cost_figure, cost_markdown, cost_table
+from lit_fednas.analysis.sequence_methods import (
+    accuracy_figure,
+    change,
+    cost_figure,
+    cost_markdown,
+    cost_table,
+    sequence_accuracies,
+    split_methods,
+)
 from lit_fednas.analysis.style import GREY, PALETTE, look
 from lit_fednas.errors import DataError
 from lit_fednas.records import SEQUENCE_FILE, write_sequence

@@ -12,7 +12,7 @@ import pytest
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.style import GREY, look
 from lit_fednas.analysis.suite import (
-    ALL,
+    ALL_CLIENTS,
     clients_figure,
     loss_figure,
     model_clients,
@@ -52,7 +52,7 @@ def test_losses_are_weighted_by_the_examples(run: Run) -> None:
         "model 0": [(40 + 30) / 40, 2.0, 3.0, nan],
         "model 1": [nan, nan, (10 + 80) / 30, nan],
         "model 2": [nan, nan, nan, 0.5],
-        ALL: [70 / 40, 2.0, (10 + 30 + 80) / 40, 0.5],
+        ALL_CLIENTS: [70 / 40, 2.0, (10 + 30 + 80) / 40, 0.5],
     }
     pd.testing.assert_frame_equal(losses, pd.DataFrame(expected), check_index_type=False, check_names=False)
 
@@ -76,13 +76,13 @@ def test_clients_of_each_model_are_those_that_ended(run: Run) -> None:
 def test_models_come_by_number_and_combinations_by_themselves(tmp_path: Path) -> None:
     rounds = [[client(0, "10", 1.0), client(1, "2", 2.0), client(2, "0,2", 4.0), client(3, "0", 3.0)]]
     run = made_suite(tmp_path, [(None, None, 10, [])] * 11, rounds)
-    assert model_losses(run).columns.tolist() == ["model 0", "model 0,2", "model 2", "model 10", ALL]
+    assert model_losses(run).columns.tolist() == ["model 0", "model 0,2", "model 2", "model 10", ALL_CLIENTS]
     assert suite_table(run).set_index("number").loc[[0, 2, 10], "clients"].tolist() == [2, 2, 1]
 
 
 def test_other_architectures_are_no_models(tmp_path: Path) -> None:
     run = made_suite(tmp_path, rounds=[[{**client(0, "0", 1.0), "arch": "width: 1"}, client(1, "0", 2.0)]])
-    assert model_losses(run).to_dict("list") == {"model 0": [2.0], ALL: [2.0]}
+    assert model_losses(run).to_dict("list") == {"model 0": [2.0], ALL_CLIENTS: [2.0]}
 
 
 def test_the_table(run: Run) -> None:
@@ -108,12 +108,12 @@ def test_as_text(run: Run) -> None:
 def test_the_loss_figure(run: Run) -> None:
     axes = loss_figure(run).axes[0]
     lines = {line.get_label(): line for line in axes.get_lines() if not line.get_label().startswith("_")}
-    assert list(lines) == [ALL, "model 0", "model 1", "model 2"]
+    assert list(lines) == [ALL_CLIENTS, "model 0", "model 1", "model 2"]
     assert lines["model 0"].get_xydata().tolist() == [[0, 1.75], [1, 2.0], [2, 3.0]]
     assert lines["model 2"].get_xydata().tolist() == [[3, 0.5]]
-    assert lines[ALL].get_ydata().tolist() == [1.75, 2.0, 3.0, 0.5]
-    assert lines[ALL].get_color() == GREY
-    assert lines[ALL].get_linewidth() > 2 * lines["model 0"].get_linewidth()
+    assert lines[ALL_CLIENTS].get_ydata().tolist() == [1.75, 2.0, 3.0, 0.5]
+    assert lines[ALL_CLIENTS].get_color() == GREY
+    assert lines[ALL_CLIENTS].get_linewidth() > 2 * lines["model 0"].get_linewidth()
     uprights = [line.get_xdata()[0] for line in axes.get_lines() if line.get_label().startswith("_")]
     assert uprights == [1, 2]
     marks = {text.get_text(): (text.xy[0], text.get_color()) for text in axes.texts}

@@ -15,7 +15,7 @@ import yaml
 from torch.nn import functional
 
 from lit_fednas.aggregation import OverlapAverage
-from lit_fednas.analysis.fairness import read_client_scores
+from lit_fednas.analysis.clients import read_client_scores
 from lit_fednas.assignment import Assignment, ByTier, FixedArchitecture
 from lit_fednas.callbacks import DeployedAccuracy, RoundCheckpoint, RoundsToTarget, RunRecorder
 from lit_fednas.callbacks import deployed_accuracy as source

@@ -1,19 +1,109 @@
-"""Charts as inline SVG. An element with ``data-tip`` is read out on hover, focus or tap (``report.js``)."""
+"""What sections are made of: texts, tables, and charts that plotly draws in the reader's browser."""
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
 
-from lit_fednas.analysis.report.markup import Html, Part, join, tag
-from lit_fednas.analysis.report.scales import Scale, spread
+import pandas as pd
+import plotly.graph_objects as go
 
-WIDTH, HEIGHT = 360, 240  # as wide as a phone, so that a text of 12 px is about that everywhere
-LEFT, RIGHT, TOP, BOTTOM = 60, 340, 12, 198
-_COLOURS = 7
-_MOST_POINTS = 300
+#: Okabe and Ito's colours, of a lightness that can be read on white and on black.
+COLOURS = ("#1f83c9", "#d9691e", "#12a07a", "#c4649f", "#c08a1e", "#4aa5d8", "#7d8590")
+GREY = "#8b949e"
+_DASHES = ("solid", "dash", "dot")
+_FEW = 8  # values of x that all have a tick
+_CELL = 22  # pixels of a client and class in a dot plot
+
+
+@dataclass(frozen=True)
+class Code:
+    """A cell with an architecture's or a cell's text, which may break after its commas."""
+
+    kind: ClassVar[str] = "code"
+    text: str
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A cell with a bar: a share of its width, a text upon it, and what it says on hovering."""
+
+    kind: ClassVar[str] = "bar"
+    share: float
+    text: str
+    tip: str = ""
+
+
+Cell: TypeAlias = str | Code | Bar
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that scrolls in its own box.
+
+    Attributes:
+        head: The columns' names.
+        rows: As many cells each.
+        texts: How many columns are texts; the others are aligned as numbers.
+        title: Above the table; may be empty.
+    """
+
+    kind: ClassVar[str] = "table"
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    texts: int = 1
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Tables that are hidden until their summary is clicked."""
+
+    kind: ClassVar[str] = "fold"
+    summary: str
+    tables: Sequence[Table]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart.
+
+    Attributes:
+        title: Above the chart.
+        figure: Data and layout as plotly's JSON.
+        height: In pixels.
+        width: In pixels, where the chart is not as wide as its box; it then scrolls.
+    """
+
+    kind: ClassVar[str] = "chart"
+    title: str
+    figure: str
+    height: int = 300
+    width: int | None = None
+
+
+@dataclass(frozen=True)
+class Stages:
+    """An architecture in boxes: per stage its blocks' bars, and how many more blocks a stage can have."""
+
+    kind: ClassVar[str] = "stages"
+    title: str
+    arch: str
+    stages: Sequence[tuple[Sequence[Bar], int]] = ()
+
+
+@dataclass(frozen=True)
+class Charts:
+    """Charts and drawings beside each other."""
+
+    kind: ClassVar[str] = "charts"
+    charts: Sequence[Chart | Stages]
+
+
+Block: TypeAlias = str | Table | Fold | Charts
 
 
 @dataclass(frozen=True)
@@ -21,50 +111,52 @@ class Series:
     """A line.
 
     Attributes:
-        name: For the legend and the read-out.
-        points: x and y, by ascending x.
-        band: Lower and upper bound per point, if there is a band.
-        wide: Whether it is drawn wide and grey, for others to stand before it.
+        name: In the legend and on hovering.
+        x: Ascending.
+        y: As many; NaN is a gap.
+        band: Lower and upper bounds, if there is a band.
+        wide: Whether the line is drawn wide and grey behind the others.
     """
 
     name: str
-    points: Sequence[tuple[float, float]]
-    band: Sequence[tuple[float, float]] = ()
+    x: Sequence[float]
+    y: Sequence[float]
+    band: tuple[Sequence[float], Sequence[float]] | None = None
     wide: bool = False
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A point that can be read out.
-
-    Attributes:
-        x: Across.
-        y: Up.
-        tip: Its read-out.
-        best: Whether it is drawn as a star.
-    """
+    """A point that can be read by hovering."""
 
     x: float
     y: float
     tip: str
-    best: bool = False
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happened at one x of a line chart.
-
-    Attributes:
-        x: Across.
-        label: Above its upright line, in three characters; left out where it would touch the one before.
-        tip: Its read-out.
-        place: Which colour.
-    """
+    """Something that happened at one x of a line chart: its label, what it says on hovering, and its colour."""
 
     x: float
     label: str
     tip: str
     place: int
+
+
+def plain(text: object) -> str:
+    """Escapes a text for plotly, which reads some HTML in names and texts.
+
+    Example:
+        >>> plain("<b>")
+        '&lt;b&gt;'
+    """
+    return html.escape(str(text), quote=False).replace("\n", "<br>")
+
+
+def colour(place: int) -> str:
+    """Returns the colour of the n-th line."""
+    return COLOURS[place % len(COLOURS)]
 
 
 def line_chart(
@@ -74,195 +166,204 @@ def line_chart(
     y_label: str,
     zero: bool = False,
     events: Sequence[Event] = (),
-) -> Html:
-    """Lines over the same x; hovering reads all of them at one x.
+) -> Chart:
+    """Draws lines over the same x; hovering reads all of them at one x.
 
     Args:
         title: Above the chart.
-        series: The lines; of many points some are left out.
+        series: The lines.
         x_label: Name of the x axis.
         y_label: Name of the y axis, with its unit.
         zero: Whether the y axis begins at 0.
-        events: By ascending x.
+        events: By ascending x; a label is left out where it would touch the one before.
     """
-    series = [_thinned(one) for one in series]
-    points = [point for one in series for point in one.points]
-    heights = [y for _, y in points] + [y for one in series for bounds in one.band for y in bounds]
-    across = spread([x for x, _ in points], LEFT, RIGHT, margin=0.02)
-    up = spread([*heights, 0.0] if zero else heights, BOTTOM, TOP)
-    looks = [look(place) + " wide" * one.wide for place, one in enumerate(series)]
-    order = sorted(range(len(series)), key=lambda place: not series[place].wide)
-    drawn = [_line(series[place], looks[place], across, up) for place in order]
-    columns = _columns(series, across, x_label, events)
-    inside = [frame(across, up, x_label, y_label), _events(events, across), drawn, columns]
-    names = [(one.name, found) for one, found in zip(series, looks, strict=True)]
-    return figure(title, drawing(title, inside), legend(names) if len(names) > 1 else None)
+    figure = go.Figure()
+    for place, one in enumerate(series):
+        dash = _DASHES[place // len(COLOURS) % len(_DASHES)]
+        line = {"color": colour(place), "width": 2, "dash": dash}
+        line |= {"color": GREY, "width": 6} if one.wide else {}
+        if one.band:
+            low, high = one.band
+            bounds = {"x": [*one.x, *reversed(one.x)], "y": [*high, *reversed(low)]}
+            silent = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
+            figure.add_scatter(
+                **bounds, **silent, fill="toself", fillcolor=line["color"], opacity=0.2, line_width=0
+            )
+        figure.add_scatter(
+            x=list(one.x),
+            y=list(one.y),
+            name=plain(one.name),
+            mode="lines" if len(one.x) > 1 else "markers",
+            line=line,
+            opacity=0.5 if one.wide else 1,
+            zorder=-1 if one.wide else 0,
+            hovertemplate="%{y:.4~g}",
+        )
+    _add_events(figure, events, [x for one in series for x in one.x], [y for one in series for y in one.y])
+    figure.update_layout(hovermode="x unified", showlegend=len(series) > 1)
+    xs = sorted({x for one in series for x in one.x})
+    ticks = {"tickvals": xs} if len(xs) <= _FEW else {}  # else there would be halves of rounds
+    figure.update_xaxes(title=x_label, unifiedhovertitle_text=f"{x_label} %{{x}}", **ticks)
+    figure.update_yaxes(title=y_label, rangemode="tozero" if zero else "normal")
+    return Chart(title, _json(figure), 280 + 20 * (math.ceil(len(series) / 2) if len(series) > 1 else 0))
 
 
 def front_chart(
     title: str,
     place: int,
     cloud: Sequence[tuple[float, float]],
-    marks: Sequence[Mark],
+    front: Sequence[Mark],
+    best: Sequence[Mark],
     limits: Iterable[float],
     labels: tuple[str, str],
-) -> Html:
-    """A Pareto front as stairs through marks, before a cloud of all points.
+) -> Chart:
+    """Draws a Pareto front as stairs through marks, before a cloud of all points.
 
     Args:
         title: Above the chart.
         place: Which colour.
-        cloud: All points; they set the axes.
-        marks: The front's points by ascending x, and the best.
+        cloud: All points.
+        front: The front's points by ascending x.
+        best: Points that are drawn as stars.
         limits: Bounds of x, drawn as dashed lines.
         labels: Names of the axes.
     """
+    xs, ys = [x for x, _ in cloud], [y for _, y in cloud]
+    silent: dict[str, Any] = {"hoverinfo": "skip"}
+    figure = go.Figure()
+    figure.add_scatter(x=xs, y=ys, mode="markers", marker={"color": GREY, "size": 4, "opacity": 0.5}, **silent)
     limits = list(limits)
-    across = spread([*(x for x, _ in cloud), *limits], LEFT, RIGHT, log=True)
-    up = spread([y for _, y in cloud], BOTTOM, TOP)
-    dots = {(round(across(x)), round(up(y))) for x, y in cloud}  # of those on one pixel, one
-    corners = [(across(mark.x), up(mark.y)) for mark in marks if not mark.best]
-    inside = [
-        frame(across, up, *labels),
-        tag("path", d="".join(f"M{x} {y}h0" for x, y in sorted(dots)), class_="cloud"),
-        [tag("path", d=f"M{across(limit)} {TOP}V{BOTTOM}", class_="limit") for limit in limits],
-        tag("path", d=_stairs(corners), class_="line"),
-        [_mark(mark, across, up) for mark in marks],
-    ]
-    return figure(title, drawing(title, tag("g", inside, class_=look(place))))
+    for limit in limits:
+        line = {"color": colour(place), "width": 1.3, "dash": "dash"}
+        figure.add_scatter(x=[limit] * 2, y=[min(ys), max(ys)], mode="lines", line=line, **silent)
+    line = {"color": colour(place), "shape": "hv"}
+    figure.add_scatter(**_points(front), mode="lines+markers", line=line, marker_size=8, hoverinfo="text")
+    star = {"color": colour(place), "symbol": "star", "size": 15, "line": {"color": "white", "width": 1}}
+    figure.add_scatter(**_points(best), mode="markers", marker=star, hoverinfo="text")
+    figure.update_layout(hovermode="closest", showlegend=False)
+    figure.update_xaxes(title=labels[0], **_cost_axis([*xs, *limits]))
+    figure.update_yaxes(title=labels[1])
+    return Chart(title, _json(figure))
 
 
-def figure(title: str, *parts: Part) -> Html:
-    """A drawing under its title."""
-    return tag("figure", tag("figcaption", title), *parts)
+def dot_plot(partition: pd.DataFrame) -> Chart:
+    """Draws a dot per client and class, its area the number of examples (SuperFed, Fig. 9).
 
-
-def drawing(title: str, inside: Part, width: float = WIDTH, height: float = HEIGHT) -> Html:
-    """The SVG element; arrow keys go through its read-outs."""
-    return tag(
-        "svg",
-        inside,
-        viewBox=f"0 0 {width:g} {height:g}",
-        role="img",
-        aria_label=f"{title}; arrow keys read the values out",
-        tabindex=0,
-    )
-
-
-def legend(names: Iterable[tuple[str, str]]) -> Html:
-    """Names beside a piece of their line; texts wrap as the page does."""
-    swatch = "M1 6H23"
-    return tag(
-        "ul",
-        [
-            tag("li", tag("svg", tag("path", d=swatch, class_=f"line {look}"), viewBox="0 0 24 12"), name)
-            for name, look in names
-        ],
-        class_="legend",
-    )
-
-
-def frame(across: Scale, up: Scale, x_label: str, y_label: str) -> Html:
-    """Grid, ticks and the axes' names."""
-    shown_x, shown_y = across.ticks, up.ticks
-    return tag(
-        "g",
-        [tag("path", d=f"M{LEFT} {up(y)}H{RIGHT}", class_="grid") for y in shown_y],
-        [tag("text", tick_text(y), x=LEFT - 6, y=up(y) + 4, class_="end") for y in shown_y],
-        [tag("text", tick_text(x), x=across(x), y=BOTTOM + 16, class_="middle") for x in shown_x],
-        tag("path", d=f"M{LEFT} {BOTTOM}H{RIGHT}", class_="axis"),
-        tag("text", x_label, x=(LEFT + RIGHT) / 2, y=HEIGHT - 8, class_="middle name"),
-        tag("text", y_label, transform=f"translate(10 {(TOP + BOTTOM) / 2}) rotate(-90)", class_="middle name"),
-        class_="frame",
-    )
-
-
-def tick_text(number: float) -> str:
-    """A tick without superfluous digits.
-
-    Example:
-        >>> tick_text(0.70), tick_text(1500)
-        ('0.7', '1,500')
+    Args:
+        partition: ``client``, ``size``, and the count of each class; wide plots scroll in their box.
     """
-    return f"{number:,.0f}" if number == int(number) else f"{number:.4g}"
-
-
-def look(place: int) -> str:
-    """Classes of the n-th line: its colour, and dashes where the colours begin anew."""
-    return f"s{place % _COLOURS} d{place // _COLOURS % 3}"
-
-
-def _line(one: Series, classes: str, across: Scale, up: Scale) -> Html:
-    path = "M" + "L".join(f"{across(x)} {up(y)}" for x, y in one.points)
-    parts: list[Part] = [tag("path", d=path, class_="line")]
-    if len(one.points) == 1:
-        x, y = one.points[0]
-        parts = [tag("circle", cx=across(x), cy=up(y), r=3, class_="dot")]
-    if one.band:
-        xs = [across(x) for x, _ in one.points]
-        upper = [f"{x} {up(high)}" for x, (_, high) in zip(xs, one.band, strict=True)]
-        lower = [f"{x} {up(low)}" for x, (low, _) in zip(xs, one.band, strict=True)]
-        parts.insert(0, tag("path", d="M" + "L".join([*upper, *reversed(lower)]) + "Z", class_="band"))
-    return tag("g", parts, class_=classes)
-
-
-def _events(events: Sequence[Event], across: Scale) -> Html:
-    """Upright lines with what stands above them."""
-    drawn, end = [], float("-inf")
-    for event in events:
-        x = across(event.x)
-        text = tag("text", event.label, x=x, y=TOP - 2, class_="middle") if x > end else None
-        end = x + 22 if x > end else end
-        line = tag("path", d=f"M{x} {TOP}V{BOTTOM}", class_="limit")
-        drawn.append(tag("g", line, text, class_=f"{look(event.place)} event"))
-    return join(drawn)
-
-
-def _columns(series: Sequence[Series], across: Scale, x_label: str, events: Sequence[Event]) -> Html:
-    """For every x an invisible column with its read-out."""
-    values: dict[float, list[str]] = {}
-    for one in series:
-        for x, y in one.points:
-            values.setdefault(x, []).append(f"{one.name}: {y:.4g}")
-    for event in events:
-        values.setdefault(event.x, []).append(event.tip)
-    xs = sorted(values)
-    places = [across(x) for x in xs]
-    edges = [LEFT, *((a + b) / 2 for a, b in pairwise(places)), RIGHT]
-    columns = []
-    for x, place, (start, end) in zip(xs, places, pairwise(edges), strict=True):
-        hit = tag("rect", x=start, y=TOP, width=max(0.0, end - start), height=BOTTOM - TOP)
-        guide = tag("path", d=f"M{place} {TOP}V{BOTTOM}")
-        columns.append(tag("g", hit, guide, class_="column", data_tip="\n".join([f"{x_label} {x:g}", *values[x]])))
-    return join(columns)
-
-
-def _mark(mark: Mark, across: Scale, up: Scale) -> Html:
-    x, y = across(mark.x), up(mark.y)
-    shape = (
-        tag("path", d=_star(x, y), class_="star") if mark.best else tag("circle", cx=x, cy=y, r=3.5, class_="dot")
+    classes, clients = list(partition.columns[2:]), list(partition["client"])
+    most = max(1, int(partition[classes].to_numpy().max()))
+    dots = [
+        (column, row, int(count), f"client {client}, {name}: {int(count):,}")
+        for row, name in enumerate(classes)
+        for column, (client, count) in enumerate(zip(clients, partition[name], strict=True))
+        if count
+    ]
+    columns, rows, counts, tips = zip(*dots, strict=True) if dots else ((), (), (), ())
+    radius = 0.47 * _CELL  # the largest dot fills its cell, and a single example stays visible
+    sizes = {"size": counts, "sizemode": "area", "sizeref": most / (2 * radius**2), "sizemin": 1}
+    marker = {**sizes, "color": colour(0), "opacity": 1, "line": {"width": 0}}
+    figure = go.Figure()
+    texts = {"hovertext": [plain(tip) for tip in tips], "hoverinfo": "text"}
+    figure.add_scatter(x=columns, y=rows, mode="markers", marker=marker, **texts)
+    shown = range(0, len(clients), 1 if len(clients) <= 20 else 5)
+    names = [name if len(name) <= 16 else name[:15] + "…" for name in classes]
+    left, width, height = 24 + 8 * max(map(len, names)), _CELL * len(clients), _CELL * len(classes)
+    figure.update_layout(
+        hovermode="closest", showlegend=False, margin={"l": left, "r": 10, "t": 10, "b": 40}, dragmode=False
     )
-    return tag("g", tag("circle", cx=x, cy=y, r=9, class_="hit"), shape, class_="mark", data_tip=mark.tip)
+    ticks = {"tickvals": list(shown), "ticktext": [plain(clients[place]) for place in shown], "tickangle": 0}
+    figure.update_xaxes(
+        title="client", range=[-0.5, len(clients) - 0.5], automargin=False, showgrid=False, **ticks
+    )
+    ticks = {"tickvals": list(range(len(names))), "ticktext": [plain(name) for name in names]}
+    figure.update_yaxes(range=[len(names) - 0.5, -0.5], automargin=False, **ticks)
+    title = f"Examples per client and class; the largest dot is {most:,}"
+    return Chart(title, _json(figure), height + 50, left + width + 10)
 
 
-def _star(x: float, y: float, radius: float = 8) -> str:
-    corners = []
-    for corner in range(10):
-        reach, angle = (radius, 0.45 * radius)[corner % 2], math.pi * corner / 5
-        corners.append(f"{x + reach * math.sin(angle):.1f} {y - reach * math.cos(angle):.1f}")
-    return "M" + "L".join(corners) + "Z"
+def tree_chart(
+    title: str, nodes: Sequence[Mark], parents: Sequence[int | None], words: Sequence[tuple[str, str]]
+) -> Chart:
+    """Draws a tree: a line per node, in their order from above; across, a cost on a logarithmic axis.
+
+    Args:
+        title: Above the chart.
+        nodes: Each node's cost, its number (``y``), and what it says on hovering.
+        parents: Each node's parent by its place in the order; ``None`` for the root.
+        words: Of each node, what is to its left and to its right.
+    """
+    figure = go.Figure()
+    xs, places = [node.x for node in nodes], list(range(len(nodes)))
+    for place, parent in enumerate(parents):
+        if parent is not None:
+            path = {"x": [xs[parent], xs[parent], xs[place]], "y": [parent, place, place]}
+            line = {"color": GREY, "width": 1.5}
+            figure.add_scatter(**path, mode="lines", line=line, hoverinfo="skip")
+    marker = {"size": 20, "color": [colour(int(node.y)) for node in nodes], "opacity": 1}
+    numbers = {"text": [f"{node.y:g}" for node in nodes], "textfont": {"color": "white", "size": 11}}
+    tips = [plain(node.tip) for node in nodes]
+    figure.add_scatter(
+        x=xs, y=places, mode="markers+text", marker=marker, **numbers, hovertext=tips, hoverinfo="text"
+    )
+    for place, (_, right) in enumerate(words):
+        text = {"text": plain(right), "xref": "paper", "x": 1.03, "xanchor": "left", "align": "left"}
+        figure.add_annotation(**text, y=place, showarrow=False, font_size=11)
+    figure.update_layout(hovermode="closest", showlegend=False, margin={"r": 180})
+    reach = max((max(xs) / min(xs)) ** 0.1, 1.5)
+    ends = [math.log10(min(xs) / reach), math.log10(max(xs) * reach)]
+    figure.update_xaxes(
+        title="MACs per example", type="log", range=ends, dtick="D2" if ends[1] - ends[0] < 2 else 1
+    )
+    figure.update_xaxes(tickformat=".3~s")
+    left = {"tickvals": places, "ticktext": [plain(word) for word, _ in words]}
+    figure.update_yaxes(range=[len(nodes) - 0.5, -0.5], showgrid=False, **left)
+    return Chart(title, _json(figure), 70 + 42 * len(nodes))
 
 
-def _stairs(corners: Sequence[tuple[float, float]]) -> str:
-    if not corners:
-        return ""
-    (x, y), *others = corners
-    return f"M{x} {y}" + "".join(f"H{right}V{above}" for right, above in others)
+def _cost_axis(values: Sequence[float]) -> dict[str, Any]:
+    """Returns an axis for costs: logarithmic beyond a factor of 20."""
+    if not values or min(values) <= 0 or max(values) <= 20 * min(values):
+        return {}
+    return {"type": "log", "dtick": "D2" if max(values) < 1000 * min(values) else 1}
 
 
-def _thinned(one: Series) -> Series:
-    """At most so many points, the last always among them."""
-    every = math.ceil(len(one.points) / _MOST_POINTS)
-    kept = [place for place in range(len(one.points)) if (len(one.points) - 1 - place) % max(1, every) == 0]
-    points = [one.points[place] for place in kept]
-    return replace(one, points=points, band=[one.band[place] for place in kept if one.band])
+def _points(marks: Sequence[Mark]) -> dict[str, Any]:
+    return {
+        "x": [mark.x for mark in marks],
+        "y": [mark.y for mark in marks],
+        "hovertext": [plain(mark.tip) for mark in marks],
+    }
+
+
+def _add_events(figure: go.Figure, events: Sequence[Event], xs: Sequence[float], ys: Sequence[float]) -> None:
+    """Draws upright lines with labels above, which hovering reads along with the lines."""
+    heights = [y for y in ys if y == y]
+    if not events or not heights:
+        return
+    every = [*xs, *(event.x for event in events)]
+    room, end = 0.06 * (max(every) - min(every)), -math.inf
+    for event in events:
+        figure.add_vline(event.x, line={"color": colour(event.place), "width": 1.2, "dash": "dash"})
+        if event.x > end:
+            font = {"color": colour(event.place), "size": 11}
+            above = {"yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False}
+            figure.add_annotation(x=event.x, text=plain(event.label), font=font, **above)
+            end = event.x + room
+    figure.add_scatter(
+        x=[event.x for event in events],
+        y=[max(heights)] * len(events),
+        text=[plain(event.tip) for event in events],
+        mode="markers",
+        marker={"color": GREY, "opacity": 0},
+        hovertemplate="%{text}<extra></extra>",
+        showlegend=False,
+    )
+
+
+def _json(figure: go.Figure) -> str:
+    figure.layout.template = None  # the page has its own, a light and a dark one
+    text = figure.to_json()
+    assert text is not None
+    return text

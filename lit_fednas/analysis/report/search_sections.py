@@ -1,19 +1,30 @@
 """What a search in a run has to show: fronts per tier, its progress, the architectures found.
 
-Every section returns ``None`` where the run has no search.
+A section returns nothing where the run has no search.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import re
+from collections.abc import Sequence
 
 import pandas as pd
 
-from lit_fednas.analysis.report.charts import Mark, Series, front_chart, line_chart
-from lit_fednas.analysis.report.drawings import draw_all
-from lit_fednas.analysis.report.markup import Html, code, join, table, tag
+from lit_fednas.analysis.report.charts import (
+    Bar,
+    Block,
+    Chart,
+    Charts,
+    Mark,
+    Series,
+    Stages,
+    Table,
+    front_chart,
+    line_chart,
+)
 from lit_fednas.analysis.runs import Run, SearchResult
-from lit_fednas.formatting import axis, cost_text
+from lit_fednas.formatting import axis, cost_text, fixed
 from lit_fednas.records import ALL
 
 _COSTS = {
@@ -25,79 +36,116 @@ _COSTS = {
 }
 
 
-def fronts(run: Run) -> Html | None:
+def fronts(run: Run) -> list[Block]:
     """A chart per tier: all evaluated architectures, the tier's front, its limits and its best."""
     search = run.search()
     if search is None or search.evaluations.empty:
-        return None
+        return []
     tiers = [tier for tier in [*search.tier_names, ALL] if (search.front["tier"] == tier).any()]
     charts = [_front(search, tier, place) for place, tier in enumerate(dict.fromkeys(tiers))]
     ended = "" if search.settings.get("complete") else " The search has not ended."
     text = f"{len(search.evaluations):,} architectures were evaluated on the validation data.{ended}"
-    return join(tag("p", text), tag("div", charts, class_="charts"))
+    return [text, Charts(charts)]
 
 
-def progress(run: Run) -> Html | None:
+def progress(run: Run) -> list[Block]:
     """Hypervolume and best accuracy of each tier against evaluations."""
     search = run.search()
     if search is None or search.history.empty:
-        return None
+        return []
     charts = []
     for column, title in (("hypervolume", "Hypervolume"), ("best_accuracy", "Best validation accuracy")):
         lines = [
-            Series(str(tier), list(zip(rows["evaluations"], rows[column], strict=True)))
+            Series(str(tier), list(rows["evaluations"]), list(rows[column]))
             for tier, rows in search.history.dropna(subset=[column]).groupby("tier", sort=False)
         ]
         charts.append(line_chart(title, lines, "evaluations", column.replace("_", " ")))
-    return tag("div", charts, class_="charts")
+    return [Charts(charts)]
 
 
-def architectures(run: Run) -> Html | None:
+def architectures(run: Run) -> list[Block]:
     """The best of every tier: a table, and each drawn."""
     search = run.search()
     if search is None or search.tiers.empty:
-        return None
+        return []
     best = search.tiers
     known = [name for name in _COSTS if best[name].notna().any()]
     rows = [
         [
             row["tier"],
             *(cost_text(name, row[name]) for name in known),
-            *(_four(row[name]) for name in ("val_accuracy", "test_accuracy")),
+            *(fixed(row[name]) for name in ("val_accuracy", "test_accuracy")),
         ]
         for _, row in best.iterrows()
     ]
-    pictures = draw_all([str(arch) for arch in best["arch"]])
-    drawn = [
-        tag("figure", tag("figcaption", row["tier"]), *dict.fromkeys([picture, tag("p", code(row["arch"]))]))
-        for (_, row), picture in zip(best.iterrows(), pictures, strict=True)  # one text where there is no picture
-    ]
-    note = tag("p", "A box is a block; its bar is as long as its expand ratio, dashed boxes are left out.")
+    drawings = draw_all(list(best["tier"]), [str(arch) for arch in best["arch"]])
     head = ["tier", *(_COSTS[name] for name in known), "val accuracy", "test accuracy"]
-    return join(table(head, rows), note if "stage" in join(pictures) else None, tag("div", drawn, class_="charts"))
+    note = "A box is a block; its bar is as long as its expand ratio, dashed boxes are left out."
+    notes = [note] if any(drawing.stages for drawing in drawings) else []
+    return [Table(head, rows), *notes, Charts(drawings)]
 
 
-def _front(search: SearchResult, tier: str, place: int) -> Html:
+def read_stages(arch: str) -> tuple[list[list[float]], int] | None:
+    """Reads the depths and ratios of an elastic network's text.
+
+    Returns:
+        Per stage, the expand ratios of its blocks, and the most blocks that a stage can have, as far as the text
+        says; ``None`` where it is written otherwise.
+
+    Example:
+        >>> read_stages("d: [0,1], e: [0.1,0.1,0.25,0.14]")
+        ([[0.1], [0.25, 0.14]], 2)
+        >>> read_stages("d: [0,2], e: 0.1")
+        ([[0.1], [0.1, 0.1, 0.1]], 3)
+        >>> read_stages("conv3x3-skip") is None
+        True
+    """
+    match = re.fullmatch(r"\s*d:\s*(\[[\d,\s]+\])\s*,\s*e:\s*(\[[\d.,\seE+-]+\]|[\d.eE+-]+)\s*", arch)
+    try:
+        depths, ratios = (json.loads(match[1]), json.loads(match[2])) if match else (None, None)
+    except ValueError:
+        return None
+    if not depths or ratios is None:
+        return None
+    if not isinstance(ratios, list):
+        return [[ratios] * (1 + depth) for depth in depths], 1 + max(depths)
+    blocks, left = divmod(len(ratios), len(depths))
+    if left or blocks <= max(depths):
+        return None
+    return [ratios[blocks * stage : blocks * stage + 1 + depth] for stage, depth in enumerate(depths)], blocks
+
+
+def draw_all(titles: Sequence[str], archs: Sequence[str]) -> list[Stages]:
+    """Returns a drawing of each architecture, all to the same measure; without stages where it cannot be read."""
+    read = [read_stages(arch) or ([], 0) for arch in archs]
+    widest = max((ratio for stages, _ in read for stage in stages for ratio in stage), default=1.0) or 1.0
+    most = max(blocks for _, blocks in read)
+    return [
+        Stages(
+            title,
+            arch,
+            [([Bar(ratio / widest, f"{ratio:g}") for ratio in stage], most - len(stage)) for stage in stages],
+        )
+        for title, arch, (stages, _) in zip(titles, archs, read, strict=True)
+    ]
+
+
+def _front(search: SearchResult, tier: str, place: int) -> Chart:
     scale, label = axis(search.cost, float(search.evaluations[search.cost].max()))
     rows = search.front[search.front["tier"] == tier].sort_values(search.cost)
-    marks = [_mark(search.cost, row, row["accuracy"], scale) for _, row in rows.iterrows()]
-    best = search.tiers[search.tiers["tier"] == tier]
-    marks += [_mark(search.cost, row, row["val_accuracy"], scale, best=True) for _, row in best.iterrows()]
+    front = [_mark(search.cost, row, row["accuracy"], scale) for _, row in rows.iterrows()]
+    tiers = search.tiers[search.tiers["tier"] == tier]
+    best = [_mark(search.cost, row, row["val_accuracy"], scale, best=True) for _, row in tiers.iterrows()]
     points = search.evaluations[[search.cost, "accuracy"]].dropna()
     cloud = list(zip(points[search.cost] / scale, points["accuracy"], strict=True))
     limits = [limit for limit in search.limits(tier) if limit is not None]
-    title = ("All" if tier == ALL else tier) + "".join(
-        f", at most {cost_text(search.cost, limit)} {_COSTS.get(search.cost, search.cost)}"
-        for limit in limits[-1:]
-    )
-    return front_chart(title, place, cloud, marks, [limit / scale for limit in limits], (label, "accuracy"))
+    cost = _COSTS.get(search.cost, search.cost)
+    bounds = [f", at most {cost_text(search.cost, limit)} {cost}" for limit in limits[-1:]]
+    title = "".join(["All" if tier == ALL else tier, *bounds])
+    return front_chart(title, place, cloud, front, best, [limit / scale for limit in limits], (label, "accuracy"))
 
 
-def _mark(cost: str, row: pd.Series[Any], accuracy: float, scale: float, best: bool = False) -> Mark:
-    said = [f"best of {row['tier']}"] if best else []
-    said += [f"accuracy {accuracy:.4f}, {cost_text(cost, row[cost])} {_COSTS.get(cost, cost)}", str(row["arch"])]
-    return Mark(row[cost] / scale, accuracy, "\n".join(said), best)
-
-
-def _four(number: float) -> str:
-    return "–" if number != number else f"{number:.4f}"
+def _mark(cost: str, row: pd.Series, accuracy: float, scale: float, best: bool = False) -> Mark:
+    lines = [f"best of {row['tier']}"] if best else []
+    lines += [f"accuracy {accuracy:.4f}, {cost_text(cost, row[cost])} {_COSTS.get(cost, cost)}", str(row["arch"])]
+    return Mark(row[cost] / scale, accuracy, "\n".join(lines))

@@ -1,0 +1,229 @@
+"""The models of runs that grow a suite (FedTrans, section 4) or prune a network step by step (FedNAS).
+
+A section returns nothing where the run has no ``suite.json`` or ``sequence.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from lit_fednas.analysis.report.charts import (
+    Bar,
+    Block,
+    Cell,
+    Chart,
+    Charts,
+    Code,
+    Event,
+    Mark,
+    Series,
+    Table,
+    front_chart,
+    line_chart,
+    tree_chart,
+)
+from lit_fednas.analysis.runs import Run
+from lit_fednas.analysis.sequence import (
+    COLUMNS,
+    MEGABYTE,
+    cells,
+    client_costs,
+    kept_units,
+    known,
+    sequence_table,
+    share_of,
+)
+from lit_fednas.analysis.suite import ALL_CLIENTS, model_losses, shortened, suite_table, when
+from lit_fednas.formatting import axis, percent, short
+from lit_fednas.records import read_sequence, read_suite, step_words
+
+_LETTERS = 24  # of what was done, that fit beside the tree
+
+
+def suite(run: Run) -> list[Block]:
+    """A table of the models, the tree of their descent, and the loss of the clients of each."""
+    record = read_suite(run.folder)
+    if record is None:
+        return []
+    models = record["models"]
+    charts = [_tree(models)]
+    losses = model_losses(run, max(1, len(run.rounds) // 50))
+    lines = [
+        Series(str(name), list(known.index), list(known), wide=name == ALL_CLIENTS)
+        for name, line in losses.items()
+        if len(known := line.dropna())
+    ]
+    if lines:
+        title = "Loss in the clients' training, by model; upright, where one was added"
+        charts.append(line_chart(title, lines, "round", "loss", events=_events(models)))
+    ended = "no larger one is to be added" if record.get("complete") else "training ended before the largest"
+    text = f"{len(models)} {'models' if len(models) > 1 else 'model'}; {ended}."
+    return [text, _suite_table(run, models), Charts(charts)]
+
+
+def sequence(run: Run) -> list[Block]:
+    """Tables of the models, of their candidates and of what is left of the layers; accuracies and costs drawn."""
+    record = read_sequence(run.folder)
+    if record is None:
+        return []
+    table = sequence_table(run)
+    iterations = [model for model in record["models"] if model["number"]]
+    charts = [_front(record, table)] if table["accuracy"].notna().any() else []
+    if iterations:
+        ends = {one["number"]: one for one in (iterations[0], iterations[-1])}
+        charts += [_candidates(one) for one in ends.values()]
+        charts += _costs(record, iterations)
+    shown = [place for place, name in enumerate(COLUMNS) if name != "resource" or record["resource"] != "macs"]
+    rows = [[row[place] for place in shown] for row in map(cells, table.itertuples())]
+    return [
+        _summary(record),
+        Table([COLUMNS[place] for place in shown], rows, texts=2),
+        "Costs are of a client on the average, from the first iteration on; MACs are of forward passes.",
+        *([Charts(charts)] if charts else []),
+        *([_dropped(iterations)] if iterations else []),
+        _layers(run),
+    ]
+
+
+def _suite_table(run: Run, models: Sequence[Mapping[str, Any]]) -> Table:
+    head = ["model", "from", "added", "MACs", "parameters", "bytes", "clients", "trainings", "convergence"]
+    rows: list[list[Cell]] = [
+        [
+            *(str(row.number), "–" if model["parent"] is None else str(model["parent"]), when(model)),
+            *(short(row.macs), short(row.parameters), short(row.bytes, "B")),
+            *(f"{row.clients:,}", f"{row.trainings:,}", _digits(model.get("degree_of_convergence"))),
+            *(row.done or "–", Code(str(model.get("cells", "")))),
+        ]
+        for row, model in zip(suite_table(run).itertuples(), models, strict=True)
+    ]
+    return Table([*head, "what was done", "cells"], rows, texts=3)
+
+
+def _tree(models: Sequence[Mapping[str, Any]]) -> Chart:
+    """A line per model, in the order in which they were added; across, its multiply-accumulates."""
+    order = {model["number"]: place for place, model in enumerate(models)}
+    nodes, words = [], []
+    for model in models:
+        done = step_words(model["steps"]) or "initial model"
+        costs = f"{short(model['macs'])} MACs, {short(model['parameters'])}"
+        lines = [f"model {model['number']}, {when(model)}: {done}", f"{costs} parameters"]
+        lines.append(str(model.get("cells", "")))
+        if model.get("activeness"):
+            activeness = ", ".join(f"{cell} {_digits(value)}" for cell, value in model["activeness"].items())
+            lines.append(f"activeness of model {model['parent']}: {activeness}")
+        nodes.append(Mark(model["macs"], model["number"], "\n".join(lines)))
+        words.append((when(model), f"{costs} par.\n{shortened(done, _LETTERS)}"))
+    return tree_chart("Models by descent", nodes, [order.get(model["parent"]) for model in models], words)
+
+
+def _events(models: Sequence[Mapping[str, Any]]) -> list[Event]:
+    return [
+        Event(float(model["round"]), f"+{model['number']}", f"model {model['number']} is added", model["number"])
+        for model in models
+        if model["round"] is not None
+    ]
+
+
+def _summary(record: Mapping[str, Any]) -> str:
+    """How far the run has got, and what its initial model cost."""
+    models = record["models"]
+    count = len(models) - 1
+    words = [f"{count} {'iterations' if count != 1 else 'iteration'}, down to "]
+    words.append(f"{percent(share_of(record, models[-1]))} of the initial network's {_resource(record)}; ")
+    under_way = record.get("under_way")
+    if record.get("complete"):
+        words.append("complete.")
+    elif under_way:
+        words.append(f"iteration {under_way['number']} is under way.")
+    else:
+        words.append("training ended before the last.")
+    costs = client_costs(models[0], record["clients"])
+    if any(costs.values()):
+        up, down = (f"{costs[name] / MEGABYTE:.3g}" for name in ("bytes_up", "bytes_down"))
+        words.append(
+            f" The initial model took {short(costs['macs'])} MACs, {up} MB up and {down} MB down per client."
+        )
+    return "".join(words)
+
+
+def _front(record: Mapping[str, Any], table: pd.DataFrame) -> Chart:
+    """The models by resource; a model that another one dominates is a dot of the cloud."""
+    rows = table.dropna(subset=["accuracy"]).sort_values(["share", "accuracy"], ascending=[True, False])
+    front = rows[rows["accuracy"] > rows["accuracy"].cummax().shift(fill_value=-1.0)]
+    marks = []
+    for row in front.itertuples():
+        lost = f", {row.unit} lost filters" if row.unit else ""
+        lines = (f"model {row.number}{lost}", f"accuracy {row.accuracy:.4f}")
+        tip = "\n".join([*lines, f"{short(row.resource)} ({percent(row.share)})"])
+        marks.append(Mark(float(row.share), float(row.accuracy), tip))
+    cloud = list(zip(rows["share"], rows["accuracy"], strict=True))
+    limits = [record["budget"] / record["initial"]] if record.get("budget") else []
+    labels = (f"share of the initial {_resource(record)}", "accuracy")
+    title = "Accuracy on the clients' validation data, and the front"
+    return front_chart(title, 0, cloud, marks, [], limits, labels)
+
+
+def _candidates(model: Mapping[str, Any]) -> Chart:
+    """The candidates' accuracies in an iteration, the selected one first."""
+    ordered = sorted(model["candidates"], key=lambda one: bool(one["unit"] != model["unit"]))
+    lines = []
+    for one in ordered:
+        heights = known(one["accuracies"])
+        name = f"{one['unit']} (selected)" if one["unit"] == model["unit"] else one["unit"]
+        tested = [(float(round), height) for round, height in enumerate(heights, start=1) if height == height]
+        lines += [Series(name, [round for round, _ in tested], [height for _, height in tested])] if tested else []
+    return line_chart(f"Candidates of iteration {model['number']}", lines, "round of the iteration", "accuracy")
+
+
+def _costs(record: Mapping[str, Any], iterations: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """What every iteration cost a client."""
+    costs = pd.DataFrame([client_costs(one, record["clients"]) for one in iterations])
+    numbers = [float(one["number"]) for one in iterations]
+    scale, text = axis("macs", float(costs["macs"].max()))
+    sent = [
+        Series(way, numbers, list(costs[name] / MEGABYTE))
+        for way, name in (("up", "bytes_up"), ("down", "bytes_down"))
+    ]
+    macs, unit = Series("MACs", numbers, list(costs["macs"] / scale)), text.replace(" per example", "")
+    return [
+        line_chart("Sent per client, by iteration", sent, "iteration", "MB", zero=True),
+        line_chart("Forward passes per client, by iteration", [macs], "iteration", unit, zero=True),
+    ]
+
+
+def _dropped(iterations: Sequence[Mapping[str, Any]]) -> Table:
+    """Which unit won in every iteration, and after which rounds the others were dropped."""
+    rows = []
+    for model in iterations:
+        dropped: dict[int, list[str]] = {}
+        for one in model["candidates"]:
+            if one["dropped"] is not None:
+                dropped.setdefault(one["dropped"], []).append(one["unit"])
+        text = "; ".join(f"round {round}: {', '.join(units)}" for round, units in sorted(dropped.items()))
+        groups = model["groups"]
+        distance = f"{sum(one['distance'] for one in groups) / len(groups):.3g}" if groups else "–"
+        rows.append([str(model["number"]), model["unit"], str(len(groups)), distance, text or "–"])
+    head = ["iteration", "selected", "groups", "mean distance of classes", "dropped"]
+    return Table(head, rows, texts=5, title="Candidates")
+
+
+def _layers(run: Run) -> Table:
+    """What is left of every layer: a bar is as long as the kept share."""
+    kept = kept_units(run)
+    rows: list[list[Cell]] = []
+    for number in kept.columns:
+        pairs = [(int(left), int(full)) for left, full in zip(kept[number], kept[0], strict=True)]
+        bars = [Bar(left / full, str(left), f"{left} of {full} ({percent(left / full)})") for left, full in pairs]
+        rows.append([str(number), *bars])
+    return Table(["model", *map(str, kept.index)], rows, title="Filters by layer")
+
+
+def _resource(record: Mapping[str, Any]) -> str:
+    return "MACs" if record["resource"] == "macs" else str(record["resource"])
+
+
+def _digits(number: float | None) -> str:
+    return "–" if number is None else f"{number:.4g}"
