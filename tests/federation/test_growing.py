@@ -359,7 +359,9 @@ class StopAt(FederatedCallback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+@pytest.mark.parametrize(
+    "optimizer", ["yogi", *(pytest.param(name, marks=pytest.mark.slow) for name in ("averaging", "momentum"))]
+)
 def test_a_run_stopped_around_a_transformation_resumes_exactly(tmp_path, optimizer) -> None:
     """Models are added after the rounds 1, 3 and 5; so round 4 is the first of the third model."""
     settings = {"server_optimizer": OPTIMIZERS[optimizer], "rounds": 6}
@@ -387,6 +389,7 @@ def test_checkpoints_between_the_transformation_and_the_rounds_end(tmp_path, whe
     assert_same(weights(resumed), straight)
 
 
+@pytest.mark.slow
 def test_a_kill_right_after_a_transformation(tmp_path) -> None:
     """SIGKILL in the hook of the new model; nothing of that round has been saved."""
     root = Path(__file__).parents[2]

@@ -47,7 +47,7 @@ def straight(tuned_once):
     return everything(FinetuneFiles(tuned_once.folder / "finetune"))
 
 
-@pytest.mark.parametrize(("how", "raised"), [("error", Stop), ("SIGINT", Interrupted), ("SIGTERM", Interrupted)])
+@pytest.mark.parametrize(("how", "raised"), [("error", Stop), ("SIGTERM", Interrupted)])
 def test_in_the_second_candidates_second_round(trained, straight, monkeypatch, how, raised):
     with monkeypatch.context() as patch:
         patch.setattr(finetune_trainer, "_Stop", StopIn(1, 1, how))
@@ -144,6 +144,7 @@ def test_after_the_last_candidate_the_rest_is_made_up_for(trained, straight, mon
     assert everything(trained.finetune()) == straight
 
 
+@pytest.mark.slow
 def test_several_candidates_of_a_tier_are_gone_on_with(trained, monkeypatch):
     tiers = ClientTiers(Ranges("middle", "large"), ListedTiers({"middle": [0, 1, 2], "large": [3, 4, 5]}))
     trained = trained._replace(module=module_of(trained.module.supernet, tiers=tiers))

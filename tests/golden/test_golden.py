@@ -22,7 +22,13 @@ def close(run: str, name: str, value: float) -> object:
     return pytest.approx(value, abs=accuracy) if "accuracy" in name else pytest.approx(value, rel=loss)
 
 
-@pytest.mark.parametrize("name", RUNS)
+#: Each takes seconds; that they run at all is what the tests of the configurations see, too.
+QUICK = ("fedhen", "fedtrans", "heterofl")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in RUNS]
+)
 def test_run_comes_out_as_recorded(name, tmp_path):
     found, recorded = figures(run(name, tmp_path)), RECORDED[name]
     assert found["total"] == recorded["total"]

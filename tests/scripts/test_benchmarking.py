@@ -93,12 +93,14 @@ def test_a_child_knows_its_place_and_nothing_of_other_launches(monkeypatch: pyte
     assert os.environ["LOCAL_RANK"] == "3"
 
 
+@pytest.mark.slow  # a process that imports torch
 def test_a_child_answers() -> None:
     from benchmarking.child import call_in_child
 
     assert call_in_child("benchmarking.showing:counted", {"count": 2, "what": "rank"}) == "2 ranks"
 
 
+@pytest.mark.slow  # a process that imports torch
 def test_one_rank_that_fails_ends_all(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from benchmarking.child import call_in_child
 

@@ -52,6 +52,7 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_tables_and_figure(script, run, capsys):
     """Twelve clients in three tiers, six in a cohort: two rounds ask all, one asks all of the upper tiers."""
     words = [str(run), "--config", "search.yaml", "--archs", "6", "--repeats", "3"]
@@ -97,6 +98,7 @@ def test_correlations_by_hand(script):
     assert found[1, 0] == pytest.approx(2 / np.sqrt(3 * 2))
 
 
+@pytest.mark.slow
 def test_an_architecture_is_evaluated_once_on_a_client(script, run, monkeypatch):
     seen: list[tuple[Any, int]] = []
     base = script["Remembering"].__mro__[1]

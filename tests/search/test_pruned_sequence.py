@@ -98,6 +98,7 @@ def test_the_models_are_tested_exported_and_reported(home: Path) -> None:
     assert ">Pruned models<" in (RUN / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_named_models_are_fine_tuned_in_groups_and_exported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in the second one's second round, and started again."""
     command = ["finetune", *OPTIONS, "--config", "finetune.yaml"]
