@@ -11,8 +11,7 @@ from torch import Tensor
 from lit_fednas.aggregation.overlap import OverlapAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
-from lit_fednas.supernets import Supernet
-from lit_fednas.supernets.growing.suite import Model, ModelSuite
+from lit_fednas.supernets import Model, ModelSuite, Supernet
 
 
 class SoftAverage(OverlapAverage):
@@ -45,7 +44,7 @@ class SoftAverage(OverlapAverage):
         >>> suite = ModelSuite((3, 8, 8), 10)
         >>> _ = suite.add(0, plan(suite.models[0].blueprint, ["conv1"], 1), seed=0)
         >>> soft = SoftAverage()
-        >>> soft.start(suite, [ClientTask(round=0, client=0, arch=Model((1,)), num_examples=5)])
+        >>> soft.start(suite, [ClientTask(round=0, client=0, arch=Model(1), num_examples=5)])
         >>> {number: round(weight, 2) for number, weight in soft.coefficients(1).items()}
         {0: 0.75, 1: 1.0}
     """
@@ -132,7 +131,7 @@ class SoftAverage(OverlapAverage):
     def _tensors(self, number: int) -> dict[str, str]:
         """A model's tensors that are mixed: their names in the suite, by those in the network."""
         shared = self._suite.shared_tensors()
-        regions = self._suite.regions(Model((number,)))
+        regions = self._suite.regions(Model(number))
         return {name: region.name for name, region in regions.items() if shared[region.name].is_floating_point()}
 
 

@@ -12,8 +12,7 @@ import numpy as np
 from lit_fednas.assignment.base import Assignment
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult
-from lit_fednas.supernets import SearchSpace, Supernet
-from lit_fednas.supernets.growing.suite import Model, ModelSuite
+from lit_fednas.supernets import Model, ModelSuite, SearchSpace, Supernet
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
 
 
@@ -57,7 +56,7 @@ class ByUtility(Assignment):
                 f"has none; use the supernet ModelSuite, or another assignment"
             )
         costs = ArchitectureCosts(supernet)
-        first = Model((supernet.models[0].number,))
+        first = Model(supernet.models[0].number)
         for tier in population.tiers:
             if costs.excess(first, tier) > 0:
                 limits = ", ".join(
@@ -83,7 +82,7 @@ class ByUtility(Assignment):
             numbers = compatible[self._tier_name(client)]
             utilities = self.utilities(client)
             chances = softmax([utilities[number] for number in numbers])
-            archs.append(Model((numbers[int(rng.choice(len(numbers), p=chances))],)))
+            archs.append(Model(numbers[int(rng.choice(len(numbers), p=chances))]))
         return archs
 
     def observe(self, results: Sequence[ClientResult]) -> None:
@@ -107,8 +106,8 @@ class ByUtility(Assignment):
         """
         utilities = self.utilities(client)
         numbers = self._compatible(self._population.tier(client))
-        macs = {number: self._costs.cost(Model((number,)), "macs") for number in numbers}
-        return Model((max(numbers, key=lambda number: (utilities[number], macs[number], number)),))
+        macs = {number: self._costs.cost(Model(number), "macs") for number in numbers}
+        return Model(max(numbers, key=lambda number: (utilities[number], macs[number], number)))
 
     def utilities(self, client: int) -> list[float]:
         """A client's utility for each model, by its number; a list that the caller may change.
@@ -161,7 +160,7 @@ class ByUtility(Assignment):
         return [
             model.number
             for model in self._suite.models
-            if tier is None or self._costs.excess(Model((model.number,)), tier) == 0
+            if tier is None or self._costs.excess(Model(model.number), tier) == 0
         ]
 
     def _tier_name(self, client: int) -> str:

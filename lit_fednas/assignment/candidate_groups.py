@@ -14,7 +14,7 @@ import numpy as np
 from lit_fednas.assignment.base import Assignment, Part
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult
-from lit_fednas.supernets import Pruned, PrunedSequence, SearchSpace, Supernet
+from lit_fednas.supernets import Model, PrunedSequence, SearchSpace, Supernet
 from lit_fednas.tiers import ArchitectureCosts, Population
 
 log = logging.getLogger(__name__)
@@ -200,14 +200,14 @@ class CandidateGroups(Assignment):
             return 0
         return min(max(1, round(self.drop * len(self.trials))), left - 1)
 
-    def _arch(self, unit: str) -> Pruned:
-        return Pruned(len(self._supernet.models), unit)
+    def _arch(self, unit: str) -> Model:
+        return Model(len(self._supernet.models), unit)
 
     @property
-    def _newest(self) -> Pruned:
-        return Pruned(len(self._supernet.models) - 1)
+    def _newest(self) -> Model:
+        return Model(len(self._supernet.models) - 1)
 
-    def deployed(self, client: int) -> Pruned:
+    def deployed(self, client: int) -> Model:
         """The largest model that a client's tier can afford; the newest, and smallest, where there are no tiers.
 
         Raises:

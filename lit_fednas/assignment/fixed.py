@@ -19,8 +19,8 @@ class FixedArchitecture(Assignment):
         arch: ``largest``, ``smallest``, or an architecture as the space writes it.
 
     Example:
-        >>> from lit_fednas.supernets import SingleArchitecture
-        >>> FixedArchitecture().assign(0, [3, 5], SingleArchitecture(), np.random.default_rng(0))
+        >>> from lit_fednas.supernets import Ladder
+        >>> FixedArchitecture().assign(0, [3, 5], Ladder(["whole"]), np.random.default_rng(0))
         ['whole', 'whole']
     """
 

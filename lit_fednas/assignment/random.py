@@ -15,8 +15,8 @@ class RandomArchitectures(Assignment):
     """Every client trains an architecture drawn from the space, anew each round.
 
     Example:
-        >>> from lit_fednas.supernets import SingleArchitecture
-        >>> RandomArchitectures().assign(0, [3], SingleArchitecture(), np.random.default_rng(0))
+        >>> from lit_fednas.supernets import Ladder
+        >>> RandomArchitectures().assign(0, [3], Ladder(["whole"]), np.random.default_rng(0))
         ['whole']
     """
 

@@ -16,7 +16,16 @@ import numpy as np
 
 from lit_fednas.assignment.base import Assignment
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets import OWN, Operators, PathSampler, PathSupernet, SearchSpace, Supernet, path_sampler
+from lit_fednas.supernets import (
+    OWN,
+    Operators,
+    PathSampler,
+    PathSupernet,
+    SearchSpace,
+    Supernet,
+    labelled_space,
+    path_sampler,
+)
 from lit_fednas.tiers import Population, Tier
 
 
@@ -77,7 +86,7 @@ class Subspaces(Assignment):
         everything = supernet.space.superset
         self.budget = float(self._sizes.sent(everything) * self.share if self.share else self.at_most or 0)
         if self.labels is not None:
-            supernet.space.for_labels(self.labels)  # told before training, if there is no such set
+            labelled_space(supernet.space, self.labels)  # raises before training if there is no such set
         for tier in population.tiers or (None,):
             least = self._least(tier)
             if self.budget < least:
@@ -110,7 +119,7 @@ class Subspaces(Assignment):
                 kept[layer].add(name)
             else:
                 size -= held[layer][name]
-        layers = zip(space.candidates, kept, strict=True)
+        layers = zip(space.choices, kept, strict=True)
         return Operators(tuple(tuple(name for name in names if name in those) for names, those in layers), labels)
 
     def _supported(self, tier: Tier | None) -> list[dict[str, int]]:

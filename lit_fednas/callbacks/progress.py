@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from tqdm.auto import tqdm
 
 from lit_fednas.messages import ClientResult, ClientTask
-from lit_fednas.supernets import ModelSuite, Pruned, PrunedSequence
+from lit_fednas.supernets import ModelCollection, members_of
 
 
 class RoundProgress(ProgressBar):
@@ -60,7 +60,7 @@ class RoundProgress(ProgressBar):
 
     def on_cohort_start(self, trainer: Trainer, module: LightningModule, tasks: Sequence[ClientTask]) -> None:
         """Starts the bar over the cohort anew."""
-        several = isinstance(module.supernet, ModelSuite | PrunedSequence)
+        several = isinstance(module.supernet, ModelCollection)
         self._models = clients_by_model(tasks) if several else ""
         if self._cohort is not None:
             self._cohort.reset(total=len(tasks))
@@ -121,16 +121,18 @@ class RoundProgress(ProgressBar):
 
 
 def clients_by_model(tasks: Sequence[ClientTask]) -> str:
-    """How many clients have which models of a suite, or which candidates; nothing if all have the same.
+    """Returns the number of clients of each model or candidate; nothing if all have the same.
 
     Example:
         >>> from lit_fednas.supernets import Model
-        >>> clients_by_model([ClientTask(0, client, Model((client // 3,)), 1) for client in range(5)])
+        >>> clients_by_model([ClientTask(0, client, Model(client // 3), 1) for client in range(5)])
         '0:3 1:2'
-        >>> from lit_fednas.supernets import Pruned
-        >>> clients_by_model([ClientTask(0, client, Pruned(3, f"conv{client}"), 1) for client in range(2)])
+        >>> clients_by_model([ClientTask(0, client, Model(3, f"conv{client}"), 1) for client in range(2)])
         'conv0:1 conv1:1'
     """
-    counts = Counter((task.arch.unit,) if isinstance(task.arch, Pruned) else task.arch.numbers for task in tasks)
-    words = [f"{','.join(map(str, names))}:{count}" for names, count in sorted(counts.items())]
+    counts = Counter(members_of(task.arch) for task in tasks)
+    words = [
+        f"{','.join(model.unit or str(model.number) for model in models)}:{count}"
+        for models, count in sorted(counts.items())
+    ]
     return " ".join(words) if len(words) > 1 else ""

@@ -22,7 +22,7 @@ from lit_fednas.federation.initial_weights import load_initial
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.records import write_sequence
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import Cut, Pruned, PrunedSequence, UnitCounts, find_cuts
+from lit_fednas.supernets import Cut, Model, PrunedSequence, UnitCounts, find_cuts
 from lit_fednas.tiers import ArchitectureCosts
 
 log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ class PruneByBudgets(FederatedCallback):
         # a latency is what the first rank has measured
         (resource, *_) = trainer.fit_loop.ranks.gather(resource)  # type: ignore[attr-defined]
         entry = {**_empty(0, 0, None), "rounds": round + 1, "accuracy": assignment.accuracy}
-        self._append(sequence, Pruned(0), resource, {**entry, "round": None, "unit": None})
+        self._append(sequence, Model(0), resource, {**entry, "round": None, "unit": None})
         self._begin(trainer, module, round + 1)
 
     def _begin(self, trainer: Trainer, module: FederatedLightningModule, round: int) -> None:
@@ -327,7 +327,7 @@ class PruneByBudgets(FederatedCallback):
         (resource,) = (cut.resource for cut in sequence.cuts if cut.unit == unit)
         module.add_model(lambda: sequence.select(unit, round))
         entry = {**ended, "round": round, "unit": unit, "accuracy": known[-1] if known else None}
-        self._append(sequence, Pruned(len(sequence.models) - 1), resource, entry)
+        self._append(sequence, Model(len(sequence.models) - 1), resource, entry)
         self.under_way = None
         newest = self.entries[-1]
         log.info(
@@ -348,7 +348,7 @@ class PruneByBudgets(FederatedCallback):
 
     # ---- what is written down -------------------------------------------------------------------------
 
-    def _append(self, sequence: PrunedSequence, arch: Pruned, resource: float, entry: Mapping[str, Any]) -> None:
+    def _append(self, sequence: PrunedSequence, arch: Model, resource: float, entry: Mapping[str, Any]) -> None:
         """Adds a model's entry, with what it takes and what its iteration has cost."""
         cost = sequence.cost(arch)
         self.entries.append(

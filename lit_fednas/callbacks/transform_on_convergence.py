@@ -16,7 +16,7 @@ from lit_fednas.federation import FederatedCallback, FederatedLightningModule, R
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.records.models import step_words, write_suite
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import Model, ModelSuite
+from lit_fednas.supernets import Model, ModelSuite, members_of
 from lit_fednas.supernets.growing.growth import Order, Step, plan, to_plain
 from lit_fednas.tiers import ArchitectureCosts
 
@@ -120,7 +120,7 @@ class TransformOnConvergence(FederatedCallback):
         self, trainer: Trainer, pl_module: LightningModule, batch: RoundResult, batch_idx: int
     ) -> None:
         """Notes which models the round has trained."""
-        self._trained = {number for result in batch.survivors for number in result.task.arch.numbers}
+        self._trained = {model.number for result in batch.survivors for model in members_of(result.task.arch)}
 
     def on_aggregate(
         self, trainer: Trainer, module: FederatedLightningModule, averages: Mapping[str, Tensor]
@@ -192,7 +192,7 @@ class TransformOnConvergence(FederatedCallback):
             log.info(
                 "round %d: model %d, derived from model %d (%s): %d MACs, %s",
                 *(round, parent.number + 1, parent.number, step_words(to_plain(steps))),
-                *(suite.macs(Model((parent.number + 1,))), suite.models[-1].blueprint),
+                *(suite.macs(Model(parent.number + 1)), suite.models[-1].blueprint),
             )
         if self.loss == "cohort":
             self.losses = {}
@@ -211,7 +211,7 @@ class TransformOnConvergence(FederatedCallback):
                 continue
             tried.add(cells)
             planned = suite.planned(parent.number, steps)
-            costs, arch = ArchitectureCosts(planned), Model((len(suite.models),))
+            costs, arch = ArchitectureCosts(planned), Model(len(suite.models))
             tiers = [tier for tier in module.population.tiers if module.population.members(tier.name)]
             if not tiers or any(costs.excess(arch, tier) == 0 for tier in tiers):
                 return steps
@@ -242,7 +242,7 @@ class TransformOnConvergence(FederatedCallback):
         given = len(suite.models) - len(self.reasons)  # the first, and what was there before this callback
         reasons = [{"degree_of_convergence": None, "activeness": {}}] * given + self.reasons
         for model, reason in zip(suite.models, reasons, strict=True):
-            cost = suite.cost(Model((model.number,)))
+            cost = suite.cost(Model(model.number))
             rows.append(
                 {
                     "number": model.number,

@@ -15,12 +15,8 @@ from lightning.pytorch.loggers import WandbLogger
 from lit_fednas.callbacks.subnet_table import COLUMNS, table_rows
 from lit_fednas.data import plot_partition
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule
-from lit_fednas.records import SEARCH_FILES, SearchFiles, step_words
-from lit_fednas.supernets import Model, ModelSuite, Pruned, PrunedSequence
-from lit_fednas.supernets.growing.growth import to_plain
-
-MODEL_COLUMNS = ("number", "parent", "round", "cells", "macs", "parameters", "bytes", "steps")
-PRUNED_COLUMNS = ("number", "unit", "round", "sizes", "macs", "parameters", "bytes")
+from lit_fednas.records import SEARCH_FILES, SearchFiles
+from lit_fednas.supernets import ModelCollection
 
 
 class WandbLogging(FederatedCallback):
@@ -39,10 +35,9 @@ class WandbLogging(FederatedCallback):
 
     def on_model_added(self, trainer: Trainer, module: FederatedLightningModule, arch: Any) -> None:
         """Logs a new model of a suite or a sequence with its costs, and the table of all models so far."""
-        if isinstance(module.supernet, ModelSuite):
-            self._log_models(trainer, "suite", model_rows(module.supernet), arch.number)
-        elif isinstance(module.supernet, PrunedSequence):
-            self._log_models(trainer, "sequence", pruned_rows(module.supernet), arch.number)
+        supernet = module.supernet
+        if isinstance(supernet, ModelCollection):
+            self._log_models(trainer, supernet.KIND, supernet.model_rows(), arch.number)
 
     @staticmethod
     def _log_models(trainer: Trainer, kind: str, rows: Sequence[dict[str, Any]], number: int) -> None:
@@ -90,29 +85,6 @@ class WandbLogging(FederatedCallback):
             run.log({f"subnets/{split}": _table(COLUMNS, cells)})
             for row in rows:
                 run.summary[f"subnets/{split}/{row['subnet']}/accuracy"] = row["accuracy"]
-
-
-def model_rows(suite: ModelSuite) -> list[dict[str, Any]]:
-    """The models of a suite with their costs, a row each; what was done to the parent is in words."""
-    rows = []
-    for model in suite.models:
-        cost = suite.cost(Model((model.number,)))
-        words = step_words(to_plain(model.steps))
-        what = (model.number, model.parent, model.round, str(model.blueprint))
-        values = (*what, cost.macs, cost.parameters, cost.bytes, words)
-        rows.append(dict(zip(MODEL_COLUMNS, values, strict=True)))
-    return rows
-
-
-def pruned_rows(sequence: PrunedSequence) -> list[dict[str, Any]]:
-    """The models of a sequence with their costs, a row each; what is left of the layers is in words."""
-    rows = []
-    for model in sequence.models:
-        cost = sequence.cost(Pruned(model.number))
-        sizes = ", ".join(f"{group} {size}" for group, size in model.sizes.items())
-        values = (model.number, model.unit or None, model.round, sizes, cost.macs, cost.parameters, cost.bytes)
-        rows.append(dict(zip(PRUNED_COLUMNS, values, strict=True)))
-    return rows
 
 
 def search_charts(files: SearchFiles) -> dict[str, Any]:

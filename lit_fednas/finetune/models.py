@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets import Ladder, SearchSpace, Supernet
+from lit_fednas.supernets import Ladder, Supernet, with_labels
 from lit_fednas.tiers import Tier
 
 _SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s+of\s+macs\s*")
@@ -40,21 +40,14 @@ def named_architectures(supernet: Supernet, texts: Sequence[str], labels: str | 
     """
     found: dict[Any, str] = {}
     for text in texts:
-        arch = with_labels(supernet.space, _named(supernet, text), labels)
+        arch = _named(supernet, text)
+        if labels is not None:
+            arch = with_labels(supernet.space, arch, labels)
         if arch in found:
             twice = f"{text!r}" if text == found[arch] else f"{found[arch]!r} and {text!r}"
             raise ConfigError(f"finetune.models: names {arch} twice, as {twice}; name each once")
         found[arch] = text
     return list(found)
-
-
-def with_labels(space: SearchSpace[Any], arch: Any, labels: str | None) -> Any:
-    """An architecture, with the classifier of a label set; as it is if none is given.
-
-    Raises:
-        ConfigError: There is no such label set.
-    """
-    return arch if labels is None else space.for_labels(labels).decode(space.encode(arch))
 
 
 def own_tiers(archs: Sequence[Any]) -> list[Tier]:

@@ -22,14 +22,14 @@ from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import EvaluationSettings, FederatedLightningModule, FederatedTrainer
 from lit_fednas.finetune.groups import dealt
-from lit_fednas.finetune.models import named_architectures, own_tiers, with_labels
+from lit_fednas.finetune.models import named_architectures, own_tiers
 from lit_fednas.finetune.settings import FinetuneSettings
 from lit_fednas.objectives import CrossEntropy, HeadOnly, Objective
 from lit_fednas.records import FinetuneFiles, SearchFiles, TierModel, note_after_training, read_rounds
 from lit_fednas.rng import isolated, numpy_generator
 from lit_fednas.search import Evaluator, Feasible
 from lit_fednas.search.tier_models import save_tier_model
-from lit_fednas.supernets import OWN, PlainNetwork, Supernet
+from lit_fednas.supernets import OWN, PlainNetwork, Supernet, labelled_space, labels_of, with_labels
 from lit_fednas.tiers import ArchitectureCosts, Tier
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,8 @@ class Finetuning:
     def _labelled(self, text: str) -> Any:
         """An architecture, with the classifier that is asked for."""
         space = self.supernet.space
-        return with_labels(space, space.parse(text), self.settings.labels)
+        arch = space.parse(text)
+        return arch if self.settings.labels is None else with_labels(space, arch, self.settings.labels)
 
     def _tiers(self) -> Sequence[Tier]:
         if not self.model.population.tiers:
@@ -159,14 +160,14 @@ class Finetuning:
     def _drawn(self, tier: Tier) -> list[Candidate]:
         rng = numpy_generator(self.seed, f"finetune-architectures-{tier.name}")
         tier = replace(tier, labels=self.settings.labels or tier.labels)
-        space = self.supernet.space.for_labels(tier.labels)
+        space = labelled_space(self.supernet.space, tier.labels)
         found = Feasible(space, self.costs, tier, rng).distinct(set(), self.settings.architectures, rng)
         return [Candidate(tier, number, arch) for number, arch in enumerate(found)]
 
     def _eligible(self, candidate: Candidate) -> list[int]:
         """The clients of the tier and above whose labels are those of the network, or finer."""
         population, tier = self.model.population, candidate.tier.name
-        labels = self.supernet.space.labels_of(candidate.arch)
+        labels = labels_of(candidate.arch)
         found = population.eligible(tier) if self.tier_aware else range(population.num_clients)
         having = [client for client in found if self._labels_of(client) in (OWN, labels)]
         if not having and not self.tier_aware:

@@ -20,7 +20,7 @@ from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.method import Score
 from lit_fednas.search.pareto import hypervolume, pareto_front
 from lit_fednas.search.settings import SearchSettings
-from lit_fednas.supernets import OWN
+from lit_fednas.supernets import OWN, labelled_space
 from lit_fednas.tiers.costs import ArchitectureCosts
 from lit_fednas.tiers.limits import EVERYTHING, CumulatedShares, Tier
 
@@ -120,7 +120,7 @@ class TierSearch:
 
     def _feasible(self, tier: Tier) -> Feasible:
         rng = numpy_generator(self.seed, f"search-feasible-{tier.name}")
-        return Feasible(self.space.for_labels(tier.labels), self.costs, tier, rng)
+        return Feasible(labelled_space(self.space, tier.labels), self.costs, tier, rng)
 
     def reference(self, tier: str) -> float:
         """What costs are divided by in a tier's hypervolume: its budget, or the largest architecture's cost."""

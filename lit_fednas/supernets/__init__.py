@@ -19,9 +19,9 @@ from lit_fednas.supernets.growing.cnn import GrowableCNN, GrowableResNet18
 from lit_fednas.supernets.growing.grown import GrownModel, GrownNetwork
 from lit_fednas.supernets.growing.mobilenet import GrowableMobileNetV3Small, InvertedResidualCell, PerceptronHead
 from lit_fednas.supernets.growing.nasbench201 import GrowableNASBench201, NASBench201Cell
-from lit_fednas.supernets.growing.suite import Model, ModelSuite, SuiteModel, SuiteSpace
+from lit_fednas.supernets.growing.suite import ModelSuite, SuiteModel
 from lit_fednas.supernets.growing.vit import GrowableViT, PatchCell, TokenHead, TransformerCell
-from lit_fednas.supernets.labels import OWN, LabelSets
+from lit_fednas.supernets.labels import OWN, LabelSets, labelled_space, labels_of, with_labels
 from lit_fednas.supernets.norms import BatchNorm, GroupNorm, Norm
 from lit_fednas.supernets.paths.cnn import PathCNN
 from lit_fednas.supernets.paths.sampling import PathSampler, SampledPath, path_sampler
@@ -29,10 +29,20 @@ from lit_fednas.supernets.paths.space import Operators, PathCosts, PathSpace
 from lit_fednas.supernets.paths.supernet import PathNetwork, PathSupernet
 from lit_fednas.supernets.plain import ResNet18, SmallCNN
 from lit_fednas.supernets.pruning.filters import Cut, Prunable, find_cuts
-from lit_fednas.supernets.pruning.sequence import Pruned, PrunedModel, PrunedSequence, SequenceSpace, UnitCounts
+from lit_fednas.supernets.pruning.sequence import PrunedModel, PrunedSequence, UnitCounts
 from lit_fednas.supernets.scaler import Scaler
-from lit_fednas.supernets.separate import Separate, SeparateNetworks, SeparateSpace
-from lit_fednas.supernets.space import Ladder, SearchSpace, SingleArchitecture
+from lit_fednas.supernets.side_by_side import (
+    Members,
+    Model,
+    ModelCollection,
+    ModelSpace,
+    NetworkCollection,
+    SeparateNetworks,
+    SeparateSpace,
+    SideBySide,
+    members_of,
+)
+from lit_fednas.supernets.space import Ladder, SearchSpace
 from lit_fednas.supernets.width.cnn import SlicedCNN, SlicedConvNet, SlicedSmallCNN
 from lit_fednas.supernets.width.mobilenet import SlicedMobileNet
 from lit_fednas.supernets.width.resnet import SlicedResNet
@@ -69,10 +79,14 @@ __all__ = [
     "Kept",
     "LabelSets",
     "Ladder",
+    "Members",
     "Model",
+    "ModelCollection",
+    "ModelSpace",
     "ModelSuite",
     "NASBench201Cell",
     "NestedSupernet",
+    "NetworkCollection",
     "NetworkFamily",
     "Norm",
     "Operators",
@@ -90,7 +104,6 @@ __all__ = [
     "PreactivatedCell",
     "PreactivatedHead",
     "Prunable",
-    "Pruned",
     "PrunedModel",
     "PrunedSequence",
     "Region",
@@ -99,11 +112,9 @@ __all__ = [
     "SampledPath",
     "Scaler",
     "SearchSpace",
-    "Separate",
     "SeparateNetworks",
     "SeparateSpace",
-    "SequenceSpace",
-    "SingleArchitecture",
+    "SideBySide",
     "SlicedCNN",
     "SlicedConvNet",
     "SlicedMobileNet",
@@ -111,7 +122,6 @@ __all__ = [
     "SlicedSmallCNN",
     "SmallCNN",
     "SuiteModel",
-    "SuiteSpace",
     "Supernet",
     "TokenHead",
     "TransformerCell",
@@ -120,5 +130,9 @@ __all__ = [
     "WidthSpace",
     "WidthSupernet",
     "find_cuts",
+    "labelled_space",
+    "labels_of",
+    "members_of",
     "path_sampler",
+    "with_labels",
 ]

@@ -1,8 +1,8 @@
 """The contract of the shared weights.
 
-A supernet owns the global weights. For every architecture it answers which network that is (``build``) and
-where the network's tensors lie in the shared ones (``index``). All else follows from these two: extraction
-(SuperFed's G(W, arch)), super-imposition (M(W, arch, w)), overlap counts, running in place, and cost.
+A supernet owns the global weights. For every architecture it tells which network that is (``build``) and where the
+network's tensors lie in the shared ones (``index``). All else follows from these two: extraction (SuperFed's
+G(W, arch)), super-imposition (M(W, arch, w)), overlap counts, running in place, and cost.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lit_fednas.costs import Cost, count_cost, count_macs, count_operations
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.supernets.space import SearchSpace, SingleArchitecture
+from lit_fednas.supernets.space import Ladder, SearchSpace
 
 _SKELETONS_KEPT = 64
 
@@ -61,19 +62,19 @@ class Region:
             tensor[self.index] += scale * value
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Skeleton:
-    """An architecture's network on the meta device, and its index: what running in place needs."""
+    """An architecture's network on the meta device, with what has been asked about it so far."""
 
     network: nn.Module
-    index: dict[str, Region]
-    costs: list[Cost]  # one, once it was asked for
+    index: dict[str, Region] | None = field(default=None)
+    cost: Cost | None = field(default=None)
 
     @cached_property
     def slots(self) -> list[tuple[dict[str, Any], str, str]]:
         """Where the network's tensors are kept: a module's dictionary, the key there, the name in the network."""
         named = [*self.network.named_parameters(), *self.network.named_buffers()]
-        names = {id(tensor): name for name, tensor in named}  # one that stands twice has one name
+        names = {id(tensor): name for name, tensor in named}  # a tensor that several modules share has one name
         return [
             (kept, key, names[id(tensor)])
             for module in self.network.modules()
@@ -97,16 +98,21 @@ class _Skeleton:
 class Supernet(nn.Module, ABC):
     """One network whose weights many architectures share.
 
-    A subclass keeps the shared tensors as its parameters and buffers and implements :meth:`build`,
-    :meth:`index` and :attr:`space`.
+    A subclass keeps the shared tensors as its parameters and buffers, sets :attr:`space` in its constructor, and
+    implements :meth:`build` and :meth:`index`.
 
-    Attributes:
+    Args:
         input_shape: Shape of one example, without the batch dimension.
         num_classes: Width of the output.
+
+    Attributes:
+        space: The architectures.
+
+    Raises:
+        ConfigError: A size is not positive.
     """
 
-    input_shape: tuple[int, ...]
-    num_classes: int
+    space: SearchSpace[Any]
 
     def __init__(self, input_shape: Iterable[int], num_classes: int) -> None:
         super().__init__()
@@ -118,18 +124,13 @@ class Supernet(nn.Module, ABC):
             )
         self._skeletons: OrderedDict[Any, _Skeleton] = OrderedDict()
 
-    @property
-    @abstractmethod
-    def space(self) -> SearchSpace[Any]:
-        """The architectures."""
-
     @abstractmethod
     def build(self, arch: Any) -> nn.Module:
         """Builds the architecture's network; its weights' values do not matter (it may be built on meta)."""
 
     @abstractmethod
     def index(self, arch: Any) -> dict[str, Region]:
-        """For each parameter and buffer of ``build(arch)``: where it lies in the supernet."""
+        """Returns for each parameter and buffer of ``build(arch)``, by name, where it lies in the supernet."""
 
     def initialise(self, network: nn.Module) -> None:
         """Draws the initial weights of a built network, where they are not those that its layers draw.
@@ -139,24 +140,27 @@ class Supernet(nn.Module, ABC):
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """What a checkpoint must match: the class and the shapes of all shared tensors."""
+        """The class and the shapes of all shared tensors, which a checkpoint must match."""
         return {
             "class": type(self).__qualname__,
             "shapes": {name: list(tensor.shape) for name, tensor in self.shared_tensors().items()},
         }
 
     def structure(self) -> dict[str, Any]:
-        """What must be known to build this supernet again besides its settings; plain values, for checkpoints.
+        """Returns what is needed besides the settings to build this supernet again; plain values, for checkpoints.
 
         Empty, unless it changes while it is trained.
         """
         return {}
 
     def restore(self, structure: Mapping[str, Any]) -> None:
-        """Gives it a saved structure; the weights of what is new are not set.
+        """Restores a saved structure; the weights of what is new are not set.
+
+        Args:
+            structure: What :meth:`structure` returned.
 
         Raises:
-            CheckpointError: It cannot have it.
+            CheckpointError: The structure is not one of this supernet.
         """
         if structure:
             raise CheckpointError(
@@ -165,7 +169,7 @@ class Supernet(nn.Module, ABC):
             )
 
     def digest(self) -> str:
-        """Sixteen hexadecimal digits that stand for the values of all shared tensors."""
+        """Returns sixteen hexadecimal digits that stand for the values of all shared tensors."""
         total = hashlib.blake2b(digest_size=8)
         for name, tensor in self.shared_tensors().items():
             total.update(name.encode())
@@ -174,34 +178,37 @@ class Supernet(nn.Module, ABC):
 
     @property
     def default_eval_archs(self) -> tuple[str, ...]:
-        """The architectures to evaluate where nobody names any, as the space writes them."""
+        """The architectures that are evaluated unless others are named, as the space writes them."""
         return ("smallest", "largest") if self.space.size > 1 else ("largest",)
 
     def shared_tensors(self) -> dict[str, Tensor]:
-        """The global weights, parameters first, then buffers, by name; the tensors themselves."""
+        """Returns the global weights by name, parameters first, then buffers; the tensors themselves."""
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
     def skeleton(self, arch: Any) -> nn.Module:
-        """The architecture's network on the meta device (shared between calls: do not change it)."""
+        """Returns the architecture's network on the meta device (shared between calls: do not change it)."""
         return self._skeleton(arch).network
 
     def regions(self, arch: Any) -> dict[str, Region]:
-        """Like :meth:`index`, remembered for architectures seen lately."""
-        return self._skeleton(arch).index
+        """Like :meth:`index`, cached for recently used architectures."""
+        skeleton = self._skeleton(arch)
+        if skeleton.index is None:
+            skeleton.index = self.index(arch)
+        return skeleton.index
 
     def cost(self, arch: Any) -> Cost:
-        """MACs per example, parameters, and bytes of the architecture."""
-        made = self._skeleton(arch)
-        if not made.costs:
-            made.costs.append(count_cost(made.network, self.input_shape, self.macs(arch)))
-        return made.costs[0]
+        """Returns the MACs per example, parameters, and bytes of the architecture."""
+        skeleton = self._skeleton(arch)
+        if skeleton.cost is None:
+            skeleton.cost = count_cost(skeleton.network, self.input_shape, self.macs(arch))
+        return skeleton.cost
 
     def macs(self, arch: Any) -> int:
-        """Multiply-accumulates of one example; a subclass may know them without a (dry) run."""
+        """Returns the multiply-accumulates of one example; a subclass may know them without a (dry) run."""
         return count_macs(self.skeleton(arch), self.input_shape)
 
     def operations(self, arch: Any) -> int:
-        """FedorAS' count of one example's operations (``lit_fednas.costs.count_operations``)."""
+        """Returns FedorAS' count of one example's operations (``lit_fednas.costs.count_operations``)."""
         return count_operations(self.skeleton(arch), self.input_shape)
 
     def operator_of(self, name: str) -> str | None:
@@ -216,33 +223,41 @@ class Supernet(nn.Module, ABC):
         return None
 
     def targets(self, arch: Any, classes: Tensor) -> Tensor:
-        """What an architecture is to say of examples, given their classes in the data; both ``[batch]``.
+        """Returns the targets of an architecture: the classes, unless its classifier has another label set.
 
-        They are the classes, but where its classifier tells another label set apart.
+        Args:
+            arch: The architecture.
+            classes: The examples' classes in the data, ``[batch]``.
+
+        Returns:
+            Targets, ``[batch]``.
         """
         return classes
 
     def views(self, arch: Any, shared: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """The architecture's tensors inside the shared ones, by their names in the subnet; views if possible.
+        """Returns the architecture's tensors inside the shared ones, by their names in the subnet.
 
         Args:
             arch: The architecture.
             shared: :meth:`shared_tensors`, where the caller has them; finding them takes longer than the views.
+
+        Returns:
+            Views where the regions allow it, else copies.
         """
         shared = self.shared_tensors() if shared is None else shared
         return {name: region.of(shared[region.name]) for name, region in self.regions(arch).items()}
 
     def subnet(self, arch: Any) -> nn.Module:
-        """Extracts the architecture as a module of its own with a copy of its weights: G(W, arch).
+        """Extracts the architecture as a standalone module with a copy of its weights: G(W, arch).
 
-        What is sent to a client, and what its bytes are counted from.
+        It is what is sent to a client, and what its bytes are counted from.
         """
         network = self.empty_subnet(arch)
         self.load_into(network, arch)
         return network.train(self.training)
 
     def empty_subnet(self, arch: Any) -> nn.Module:
-        """A network of the architecture with unset weights, on the supernet's device."""
+        """Builds the architecture's network with unset weights, on the supernet's device."""
         device = next(iter(self.shared_tensors().values())).device
         with torch.device("meta"):
             network = self.build(arch)
@@ -271,7 +286,7 @@ class Supernet(nn.Module, ABC):
         return self.run(arch, self.views(arch), x, self.training)
 
     def run(self, arch: Any, weights: Mapping[str, Tensor], x: Tensor, training: bool = False) -> Tensor:
-        """Runs an architecture with any weights.
+        """Runs an architecture with given weights.
 
         Args:
             arch: The architecture.
@@ -287,21 +302,16 @@ class Supernet(nn.Module, ABC):
             skeleton.network.train(training)
         return skeleton.run(weights, x)
 
-    def _index_of(self, arch: Any, network: nn.Module) -> dict[str, Region]:
-        """The index, where the architecture's network has been built already."""
-        return self.index(arch)
-
     def _skeleton(self, arch: Any) -> _Skeleton:
         if arch in self._skeletons:
             self._skeletons.move_to_end(arch)
             return self._skeletons[arch]
         with torch.device("meta"):
             network = self.build(arch)
-        made = _Skeleton(network, self._index_of(arch, network), [])
-        self._skeletons[arch] = made
+        skeleton = self._skeletons[arch] = _Skeleton(network)
         if len(self._skeletons) > _SKELETONS_KEPT:
             self._skeletons.popitem(last=False)
-        return made
+        return skeleton
 
 
 class OutputsNetwork(nn.Module, ABC):
@@ -318,23 +328,33 @@ class OutputsNetwork(nn.Module, ABC):
 class NestedSupernet(Supernet):
     """A supernet whose every architecture keeps the *first* channels and the *first* blocks of the largest.
 
-    The shared weights are the largest network itself (``self.network``), and a subnet's tensor is the corner
-    of the tensor of the same name. So :meth:`build` is all that a subclass has to write.
+    A subclass sets :attr:`space` and :attr:`network` in its constructor and implements :meth:`build`; a subnet's
+    tensor is the corner of the tensor of the same name.
+
+    Attributes:
+        network: The shared weights: the network of the space's superset.
+
+    Example:
+        >>> class WideOrNarrow(NestedSupernet):
+        ...     def __init__(self, input_shape, num_classes):
+        ...         super().__init__(input_shape, num_classes)
+        ...         self.space = Ladder([8, 16])  # hidden units
+        ...         self.network = self.build(self.space.superset)
+        ...
+        ...     def build(self, arch):
+        ...         return nn.Sequential(nn.Flatten(), nn.Linear(64, arch), nn.Linear(arch, self.num_classes))
+        >>> WideOrNarrow((1, 8, 8), 10).cost(8).parameters
+        610
     """
 
     network: nn.Module
 
+    @override
     def index(self, arch: Any) -> dict[str, Region]:
-        """Each tensor is the corner of the one of the same name."""
-        with torch.device("meta"):
-            return self._index_of(arch, self.build(arch))
-
-    def _index_of(self, arch: Any, network: nn.Module) -> dict[str, Region]:
-        shared = self.shared_tensors()
+        network, shared = self.skeleton(arch), self.shared_tensors()
         regions = {}
         for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
-            whole = shared[f"network.{name}"]
-            if whole.shape == tensor.shape:
+            if shared[f"network.{name}"].shape == tensor.shape:
                 regions[name] = Region(f"network.{name}")
             else:
                 regions[name] = Region(f"network.{name}", tuple(slice(0, size) for size in tensor.shape))
@@ -342,7 +362,9 @@ class NestedSupernet(Supernet):
 
 
 class PlainNetwork(NestedSupernet):
-    """An ordinary network as a supernet of one architecture, for federated averaging and independent training.
+    """An ordinary network as a supernet of one architecture, ``whole``.
+
+    So federated averaging and independent training of a network are special cases.
 
     Args:
         network: The network.
@@ -351,36 +373,38 @@ class PlainNetwork(NestedSupernet):
 
     Example:
         >>> net = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2), 2)
-        >>> net(torch.zeros(3, 1, 2, 2)).shape
-        torch.Size([3, 2])
+        >>> net(torch.zeros(3, 1, 2, 2)).shape, net.space.largest
+        (torch.Size([3, 2]), 'whole')
     """
 
     def __init__(self, network: nn.Module, input_shape: Iterable[int], num_classes: int) -> None:
         super().__init__(input_shape, num_classes)
         self.network = network
-        self._space = SingleArchitecture()
+        self.space = Ladder(["whole"])
 
-    @property
-    def space(self) -> SingleArchitecture:
-        """One architecture, ``whole``."""
-        return self._space
-
+    @override
     def build(self, arch: Any) -> nn.Module:
-        """A network of the same structure."""
         return _structure_of(self.network)
+
+
+def he_normal(network: nn.Module) -> None:
+    """Draws the weights of all convolutions as He et al. (2015) do, by their numbers of outputs."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 def materialise(network: nn.Module, device: torch.device) -> nn.Module:
     """Gives a network on the meta device unset memory, in place (``Module.to_empty``, in a tenth of its time)."""
-    made: dict[int, Any] = {}  # a tensor that stands in several modules stays one
+    copies: dict[int, Any] = {}  # a tensor that several modules share stays one
     for module in network.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 fresh = nn.Parameter(_unset_like(parameter, device), parameter.requires_grad)
-                module._parameters[name] = made.setdefault(id(parameter), fresh)
+                module._parameters[name] = copies.setdefault(id(parameter), fresh)
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                module._buffers[name] = made.setdefault(id(buffer), _unset_like(buffer, device))
+                module._buffers[name] = copies.setdefault(id(buffer), _unset_like(buffer, device))
     return network
 
 
@@ -389,7 +413,7 @@ def _unset_like(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def _structure_of(network: nn.Module) -> nn.Module:
-    """A copy of a module's structure on the meta device, without copying its weights."""
+    """Copies a module's structure to the meta device, without copying its weights."""
     memo: dict[int, Any] = {}
     for tensor in network.parameters():
         memo[id(tensor)] = nn.Parameter(torch.empty_like(tensor, device="meta"), tensor.requires_grad)

@@ -14,19 +14,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.base import OutputsNetwork, Region, Supernet
+from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets.families import NetworkFamily
+from lit_fednas.supernets.side_by_side import Members, NetworkCollection, SideBySide
 from lit_fednas.supernets.space import Ladder
 
 
 @dataclass(frozen=True)
-class Bases:
-    """Some of the base networks.
-
-    Attributes:
-        members: Their numbers, ascending.
+class Bases(Members):
+    """Some of the base networks, by their numbers in ascending order.
 
     Example:
         >>> str(Bases((0, 2, 3)))
@@ -36,15 +35,14 @@ class Bases:
     members: tuple[int, ...]
 
     def __str__(self) -> str:
-        """The numbers, joined by commas."""
         return f"bases: {','.join(map(str, self.members))}"
 
 
 class BaseSpace(Ladder[Bases]):
-    """How many base networks are mixed: what is searched are the first, the first two, and so on.
+    """The number of base networks that are mixed: the first, the first two, and so on are searched.
 
-    :meth:`parse` knows any subset, which a client may train. The base networks are alike, so that other subsets
-    of as many are no other architectures to a search.
+    :meth:`parse` knows any subset, which a client may train. The base networks have the same structure, so a
+    search needs no other subsets of the same size.
 
     Args:
         count: The number of base networks.
@@ -63,11 +61,11 @@ class BaseSpace(Ladder[Bases]):
 
     @staticmethod
     def first(count: int) -> Bases:
-        """The first ``count`` base networks."""
+        """Returns the first ``count`` base networks."""
         return Bases(tuple(range(count)))
 
+    @override
     def validate(self, arch: Bases) -> None:
-        """Raises ``ConfigError`` if there is none, one is unknown, or they are not ascending."""
         members = list(arch.members)
         known = all(0 <= member < self.count for member in members)
         if not members or not known or members != sorted(set(members)):
@@ -76,46 +74,36 @@ class BaseSpace(Ladder[Bases]):
                 f"ascending"
             )
 
+    @override
     def parse(self, text: Any) -> Bases:
         """Reads ``bases: 0,2,3``, or a ``Bases``."""
         if isinstance(text, Bases):
             arch = text
         else:
-            found = re.fullmatch(r"\s*bases:\s*(\d+(?:\s*,\s*\d+)*)\s*", str(text))
-            if found is None:
+            match = re.fullmatch(r"\s*bases:\s*(\d+(?:\s*,\s*\d+)*)\s*", str(text))
+            if match is None:
                 raise ConfigError(f"architecture {text!r}: cannot be read; write it as 'bases: 0,2,3'")
-            arch = Bases(tuple(int(member) for member in found[1].split(",")))
+            arch = Bases(tuple(int(member) for member in match[1].split(",")))
         self.validate(arch)
         return arch
 
 
-class Mix(OutputsNetwork):
-    """Base networks side by side; their mix is the mean of their logits.
+class Mix(SideBySide):
+    """Base networks side by side; ``forward`` returns the mean of their logits."""
 
-    Args:
-        networks: The base networks, by number.
-    """
-
-    def __init__(self, networks: dict[int, nn.Module]) -> None:
-        super().__init__()
-        self.networks = nn.ModuleDict({str(number): network for number, network in networks.items()})
-
-    def outputs(self, x: Tensor) -> list[Tensor]:
-        """Each one's logits, ``[batch, num_classes]``, in ascending order of the numbers."""
-        return [network(x) for network in self.networks.values()]
-
+    @override
     def forward(self, x: Tensor) -> Tensor:
-        """The mean of the logits, ``[batch, num_classes]``."""
         return torch.stack(self.outputs(x)).mean(0)
 
 
-class BaseNetworks(Supernet):
+@checked("supernet")
+class BaseNetworks(NetworkCollection):
     """Independent base networks, each with one ``count``-th of a family's units.
 
-    The publication averages what the base networks say; here these are logits. Each group of units is divided
-    with rounding up (to the family's multiple), so that no base network is without units. Each has its own
-    initial weights and its own norms; the publication's dual batch norms, which serve robustness against
-    adversarial examples, are left out.
+    The publication averages the outputs of the base networks; here these are logits. Each group of units is
+    divided with rounding up (to the family's multiple), so that every base network has units. Each has its own
+    initial weights and its own norms; the publication's dual batch norms, for robustness against adversarial
+    examples, are left out.
 
     Args:
         input_shape: Shape of one example.
@@ -135,36 +123,34 @@ class BaseNetworks(Supernet):
         torch.Size([2, 10])
     """
 
-    def __init__(self, input_shape: Iterable[int], num_classes: int, family: NetworkFamily, count: int) -> None:
+    def __init__(
+        self, input_shape: Iterable[int], num_classes: int, family: NetworkFamily, count: PositiveInt
+    ) -> None:
         super().__init__(input_shape, num_classes)
         self.family = family
         self.count = int(count)
         units = family.units(self.input_shape)
-        if not 1 <= self.count <= max(units.values()):
+        if self.count > max(units.values()):
             raise ConfigError(
-                f"supernet.count: {count} must be at least 1, and at most the units of the widest layer, "
+                f"supernet.count: {count} must be at most the number of units of the widest layer, "
                 f"{max(units.values())}"
             )
         self._sizes = {group: self._share(full) for group, full in units.items()}
-        self._space = BaseSpace(self.count)
-        self.networks = nn.ModuleList(self._base() for _ in range(self.count))
+        self.space: BaseSpace = BaseSpace(self.count)
+        self.networks = nn.ModuleList(map(self.build_member, range(self.count)))
 
-    @property
-    def space(self) -> BaseSpace:
-        """How many are mixed."""
-        return self._space
-
-    def build(self, arch: Bases) -> Mix:
-        """The members, side by side."""
-        return Mix({member: self._base() for member in arch.members})
-
-    def index(self, arch: Bases) -> dict[str, Region]:
-        """Each tensor is the whole one of the same name."""
-        starts = tuple(f"networks.{member}." for member in arch.members)
-        return {name: Region(name) for name in self.shared_tensors() if name.startswith(starts)}
-
-    def _base(self) -> nn.Module:
+    @override
+    def build_member(self, member: int) -> nn.Module:
         return self.family.build(self._sizes, self.input_shape, self.num_classes, 1.0)
+
+    @override
+    def location(self, member: int) -> str:
+        return f"networks.{member}"
+
+    @override
+    def build(self, arch: Bases) -> Mix:
+        """Builds the mean of the members' logits."""
+        return Mix(map(self.build_member, arch.members))
 
     def _share(self, full: int) -> int:
         multiple = self.family.multiple

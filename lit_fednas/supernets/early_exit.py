@@ -1,12 +1,12 @@
 """A residual network with early exits: FedHeN's simple and complex architectures, and any number between.
 
 The network is the pre-activation ResNet of He et al. (2016, "Identity Mappings in Deep Residual Networks") with
-the stem that is usual for 32x32 images and group norm (FedHeN, section 3, "Models"). After some of its stages
-stands a head, from which the network can answer; an architecture is where the network ends, and the heads that it
+the stem that is usual for 32x32 images and group norm (FedHeN, section 3, "Models"). Some of its stages are
+followed by a head that returns logits; an architecture says at which exit the network ends, and which heads it
 holds. A simpler architecture is a part of a more complex one (Assumption 2.1): its stages, and its head. A client
-that holds the simple head can train it along (:class:`~lit_fednas.objectives.SideObjective`). If it does not, its
-copy, as it was received, still takes part in the average (Alg. 4, line 18, as printed), unless the architecture
-leaves it out: ``exits: 4``.
+that holds the simple head can train it as well (:class:`~lit_fednas.objectives.SideObjective`). If it does not,
+its copy, as it was received, is still averaged (Alg. 4, line 18, as printed), unless the architecture omits it
+(``exits: 4``).
 
 With the paper's width of 64 and exits after the second and the fourth stage the simple architecture has 0.7M
 parameters and the complex one 11.2M (the paper: 0.7M and 11.1M).
@@ -20,9 +20,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork
+from lit_fednas.ranges import PositiveInt, checked
+from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork, he_normal
 from lit_fednas.supernets.norms import GroupNorm, Norm
 from lit_fednas.supernets.space import Ladder
 
@@ -50,8 +52,8 @@ class Exits:
 class ExitSpace(Ladder[Exits]):
     """One architecture per exit; each holds the heads of the exits before its own.
 
-    :meth:`parse` also knows architectures that leave some of those out, as ``exits: 4``: clients can train them,
-    but they are no results of a search.
+    :meth:`parse` also knows architectures that omit some of those, as ``exits: 4``: clients can train them, but
+    they are not results of a search.
 
     Args:
         exits: The stages that an exit follows, ascending.
@@ -62,12 +64,13 @@ class ExitSpace(Ladder[Exits]):
         ('exits: 2', 'exits: 2,4', 2)
     """
 
-    refusal = "leaves an exit out; name all exits up to the last"
+    refusal = "omits an exit; name all exits up to the last"
 
     def __init__(self, exits: Sequence[int]) -> None:
         self.exits = tuple(exits)
-        super().__init__([Exits(self.exits[: place + 1]) for place in range(len(self.exits))])
+        super().__init__([Exits(self.exits[:count]) for count in range(1, len(self.exits) + 1)])
 
+    @override
     def parse(self, text: Any) -> Exits:
         """Reads ``exits: 2,4`` or an ``Exits``."""
         if isinstance(text, Exits):
@@ -80,13 +83,14 @@ class ExitSpace(Ladder[Exits]):
         self.validate(arch)
         return arch
 
+    @override
     def validate(self, arch: Exits) -> None:
-        """Raises ``ConfigError`` if it names an exit that there is not, or one twice."""
         if not arch.stages or [stage for stage in self.exits if stage in arch.stages] != list(arch.stages):
             known = ", ".join(map(str, self.exits))
             raise ConfigError(f"architecture {arch}: give exits, ascending, out of: {known}")
 
 
+@checked("supernet")
 class EarlyExitResNet(NestedSupernet):
     """A pre-activation ResNet of which every exit is an architecture.
 
@@ -99,7 +103,7 @@ class EarlyExitResNet(NestedSupernet):
         exits: The stages that an exit follows, counted from 1; the last stage's must be among them.
 
     Raises:
-        ConfigError: A number is out of range, or the norm does not take a width.
+        ConfigError: A number is out of range, or the norm does not allow a width.
 
     Example:
         >>> net = EarlyExitResNet((3, 32, 32), 10)
@@ -112,16 +116,16 @@ class EarlyExitResNet(NestedSupernet):
         input_shape: Iterable[int] = (3, 32, 32),
         num_classes: int = 10,
         norm: Norm = _NORM,
-        width: int = 64,
-        blocks: Sequence[int] = (2, 2, 2, 2),
-        exits: Sequence[int] = (2, 4),
+        width: PositiveInt = 64,
+        blocks: Sequence[PositiveInt] = (2, 2, 2, 2),
+        exits: Sequence[PositiveInt] = (2, 4),
     ) -> None:
         super().__init__(input_shape, num_classes)
         if len(self.input_shape) != 3:
-            raise ConfigError(f"supernet.input_shape: {list(self.input_shape)} is no image; give [channels, h, w]")
-        if width < 1 or not blocks or min(blocks) < 1:
-            raise ConfigError(f"supernet: width {width} and blocks {list(blocks)} must be above 0")
-        if not exits or list(exits) != sorted(set(exits)) or exits[0] < 1 or exits[-1] != len(blocks):
+            raise ConfigError(f"supernet.input_shape: {list(self.input_shape)} must be channels, height, width")
+        if not blocks:
+            raise ConfigError("supernet.blocks: is empty; give the number of blocks of each stage")
+        if not exits or list(exits) != sorted(set(exits)) or exits[-1] != len(blocks):
             raise ConfigError(
                 f"supernet.exits: {list(exits)} must be stages from 1 to {len(blocks)}, ascending, the last "
                 f"{len(blocks)}"
@@ -129,28 +133,21 @@ class EarlyExitResNet(NestedSupernet):
         self.width = width
         self.blocks = tuple(blocks)
         self._norm = norm
-        self._space = ExitSpace(exits)
-        self.network = self.build(self._space.largest)
+        self.space: ExitSpace = ExitSpace(exits)
+        self.network = self.build(self.space.largest)
         self.initialise(self.network)
 
-    @property
-    def space(self) -> ExitSpace:
-        """The exits."""
-        return self._space
-
+    @override
     def build(self, arch: Exits) -> ExitNetwork:
-        """The stages up to the last exit, and the heads."""
         return ExitNetwork(
             nn.Conv2d(self.input_shape[0], self.width, 3, padding=1, bias=False),
             [self._stage(stage) for stage in range(1, arch.stages[-1] + 1)],
             {stage: self._head(stage) for stage in arch.stages},
         )
 
+    @override
     def initialise(self, network: nn.Module) -> None:
-        """Draws the convolutions' weights as He et al. (2015) do."""
-        for module in network.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        he_normal(network)
 
     def _channels(self, stage: int) -> int:
         return self.width << (stage - 1)
@@ -163,7 +160,7 @@ class EarlyExitResNet(NestedSupernet):
         return nn.Sequential(*blocks)
 
     def _head(self, stage: int) -> nn.Sequential:
-        """Early heads mix two kinds of pooling (section 3, "Models"); the last one averages, as in a ResNet."""
+        """Builds a head; early ones mix two kinds of pooling (section 3, "Models"), the last one averages."""
         channels = self._channels(stage)
         head = nn.Sequential()
         head.add_module("norm", self._norm(channels))
@@ -190,21 +187,21 @@ class ExitNetwork(OutputsNetwork):
         self.heads = nn.ModuleDict({str(stage): head for stage, head in heads.items()})
 
     def forward(self, x: Tensor) -> Tensor:
-        """The last exit's logits; the other heads do not run."""
+        """Returns the last exit's logits; the other heads do not run."""
         x = self.stem(x)
         for stage in self.stages:
             x = stage(x)
         return self.heads[str(len(self.stages))](x)
 
+    @override
     def outputs(self, x: Tensor) -> list[Tensor]:
-        """The logits of all its exits, from the first on."""
         x = self.stem(x)
-        found = []
+        logits = []
         for number, stage in enumerate(self.stages, start=1):
             x = stage(x)
             if str(number) in self.heads:
-                found.append(self.heads[str(number)](x))
-        return found
+                logits.append(self.heads[str(number)](x))
+        return logits
 
 
 class PreActivationBlock(nn.Module):
@@ -226,9 +223,9 @@ class PreActivationBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``[batch, width, h, w]`` to ``[batch, out, h / stride, w / stride]``."""
-        ready = self.relu(self.norm1(x))
-        beside = x if self.shortcut is None else self.shortcut(ready)
-        return self.conv2(self.relu(self.norm2(self.conv1(ready)))) + beside
+        activated = self.relu(self.norm1(x))
+        shortcut = x if self.shortcut is None else self.shortcut(activated)
+        return self.conv2(self.relu(self.norm2(self.conv1(activated)))) + shortcut
 
 
 class MixedPool(nn.Module):

@@ -23,9 +23,11 @@ from math import prod
 from typing import Any
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.base import NestedSupernet
+from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, checked
+from lit_fednas.supernets.base import NestedSupernet, he_normal
 from lit_fednas.supernets.norms import BatchNorm, Norm
 from lit_fednas.supernets.space import SearchSpace
 
@@ -49,8 +51,7 @@ class ElasticArch:
 
     Attributes:
         depths: Blocks beyond the first, per stage.
-        ratios: Expand ratio per block, stage by stage; a block that is not there has the ratio of the one
-            before it.
+        ratios: Expand ratio per block, stage by stage; an absent block has the ratio of the one before it.
 
     Example:
         >>> str(ElasticArch((0, 0, 0, 1), (0.14,) * 12))
@@ -61,10 +62,10 @@ class ElasticArch:
     ratios: tuple[float, ...]
 
     def __str__(self) -> str:
-        """As in Table 5, one number standing for all equal ratios."""
+        """Writes it as in Table 5, with one number for all ratios if they are equal."""
         depths = ",".join(str(depth) for depth in self.depths)
         if len(set(self.ratios)) == 1:
-            ratios = json.dumps(self.ratios[0])  # all digits, so that parse takes it back
+            ratios = json.dumps(self.ratios[0])  # all digits, so that parse reads the same number
         else:
             ratios = json.dumps(self.ratios, separators=(",", ":"))
         return f"d: [{depths}], e: {ratios}"
@@ -93,38 +94,38 @@ class ElasticSpace(SearchSpace[ElasticArch]):
         self.divisor = divisor
         self.blocks = 1 + self.depths[-1]
         stages = len(self.stage_widths)
-        self.cardinalities = (len(self.depths),) * stages + (len(self.ratios),) * (stages * self.blocks)
+        self.choices = [self.depths] * stages + [self.ratios] * (stages * self.blocks)
 
     def middle_width(self, stage: int, ratio: float) -> int:
-        """Middle channels of a block of a stage."""
+        """Returns the middle channels of a block of a stage."""
         return divisible(round(self.stage_widths[stage] * ratio), self.divisor)
 
+    @override
     def decode(self, genes: Sequence[int]) -> ElasticArch:
-        """Depth genes first, then the ratios, stage by stage."""
         stages = len(self.stage_widths)
         depths = tuple(self.depths[gene] for gene in genes[:stages])
         ratios = tuple(self.ratios[gene] for gene in genes[stages:])
         return self.canonical(ElasticArch(depths, ratios))
 
+    @override
     def encode(self, arch: ElasticArch) -> tuple[int, ...]:
-        """The inverse of :meth:`decode`."""
         self.validate(arch)
         depths = tuple(self.depths.index(depth) for depth in arch.depths)
         return depths + tuple(self.ratios.index(ratio) for ratio in arch.ratios)
 
     def canonical(self, arch: ElasticArch) -> ElasticArch:
-        """The same network written one way: settles ratios of absent blocks and of equal widths."""
+        """Returns the canonical architecture: with fixed ratios of absent blocks and of equal widths."""
         depths = tuple(self.depths[self.depths.index(depth)] for depth in arch.depths)  # 1 for 1.0
         ratios = list(arch.ratios)
         for stage, depth in enumerate(depths):
             for block in range(self.blocks):
-                place = stage * self.blocks + block
-                ratios[place] = self._settled[stage][ratios[place]] if block <= depth else ratios[place - 1]
+                i = stage * self.blocks + block
+                ratios[i] = self._canonical_ratios[stage][ratios[i]] if block <= depth else ratios[i - 1]
         return ElasticArch(depths, tuple(ratios))
 
     @cached_property
-    def _settled(self) -> list[dict[float, float]]:
-        """Per stage and ratio: the largest ratio of the same middle width (narrow stages round alike)."""
+    def _canonical_ratios(self) -> list[dict[float, float]]:
+        """Per stage and ratio: the largest ratio that gives the same middle width (narrow stages round alike)."""
         return [
             {
                 ratio: max(
@@ -138,26 +139,26 @@ class ElasticSpace(SearchSpace[ElasticArch]):
         ]
 
     @property
+    @override
     def smallest(self) -> ElasticArch:
-        """Least depth, least ratio."""
         return self.decode([0] * len(self.cardinalities))
 
     @property
+    @override
     def largest(self) -> ElasticArch:
-        """Full depth, greatest ratio."""
         return self.decode([n - 1 for n in self.cardinalities])
 
     @property
+    @override
     def size(self) -> int:
-        """Distinct networks: per stage, the sum over depths of the products of distinct middle widths."""
-        per_stage = []
+        per_stage = []  # the sum over depths of the products of distinct middle widths
         for stage in range(len(self.stage_widths)):
             widths = len({self.middle_width(stage, ratio) for ratio in self.ratios})
             per_stage.append(sum(widths ** (1 + depth) for depth in self.depths))
         return prod(per_stage)
 
     def validate(self, arch: ElasticArch) -> None:
-        """Raises ``ConfigError`` if the architecture is not in the space."""
+        """Validates that an architecture is in the space; raises ``ConfigError`` if not."""
         stages = len(self.stage_widths)
         if len(arch.depths) != stages or len(arch.ratios) != stages * self.blocks:
             raise ConfigError(
@@ -171,6 +172,7 @@ class ElasticSpace(SearchSpace[ElasticArch]):
             if ratio not in self.ratios:
                 raise ConfigError(f"architecture {arch}: expand ratio {ratio} is not one of {list(self.ratios)}")
 
+    @override
     def parse(self, text: Any) -> ElasticArch:
         """Reads ``d: [0,1,0,1], e: 0.14``, a mapping with ``d`` and ``e``, or an ``ElasticArch``.
 
@@ -206,11 +208,12 @@ class ElasticSpace(SearchSpace[ElasticArch]):
             return depths, ratios
         except (AssertionError, KeyError, ValueError):
             raise ConfigError(
-                f"architecture: {text!r} cannot be read; write it as 'd: [0,1,0,1], e: 0.14', one number "
-                f"standing for all"
+                f"architecture: {text!r} cannot be read; write it as 'd: [0,1,0,1], e: 0.14', with one number "
+                f"for all if they are equal"
             ) from None
 
 
+@checked("supernet")
 class ElasticResNet(NestedSupernet):
     """SuperFed's supernet of residual networks (App. F, Tables 4 and 5).
 
@@ -238,60 +241,51 @@ class ElasticResNet(NestedSupernet):
         self,
         input_shape: Iterable[int] = (3, 32, 32),
         num_classes: int = 10,
-        stem_width: int = 64,
-        stage_widths: Sequence[int] = (256, 512, 1024, 2048),
-        depths: Sequence[int] = (0, 1, 2),
-        ratios: Sequence[float] = (0.1, 0.14, 0.18, 0.22, 0.25),
+        stem_width: PositiveInt = 64,
+        stage_widths: Sequence[PositiveInt] = (256, 512, 1024, 2048),
+        depths: Sequence[NonNegativeInt] = (0, 1, 2),
+        ratios: Sequence[PositiveFloat] = (0.1, 0.14, 0.18, 0.22, 0.25),
         norm: Norm = BatchNorm(affine=False, running_statistics=False),
-        divisor: int = 8,
+        divisor: PositiveInt = 8,
     ) -> None:
         super().__init__(input_shape, num_classes)
-        for name, values, least in (("depths", depths, 0), ("ratios", ratios, 1e-6)):
-            if not values or list(values) != sorted(set(values)) or min(values) < least:
+        for name, values in (("depths", depths), ("ratios", ratios)):
+            if not values or list(values) != sorted(set(values)):
                 raise ConfigError(
-                    f"supernet.{name}: {list(values)} must be ascending, distinct and not below {least:g}"
+                    f"supernet.{name}: {list(values)} must be at least one number, ascending, distinct"
                 )
         if any(depth != int(depth) for depth in depths):
             raise ConfigError(f"supernet.depths: {list(depths)} must be whole numbers of blocks")
-        if not stage_widths or min(stage_widths) < 1 or stem_width < 1 or divisor < 1:
-            raise ConfigError(
-                f"supernet.stage_widths: {list(stage_widths)} (one per stage), stem_width: {stem_width} and "
-                f"divisor: {divisor} must be at least 1"
-            )
+        if not stage_widths:
+            raise ConfigError("supernet.stage_widths: is empty; give the output channels of each stage")
         if len(self.input_shape) != 3:
             raise ConfigError(f"supernet.input_shape: {list(self.input_shape)} must be channels, height, width")
         self.stem_width = stem_width
         self.norm = norm
-        self._space = ElasticSpace(depths, ratios, stage_widths, divisor)
+        self.space: ElasticSpace = ElasticSpace(depths, ratios, stage_widths, divisor)
         for stage, ratio in product(range(len(stage_widths)), ratios):
-            norm(self._space.middle_width(stage, ratio))  # a width that it refuses is told now, not in a round
-        self.network = self.build(self._space.largest)
+            norm(self.space.middle_width(stage, ratio))  # a width that it refuses is reported now, not in a round
+        self.network = self.build(self.space.largest)
         self.initialise(self.network)
 
+    @override
     def initialise(self, network: nn.Module) -> None:
-        """He initialisation of the convolutions."""
-        for module in network.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        he_normal(network)
 
     @property
-    def space(self) -> ElasticSpace:
-        """Depths and expand ratios."""
-        return self._space
-
-    @property
+    @override
     def default_eval_archs(self) -> tuple[str, ...]:
-        """The nine of Table 4, if they are members; else the bounds."""
+        """The nine architectures of Table 4 if the space has them all; else its bounds."""
         try:
             for text in TABLE_4:
-                self._space.parse(text)
+                self.space.parse(text)
         except ConfigError:
             return super().default_eval_archs
         return TABLE_4
 
+    @override
     def macs(self, arch: ElasticArch) -> int:
-        """Multiply-accumulates of one example, block by block."""
-        space = self._space
+        space = self.space
         channels, height, width = self.input_shape
         total = height * width * channels * self.stem_width * 9
         channels = self.stem_width
@@ -308,9 +302,9 @@ class ElasticResNet(NestedSupernet):
                 channels = out
         return total + channels * self.num_classes
 
+    @override
     def build(self, arch: ElasticArch) -> nn.Module:
-        """Builds a residual network with the architecture's depths and middle widths."""
-        space = self._space
+        space = self.space
         stages: list[nn.Module] = []
         width = self.stem_width
         for stage, (out, depth) in enumerate(zip(space.stage_widths, arch.depths, strict=True)):

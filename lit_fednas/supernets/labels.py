@@ -1,4 +1,4 @@
-"""Label sets: what of the data's classes a client's labels tell (FedorAS, App. H).
+"""Label sets: how finely a client's labels distinguish the data's classes (FedorAS, App. H).
 
 Clients of different tiers may label the same data more or less finely: CIFAR-100's 20 superclasses and its 100
 classes. The data's own classes are the finest; every other set groups them, so an example's label in a set follows
@@ -8,15 +8,19 @@ from its class. A supernet has one classifier per set and an architecture names 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.space import SearchSpace
 
 #: The name of the data's own classes.
 OWN = "own"
-#: What stands for all sets, where an architecture holds all weights.
+#: All label sets, where an architecture holds all weights.
 ALL = "*"
 
 
@@ -28,7 +32,7 @@ class LabelSets:
         sets: By name, for each class its label in the set, from 0.
 
     Raises:
-        ConfigError: A set does not say one label per class, leaves a number out, or has a name that is taken.
+        ConfigError: A set has not one label per class, leaves a number out, or has a name that is taken.
 
     Example:
         >>> sets = LabelSets(4, {"coarse": [0, 0, 1, 1]})
@@ -37,7 +41,6 @@ class LabelSets:
     """
 
     def __init__(self, num_classes: int, sets: Mapping[str, Sequence[int]] | None = None) -> None:
-        self.num_classes = num_classes
         self._sizes = {OWN: num_classes}
         self._tables: dict[str, Tensor] = {}
         for name, labels in (sets or {}).items():
@@ -59,13 +62,101 @@ class LabelSets:
         return tuple(self._sizes)
 
     def size(self, name: str) -> int:
-        """How many labels a set has."""
+        """Returns the number of labels of a set."""
         return self._sizes[name]
 
     def targets(self, name: str, classes: Tensor) -> Tensor:
-        """The labels of examples, given their classes; both ``[batch]``."""
+        """Returns the labels of examples, given their classes; both ``[batch]``."""
         if name == OWN:
             return classes
         if self._tables[name].device != classes.device:
             self._tables[name] = self._tables[name].to(classes.device)
         return self._tables[name][classes]
+
+
+@runtime_checkable
+class Labelled(Protocol):
+    """An architecture that names the label set of its classifier; a frozen dataclass."""
+
+    @property
+    def labels(self) -> str:
+        """The label set."""
+
+
+def labels_of(arch: Any) -> str:
+    """Returns the label set of an architecture's classifier: the data's own unless it names another."""
+    return arch.labels if isinstance(arch, Labelled) else OWN
+
+
+def with_labels(space: SearchSpace[Any], arch: Any, labels: str) -> Any:
+    """Returns an architecture that ends in the classifier of a label set and is otherwise the same.
+
+    Args:
+        space: The architecture's space.
+        arch: The architecture.
+        labels: The label set.
+
+    Raises:
+        ConfigError: The space has no such label set.
+    """
+    if labels_of(arch) == labels:
+        return arch
+    if not isinstance(arch, Labelled) or not is_dataclass(arch):
+        raise ConfigError(
+            f"labels: {labels!r} is not a label set of {type(space).__name__}, which has the data's own"
+        )
+    return space.parse(replace(arch, labels=labels))
+
+
+def labelled_space(space: SearchSpace[Any], labels: str) -> SearchSpace[Any]:
+    """Returns the part of a space that ends in the classifier of a label set.
+
+    Args:
+        space: A space whose architectures end in that of the data's own classes.
+        labels: The label set.
+
+    Raises:
+        ConfigError: The space has no such label set.
+    """
+    with_labels(space, space.smallest, labels)
+    return space if labels == OWN else _LabelledSpace(space, labels)
+
+
+@dataclass(frozen=True)
+class _LabelledSpace(SearchSpace[Any]):
+    """A space of which every architecture has another label set."""
+
+    space: SearchSpace[Any]
+    labels: str
+
+    @property
+    def choices(self) -> Sequence[Sequence[Any]]:  # type: ignore[override]
+        """Those of the space: the label set is not searched."""
+        return self.space.choices
+
+    @override
+    def decode(self, genes: Sequence[int]) -> Any:
+        return with_labels(self.space, self.space.decode(genes), self.labels)
+
+    @override
+    def encode(self, arch: Any) -> tuple[int, ...]:
+        return self.space.encode(arch)
+
+    @property
+    @override
+    def smallest(self) -> Any:
+        return with_labels(self.space, self.space.smallest, self.labels)
+
+    @property
+    @override
+    def largest(self) -> Any:
+        return with_labels(self.space, self.space.largest, self.labels)
+
+    @property
+    @override
+    def size(self) -> int:
+        return self.space.size
+
+    @override
+    def parse(self, text: Any) -> Any:
+        return with_labels(self.space, self.space.parse(text), self.labels)

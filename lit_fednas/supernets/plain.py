@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from torch import nn
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.base import PlainNetwork
+from lit_fednas.ranges import PositiveInt, checked
+from lit_fednas.supernets.base import PlainNetwork, he_normal
 from lit_fednas.supernets.elastic_resnet import ResidualBlock
 from lit_fednas.supernets.norms import GroupNorm, Norm
 
@@ -64,6 +65,7 @@ class SmallCNN(PlainNetwork):
         super().__init__(network, (channels, height, width), num_classes)
 
 
+@checked("supernet")
 class ResNet18(PlainNetwork):
     """Four stages of two residual blocks for small images.
 
@@ -74,7 +76,7 @@ class ResNet18(PlainNetwork):
         width: Channels of the stem and the first stage; every later stage has twice as many.
 
     Raises:
-        ConfigError: The width is not positive, or the norm does not take it.
+        ConfigError: The width is not positive, or the norm does not allow it.
 
     Example:
         >>> net = ResNet18(width=8)
@@ -87,10 +89,8 @@ class ResNet18(PlainNetwork):
         input_shape: Iterable[int] = (3, 32, 32),
         num_classes: int = 10,
         norm: Norm = _NORM,
-        width: int = 64,
+        width: PositiveInt = 64,
     ) -> None:
-        if width < 1:
-            raise ConfigError(f"supernet.width: {width} must be above 0")
         shape = tuple(input_shape)
         network = nn.Sequential()
         network.add_module("stem", nn.Conv2d(shape[0], width, 3, padding=1, bias=False))
@@ -100,9 +100,7 @@ class ResNet18(PlainNetwork):
         network.add_module("pool", nn.AdaptiveAvgPool2d(1))
         network.add_module("flatten", nn.Flatten())
         network.add_module("classifier", nn.Linear(width << (_STAGES - 1), num_classes))
-        for module in network.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        he_normal(network)
         super().__init__(network, shape, num_classes)
 
 

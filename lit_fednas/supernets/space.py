@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.labels import OWN
 
 A = TypeVar("A")
 
@@ -18,15 +18,16 @@ A = TypeVar("A")
 class SearchSpace(ABC, Generic[A]):
     """A family of architectures, each a vector of integers (genes).
 
-    A subclass says how genes and architectures correspond; sampling and mutation then follow. Architectures
-    are small hashable values. Two gene vectors may mean the same network (the ratio of a block that is not
-    there); :meth:`decode` gives both the same, canonical, architecture.
+    A gene is the place of an architecture's choice among the possible ones. A subclass says how genes and
+    architectures correspond; sampling and mutation then follow. Architectures are small hashable values. Two gene
+    vectors may mean the same network (the ratio of a block that is absent); :meth:`decode` gives both the same,
+    canonical, architecture.
 
     Attributes:
-        cardinalities: For each gene, how many values it takes (0 to n - 1).
+        choices: For each gene, the values that it chooses from.
     """
 
-    cardinalities: tuple[int, ...]
+    choices: Sequence[Sequence[Any]]
 
     @abstractmethod
     def decode(self, genes: Sequence[int]) -> A:
@@ -34,7 +35,7 @@ class SearchSpace(ABC, Generic[A]):
 
     @abstractmethod
     def encode(self, arch: A) -> tuple[int, ...]:
-        """Returns a gene vector of an architecture; ``decode`` takes it back.
+        """Returns a gene vector of an architecture; the inverse of :meth:`decode`.
 
         Raises:
             ConfigError: The architecture is not in the space.
@@ -52,21 +53,33 @@ class SearchSpace(ABC, Generic[A]):
 
     @property
     def superset(self) -> A:
-        """What holds all weights: the largest architecture, unless architectures do not nest."""
+        """The architecture that holds all weights: the largest one, unless architectures do not nest."""
         return self.largest
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many distinct networks the space holds."""
+        """The number of distinct networks."""
 
     @abstractmethod
     def parse(self, text: Any) -> A:
-        """Reads an architecture as configs and records write it (``str(arch)`` or its JSON value).
+        """Reads an architecture as configurations and records write it.
+
+        Args:
+            text: ``str(arch)``, its JSON value, or the architecture itself.
 
         Raises:
             ConfigError: It cannot be read, or is not in the space.
         """
+
+    @property
+    def cardinalities(self) -> tuple[int, ...]:
+        """For each gene, the number of its values; they are 0 to n - 1."""
+        return tuple(len(values) for values in self.choices)
+
+    def chosen(self, arch: A) -> tuple[Any, ...]:
+        """Returns what an architecture has chosen, gene by gene."""
+        return tuple(values[gene] for values, gene in zip(self.choices, self.encode(arch), strict=True))
 
     def each(self) -> Iterator[A]:
         """Yields every architecture once, in the order of their genes."""
@@ -77,31 +90,11 @@ class SearchSpace(ABC, Generic[A]):
         return self.decode([int(rng.integers(n)) for n in self.cardinalities])
 
     def mutate(self, arch: A, rng: np.random.Generator, rate: float) -> A:
-        """Draws each gene anew with probability ``rate``."""
+        """Redraws each gene with probability ``rate``."""
         genes = self.encode(arch)
         draws = [int(rng.integers(n)) for n in self.cardinalities]
-        chosen = rng.random(len(genes)) < rate
-        return self.decode([new if take else old for old, new, take in zip(genes, draws, chosen, strict=True)])
-
-    def layers_with(self, arch: A, operators: Collection[str]) -> int:
-        """In how many layers an architecture uses one of these operators; 0 where there are no operators."""
-        return 0
-
-    def for_labels(self, labels: str) -> SearchSpace[A]:
-        """The same space with another classifier (``lit_fednas.supernets.labels``).
-
-        Raises:
-            ConfigError: There is no such label set.
-        """
-        if labels != OWN:
-            raise ConfigError(
-                f"labels: {labels!r} is no label set of {type(self).__name__}, which has the data's own"
-            )
-        return self
-
-    def labels_of(self, arch: A) -> str:
-        """The label set that an architecture's classifier tells apart."""
-        return OWN
+        redrawn = rng.random(len(genes)) < rate
+        return self.decode([new if take else old for old, new, take in zip(genes, draws, redrawn, strict=True)])
 
     def named(self, text: Any) -> A:
         """Like :meth:`parse`, and knows the words ``smallest`` and ``largest``."""
@@ -113,9 +106,9 @@ class SearchSpace(ABC, Generic[A]):
 
 
 class Ladder(SearchSpace[A]):
-    """Architectures in a row, from the cheapest to the dearest: one gene, the place in the row.
+    """Architectures in a row, from the cheapest to the most expensive: one gene, the position in the row.
 
-    A subclass may know further architectures, which clients train but which are no results of a search:
+    A subclass may know further architectures, which clients train but which are not results of a search:
     :meth:`parse` and :meth:`validate` accept them, :meth:`encode` refuses them.
 
     Args:
@@ -123,85 +116,59 @@ class Ladder(SearchSpace[A]):
 
     Attributes:
         rungs: The row.
-        refusal: What :meth:`encode` says of an architecture that is not in the row.
+        refusal: What :meth:`encode` says of an architecture that is known but not in the row.
+
+    Example:
+        >>> space = Ladder([8, 16, 32])
+        >>> space.smallest, space.largest, space.parse("16"), space.encode(16)
+        (8, 32, 16, (1,))
     """
 
-    refusal: ClassVar[str]
+    refusal = "is not one to search"
 
     def __init__(self, rungs: Sequence[A]) -> None:
         self.rungs = tuple(rungs)
-        self.cardinalities = (len(self.rungs),)
+        self.choices = (self.rungs,)
 
-    @abstractmethod
     def validate(self, arch: A) -> None:
-        """Raises ``ConfigError`` if it is neither in the row nor otherwise known."""
+        """Validates an architecture.
 
+        Raises:
+            ConfigError: It is neither in the row nor otherwise known.
+        """
+        if arch not in self.rungs:
+            raise ConfigError(f"architecture: {arch!r} is unknown; choose from {', '.join(map(str, self.rungs))}")
+
+    @override
+    def parse(self, text: Any) -> A:
+        by_text = {str(rung): rung for rung in self.rungs}
+        arch = by_text.get(str(text), text)
+        self.validate(arch)
+        return arch
+
+    @override
     def decode(self, genes: Sequence[int]) -> A:
-        """The architecture at this place."""
-        (place,) = genes
-        return self.rungs[place]
+        (position,) = genes
+        return self.rungs[position]
 
+    @override
     def encode(self, arch: A) -> tuple[int, ...]:
-        """Its place."""
         self.validate(arch)
         if arch not in self.rungs:
             raise ConfigError(f"architecture {arch}: {self.refusal}")
         return (self.rungs.index(arch),)
 
     @property
+    @override
     def smallest(self) -> A:
-        """The first."""
         return self.rungs[0]
 
     @property
+    @override
     def largest(self) -> A:
-        """The last."""
         return self.rungs[-1]
 
     @property
+    @override
     def size(self) -> int:
-        """The length of the row."""
         return len(self.rungs)
-
-
-class SingleArchitecture(SearchSpace[str]):
-    """The space of a network that is not a supernet: one architecture, called ``whole``.
-
-    With it federated averaging of an ordinary network is a special case of everything here.
-
-    Example:
-        >>> SingleArchitecture().largest
-        'whole'
-    """
-
-    cardinalities = (1,)
-
-    def decode(self, genes: Sequence[int]) -> str:
-        """Returns ``'whole'``."""
-        return "whole"
-
-    def encode(self, arch: str) -> tuple[int, ...]:
-        """Returns ``(0,)``."""
-        self.parse(arch)
-        return (0,)
-
-    @property
-    def smallest(self) -> str:
-        """The one architecture."""
-        return "whole"
-
-    @property
-    def largest(self) -> str:
-        """The one architecture."""
-        return "whole"
-
-    @property
-    def size(self) -> int:
-        """One."""
-        return 1
-
-    def parse(self, text: Any) -> str:
-        """Returns ``'whole'``, and refuses anything else."""
-        if text != "whole":
-            raise ConfigError(f"architecture: {text!r} is unknown; this network has one, 'whole'")
-        return "whole"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lit_fednas.costs import LatencySource, peak_activation_bytes
 from lit_fednas.errors import ConfigError
 from lit_fednas.records import COST_NAMES, SearchFiles
-from lit_fednas.supernets import Supernet
+from lit_fednas.supernets import Supernet, labels_of
 
 if TYPE_CHECKING:
     from lit_fednas.tiers.limits import Tier
@@ -63,9 +63,9 @@ class ArchitectureCosts:
 
         Each layer with an unsupported operator counts 1, and so does a classifier of other labels than the tier's.
         """
-        space = self.supernet.space
-        unsupported = space.layers_with(arch, tier.unsupported) if tier.unsupported else 0
-        others = int(space.labels_of(arch) != tier.labels)
+        choices = self.supernet.space.chosen(arch) if tier.unsupported else ()
+        unsupported = sum(choice in tier.unsupported for choice in choices)
+        others = int(labels_of(arch) != tier.labels)
         return tier.excess({name: self.cost(arch, name) for name in tier.limited}) + unsupported + others
 
     def all(self, arch: Any) -> dict[str, float | None]:

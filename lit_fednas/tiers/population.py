@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import PathSupernet, Supernet
+from lit_fednas.supernets import Supernet, labelled_space
 from lit_fednas.tiers.allocation import Allocation, TierShares
 from lit_fednas.tiers.costs import ArchitectureCosts
 from lit_fednas.tiers.limits import Tier, TierSource
@@ -100,7 +100,7 @@ class ClientTiers:
         for name, labels in self.labels.items():
             if name not in names:
                 raise ConfigError(f"tiers.labels: {name!r} is no tier; there are: {', '.join(names)}")
-            supernet.space.for_labels(labels)
+            labelled_space(supernet.space, labels)
         return tuple(
             replace(
                 tier,
@@ -118,7 +118,6 @@ class ClientTiers:
 
 
 def _operators(supernet: Supernet) -> list[str]:
-    """The names of all operators of a supernet; none if it is not one of operators."""
-    if not isinstance(supernet, PathSupernet):
-        return []
-    return list(dict.fromkeys(name for layer in supernet.space.candidates for name in layer))
+    """Returns the names that a supernet's architectures choose from: its operators, if it has any."""
+    names = (name for choices in supernet.space.choices for name in choices if isinstance(name, str))
+    return list(dict.fromkeys(names))

@@ -14,7 +14,16 @@ from torch import Tensor, nn
 from lit_fednas.aggregation import Aggregation, ClassAverage, OverlapAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, ClientUpdate
-from lit_fednas.supernets import NestedSupernet, PathCNN, PlainNetwork, Region, Supernet, Width
+from lit_fednas.supernets import (
+    Ladder,
+    NestedSupernet,
+    PathCNN,
+    PlainNetwork,
+    Region,
+    Supernet,
+    Width,
+    labelled_space,
+)
 from tests.aggregation.instances import aggregate, random_updates, suited, update
 from tests.supernets.instances import kept_instance
 
@@ -66,19 +75,13 @@ class Crossed(NestedSupernet):
 
     def __init__(self) -> None:
         super().__init__((3,), 4)
+        self.space = Ladder([2, 1])
         self.network = nn.Sequential(nn.Linear(3, 6), nn.Linear(6, 4))
-
-    @property
-    def space(self) -> Crossed:  # type: ignore[override]
-        return self
-
-    largest = 1
-    size = 2
 
     def build(self, arch: int) -> nn.Module:
         return nn.Sequential(nn.Linear(3, 6 // arch), nn.Linear(6 // arch, 4))
 
-    def _index_of(self, arch: int, network: nn.Module) -> dict[str, Region]:
+    def index(self, arch: int) -> dict[str, Region]:
         units, rows = torch.arange(0, 6, arch), torch.tensor([3, 2, 1, 0])
         return {
             "0.weight": Region("network.0.weight", (units,)),
@@ -225,7 +228,7 @@ def test_the_networks_of_all_tasks_are_looked_at() -> None:
     """A client that tells other labels apart has another classifier."""
     net = PathCNN((3, 8, 8), 6, 8, [1], [2], ["sep_e1", "id"], label_sets={"pairs": [0, 0, 1, 1, 2, 2]})
     own = net.space.largest
-    pairs = net.space.for_labels("pairs").sample(np.random.default_rng(0))
+    pairs = labelled_space(net.space, "pairs").sample(np.random.default_rng(0))
     name = next(name for name in net.regions(own) if ".heads." in f".{name}" and name.endswith(".weight"))
     classifier = name.removesuffix(".weight")
     ClassAverage(classifier=classifier).start(net, [ClientTask(0, 0, own, 5)])

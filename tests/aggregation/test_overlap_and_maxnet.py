@@ -8,7 +8,7 @@ from torch import Tensor
 from lit_fednas.aggregation import MaxNet, OverlapAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, ClientUpdate
-from lit_fednas.supernets import PlainNetwork, Region, Supernet
+from lit_fednas.supernets import Ladder, PlainNetwork, Region, Supernet
 from tests.aggregation.instances import (
     aggregate,
     archs_of,
@@ -74,18 +74,13 @@ class Vector(PlainNetwork):
         network = torch.nn.Module()
         network.register_parameter("w", torch.nn.Parameter(torch.tensor(values)))
         super().__init__(network, (1,), 1)
+        self.space = Ladder(range(1, 6))
 
     def index(self, arch: int) -> dict[str, Region]:
         return {"w": Region("network.w", None if arch == 5 else (slice(0, arch),))}
 
     def regions(self, arch: int) -> dict[str, Region]:
         return self.index(arch)
-
-    @property
-    def space(self) -> "Vector":  # type: ignore[override]
-        return self
-
-    largest = 5
 
 
 def answer(client: int, examples: int, values: list[float]) -> ClientUpdate:

@@ -12,20 +12,19 @@ from lit_fednas.aggregation import OverlapAverage, SoftAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
 from lit_fednas.rng import generator
-from lit_fednas.supernets import BatchNorm
-from lit_fednas.supernets.growing.suite import Model, ModelSuite
+from lit_fednas.supernets import BatchNorm, Model, ModelSuite
 from tests.aggregation.instances import aggregate, random_updates
 from tests.supernets.instances import kept_instance
 from tests.supernets.suites import GROWTH, grown_suite
 
 SUITE = grown_suite(norm=BatchNorm())
 BORN = [0, *(round for _, _, round in GROWTH)]
-MACS = [SUITE.macs(Model((number,))) for number in range(4)]
+MACS = [SUITE.macs(Model(number)) for number in range(4)]
 
 
 def started(suite: ModelSuite = SUITE, round: int = 0, **settings) -> SoftAverage:
     soft = SoftAverage(**settings)
-    soft.start(suite, [ClientTask(round, 3, Model((0,)), 10)])
+    soft.start(suite, [ClientTask(round, 3, Model(0), 10)])
     return soft
 
 
@@ -150,7 +149,7 @@ def test_a_suite_that_has_grown_since():
     suite = grown_suite(models=1)
     soft = SoftAverage()
     for round in range(2):
-        soft.start(suite, [ClientTask(round, 0, Model((0,)), 10)])
+        soft.start(suite, [ClientTask(round, 0, Model(0), 10)])
         mixed = soft.mix(soft.finish())
         assert mixed.keys() == suite.shared_tensors().keys()
         if round == 0:
@@ -180,7 +179,7 @@ def test_share_of_the_others():
     assert soft.metrics() == {}
     soft.mix(averages)
     assert soft.metrics() == {"others_share": pytest.approx((0 + sim / (1 + sim)) / 2)}
-    soft.start(suite, [ClientTask(1, 0, Model((0,)), 10)])
+    soft.start(suite, [ClientTask(1, 0, Model(0), 10)])
     assert soft.metrics() == {}  # as long as nothing is mixed
 
 

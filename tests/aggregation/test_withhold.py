@@ -8,7 +8,7 @@ import torch
 from lit_fednas.aggregation import Aggregation, OverlapAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, ClientUpdate
-from lit_fednas.supernets import Pruned, SlicedCNN, WidthSupernet
+from lit_fednas.supernets import Model, SlicedCNN, WidthSupernet
 from tests.supernets.sequences import pruned_sequence
 
 
@@ -28,7 +28,7 @@ def rounds(supernet, archs: dict, withheld=()):
 
 def test_networks_side_by_side_keep_what_they_had() -> None:
     sequence = pruned_sequence(candidates=True)
-    one, other = Pruned(1, "conv1"), Pruned(1, "conv2")
+    one, other = Model(1, "conv1"), Model(1, "conv2")
     found = rounds(sequence, {one: 1.0, other: 2.0}, withheld=[other])
     for name, tensor in sequence.shared_tensors().items():
         if name.startswith("candidates.0."):
@@ -51,4 +51,4 @@ def test_a_part_of_the_weights_keeps_what_it_had() -> None:
 
 def test_an_aggregation_that_cannot_says_so() -> None:
     with pytest.raises(ConfigError, match="OverlapAverage"):
-        Aggregation.withhold(OverlapAverage(), Pruned(0))
+        Aggregation.withhold(OverlapAverage(), Model(0))

@@ -14,7 +14,7 @@ import lit_fednas.assignment
 from lit_fednas.assignment import Assignment, Part
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import BaseNetworks, ElasticSpace, PathCNN, SearchSpace, SingleArchitecture, Supernet
+from lit_fednas.supernets import BaseNetworks, ElasticSpace, Ladder, PathCNN, SearchSpace, Supernet
 from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from tests.assignment.instances import (
@@ -100,8 +100,8 @@ def test_a_space_of_one(name: str) -> None:
         with pytest.raises(ConfigError, match=words):
             set_up(SPECIAL[name](), kept_instance("plain"), CLIENTS)
         return
-    assignment = ready(name, SingleArchitecture())
-    assert rounds(assignment, 0, 3, SingleArchitecture()) == [["whole"] * 5] * 3
+    assignment = ready(name, Ladder(["whole"]))
+    assert rounds(assignment, 0, 3, Ladder(["whole"])) == [["whole"] * 5] * 3
 
 
 def test_the_generator_decides(name: str) -> None:

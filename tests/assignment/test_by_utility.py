@@ -14,13 +14,13 @@ from lit_fednas.assignment.by_utility import softmax, standardised
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import UniformCohort
 from lit_fednas.messages import ClientResult, ClientTask
-from lit_fednas.supernets.growing.suite import Model, ModelSuite
+from lit_fednas.supernets import Model, ModelSuite
 from lit_fednas.tiers import Budgets, ClientTiers, Population, Tier
 from tests.supernets.suites import GROWTH, grown_suite
 from tests.support import fit, make_module, tiny_data, weights
 
 SUITE = grown_suite()
-MACS = [SUITE.macs(Model((number,))) for number in range(4)]  # 0, 3, 1, 2 from the cheapest to the dearest
+MACS = [SUITE.macs(Model(number)) for number in range(4)]  # 0, 3, 1, 2 from the cheapest to the dearest
 WEAK, MIDDLE, STRONG = Tier("weak", {"macs": MACS[0]}), Tier("middle", {"macs": MACS[1]}), Tier("strong", {})
 
 
@@ -35,7 +35,7 @@ def given(assignment: ByUtility, cohort, suite: ModelSuite = SUITE, seed: int = 
 
 
 def result(client: int, model: int, loss: float, status: str = "ok") -> ClientResult:
-    return ClientResult(ClientTask(0, client, Model((model,)), 10), status, loss=loss)
+    return ClientResult(ClientTask(0, client, Model(model), 10), status, loss=loss)
 
 
 # ---- Eq. 2 and 3 --------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_deployed():
     assert [assignment.deployed(client).number for client in range(4)] == [0, 1, 2, 2]  # the largest of equals
     state = {0: [-9.0, 1.0, 2.0, 3.0], 1: [0.0, 1.0, 5.0, 3.0], 2: [0.5, 0.0, 0.0, 0.5], 3: [1.0, 0.9, 0.9, 0.9]}
     assignment.load_state_dict({"utilities": state})
-    assert [assignment.deployed(client) for client in range(4)] == [Model((n,)) for n in (0, 3, 3, 0)]
+    assert [assignment.deployed(client) for client in range(4)] == [Model(n) for n in (0, 3, 3, 0)]
 
 
 # ---- what is remembered -------------------------------------------------------------------------------

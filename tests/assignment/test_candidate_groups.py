@@ -11,7 +11,7 @@ from lit_fednas.assignment import CandidateGroups, Part
 from lit_fednas.assignment.candidate_groups import degradation, fused_accuracy
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult, ClientTask
-from lit_fednas.supernets import Pruned
+from lit_fednas.supernets import Model
 from lit_fednas.tiers import Population, Tier
 from tests.supernets.sequences import pruned_sequence
 from tests.support import tiny_supernet
@@ -42,7 +42,7 @@ def prepared(
 
 
 def result(unit: str, client: int, accuracy: float, tested: int = 10, **settings) -> ClientResult:
-    task = ClientTask(0, client, Pruned(1, unit), 5, group=client)
+    task = ClientTask(0, client, Model(1, unit), 5, group=client)
     return ClientResult(task, accuracy=accuracy, num_tested=tested, **settings)
 
 
@@ -150,7 +150,7 @@ def test_who_trains_what() -> None:
     assignment.setup(sequence, Population(6))
     assignment.begin([[0, 3], [1, 4, 5]], {"conv1": 1, "conv2": 1}, {"conv1": 0.1, "conv2": 0.1}, 0.5)
     parts = assignment.parts(0, [0, 1, 2, 3, 5], sequence.space, RNG)
-    assert parts == [Part(client, Pruned(2, unit), 1) for unit in ("conv1", "conv2") for client in (1, 5)]
+    assert parts == [Part(client, Model(2, unit), 1) for unit in ("conv1", "conv2") for client in (1, 5)]
     assert all(sequence.regions(part.arch) for part in parts)
 
 
@@ -158,8 +158,8 @@ def test_before_the_first_iteration_the_initial_model_is_trained() -> None:
     sequence = pruned_sequence()
     everybody = CandidateGroups()
     everybody.setup(sequence, Population(8))
-    assert everybody.parts(0, [1, 2, 5], sequence.space, RNG) == [Part(n, Pruned(0)) for n in (1, 2, 5)]
-    tested = [ClientResult(ClientTask(0, n, Pruned(0), 5), accuracy=0.1 * n, num_tested=n) for n in (1, 3)]
+    assert everybody.parts(0, [1, 2, 5], sequence.space, RNG) == [Part(n, Model(0)) for n in (1, 2, 5)]
+    tested = [ClientResult(ClientTask(0, n, Model(0), 5), accuracy=0.1 * n, num_tested=n) for n in (1, 3)]
     assert everybody.withheld(tested) == set()
     assert everybody.accuracy == pytest.approx((0.1 + 0.9) / 4)
     assert everybody.withheld([]) == set()
@@ -169,10 +169,10 @@ def test_before_the_first_iteration_the_initial_model_is_trained() -> None:
     drawn = [some.parts(r, range(8), sequence.space, np.random.default_rng(r)) for r in range(20)]
     assert {len(parts) for parts in drawn} == {2}
     assert {part.client for parts in drawn for part in parts} == set(range(8))
-    assert some.parts(0, [3], sequence.space, RNG) == [Part(3, Pruned(0))]
+    assert some.parts(0, [3], sequence.space, RNG) == [Part(3, Model(0))]
     some.measure()  # by all, and nothing is used
-    assert some.parts(0, range(8), sequence.space, RNG) == [Part(n, Pruned(0)) for n in range(8)]
-    assert some.withheld(tested) == {Pruned(0)}
+    assert some.parts(0, range(8), sequence.space, RNG) == [Part(n, Model(0)) for n in range(8)]
+    assert some.withheld(tested) == {Model(0)}
     assert some.accuracy == pytest.approx(0.25)
     some.begin([[0]], {"conv1": 0}, {"conv1": 0.1}, 0.25)
     assert not some.measuring
@@ -180,13 +180,13 @@ def test_before_the_first_iteration_the_initial_model_is_trained() -> None:
 
 def test_what_a_client_uses_is_the_largest_that_its_tier_affords() -> None:
     sequence = pruned_sequence(steps=3)
-    macs = [sequence.macs(Pruned(number)) for number in range(4)]
+    macs = [sequence.macs(Model(number)) for number in range(4)]
     tiers = (Tier("weak", {"macs": macs[2]}), Tier("strong", {"macs": 1e9}))
     assignment = CandidateGroups()
     assignment.setup(sequence, Population(2, tiers, (0, 1)))
-    assert [assignment.deployed(client) for client in (0, 1)] == [Pruned(2), Pruned(0)]
+    assert [assignment.deployed(client) for client in (0, 1)] == [Model(2), Model(0)]
     assignment.setup(sequence, Population(2))
-    assert assignment.deployed(1) == Pruned(3)
+    assert assignment.deployed(1) == Model(3)
     assignment.setup(sequence, Population(1, (Tier("tiny", {"macs": 1}),), (0,)))
     with pytest.raises(ConfigError, match="tiny"):
         assignment.deployed(0)
@@ -206,7 +206,7 @@ def test_state_goes_there_and_back() -> None:
     fresh = CandidateGroups()
     fresh.setup(pruned_sequence(), Population(6))
     fresh.measure()
-    fresh.withheld([ClientResult(ClientTask(0, 0, Pruned(0), 5), accuracy=0.5, num_tested=2)])
+    fresh.withheld([ClientResult(ClientTask(0, 0, Model(0), 5), accuracy=0.5, num_tested=2)])
     other = CandidateGroups()
     other.setup(pruned_sequence(), Population(6))
     other.load_state_dict(fresh.state_dict())

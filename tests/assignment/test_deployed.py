@@ -19,9 +19,8 @@ from lit_fednas.assignment import (
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import BaseNetworks, Supernet
+from lit_fednas.supernets import BaseNetworks, Model, Supernet
 from lit_fednas.supernets.base_networks import Bases
-from lit_fednas.supernets.growing.suite import Model
 from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.supernets.width.space import Width
 from lit_fednas.supernets.width.supernet import WidthSupernet
@@ -77,7 +76,7 @@ def test_the_largest_is_that_of_the_end():
     suite = grown_suite(models=1)
     fixed = ready(FixedArchitecture(), suite, Population(3))
     suite.add(*GROWTH[0][:2], seed=0, round=4)
-    assert fixed.deployed(0) == Model((1,))
+    assert fixed.deployed(0) == Model(1)
 
 
 @pytest.mark.parametrize("kind", [RandomArchitectures, Sandwich, TrackingSandwich, lambda: Subspaces(share=0.5)])

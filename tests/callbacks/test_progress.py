@@ -12,7 +12,7 @@ import pytest
 from lit_fednas.assignment import Assignment
 from lit_fednas.callbacks import RoundProgress, progress
 from lit_fednas.federation import FederatedCallback, UniformCohort
-from lit_fednas.supernets import GrowableCNN, Model, ModelSuite
+from lit_fednas.supernets import GrowableCNN, Members, Model, ModelSuite
 from lit_fednas.supernets.growing.growth import plan
 from tests.support import linear_net, make_module, make_trainer, tiny_data
 
@@ -196,8 +196,8 @@ class ByRound(Assignment):
     """In round 0 all have model 0; then clients 0 and 1 the first, client 2 the second, and others both."""
 
     def assign(self, round, cohort, space, rng):
-        archs = [Model((0,)), Model((0,)), Model((1,)), Model((0, 1))]
-        return [archs[min(client, 3)] if round else Model((0,)) for client in cohort]
+        archs = [Model(0), Model(0), Model(1), Members((Model(0), Model(1)))]
+        return [archs[min(client, 3)] if round else Model(0) for client in cohort]
 
 
 def run_suite(shown, rounds=2):

@@ -16,10 +16,10 @@ from lightning.pytorch.loggers import WandbLogger
 from wandb.proto.wandb_internal_pb2 import Record
 
 from lit_fednas.callbacks import WandbLogging
-from lit_fednas.callbacks.wandb_logging import MODEL_COLUMNS, PRUNED_COLUMNS, search_charts, tier_artifacts
+from lit_fednas.callbacks.wandb_logging import search_charts, tier_artifacts
 from lit_fednas.federation import FederatedCallback
 from lit_fednas.records import SearchFiles
-from lit_fednas.supernets import Cut, GrowableCNN, Model, ModelSuite, Pruned, PrunedSequence, SlicedCNN
+from lit_fednas.supernets import Cut, GrowableCNN, Model, ModelSuite, PrunedSequence, SlicedCNN
 from lit_fednas.supernets.growing.growth import Deepen, Widen
 from tests.analysis.searching import write_search
 from tests.support import make_module, make_trainer, tiny_data, tiny_supernet
@@ -201,7 +201,7 @@ def entries(records: list[Record], key: str) -> list[dict[str, Any]]:
 def test_each_new_model_is_an_event_in_its_round(grown: tuple[ModelSuite, list[Record], Path]) -> None:
     suite, records, _ = grown
     found = entries(records, "suite/model")
-    costs = [suite.cost(Model((number,))) for number in (1, 2)]
+    costs = [suite.cost(Model(number)) for number in (1, 2)]
     assert [one["suite/model"] for one in found] == [1, 2]
     assert [one["suite/macs"] for one in found] == [cost.macs for cost in costs]
     assert [one["suite/parameters"] for one in found] == [cost.parameters for cost in costs]
@@ -212,7 +212,7 @@ def test_each_new_model_is_an_event_in_its_round(grown: tuple[ModelSuite, list[R
 def test_the_table_has_all_models(grown: tuple[ModelSuite, list[Record], Path]) -> None:
     suite, records, folder = grown
     rows = table_of("suite/models", records, folder)
-    assert [tuple(row) for row in rows] == [MODEL_COLUMNS] * 3
+    assert [" ".join(row) for row in rows] == ["number parent round cells steps macs parameters bytes"] * 3
     assert [(row["number"], row["parent"], row["round"]) for row in rows] == [
         (0, None, None),
         (1, 0, 1),
@@ -221,7 +221,7 @@ def test_the_table_has_all_models(grown: tuple[ModelSuite, list[Record], Path]) 
     assert [row["steps"] for row in rows] == ["", "widen conv1", "deepen conv1"]
     assert [row["cells"] for row in rows] == ["conv1 4, head", "conv1 8, head", "conv1 8, conv1_m2 8, head"]
     for row in rows:
-        cost = suite.cost(Model((row["number"],)))
+        cost = suite.cost(Model(row["number"]))
         assert (row["macs"], row["parameters"], row["bytes"]) == (cost.macs, cost.parameters, cost.bytes)
 
 
@@ -230,7 +230,7 @@ def test_the_summary_has_all_models(grown: tuple[ModelSuite, list[Record], Path]
     summary = last_of(records, "summary")
     assert summary["suite/2/parent"] == 1
     assert summary["suite/2/steps"] == "deepen conv1"
-    assert summary["suite/0/macs"] == suite.cost(Model((0,))).macs
+    assert summary["suite/0/macs"] == suite.cost(Model(0)).macs
     assert "suite/0/parent" not in summary
 
 
@@ -258,13 +258,13 @@ def pruned(tmp_path_factory: pytest.TempPathFactory) -> tuple[PrunedSequence, li
 
 def test_each_model_of_a_sequence_is_an_event_and_a_row(pruned: tuple[PrunedSequence, list[Record], Path]) -> None:
     sequence, records, folder = pruned
-    costs = [sequence.cost(Pruned(number)) for number in range(3)]
+    costs = [sequence.cost(Model(number)) for number in range(3)]
     found = entries(records, "sequence/model")
     assert [one["sequence/model"] for one in found] == [1, 2]
     assert [one["sequence/macs"] for one in found] == [cost.macs for cost in costs[1:]]
     assert [one["sequence/parameters"] for one in found] == [cost.parameters for cost in costs[1:]]
     rows = table_of("sequence/models", records, folder)
-    assert [tuple(row) for row in rows] == [PRUNED_COLUMNS] * 3
+    assert [" ".join(row) for row in rows] == ["number unit round sizes macs parameters bytes"] * 3
     assert [(row["number"], row["unit"], row["round"]) for row in rows] == [
         (0, None, None),
         (1, "layer1", 3),

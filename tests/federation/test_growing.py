@@ -96,7 +96,7 @@ def test_a_model_is_added_when_there_are_enough_losses_and_counting_starts_anew(
     assert [row["round"] for row in rows] == [None, 2, 5, 8]  # three losses each: rounds 0-2, 3-5, 6-8
     assert [row["parent"] for row in rows] == [None, 0, 1, 2]
     assert [row["macs"] for row in rows] == sorted({row["macs"] for row in rows})
-    assert [row["macs"] for row in rows] == [module.supernet.macs(Model((n,))) for n in range(4)]
+    assert [row["macs"] for row in rows] == [module.supernet.macs(Model(n)) for n in range(4)]
     rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     assert [one["metrics"]["transform/models"] for one in rounds] == [1, 1, 2, 2, 2, 3, 3, 3, 4]
     assert {client["arch"] for client in rounds[2]["clients"]} == {"model: 0"}
@@ -238,7 +238,7 @@ def test_the_new_model_answers_as_its_parent_and_is_evaluated_from_then_on(tmp_p
             x = torch.randn(8, 1, 8, 8)
             module.supernet.eval()
             with torch.no_grad():
-                answers = [module.supernet(x, Model((number,))) for number in (arch.number - 1, arch.number)]
+                answers = [module.supernet(x, Model(number)) for number in (arch.number - 1, arch.number)]
             torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-5)
             self.seen.append(arch.number)
 
@@ -259,7 +259,7 @@ def test_the_new_model_answers_as_its_parent_and_is_evaluated_from_then_on(tmp_p
 
 
 def test_no_model_exceeds_the_strongest_device_and_then_training_stops(tmp_path) -> None:
-    first = suite().macs(Model((0,)))
+    first = suite().macs(Model(0))
     tiers = ClientTiers(Budgets({"weak": {"macs": first}, "strong": {"macs": 6 * first}}))
     callback = transform(gamma=2, delta=1, stop=True)
 
@@ -283,7 +283,7 @@ def test_no_model_exceeds_the_strongest_device_and_then_training_stops(tmp_path)
     newest = module.supernet.models[-1]
     for cell in newest.blueprint.cells[:-1]:
         steps = plan(newest.blueprint, [cell.name], 99)
-        assert module.supernet.planned(newest.number, steps).macs(Model((newest.number + 1,))) > 6 * first
+        assert module.supernet.planned(newest.number, steps).macs(Model(newest.number + 1)) > 6 * first
     # three losses more, counted anew, say that training has converged; then it stops
     assert trainer.current_epoch < 60
     assert Complete.rounds == [trainer.current_epoch - 4 + place for place in range(4)]
@@ -413,7 +413,7 @@ def test_a_kill_right_after_a_transformation(tmp_path) -> None:
 
 
 def test_a_stop_that_was_reached_stays_reached(tmp_path) -> None:
-    first = suite().macs(Model((0,)))
+    first = suite().macs(Model(0))
     tiers = ClientTiers(Budgets({"only": {"macs": 3 * first}}))
     settings = {"tiers": tiers}
     _, _, trainer, _ = run(tmp_path, callback=transform(stop=True), rounds=40, **settings)

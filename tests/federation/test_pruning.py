@@ -36,7 +36,7 @@ from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.loggers import RunLogger
 from lit_fednas.messages import WITHHELD
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import Cut, Pruned, SlicedCNN, WidthSupernet
+from lit_fednas.supernets import Cut, Model, SlicedCNN, WidthSupernet
 from tests.supernets.sequences import pruned_sequence
 from tests.support import assert_same, make_module, make_trainer, run_record, sgd, tiny_data, weights
 
@@ -112,13 +112,13 @@ def test_the_sequence_goes_down_under_its_budgets(straight) -> None:
     whole = models[0]["macs"]
     assert sequence["complete"]
     assert sequence["under_way"] is None
-    assert sequence["initial"] == whole == module.supernet.macs(Pruned(0))
+    assert sequence["initial"] == whole == module.supernet.macs(Model(0))
     assert models[-1]["resource"] <= 0.3 * whole < models[-2]["resource"]
     for t, (before, model) in enumerate(pairwise(models), start=1):
         budget = max(before["resource"] - 0.2 * 0.98 ** (t - 1) * whole, 0.3 * whole)
         assert model["budget"] == pytest.approx(budget)
         assert model["resource"] <= budget
-        assert model["resource"] == module.supernet.macs(Pruned(t))
+        assert model["resource"] == module.supernet.macs(Model(t))
         assert model["rounds"] == model["round"] - model["first_round"] + 1 == (2 if t < 3 else 3)
         lost = {group: before["sizes"][group] - size for group, size in model["sizes"].items()}
         (won,) = (one for one in model["candidates"] if one["unit"] == model["unit"])
@@ -272,7 +272,7 @@ def test_the_initial_model_is_measured_as_candidates_are(straight) -> None:
     assert models[0]["accuracy"] == pytest.approx(fused(first["clients"]))
     assert (models[0]["costs"]["bytes_up"], models[0]["rounds"], models[1]["first_round"]) == (0, 1, 1)
     fresh = pruned_sequence(hidden=(6, 8))
-    assert_same(module.supernet.views(Pruned(0)), fresh.views(Pruned(0)))
+    assert_same(module.supernet.views(Model(0)), fresh.views(Model(0)))
 
 
 class Weights(FederatedCallback):
@@ -297,7 +297,7 @@ class Weights(FederatedCallback):
         for arch in self.sent:
             chosen = arch.number == len(supernet.models) - 1 and supernet.models[-1].unit == arch.unit
             if chosen or supernet._where(arch) is not None:
-                now = Pruned(arch.number) if chosen else arch
+                now = Model(arch.number) if chosen else arch
                 after[arch] = {name: tensor.clone() for name, tensor in supernet.views(now).items()}
         used = {result.task.arch for result in batch.survivors}
         self.found.append({"sent": self.sent, "updates": self.updates, "after": after, "used": used})
@@ -330,7 +330,7 @@ def test_zero_rounds_test_and_train_nothing(tmp_path) -> None:
     assert {model["rounds"] for model in models[1:]} == {1}
     assert all(model["costs"]["bytes_up"] == 0 for model in models)
     # what is left of the initial weights, filter by filter
-    first, newest = (module.supernet.views(Pruned(n))["conv1.conv.weight"] for n in (0, len(models) - 1))
+    first, newest = (module.supernet.views(Model(n))["conv1.conv.weight"] for n in (0, len(models) - 1))
     rows = {tuple(row.flatten()[:9].tolist()) for row in first}
     assert {tuple(row.flatten()[:9].tolist()) for row in newest} <= rows
 
@@ -366,7 +366,7 @@ def test_the_initial_model_may_come_from_a_file(tmp_path) -> None:
         tmp_path / "second", callback=budgets(initial=last(tmp_path / "first")), rounds=1, module=pruning()
     )
     given = torch.load(last(tmp_path / "second"), weights_only=True)["state_dict"]
-    for name, tensor in module.supernet.views(Pruned(0)).items():
+    for name, tensor in module.supernet.views(Model(0)).items():
         assert torch.equal(given[f"supernet.networks.0.{name}"], tensor)
     assert written(begun)["models"][0]["accuracy"] == pytest.approx(fused(records(begun)[0]["clients"]))
 
@@ -392,7 +392,7 @@ def test_other_resources(tmp_path, resource: str) -> None:
     models = written(folder)["models"]
     assert models[-1][resource] <= 0.3 * models[0][resource]
     for model in models:
-        cost = module.supernet.cost(Pruned(model["number"]))
+        cost = module.supernet.cost(Model(model["number"]))
         assert model["resource"] == getattr(cost, resource) == model[resource]
 
 

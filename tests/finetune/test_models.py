@@ -252,7 +252,7 @@ def refused(net: Any, texts: list[str], told: str) -> None:
 def test_models_that_are_not_there():
     net = sequence()
     refused(
-        net, ["model: 0", "model: 9"], "'model: 9' is no model of PrunedSequence (architecture model: 9: the seq"
+        net, ["model: 0", "model: 9"], "'model: 9' is no model of PrunedSequence (architecture model: 9: name netw"
     )
     refused(net, ["nonsense"], "'nonsense' is no model of PrunedSequence (")
     refused(net, ["half of macs"], "'half of macs' is no model")
@@ -260,8 +260,8 @@ def test_models_that_are_not_there():
     refused(net, ["model: 0", "model: 0"], "names model: 0 twice, as 'model: 0'; name each once")
     refused(net, ["model: 0", "largest"], "names model: 0 twice, as 'model: 0' and 'largest'")
     refused(path_cnn(), ["0.5 of macs"], "'0.5 of macs' chooses from a row of models, which PathCNN does not have")
-    suite = kept_instance("suite-mlp")
-    refused(suite, ["model: 0,1"], "'model: 0,1' is no model of ModelSuite (architecture model: 0,1: is several")
+    suite = kept_instance("suite-resnet")
+    refused(suite, ["model: 0 | model: 1"], "(architecture model: 0 | model: 1: is not one network")
 
 
 @pytest.mark.parametrize(

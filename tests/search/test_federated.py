@@ -282,7 +282,7 @@ def test_union_of_paths_is_their_subspace():
         archs = [net.space.sample(rng) for _ in range(count)]
         layers = [
             tuple(name for name in known if any(name in arch.layers[place] for arch in archs))
-            for place, known in enumerate(net.space.candidates)
+            for place, known in enumerate(net.space.choices)
         ]
         subspace = replace(archs[0], layers=tuple(layers))
         assert isinstance(subspace, Operators)

@@ -155,7 +155,7 @@ def test_evolution_breeds_from_the_fittest():
 class LongSpace(ToySpace):
     """24 genes, all of which mean something."""
 
-    cardinalities = (4,) * 24
+    choices = (range(4),) * 24
 
     def decode(self, genes):
         return tuple(genes)

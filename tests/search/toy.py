@@ -17,7 +17,7 @@ from lit_fednas.tiers import Tier
 class ToySpace(SearchSpace[tuple[int, ...]]):
     """Six genes of four values; a gene behind one that is 0 means nothing (as a block that is not there)."""
 
-    cardinalities = (4,) * 6
+    choices = (range(4),) * 6
 
     def decode(self, genes):
         kept = list(genes)

@@ -63,7 +63,7 @@ HIDDEN = 6
 class RollingSpace(SearchSpace[tuple[int, int]]):
     """Pairs of (first unit, units): a window on the hidden layer that goes round its end."""
 
-    cardinalities = (HIDDEN, HIDDEN - 1)
+    choices = (range(HIDDEN), range(HIDDEN - 1))
 
     def decode(self, genes: Sequence[int]) -> tuple[int, int]:
         start, units = genes[0], genes[1] + 2
@@ -97,12 +97,9 @@ class RollingNet(Supernet):
 
     def __init__(self) -> None:
         super().__init__((3,), 4)
+        self.space = RollingSpace()
         self.network = self.build((0, HIDDEN))
         self.register_buffer("age", torch.arange(HIDDEN))
-
-    @property
-    def space(self) -> RollingSpace:
-        return RollingSpace()
 
     def build(self, arch: tuple[int, int]) -> nn.Module:
         units = arch[1]

@@ -97,7 +97,7 @@ def test_space():
     space = ExitSpace([1, 3, 4])
     assert [str(arch) for arch in space.each()] == ["exits: 1", "exits: 1,3", "exits: 1,3,4"]
     assert space.parse("3, 4") == Exits((3, 4))
-    with pytest.raises(ConfigError, match=r"exits: 3,4: leaves an exit out"):
+    with pytest.raises(ConfigError, match=r"exits: 3,4: omits an exit"):
         space.encode(Exits((3, 4)))
     for wrong in ("exits: 2", "4,3", "exits: 3,3"):
         with pytest.raises(ConfigError, match="out of: 1, 3, 4"):
@@ -114,9 +114,9 @@ def test_space():
         ({"exits": [4, 2]}, "supernet.exits"),
         ({"exits": [0, 4]}, "supernet.exits"),
         ({"exits": []}, "supernet.exits"),
-        ({"width": 0}, "supernet: width 0"),
-        ({"blocks": [1, 0], "exits": [2]}, r"blocks \[1, 0\]"),
-        ({"input_shape": (8,)}, "is no image"),
+        ({"width": 0}, "supernet.width: 0 must be at least 1"),
+        ({"blocks": [1, 0], "exits": [2]}, r"supernet.blocks\[1\]: 0 must be at least 1"),
+        ({"input_shape": (8,)}, "must be channels, height, width"),
         ({"norm": GroupNorm(8)}, "norm.group_size: 8 does not divide a width of 4"),
     ],
 )

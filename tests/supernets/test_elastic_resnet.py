@@ -206,7 +206,7 @@ def test_ratios_of_many_digits_go_round() -> None:
         ({"ratios": [0.1, 0.1]}, "supernet.ratios"),
         ({"stage_widths": []}, "supernet.stage_widths"),
         ({"stage_widths": [16, 0]}, "supernet.stage_widths"),
-        ({"stem_width": 0}, "supernet.stage_widths"),
+        ({"stem_width": 0}, "supernet.stem_width: 0 must be at least 1"),
         ({"norm": GroupNorm(3)}, "norm.group_size: 3 does not divide a width of "),
         ({"norm": GroupNorm(8)}, "norm.group_size: 8 does not divide a width of "),
         # the largest network's widths are multiples, a narrower one's are not

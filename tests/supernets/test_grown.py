@@ -46,19 +46,19 @@ def test_every_model_has_the_structure_that_it_had(tmp_path, suite, number, mean
     net = GrownNetwork(SHAPE, 5, GrownModel(str(tmp_path), FAMILY, number))
     own = {name: tensor.shape for name, tensor in net.network.state_dict().items()}
     assert own == {name: tensor.shape for name, tensor in suite.networks[meant].state_dict().items()}
-    assert net.macs("whole") == suite.macs(Model((meant,)))
+    assert net.macs("whole") == suite.macs(Model(meant))
 
 
 def test_a_grown_model_is_cut_in_width(tmp_path, suite) -> None:
     family = GrownModel(str(tmp_path), FAMILY, 2)
     net = WidthSupernet(SHAPE, 5, family, widths=[1, 0.5])
     assert net.units == dict(suite.models[2].blueprint.sizes)
-    assert net.macs(Width(1)) == suite.macs(Model((2,)))
+    assert net.macs(Width(1)) == suite.macs(Model(2))
     half = net.subnet(Width(0.5))
     assert half.cells["conv1"].conv.weight.shape == (4, 3, 3, 3)
     assert half.cells["conv1_m2"].conv.weight.shape == (4, 4, 3, 3)
     bases = BaseNetworks(SHAPE, 5, family, count=4)
-    assert bases.macs(bases.space.smallest) < suite.macs(Model((2,))) / 4
+    assert bases.macs(bases.space.smallest) < suite.macs(Model(2)) / 4
     with pytest.raises(ConfigError, match=r"supernet.scaler: true"):
         WidthSupernet(SHAPE, 5, family, widths=[1, 0.5], scaler=True).subnet(Width(0.5))
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +12,7 @@ from lit_fednas.costs import count_macs, count_operations, sent_bytes
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
 from lit_fednas.objectives import PathSampling
-from lit_fednas.supernets import ElasticResNet, LabelSets, Operators, PathCNN
+from lit_fednas.supernets import ElasticResNet, LabelSets, Operators, PathCNN, labelled_space, labels_of
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers
 from tests.support import fit, make_module, make_trainer, sgd, tiny_data
 
@@ -71,17 +72,22 @@ def test_everything_holds_all_classifiers() -> None:
 
 
 def test_the_space_of_a_label_set_draws_paths_that_end_in_it() -> None:
-    space = net().space.for_labels("halves")
-    assert space.largest.labels == "halves"
-    assert space.labels_of(space.decode((0, 1))) == "halves"
+    space = labelled_space(net().space, "halves")
+    assert (
+        space.largest.labels == space.smallest.labels == space.sample(np.random.default_rng(0)).labels == "halves"
+    )
+    assert labels_of(space.decode((0, 1))) == "halves"
+    assert (space.size, space.cardinalities) == (9, (3, 3))
     assert space.encode(space.decode((0, 1))) == (0, 1)
     assert space.parse("id id") == Operators((("id",), ("id",)), "halves")
-    with pytest.raises(ConfigError, match="'thirds' is no label set; there are: own, halves"):
-        space.for_labels("thirds")
-    with pytest.raises(ConfigError, match="'thirds' is no label set"):
+    with pytest.raises(ConfigError, match="'thirds' is not a label set; choose from own, halves"):
+        labelled_space(net().space, "thirds")
+    with pytest.raises(ConfigError, match="'thirds' is not a label set"):
         space.parse("id id > thirds")
-    with pytest.raises(ConfigError, match="'halves' is no label set of ElasticSpace"):
-        ElasticResNet((1, 8, 8), 4, 4, [8], [0]).space.for_labels("halves")
+    elastic = ElasticResNet((1, 8, 8), 4, 4, [8], [0]).space
+    assert labelled_space(elastic, "own") is elastic
+    with pytest.raises(ConfigError, match="'halves' is not a label set of ElasticSpace"):
+        labelled_space(elastic, "halves")
 
 
 def tiers() -> ClientTiers:
@@ -153,7 +159,7 @@ def test_both_are_learnt_and_evaluated_on_their_own_labels() -> None:
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        ({"small": "thirds"}, "'thirds' is no label set"),
+        ({"small": "thirds"}, "'thirds' is not a label set"),
         ({"medium": "halves"}, "tiers.labels: 'medium' is no tier"),
     ],
 )
@@ -170,5 +176,5 @@ def test_tiers_with_labels_that_are_not_there_are_told_before_training(labels: d
 
 
 def test_an_assignment_with_labels_that_are_not_there_is_told_before_training() -> None:
-    with pytest.raises(ConfigError, match="'thirds' is no label set"):
+    with pytest.raises(ConfigError, match="'thirds' is not a label set"):
         fit(module(assignment=Subspaces(share=1.0, labels="thirds")), tiny_data(6))

@@ -166,7 +166,7 @@ def test_a_subspace_is_not_searched():
     [
         ({"stage_layers": [1, 0]}, "stage_layers"),
         ({"strides": [2]}, "as many"),
-        ({"strides": [3, 1]}, "1 or 2 each"),
+        ({"strides": [3, 1]}, r"supernet.strides\[0\]: 3 is unknown; choose from 1, 2"),
         ({"operators": ["conv3"]}, "operators"),
         ({"operators": []}, "operators"),
         ({"width": 6}, "must be even; choose a multiple of 4"),

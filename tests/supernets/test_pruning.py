@@ -18,16 +18,19 @@ from lit_fednas.supernets import (
     BatchNorm,
     GroupNorm,
     GrowableViT,
+    Model,
     NetworkFamily,
     Norm,
+    PrunedModel,
+    PrunedSequence,
     SlicedCNN,
     SlicedConvNet,
     SlicedMobileNet,
     SlicedResNet,
     SlicedSmallCNN,
+    UnitCounts,
 )
 from lit_fednas.supernets.pruning.filters import Cut, Prunable, filter_norms, find_cuts, without_filters
-from lit_fednas.supernets.pruning.sequence import Pruned, PrunedModel, PrunedSequence, UnitCounts
 
 SHAPE, CLASSES = (3, 8, 8), 5
 
@@ -116,7 +119,7 @@ def one_cut(net: PrunedSequence, group: str, count: int) -> Cut:
     return Cut(group, {group: count}, {**sizes, group: sizes[group] - count}, 0.0)
 
 
-def network_of(net: PrunedSequence, arch: Pruned) -> nn.Module:
+def network_of(net: PrunedSequence, arch: Model) -> nn.Module:
     """A copy in float64, to which float32 is exact."""
     return net.subnet(arch).double()
 
@@ -313,7 +316,7 @@ def test_units_of_several_groups_lose_the_same_share_of_each() -> None:
     for share in (0.95, 0.8, 0.65, 0.5, 0.35):
         cuts = find_cuts(net.units, sizes, 1, cost, share * cost(sizes))
         assert {cut.unit: cut.removed for cut in cuts} == brute(units, sizes, 1, cost, share * cost(sizes))
-    cuts = find_cuts(net.units, net.models[0].sizes, 1, cost, 0.6 * net.cost(Pruned(0)).macs)
+    cuts = find_cuts(net.units, net.models[0].sizes, 1, cost, 0.6 * net.cost(Model(0)).macs)
     for cut, arch in zip(cuts, net.propose(cuts), strict=True):
         expected: nn.Module = net.networks[0]
         for group, count in cut.removed.items():
@@ -374,10 +377,10 @@ def test_attention_is_counted() -> None:
     net = PrunedSequence(SHAPE, CLASSES, GrowableViT(dim=12, heads=3, depth=1))
     cut = one_cut(net, "layer1.heads", 1)
     (arch,) = net.propose([cut])
-    assert net.cost(Pruned(0)).macs - net.cost(arch).macs == 2 * 4 * 4 * 4 + 4 * 4 * 12 * 4
-    assert net.operations(Pruned(0)) - net.operations(arch) >= 2 * 4 * 4 * 4 + 4 * 4 * 12 * 4
+    assert net.cost(Model(0)).macs - net.cost(arch).macs == 2 * 4 * 4 * 4 + 4 * 4 * 12 * 4
+    assert net.operations(Model(0)) - net.operations(arch) >= 2 * 4 * 4 * 4 + 4 * 4 * 12 * 4
     net.select("layer1.heads")
-    assert net.space.smallest == Pruned(1)
+    assert net.space.smallest == Model(1)
 
 
 # --- step after step
@@ -413,27 +416,29 @@ def test_models_candidates_and_names() -> None:
     assert [str(arch) for arch in archs] == ["candidate: 1 conv1", "candidate: 1 conv3"]
     assert net.space.size == 1, "candidates are no results"
     chosen = {name: tensor.clone() for name, tensor in net.subnet(archs[1]).named_parameters()}
-    assert net.select("conv3", round=7) == Pruned(1)
+    assert net.select("conv3", round=7) == Model(1)
     assert net.models[1] == PrunedModel(1, "conv3", {"conv1": 4, "conv2": 6, "conv3": 6}, 7)
     assert net.models[0] == PrunedModel(0, "", {"conv1": 4, "conv2": 6, "conv3": 8}, None)
-    for name, tensor in net.subnet(Pruned(1)).named_parameters():
+    for name, tensor in net.subnet(Model(1)).named_parameters():
         assert torch.equal(tensor, chosen[name])
     assert [str(arch) for arch in net.space.each()] == ["model: 1", "model: 0"]
-    assert (net.space.smallest, net.space.largest) == (Pruned(1), Pruned(0))
+    assert (net.space.smallest, net.space.largest) == (Model(1), Model(0))
     assert not list(net.candidates.parameters())
     assert net.cost(archs[0]).macs > 0, "what a candidate cost is known when it is gone"
     for arch in archs:
-        with pytest.raises(ConfigError, match="no weights, or none any more"):
+        with pytest.raises(ConfigError, match="has no weights; name a model or a present candidate"):
             net.index(arch)
     net.propose([one_cut(net, "conv1", 2)])
-    with pytest.raises(ConfigError, match="candidate: 1 conv1: has no weights, or none any more"):
+    with pytest.raises(
+        ConfigError, match="candidate: 1 conv1: has no weights; name a model or a present candidate"
+    ):
         net.index(archs[0])
     for text, arch in [
-        ("model: 1", Pruned(1)),
-        ("1", Pruned(1)),
-        (0, Pruned(0)),
-        ("candidate: 2 conv1", Pruned(2, "conv1")),
-        ("candidate: 1 conv3", Pruned(1, "conv3")),
+        ("model: 1", Model(1)),
+        ("1", Model(1)),
+        (0, Model(0)),
+        ("candidate: 2 conv1", Model(2, "conv1")),
+        ("candidate: 1 conv3", Model(1, "conv3")),
     ]:
         assert net.space.parse(text) == arch
         assert net.space.parse(str(arch)) == arch
@@ -445,7 +450,7 @@ def test_candidates_have_weights_of_their_own() -> None:
     archs = net.propose([one_cut(net, "conv1", 2), one_cut(net, "conv2", 2)])
     before = {key: tensor.clone() for key, tensor in net.networks[0].state_dict().items()}
     other = {key: tensor.clone() for key, tensor in net.subnet(archs[1]).state_dict().items()}
-    held = [{region.name for region in net.index(arch).values()} for arch in (Pruned(0), *archs)]
+    held = [{region.name for region in net.index(arch).values()} for arch in (Model(0), *archs)]
     assert len(set.union(*held)) == sum(len(names) for names in held)
     assert set.union(*held) == set(net.shared_tensors())
     with torch.no_grad():
@@ -455,7 +460,7 @@ def test_candidates_have_weights_of_their_own() -> None:
     assert all(torch.equal(tensor, other[key]) for key, tensor in net.subnet(archs[1]).state_dict().items())
     changed = net.subnet(archs[0]).eval()(images().float())
     net.select("conv1")
-    torch.testing.assert_close(net.eval()(images().float(), Pruned(1)), changed)
+    torch.testing.assert_close(net.eval()(images().float(), Model(1)), changed)
     assert all(torch.equal(tensor, before[key]) for key, tensor in net.networks[0].state_dict().items())
 
 
@@ -464,7 +469,7 @@ def test_running_in_place_is_running_the_subnet() -> None:
     net.propose([one_cut(net, "stage1", 4)])
     net.select("stage1")
     archs = net.propose([one_cut(net, "stage0", 1), one_cut(net, "stage1", 2)])
-    for arch in (Pruned(0), Pruned(1), *archs):
+    for arch in (Model(0), Model(1), *archs):
         torch.testing.assert_close(net(images().float(), arch), net.subnet(arch)(images().float()))
 
 
@@ -522,13 +527,13 @@ def test_a_saved_sequence_comes_back() -> None:
     assert other.cuts == net.cuts
     assert other.structure() == structure
     assert other.fingerprint == net.fingerprint
-    assert list(other.space.each()) == list(net.space.each()) == [Pruned(2), Pruned(1), Pruned(0)]
-    candidates = [Pruned(3, "conv0"), Pruned(3, "conv2")]
-    for arch in [Pruned(0), Pruned(1), Pruned(2), *candidates]:
+    assert list(other.space.each()) == list(net.space.each()) == [Model(2), Model(1), Model(0)]
+    candidates = [Model(3, "conv0"), Model(3, "conv2")]
+    for arch in [Model(0), Model(1), Model(2), *candidates]:
         assert net.sizes(arch) == other.sizes(arch)
         assert net.cost(arch) == other.cost(arch)
         assert torch.equal(net.eval()(images().float(), arch), other(images().float(), arch))
-    assert other.cost(Pruned(1, "conv2")) == net.cost(Pruned(1, "conv2")), "a candidate that is gone"
+    assert other.cost(Model(1, "conv2")) == net.cost(Model(1, "conv2")), "a candidate that is gone"
     for one in (net, other):
         one.select("conv2")
         one.propose([one_cut(one, "conv1", 2)])
@@ -545,15 +550,15 @@ def test_restoring_again_forgets_what_came_between() -> None:
     assert not net.cuts
     assert not len(net.candidates)
     assert net.structure() == early
-    with pytest.raises(ConfigError, match="has not been proposed"):
+    with pytest.raises(ConfigError, match=r"candidate: 1 conv1: .* out of: model: 0$"):
         net.space.parse("candidate: 1 conv1")
-    with pytest.raises(ConfigError, match="model: 1: the sequence has the models 0 to 0"):
-        net.build(Pruned(1))
+    with pytest.raises(ConfigError, match=r"model: 1: .* out of: model: 0$"):
+        net.build(Model(1))
 
 
 def test_another_initial_model_is_refused() -> None:
     other = PrunedSequence(SHAPE, CLASSES, SlicedMobileNet(1.0, (4, 6, 9), (1, 2, 1)))
-    with pytest.raises(CheckpointError, match=r"began with the units .*'conv2': 8.*'conv2': 9"):
+    with pytest.raises(CheckpointError, match=r"sequence of models began with .*'conv2': 8.*'conv2': 9"):
         other.restore(grown_small().structure())
 
 
@@ -568,9 +573,9 @@ def test_another_initial_model_is_refused() -> None:
             r"supernet.units.a: \['conv9'\] must be groups of SlicedMobileNet .*conv0, conv1, conv2",
         ),
         ({"a": []}, "supernet.units.a"),
-        ({"a b": ["conv1"]}, "under a name without spaces"),
-        ({"a": ["conv1"], "b": ["conv1"]}, "supernet.units.b: .* stands twice"),
-        ({"a": ["conv1", "conv1"]}, "supernet.units.a: .* stands twice"),
+        ({"a b": ["conv1"]}, "with a name without spaces"),
+        ({"a": ["conv1"], "b": ["conv1"]}, "supernet.units.b: .* is duplicated"),
+        ({"a": ["conv1", "conv1"]}, "supernet.units.a: .* is duplicated"),
         ({}, "supernet.units: is empty"),
     ],
 )
@@ -582,14 +587,14 @@ def test_units_that_cannot_be(units: dict, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: 1", "the sequence has the models 0 to 0 as yet"),
+        ("model: 1", "out of: model: 0"),
         ("model: x", "cannot be read"),
         ("model: -1", "cannot be read"),
         ("model: 0 conv1", "cannot be read"),
         ("candidate: 1", "cannot be read"),
         ("", "cannot be read"),
-        ("candidate: 1 conv2", "has not been proposed"),
-        ("candidate: 2 conv1", "has not been proposed"),
+        ("candidate: 1 conv2", "out of: model: 0"),
+        ("candidate: 2 conv1", "out of: model: 0"),
     ],
 )
 def test_architectures_that_are_not_there(text: str, message: str) -> None:
@@ -601,12 +606,12 @@ def test_architectures_that_are_not_there(text: str, message: str) -> None:
 
 def test_only_models_are_results_and_only_candidates_can_be_chosen() -> None:
     net = sequence("mobilenet")
-    with pytest.raises(ConfigError, match="'conv1' is no candidate; there are: none"):
+    with pytest.raises(ConfigError, match="'conv1' is not a candidate; there are: none"):
         net.select("conv1")
     (arch,) = net.propose([one_cut(net, "conv1", 2)])
-    with pytest.raises(ConfigError, match="'conv2' is no candidate; there are: conv1"):
+    with pytest.raises(ConfigError, match="'conv2' is not a candidate; there are: conv1"):
         net.select("conv2")
-    with pytest.raises(ConfigError, match="is no result of a search"):
+    with pytest.raises(ConfigError, match="is not one network that can be searched"):
         net.space.encode(arch)
 
 

@@ -85,7 +85,7 @@ def test_errors():
     with pytest.raises(ConfigError, match=r"supernet.archs: is null, and ElasticResNet has"):
         SeparateNetworks((3, 16, 16), 5, lambda *shape: ElasticResNet(*shape))
     one = net()
-    with pytest.raises(ConfigError, match="is several networks"):
+    with pytest.raises(ConfigError, match="is not one network"):
         one.space.encode(one.space.superset)
     with pytest.raises(ConfigError, match="each once and in this order"):
         one.space.parse("exits: 2 | exits: 1")

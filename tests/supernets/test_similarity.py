@@ -14,7 +14,7 @@ from lit_fednas.supernets.growing.blueprint import Blueprint
 from lit_fednas.supernets.growing.cells import Cell
 from lit_fednas.supernets.growing.cnn import GrowableCNN
 from lit_fednas.supernets.growing.growth import Deepen, Widen, grown, plan
-from lit_fednas.supernets.growing.similarity import similarity
+from lit_fednas.supernets.growing.suite import similarity
 from tests.supernets.suites import grown_suite
 
 # 1 channel, 3x3 kernels with a bias, 4 classes: conv1 has 36 + 4 parameters, conv2 216 + 6, the head 24 + 4

@@ -7,7 +7,7 @@ import torch
 
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.rng import generator
-from lit_fednas.supernets import GroupNorm, GrowableCNN, Model, ModelSuite
+from lit_fednas.supernets import GroupNorm, GrowableCNN, Members, Model, ModelSuite
 from lit_fednas.supernets.growing.growth import plan
 
 
@@ -28,17 +28,17 @@ def x() -> torch.Tensor:
 def test_a_new_model_computes_what_its_parent_does_and_changes_nothing_else() -> None:
     made = suite()
     before = {name: tensor.clone() for name, tensor in made.shared_tensors().items()}
-    answer = made(x(), Model((0,)))
+    answer = made(x(), Model(0))
     for number in range(1, 5):
         steps = plan(made.models[-1].blueprint, ["conv1", "conv2"], number)
-        assert made.add(number - 1, steps, seed=0) == Model((number,))
-        torch.testing.assert_close(made(x(), Model((number,))), answer, rtol=1e-4, atol=1e-5)
+        assert made.add(number - 1, steps, seed=0) == Model(number)
+        torch.testing.assert_close(made(x(), Model(number)), answer, rtol=1e-4, atol=1e-5)
     for name, tensor in before.items():
         assert torch.equal(made.shared_tensors()[name], tensor), name
     macs = [made.macs(arch) for arch in made.space.each()]
     assert macs == sorted(set(macs))
-    assert made.space.smallest == Model((0,))
-    assert made.space.largest == Model((4,))
+    assert made.space.smallest == Model(0)
+    assert made.space.largest == Model(4)
 
 
 def test_weights_are_the_models_own() -> None:
@@ -129,13 +129,14 @@ def test_lineage_and_similarity() -> None:
 
 def test_how_models_are_written() -> None:
     made = suite(3)
-    assert made.space.parse("model: 2") == made.space.parse("2") == made.space.parse(2) == Model((2,))
-    assert made.space.parse("model: 0,2") == Model((0, 2))
+    assert made.space.parse("model: 2") == made.space.parse("2") == made.space.parse(2) == Model(2)
+    assert made.space.parse("model: 0 | model: 2") == Members((Model(0), Model(2)))
     assert made.default_eval_archs == ("model: 0", "model: 1", "model: 2")
-    for wrong in ("model: 3", "model: 1,0", "model: -1", "model: 1,1"):
-        with pytest.raises(ConfigError, match="models 0 to 2"):
+    for wrong in ("model: 3", "model: 1 | model: 0", "model: 1 | model: 1"):
+        with pytest.raises(ConfigError, match="out of: model: 0; model: 1; model: 2"):
             made.space.parse(wrong)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        made.space.parse("biggest")
-    with pytest.raises(ConfigError, match="several models"):
-        made.space.encode(Model((0, 1)))
+    for unreadable in ("biggest", "model: -1", "model: 0,1"):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            made.space.parse(unreadable)
+    with pytest.raises(ConfigError, match="is not one network"):
+        made.space.encode(Members((Model(0), Model(1))))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.supernets import Model, ModelSuite
 from lit_fednas.supernets.growing.cnn import GrowableCNN
 from lit_fednas.supernets.growing.growth import plan
-from lit_fednas.supernets.growing.suite import Model, ModelSuite
 from lit_fednas.tiers import ArchitectureCosts, Capacities, ClientTiers, RandomTiers, SyntheticTrace, TraceTiers
 from tests.support import linear_net, tiny_supernet
 
@@ -60,11 +60,11 @@ def test_a_supernet_that_grows():
     tiers = ClientTiers(Capacities(ratio=4, levels=3), RandomTiers())
     before = tiers.population(suite, 20, seed=3)
     model = suite.add(0, plan(suite.models[0].blueprint, ["conv1"], 1), seed=0)
-    assert suite.macs(model) > suite.macs(Model((0,)))
+    assert suite.macs(model) > suite.macs(Model(0))
     assert tiers.population(suite, 20, seed=3) == before
-    assert before.tiers[0].at_most["macs"] == suite.macs(Model((0,)))
+    assert before.tiers[0].at_most["macs"] == suite.macs(Model(0))
     assert ArchitectureCosts(suite).excess(model, before.tiers[0]) > 0
-    assert ArchitectureCosts(suite).excess(Model((0,)), before.tiers[0]) == 0
+    assert ArchitectureCosts(suite).excess(Model(0), before.tiers[0]) == 0
 
 
 def test_devices_of_a_trace_are_spread_over_the_levels():

@@ -214,7 +214,7 @@ def test_device_tiers():
 class WideSpace(ToySpace):
     """24 genes of four values, whose sum is the cost: about 36 +- 5 for random ones."""
 
-    cardinalities = (4,) * 24
+    choices = (range(4),) * 24
 
     def decode(self, genes):
         return tuple(genes)

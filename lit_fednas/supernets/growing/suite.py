@@ -12,40 +12,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from typing_extensions import override
 
-from lit_fednas.costs import count_macs
-from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.records import step_words
 from lit_fednas.rng import generator, isolated
-from lit_fednas.supernets.base import Region, Supernet
 from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork, GrowableFamily
 from lit_fednas.supernets.growing.cnn import GrowableCNN
 from lit_fednas.supernets.growing.growth import Step, carried_over, from_plain, grown, to_plain
-from lit_fednas.supernets.growing.similarity import similarity
-from lit_fednas.supernets.separate import SideBySide
-from lit_fednas.supernets.space import Ladder
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model of the suite, or several side by side.
-
-    Attributes:
-        numbers: In the order in which they were added, from 0.
-
-    Example:
-        >>> str(Model((2,))), str(Model((0, 1)))
-        ('model: 2', 'model: 0,1')
-    """
-
-    numbers: tuple[int, ...]
-
-    @property
-    def number(self) -> int:
-        """The model's, or that of the last of several."""
-        return self.numbers[-1]
-
-    def __str__(self) -> str:
-        return f"model: {','.join(map(str, self.numbers))}"
+from lit_fednas.supernets.side_by_side import Model, ModelCollection, ModelSpace
 
 
 @dataclass(frozen=True)
@@ -55,8 +29,8 @@ class SuiteModel:
     Attributes:
         number: Its number, from 0.
         parent: The model that it was derived from; ``None`` for the initial one.
-        round: In which it was added; ``None`` for the initial one.
-        steps: How it was derived.
+        round: The round in which it was added; ``None`` for the initial one.
+        steps: The transformation of its parent.
         blueprint: Its structure.
     """
 
@@ -67,55 +41,13 @@ class SuiteModel:
     blueprint: Blueprint
 
 
-class SuiteSpace(Ladder[Model]):
-    """The models, from the cheapest to the dearest; it grows with the suite.
-
-    Args:
-        macs: Multiply-accumulates of each model, by its number.
-    """
-
-    refusal = "is several models; name one"
-
-    def __init__(self, macs: Sequence[int]) -> None:
-        self.count = len(macs)
-        super().__init__([Model((number,)) for number in sorted(range(self.count), key=lambda n: (macs[n], n))])
-
-    @property
-    def superset(self) -> Model:
-        """All of them."""
-        return Model(tuple(range(self.count)))
-
-    def parse(self, text: Any) -> Model:
-        """Reads ``model: 2``, a number, or a ``Model``."""
-        if isinstance(text, Model):
-            arch = text
-        else:
-            words = str(text).removeprefix("model:").split(",")
-            try:
-                arch = Model(tuple(int(word) for word in words))
-            except ValueError:
-                raise ConfigError(f"architecture: {text!r} cannot be read; write it as 'model: 0'") from None
-        self.validate(arch)
-        return arch
-
-    def validate(self, arch: Model) -> None:
-        """Raises ``ConfigError`` if a model is not there, stands twice, or they are out of order."""
-        numbers = list(arch.numbers)
-        if not numbers or numbers != sorted(set(numbers)) or not 0 <= numbers[0] <= numbers[-1] < self.count:
-            raise ConfigError(f"architecture {arch}: the suite has the models 0 to {self.count - 1} as yet")
-
-
-class ModelSuite(Supernet):
+class ModelSuite(ModelCollection):
     """Models that were derived one from another, each with weights of its own.
 
     Args:
         input_shape: Shape of one example.
         num_classes: Classes.
         family: The initial model; ``GrowableCNN`` if not given.
-
-    Attributes:
-        models: What is known of each.
-        networks: Their weights.
 
     Example:
         >>> from lit_fednas.supernets.growing.growth import plan
@@ -125,6 +57,8 @@ class ModelSuite(Supernet):
         ('model: 1', 'conv1 16, conv2 16, head', ['model: 0', 'model: 1'])
     """
 
+    KIND = "suite"
+
     def __init__(
         self,
         input_shape: Iterable[int] = (3, 32, 32),
@@ -132,50 +66,32 @@ class ModelSuite(Supernet):
         family: GrowableFamily | None = None,
     ) -> None:
         super().__init__(input_shape, num_classes)
-        # no family as the default: of one in a signature, jsonargparse hands settings on to another that is given
+        # not in the signature, where jsonargparse would pass this family's settings to another one
         family = GrowableCNN() if family is None else family
         self.family = family
         first = SuiteModel(0, None, None, (), family.blueprint(self.input_shape, self.num_classes))
-        self.models = [first]
-        self.networks = nn.ModuleList([first.blueprint.build()])
-        self._space = SuiteSpace([self.macs_of(first.blueprint)])
+        self.models: list[SuiteModel] = []
+        self.networks = nn.ModuleList()
         self._similarities: dict[tuple[int, int], float] = {}
-
-    # ---- the supernet's contract ----------------------------------------------------------------------
-
-    @property
-    def space(self) -> SuiteSpace:
-        """The models so far."""
-        return self._space
+        self._append(first, first.blueprint.build())
 
     @property
+    @override
     def default_eval_archs(self) -> tuple[str, ...]:
         """All models so far."""
-        return tuple(str(Model((model.number,))) for model in self.models)
+        return tuple(str(Model(model.number)) for model in self.models)
 
-    def build(self, arch: Model) -> nn.Module:
-        """The model's network; several stand in a ``SideBySide``."""
-        self._space.validate(arch)
-        networks = [self.models[number].blueprint.build() for number in arch.numbers]
-        return networks[0] if len(networks) == 1 else SideBySide(networks)
+    @override
+    def build_member(self, member: Model) -> nn.Module:
+        self.space.validate(member)
+        return self.models[member.number].blueprint.build()
 
-    def index(self, arch: Model) -> dict[str, Region]:
-        """Each tensor is a whole tensor of its own network."""
-        found = {}
-        for turn, number in enumerate(arch.numbers):
-            before = f"networks.{turn}." if len(arch.numbers) > 1 else ""
-            network = self.networks[number]
-            for name, _ in [*network.named_parameters(), *network.named_buffers()]:
-                found[before + name] = Region(f"networks.{number}.{name}")
-        return found
+    @override
+    def details(self, model: SuiteModel) -> dict[str, Any]:
+        words = step_words(to_plain(model.steps))
+        return {"parent": model.parent, "round": model.round, "cells": str(model.blueprint), "steps": words}
 
     # ---- growth ---------------------------------------------------------------------------------------
-
-    def macs_of(self, blueprint: Blueprint) -> int:
-        """Multiply-accumulates of one example of any structure."""
-        with torch.device("meta"):
-            network = blueprint.build()
-        return count_macs(network, self.input_shape)
 
     def add(
         self,
@@ -190,12 +106,12 @@ class ModelSuite(Supernet):
 
         Args:
             parent: The model that it is derived from.
-            steps: How.
+            steps: The transformation.
             seed: The run's seed.
-            round: In which it happens.
+            round: The present round.
             noise: See :func:`~lit_fednas.supernets.growing.growth.carried_over`.
-            warm_up: Whether it inherits its parent's weights; else they are drawn anew (FedTrans, Table 3,
-                without warm-up).
+            warm_up: Whether it inherits its parent's weights; else they are drawn as for a new network (FedTrans,
+                Table 3, without warm-up).
 
         Returns:
             The new model.
@@ -203,7 +119,7 @@ class ModelSuite(Supernet):
         Raises:
             ConfigError: There is no such parent, or a step does not fit it.
         """
-        self._space.validate(Model((parent,)))
+        self.space.validate(Model(parent))
         number = len(self.models)
         blueprint, network = self.models[parent].blueprint, self.networks[parent]
         assert isinstance(network, CellNetwork)
@@ -219,15 +135,18 @@ class ModelSuite(Supernet):
                     fresh.load_state_dict(network.state_dict())
                 network = fresh.to(device).train(self.training)
         self._append(SuiteModel(number, parent, round, tuple(steps), blueprint), network)
-        return Model((number,))
+        return Model(number)
 
     def _append(self, model: SuiteModel, network: nn.Module) -> None:
         self.models.append(model)
         self.networks.append(network)
-        self._space = SuiteSpace([self.macs_of(model.blueprint) for model in self.models])
+        by_macs = sorted(self.models, key=lambda model: self._count_macs(model.blueprint.build))
+        self.space = ModelSpace(
+            [Model(model.number) for model in by_macs], [Model(model.number) for model in self.models]
+        )
 
     def planned(self, parent: int, steps: Sequence[Step]) -> ModelSuite:
-        """This suite with one model more, on the meta device: what that model would cost.
+        """Returns this suite with an additional model, on the meta device, to count what that model would cost.
 
         Args:
             parent: As in :meth:`add`.
@@ -241,16 +160,16 @@ class ModelSuite(Supernet):
         return suite
 
     def is_ancestor(self, one: int, other: int) -> bool:
-        """Whether a model was derived from another, by any number of transformations; also from itself."""
-        found: int | None = other
-        while found is not None and found != one:
-            found = self.models[found].parent
-        return found == one
+        """Returns whether a model is another one or its parent, the parent of that one, and so on."""
+        number: int | None = other
+        while number is not None and number != one:
+            number = self.models[number].parent
+        return number == one
 
     def similarity(self, one: int, other: int) -> float:
-        """How alike two models are, from 0 to 1 (:func:`~lit_fednas.supernets.growing.similarity.similarity`)."""
+        """Returns the similarity of two models by their numbers, from 0 to 1 (:func:`similarity`)."""
         pair = (min(one, other), max(one, other))
-        if pair not in self._similarities:  # every round asks for it, and networks have to be built
+        if pair not in self._similarities:  # asked for in every round, and networks have to be built
             related = self.is_ancestor(*pair) or self.is_ancestor(*reversed(pair))
             first, second = (self.models[number].blueprint for number in pair)
             self._similarities[pair] = similarity(first, second, related)
@@ -258,8 +177,8 @@ class ModelSuite(Supernet):
 
     # ---- checkpoints ----------------------------------------------------------------------------------
 
+    @override
     def structure(self) -> dict[str, Any]:
-        """How each model but the first was derived; plain values."""
         return {
             "initial": str(self.models[0].blueprint),
             "models": [
@@ -268,27 +187,60 @@ class ModelSuite(Supernet):
             ],
         }
 
+    @override
     def restore(self, structure: Mapping[str, Any]) -> None:
-        """Rebuilds all models but the first; their weights are not set.
-
-        Raises:
-            CheckpointError: The structure begins with another initial model.
-        """
-        first = self.models[0]
-        if structure.get("initial") != str(first.blueprint):
-            raise CheckpointError(
-                f"checkpoint: its suite of models began with {structure.get('initial')}, model.supernet.family "
-                f"with {first.blueprint}; use the settings that the run was started with"
-            )
-        device = next(self.networks[0].parameters()).device
-        self.models, self.networks = [first], nn.ModuleList([self.networks[0]])
+        first, network = self.models[0], self.networks[0]
+        self._validate_initial(structure.get("initial"), str(first.blueprint))
+        self.models, self.networks = [], nn.ModuleList()
         self._skeletons.clear()
         self._similarities.clear()
-        self._space = SuiteSpace([self.macs_of(first.blueprint)])
-        for model in structure["models"]:
-            steps = from_plain(model["steps"])
-            blueprint = self.models[model["parent"]].blueprint
+        self._append(first, network)
+        for row in structure["models"]:
+            steps = from_plain(row["steps"])
+            blueprint = self.models[row["parent"]].blueprint
             for step in steps:
                 blueprint = grown(blueprint, step)
-            made = SuiteModel(len(self.models), model["parent"], model["round"], steps, blueprint)
-            self._append(made, blueprint.build().to(device).train(self.training))
+            model = SuiteModel(len(self.models), row["parent"], row["round"], steps, blueprint)
+            self._append(model, self._unset(blueprint.build))
+
+
+def similarity(one: Blueprint, other: Blueprint, related: bool = True) -> float:
+    """Compares two models cell by cell (FedTrans, section 4.2).
+
+    Cells are matched by their names, which a cell's descendants keep. Every cell of the union counts:
+
+    - in both models: the fewer of its parameters divided by the more; so 1 if it is unchanged (the paper's case
+      a), and the share that was inherited if it was widened (b). A cell whose input was widened by its neighbour
+      has more parameters as well and counts as b, for it kept what it had;
+    - in one model alone: 0 if it was inserted into a model that comes from the other (c), and -1 where neither
+      model comes from the other (d), so that either has lost what the other has.
+
+    The paper has the similarity in [0, 1] and "cumulates" the cells, which may come to any number. Here the sum is
+    divided by the number of cells in the union, and what is negative becomes 0. So it lies in [0, 1], is the same
+    both ways, and is 1 for a model with itself.
+
+    Args:
+        one: The structure of a model.
+        other: The structure of another.
+        related: Whether one of the two comes from the other, in one step or several, or they are the same.
+
+    Returns:
+        The similarity, from 0 to 1.
+
+    Example:
+        >>> from lit_fednas.supernets.growing.families.cnn import GrowableCNN
+        >>> narrow, wide = (GrowableCNN([8, width], norm=None).blueprint((3, 8, 8), 10) for width in (8, 16))
+        >>> round(similarity(narrow, wide), 4)  # 1 for conv1, 584 / 1168 for conv2, 90 / 170 for the head
+        0.6765
+    """
+    parameters, others = one.parameters(), other.parameters()
+    in_one_alone = 0 if related else -1
+    total = 0.0
+    union = sorted({*parameters, *others})  # in one order, so that rounding is the same both ways
+    for cell in union:
+        if cell in parameters and cell in others:
+            fewer, more = sorted((parameters[cell], others[cell]))
+            total += fewer / more if more else 1.0
+        else:
+            total += in_one_alone
+    return max(0.0, total / len(union))

@@ -9,12 +9,15 @@ wider network of App. J.1 has six stages; which of its reductions keep the size,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lit_fednas.costs import count_macs, count_operations, sent_bytes
 from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets.labels import ALL, OWN, LabelSets
 from lit_fednas.supernets.norms import BatchNorm, Norm
 from lit_fednas.supernets.paths.operators import OPERATORS, Reduction, convolution
@@ -33,26 +36,27 @@ _COUNTERS: dict[str, Counter] = {
 }
 
 
+@checked("supernet")
 class PathCNN(PathSupernet):
     """FedorAS' CNN: per searchable layer one of several operators (App. E.3).
 
-    An architecture is a path, or a subspace (several operators in a layer), whose network needs to be told
-    which path to run.
+    An architecture is a path, or a subspace (several operators in a layer), whose network is given the path to
+    run.
 
     Args:
         input_shape: Channels, height and width of an image.
         num_classes: Classes.
         width: Channels of the stem and the first stage; later stages have 1.5 times those of the one before.
         stage_layers: Searchable layers per stage.
-        strides: Per stage the stride of the reduction behind it.
+        strides: Per stage the stride of the reduction after it, 1 or 2.
         operators: The candidates of every layer, among ``conv1``, ``sep_e05``, ``sep_e1``, ``sep_e2``, ``mb1_e2``,
             ``mb3_e05``, ``mb3_e1``, ``mb3_e2``, ``id``.
         norm: Normalisation layer.
-        label_sets: Label sets beside the data's own classes, each with a classifier of its own: for each class its
-            label in the set (App. H).
+        label_sets: Label sets beside the data's own classes, each with its own classifier: for each class
+            its label in the set (App. H).
 
     Raises:
-        ConfigError: A number is out of range, an operator is unknown, or a label set is not one.
+        ConfigError: A number is out of range, an operator is unknown, or a label set is not valid.
 
     Example:
         >>> net = PathCNN((3, 8, 8), 10, width=8, stage_layers=[1, 1], strides=[2, 2], operators=["sep_e1", "id"])
@@ -65,8 +69,8 @@ class PathCNN(PathSupernet):
         input_shape: Iterable[int] = (3, 32, 32),
         num_classes: int = 10,
         width: int = 64,
-        stage_layers: Sequence[int] = (4, 4, 4, 4),
-        strides: Sequence[int] = (2, 2, 2, 2),
+        stage_layers: Sequence[PositiveInt] = (4, 4, 4, 4),
+        strides: Sequence[Literal[1, 2]] = (2, 2, 2, 2),
         operators: Sequence[str] = tuple(OPERATORS),
         norm: Norm = BatchNorm(),
         label_sets: dict[str, list[int]] | None = None,
@@ -75,18 +79,16 @@ class PathCNN(PathSupernet):
         self.label_sets = LabelSets(self.num_classes, label_sets)
         if len(self.input_shape) != 3:
             raise ConfigError(f"supernet.input_shape: {list(self.input_shape)} must be channels, height, width")
-        if not stage_layers or min(stage_layers) < 1 or len(strides) != len(stage_layers):
+        if not stage_layers or len(strides) != len(stage_layers):
             raise ConfigError(
-                f"supernet.stage_layers: {list(stage_layers)} must be at least 1 each, and strides "
-                f"{list(strides)} as many"
+                f"supernet.stage_layers: {list(stage_layers)} must be at least one number, and strides "
+                f"{list(strides)} must be as many"
             )
         if 2 ** sum(stride == 2 for stride in strides) > min(self.input_shape[1:]):
             raise ConfigError(
                 f"supernet.strides: {list(strides)} halve {list(self.input_shape[1:])} pixels below one; give "
                 f"fewer 2s"
             )
-        if set(strides) - {1, 2}:
-            raise ConfigError(f"supernet.strides: {list(strides)} must be 1 or 2 each")
         unknown = [name for name in operators if name not in OPERATORS]
         if unknown or not operators or len(set(operators)) != len(operators):
             raise ConfigError(
@@ -106,16 +108,11 @@ class PathCNN(PathSupernet):
         self.norm = norm
         self._path_costs: dict[str, PathCosts] = {}
         candidates = [self.operators] * sum(stage_layers)
-        self._space = PathSpace(candidates, self._operator_costs(count_macs), self.label_sets.names)
-        self.network = self.build(self._space.superset)
+        self.space = PathSpace(candidates, self._operator_costs(count_macs), self.label_sets.names)
+        self.network = self.build(self.space.superset)
 
-    @property
-    def space(self) -> PathSpace:
-        """One operator per layer."""
-        return self._space
-
+    @override
     def build(self, arch: Operators) -> nn.Module:
-        """The fixed parts, and the operators of the path or subspace."""
         layers: list[nn.ModuleDict] = []
         reductions: dict[int, nn.Module] = {}
         for stage, count in enumerate(self.stage_layers):
@@ -128,12 +125,12 @@ class PathCNN(PathSupernet):
         sets = self.label_sets.names if arch.labels == ALL else [arch.labels]
         return PathNetwork(stem, layers, reductions, {name: self._head(name) for name in sets})
 
+    @override
     def targets(self, arch: Operators, classes: Tensor) -> Tensor:
-        """The labels in the architecture's label set."""
         return self.label_sets.targets(arch.labels, classes)
 
+    @override
     def path_costs(self, cost: str) -> PathCosts:
-        """A cost by operators, counted once."""
         if cost not in self._path_costs:
             self._path_costs[cost] = self._count(_COUNTERS[cost])
         return self._path_costs[cost]
@@ -146,7 +143,7 @@ class PathCNN(PathSupernet):
         return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), classifier)
 
     def _shapes(self) -> list[tuple[int, int, int]]:
-        """Of the maps in every stage, and behind the last reduction."""
+        """Returns the shapes of the feature maps in every stage, and after the last reduction."""
         _, height, width = self.input_shape
         shapes = [(self.widths[0], height, width)]
         for stride, channels in zip(self.strides, self.widths[1:], strict=True):
@@ -155,21 +152,21 @@ class PathCNN(PathSupernet):
         return shapes
 
     def _count(self, count: Counter) -> PathCosts:
-        """Of the operators, and of the stem, the reductions and the head."""
-        layers, path = self._operator_costs(count), self._space.smallest
+        """Counts a cost of the operators, and of the stem, the reductions and the head together."""
+        layers, path = self._operator_costs(count), self.space.smallest
         with torch.device("meta"):
             whole = count(self.build(path), self.input_shape)
             heads = {name: count(self._head(name), self._shapes()[-1]) for name in self.label_sets.names}
-        own = PathCosts(self._space, layers, 0).of(path)
+        own = PathCosts(self.space, layers, 0).of(path)
         extra = {name: head - heads[OWN] for name, head in heads.items()}
         extra[ALL] = sum(heads.values()) - heads[OWN]
-        return PathCosts(self._space, layers, whole - own, extra)
+        return PathCosts(self.space, layers, whole - own, extra)
 
     def _operator_costs(self, count: Counter) -> list[list[int]]:
-        """Per layer and candidate."""
-        found = []
+        """Counts a cost per layer and candidate."""
+        costs: list[list[int]] = []
         for shape, layers in zip(self._shapes(), self.stage_layers, strict=False):
             with torch.device("meta"):
                 built = [OPERATORS[name](shape[0], self.norm) for name in self.operators]
-            found += [[count(module, shape) for module in built]] * layers
-        return found
+            costs += [[count(module, shape) for module in built]] * layers
+        return costs

@@ -1,9 +1,9 @@
 """The operators that FedorAS' convolutional search space offers for a layer (App. E.3, Fig. 7).
 
 All keep the shape of their input. Every convolution is followed by a norm and ReLU, the last 1x1 of a block too.
-The text leaves the depthwise-separable block's inside open. Here its depthwise convolution makes e times as many
-channels and the pointwise one goes back: so the tier boundaries of Table 8 come out about half a percent low, and
-with a pointwise expansion before or after it two percent high.
+The text does not specify the inside of the depthwise-separable block. Here its depthwise convolution makes e times
+as many channels and the pointwise one restores their number: with that the tier boundaries of Table 8 come out
+about half a percent too low, and with a pointwise expansion before or after it two percent too high.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Residual(nn.Module):
 
 
 class SqueezeExcitation(nn.Module):
-    """Scales channels by what their means say (Hu et al., 2018), without reduction inside.
+    """Scales channels by gates computed from their means (Hu et al., 2018), without reduction inside.
 
     Args:
-        channels: Of the input and of both layers.
+        channels: Channels of the input and of both layers.
     """
 
     def __init__(self, channels: int) -> None:
@@ -50,7 +50,7 @@ class SqueezeExcitation(nn.Module):
 def convolution(
     inputs: int, outputs: int, kernel: int, norm: Norm, stride: int = 1, groups: int = 1
 ) -> nn.Sequential:
-    """A convolution without bias that keeps the size (but for the stride), a norm, ReLU."""
+    """Builds a convolution without bias, padded to keep the size (over the stride), a norm, ReLU."""
     padding = (kernel - 1) // 2
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False),
@@ -60,14 +60,14 @@ def convolution(
 
 
 def separable(channels: int, expansion: float, norm: Norm) -> nn.Module:
-    """A depthwise 3x3 convolution to e times the channels and a pointwise one back."""
+    """Builds a depthwise 3x3 convolution to e times the channels and a pointwise one back, with a residual."""
     middle = int(channels * expansion)
     depthwise = convolution(channels, middle, 3, norm, groups=min(channels, middle))
     return Residual(nn.Sequential(depthwise, convolution(middle, channels, 1, norm)))
 
 
 def mobile(channels: int, kernel: int, expansion: float, norm: Norm) -> nn.Module:
-    """A dense convolution to e times the channels, squeeze-and-excitation, a 1x1 convolution back."""
+    """Builds a dense convolution to e times the channels, squeeze-and-excitation and a 1x1 convolution back."""
     middle = int(channels * expansion)
     wide = convolution(channels, middle, kernel, norm)
     return Residual(nn.Sequential(wide, SqueezeExcitation(middle), convolution(middle, channels, 1, norm)))

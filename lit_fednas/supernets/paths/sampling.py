@@ -1,9 +1,9 @@
 """Paths under a budget: FedorAS' greedy sampling (section 3.1, Eq. 2 and 3).
 
 Layers are visited in random order, those without a free operator first, and each takes one of the operators that
-still fit, all alike. Where several layers have no free operator, room is kept for the cheapest of those to come,
-which the paper's spaces do not need; so no draw is ever thrown away. Where Eq. 1 to 3 say "below the budget", here
-it is "at most", as in Eq. 6 and Table 8.
+still fit, with equal chances. Where several layers have no free operator, room is reserved for the cheapest
+operators of those to come, which the paper's spaces do not need; so no draw is ever rejected. Where Eq. 1 to 3 say
+"below the budget", here it is "at most", as in Eq. 6 and Table 8.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from lit_fednas.supernets.paths.supernet import PathSupernet
 
 
 class SampledPath(NamedTuple):
-    """One operator's name per layer, and what the whole network costs then."""
+    """One operator's name per layer, and the cost of the whole network."""
 
     path: tuple[str, ...]
     cost: int
 
 
 class PathSampler:
-    """Draws paths of a subspace that keep a budget.
+    """Draws paths of a subspace that are within a budget.
 
     Args:
-        costs: What operators cost.
+        costs: The costs of the operators.
         subspace: The operators to choose from.
         budget: The greatest cost of a path.
-        unsupported: Operators that cost infinitely much (section 3.1, footnote 3).
+        unsupported: Operators of infinite cost (section 3.1, footnote 3).
 
     Attributes:
         least: The cost of the cheapest path.
-        most: The cost of the dearest path, or the budget if that is lower.
+        most: The cost of the most expensive path, or the budget if that is lower.
 
     Raises:
         ConfigError: All operators of a layer are unsupported, or even the cheapest path costs more.
@@ -60,10 +60,10 @@ class PathSampler:
     ) -> None:
         self._names: list[list[str]] = []
         self._prices: list[list[int]] = []
-        for place, layer in enumerate(costs.held(subspace)):
+        for number, layer in enumerate(costs.held(subspace)):
             held = sorted((price, name) for name, price in layer.items() if name not in unsupported)
             if not held:
-                raise ConfigError(f"all operators of layer {place} ({', '.join(layer)}) are unsupported")
+                raise ConfigError(f"all operators of layer {number} ({', '.join(layer)}) are unsupported")
             self._prices.append([price for price, _ in held])
             self._names.append([name for _, name in held])
         cheapest = [prices[0] for prices in self._prices]
@@ -72,22 +72,22 @@ class PathSampler:
         self.most = min(budget, base + sum(prices[-1] for prices in self._prices))
         if budget < self.least:
             raise ConfigError(f"a budget of {budget:g} is below the cheapest path, {self.least:g}")
-        self._first = np.array([place for place, price in enumerate(cheapest) if price > 0], dtype=int)
-        self._then = np.array([place for place, price in enumerate(cheapest) if price == 0], dtype=int)
+        self._first = np.array([layer for layer, price in enumerate(cheapest) if price > 0], dtype=int)
+        self._then = np.array([layer for layer, price in enumerate(cheapest) if price == 0], dtype=int)
 
     def sample(self, rng: np.random.Generator, free: float = 1.0) -> SampledPath:
         """Draws a path.
 
         Args:
             rng: Random numbers; as many are drawn whatever the budget.
-            free: Which share of the budget above the cheapest path may be used now (a device that is busy with
+            free: The share of the budget above the cheapest path that may be used now (a device may be busy with
                 something else).
         """
         budget = self.least + free * (self.most - self.least)
         order = np.concatenate([rng.permutation(self._first), rng.permutation(self._then)]).tolist()
         draws = rng.random(len(order)).tolist()
         path = [""] * len(order)
-        cost = self.least  # as long as every layer to come takes its cheapest
+        cost = self.least  # while every layer to come takes its cheapest operator
         for layer, draw in zip(order, draws, strict=True):
             prices = self._prices[layer]
             chosen = int(draw * bisect_right(prices, prices[0] + budget - cost))
@@ -103,17 +103,17 @@ def path_sampler(
     unsupported: Collection[str] = (),
     tier: str = "",
 ) -> PathSampler:
-    """A sampler under a device's limits.
+    """Makes a sampler for a device's limits.
 
     Args:
-        supernet: What knows the costs.
+        supernet: The supernet, which knows the costs.
         subspace: The operators to choose from.
-        limits: By cost; one of those that add up over operators, or none.
+        limits: At most one, by cost: one of those that are sums over operators.
         unsupported: Operators that the device cannot run.
         tier: The device's tier, for the message of an error.
 
     Raises:
-        ConfigError: Another cost is limited, or no path keeps the limit.
+        ConfigError: Another cost is limited, or no path is within the limit.
     """
     if len(limits) > 1 or set(limits) - set(supernet.ADDITIVE_COSTS):
         raise ConfigError(

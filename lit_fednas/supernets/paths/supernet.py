@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lit_fednas.supernets.base import NestedSupernet
 from lit_fednas.supernets.paths.space import Operators, PathCosts, PathSpace
@@ -19,8 +20,8 @@ class PathNetwork(nn.Module):
     Args:
         stem: The fixed part before the layers.
         layers: The searchable layers, each with its operators by name.
-        reductions: What follows the layers of these numbers.
-        heads: The fixed part behind, by label set; several only where all weights are held.
+        reductions: The fixed parts behind layers, by the layers' numbers.
+        heads: The fixed part at the end, by label set; several only where all weights are held.
 
     Attributes:
         path: The path to run, one operator's name per layer; a client sets it anew for every batch.
@@ -36,16 +37,16 @@ class PathNetwork(nn.Module):
         super().__init__()
         self.stem = stem
         self.layers = nn.ModuleList(layers)
-        self.reductions = nn.ModuleDict({str(place): module for place, module in reductions.items()})
+        self.reductions = nn.ModuleDict({str(number): module for number, module in reductions.items()})
         self.heads = nn.ModuleDict(heads)
-        self.path: Sequence[str] | None = None  # what runs where forward is not told
+        self.path: Sequence[str] | None = None  # runs where forward is not given one
 
     def forward(self, x: Tensor, path: Sequence[str] | None = None) -> Tensor:
         """Runs a path.
 
         Args:
             x: ``[batch, channels, height, width]``.
-            path: One operator's name per layer; by default :attr:`path`, or the only one that there is.
+            path: One operator's name per layer; by default :attr:`path`, or the only possible one.
 
         Returns:
             Logits, ``[batch, num_classes]`` (of the first label set that the network has).
@@ -55,49 +56,43 @@ class PathNetwork(nn.Module):
         """
         path = path or self.path or self.only_path()
         x = self.stem(x)
-        for place, (layer, name) in enumerate(zip(self.layers, path, strict=True)):
+        for number, (layer, name) in enumerate(zip(self.layers, path, strict=True)):
             assert isinstance(layer, nn.ModuleDict)
             x = layer[name](x)
-            if str(place) in self.reductions:
-                x = self.reductions[str(place)](x)
+            if str(number) in self.reductions:
+                x = self.reductions[str(number)](x)
         return next(iter(self.heads.values()))(x)
 
     def only_path(self) -> list[str]:
-        """The path of a network that holds no other."""
+        """Returns the path of a network that holds no other."""
         names = [list(layer) for layer in self.layers if isinstance(layer, nn.ModuleDict)]
         if any(len(one) != 1 for one in names):
-            raise ValueError("the network holds a subspace of several paths; say which one to run")
+            raise ValueError("the network holds a subspace of several paths; name the one to run")
         return [one[0] for one in names]
 
 
 class PathSupernet(NestedSupernet):
-    """A supernet whose architectures are paths and subspaces of operators, and whose costs add up over them.
+    """A supernet whose architectures are paths and subspaces of operators, and whose costs are sums over them.
 
-    Its networks are :class:`PathNetwork`; what a subclass writes is :meth:`build`, :attr:`space` and
-    :meth:`path_costs`.
+    Its networks are :class:`PathNetwork`; a subclass implements :meth:`build` and :meth:`path_costs`.
     """
+
+    space: PathSpace
 
     #: The costs that :meth:`path_costs` knows.
     ADDITIVE_COSTS = ("macs", "operations", "parameters", "bytes")
 
-    @property
-    @abstractmethod
-    def space(self) -> PathSpace:
-        """One operator per layer."""
-
     @abstractmethod
     def path_costs(self, cost: str) -> PathCosts:
-        """A cost by operators: one of :data:`ADDITIVE_COSTS`."""
+        """Returns a cost by operators, one of :data:`ADDITIVE_COSTS`."""
 
+    @override
     def macs(self, arch: Operators) -> int:
-        """Multiply-accumulates of a path: those of the fixed parts and of its operators added up.
-
-        A subspace has those of its dearest path.
-        """
+        """Returns the multiply-accumulates of a path, or of the most expensive path of a subspace."""
         return self.path_costs("macs").of(arch)
 
+    @override
     def operations(self, arch: Operators) -> int:
-        """Like :meth:`macs`, in FedorAS' own count."""
         return self.path_costs("operations").of(arch)
 
     def operator_of(self, name: str) -> str | None:

@@ -82,7 +82,7 @@ class WidthSupernet(Supernet):
         self.family = family
         self.scaler = scaler
         self.units = family.units(self.input_shape)
-        self._space = WidthSpace(widths, self.units, family.multiple)
+        self.space: WidthSpace = WidthSpace(widths, self.units, family.multiple)
         self.network = self._network(self.units, 1.0)
         self._check_distinct()
         self._shapes = shapes_of(self.network)
@@ -92,14 +92,9 @@ class WidthSupernet(Supernet):
         self._inner_nets: dict[float, _InnerNet] = {}
 
     @property
-    def space(self) -> WidthSpace:
-        """The widths."""
-        return self._space
-
-    @property
     def default_eval_archs(self) -> tuple[str, ...]:
         """All widths."""
-        return tuple(str(Width(width)) for width in self._space.widths)
+        return tuple(str(Width(width)) for width in self.space.widths)
 
     def sizes(self, ratio: float) -> dict[str, int]:
         """How many units of each group a ratio keeps: rounded up, to a multiple of what the family needs.
@@ -163,7 +158,7 @@ class WidthSupernet(Supernet):
     def _places(self, arch: WidthArch) -> dict[str, Sequence[int]]:
         """The kept units by group, in the subnet's order."""
         if isinstance(arch, Kept):
-            self._space.validate(arch)
+            self.space.validate(arch)
             return dict(zip(self.units, arch.units, strict=True))
         return {
             group: _window(arch.shift, size, self.units[group]) for group, size in self.sizes(arch.ratio).items()
@@ -185,13 +180,13 @@ class WidthSupernet(Supernet):
     def _inner_net(self, ratio: float) -> _InnerNet:
         """What it takes to run a narrower net inside a client's; remembered, for every step asks for it."""
         if ratio not in self._inner_nets:
-            for width in {ratio, *self._space.widths} - set(self._inner_nets):
+            for width in {ratio, *self.space.widths} - set(self._inner_nets):
                 skeleton = self._skeleton(Width(width))
                 self._inner_nets[width] = _InnerNet(skeleton, shapes_of(skeleton.network))
         return self._inner_nets[ratio]
 
     def _check_distinct(self) -> None:
-        widths = self._space.widths
+        widths = self.space.widths
         for less, more in pairwise(widths):
             if self.sizes(less) == self.sizes(more):
                 raise ConfigError(

@@ -1,0 +1,344 @@
+"""Networks side by side in one supernet, each with weights of its own.
+
+They are given once (:class:`SeparateNetworks`, ``BaseNetworks``), or numbered as they are added during training
+(:class:`ModelCollection`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from lit_fednas.costs import count_macs
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.supernets.base import OutputsNetwork, Region, Supernet, materialise
+from lit_fednas.supernets.space import Ladder, SearchSpace
+
+_MOST = 64
+
+
+@dataclass(frozen=True)
+class Members:
+    """Several networks of a collection, side by side.
+
+    Attributes:
+        members: Each network's architecture.
+
+    Example:
+        >>> str(Members(("exits: 2", "exits: 4")))
+        'exits: 2 | exits: 4'
+    """
+
+    members: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return " | ".join(map(str, self.members))
+
+
+def members_of(arch: Any) -> tuple[Any, ...]:
+    """Returns the networks that an architecture of a collection names."""
+    return arch.members if isinstance(arch, Members) else (arch,)
+
+
+class SideBySide(OutputsNetwork):
+    """Several networks that see the same input; ``forward`` returns the last one's logits.
+
+    Args:
+        networks: The networks.
+    """
+
+    def __init__(self, networks: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the last network's logits, ``[batch, num_classes]``."""
+        return self.networks[-1](x)
+
+    @override
+    def outputs(self, x: Tensor) -> list[Tensor]:
+        return [network(x) for network in self.networks]
+
+
+class MemberSpace(Ladder[Any]):
+    """Single networks as the rungs; :meth:`parse` also knows several of them as :class:`Members`.
+
+    Args:
+        rungs: The networks that a search may return, from the cheapest to the most expensive.
+        members: All networks that have weights, in the order in which several of them are named; by default the
+            rungs.
+        removed: Networks that had weights; they can be parsed.
+    """
+
+    refusal = "is not one network that can be searched; name one model"
+
+    def __init__(
+        self, rungs: Sequence[Any], members: Sequence[Any] | None = None, removed: Iterable[Any] = ()
+    ) -> None:
+        super().__init__(rungs)
+        self.members = self.rungs if members is None else tuple(members)
+        self._known = tuple(dict.fromkeys([*self.members, *removed]))
+
+    @property
+    @override
+    def superset(self) -> Any:
+        return self.members[0] if len(self.members) == 1 else Members(self.members)
+
+    @abstractmethod
+    def parse_member(self, text: Any) -> Any:
+        """Reads one network's architecture.
+
+        Args:
+            text: As configurations and records write it, or the architecture itself.
+
+        Raises:
+            ConfigError: It cannot be read.
+        """
+
+    @override
+    def parse(self, text: Any) -> Any:
+        """Reads one architecture, or several separated by ``|``."""
+        parts = [part.strip() for part in text.split("|")] if isinstance(text, str) else members_of(text)
+        members = tuple(self.parse_member(part) for part in parts)
+        arch = members[0] if len(members) == 1 else Members(members)
+        self.validate(arch)
+        return arch
+
+    @override
+    def validate(self, arch: Any) -> None:
+        members = members_of(arch)
+        if not members or [one for one in self._known if one in members] != list(members):
+            raise ConfigError(
+                f"architecture {arch}: name networks, each once and in this order, out of: "
+                f"{'; '.join(map(str, self.members))}"
+            )
+
+
+class NetworkCollection(Supernet):
+    """A supernet of networks that share no weights.
+
+    An architecture is one network, or several as :class:`Members`. A subclass sets :attr:`networks` and implements
+    :meth:`build_member` and :meth:`location`.
+
+    Attributes:
+        networks: The weights.
+    """
+
+    networks: nn.ModuleList
+
+    @abstractmethod
+    def build_member(self, member: Any) -> nn.Module:
+        """Builds the network of one architecture; its weights' values do not matter."""
+
+    @abstractmethod
+    def location(self, member: Any) -> str:
+        """Returns the name of the submodule that has the weights of one architecture.
+
+        Raises:
+            ConfigError: It has no weights.
+        """
+
+    @override
+    def build(self, arch: Any) -> nn.Module:
+        """Builds one network, or a :class:`SideBySide` of several."""
+        networks = [self.build_member(member) for member in members_of(arch)]
+        return SideBySide(networks) if isinstance(arch, Members) else networks[0]
+
+    @override
+    def index(self, arch: Any) -> dict[str, Region]:
+        """Returns for each tensor the whole tensor of its network."""
+        regions = {}
+        for number, member in enumerate(members_of(arch)):
+            location = self.location(member)
+            network = self.get_submodule(location)
+            prefix = f"networks.{number}." if isinstance(arch, Members) else ""
+            for name, _ in [*network.named_parameters(), *network.named_buffers()]:
+                regions[prefix + name] = Region(f"{location}.{name}")
+        return regions
+
+
+class SeparateSpace(MemberSpace):
+    """Architectures of another space, each as a network with weights of its own.
+
+    Args:
+        space: The architectures' space.
+        archs: The architectures, from the cheapest to the most expensive.
+    """
+
+    def __init__(self, space: SearchSpace[Any], archs: Sequence[Any]) -> None:
+        super().__init__(archs)
+        self.space = space
+
+    @override
+    def parse_member(self, text: Any) -> Any:
+        return self.space.named(text)
+
+
+class SeparateNetworks(NetworkCollection):
+    """A supernet whose architectures do not share their weights.
+
+    FedHeN's baseline Decouple (Alg. 3) trains a simple and a complex model this way, and so does any comparison of
+    shared with independent weights.
+
+    Args:
+        input_shape: Shape of one example.
+        num_classes: Classes.
+        supernet: Makes the supernet whose architectures these are.
+        archs: Architectures as its space writes them, or ``smallest`` or ``largest``; all of them if not given.
+
+    Raises:
+        ConfigError: An architecture is duplicated, or there are too many.
+
+    Example:
+        >>> from lit_fednas.supernets.early_exit import EarlyExitResNet
+        >>> net = SeparateNetworks((3, 16, 16), 10, lambda *shape: EarlyExitResNet(*shape, width=8))
+        >>> net.cost(net.space.superset).parameters == sum(
+        ...     net.cost(arch).parameters for arch in (net.space.smallest, net.space.largest)
+        ... )
+        True
+    """
+
+    def __init__(
+        self,
+        input_shape: Iterable[int],
+        num_classes: int,
+        supernet: Callable[[tuple[int, ...], int], Supernet],
+        archs: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(input_shape, num_classes)
+        with torch.device("meta"):
+            # only its structure; in a tuple, so that it is not a submodule
+            self._template = (supernet(self.input_shape, self.num_classes),)
+        template = self._template[0]
+        if archs is None and template.space.size > _MOST:
+            raise ConfigError(
+                f"supernet.archs: is null, and {type(template).__name__} has {template.space.size} architectures; "
+                f"name those to train, at most {_MOST}"
+            )
+        given = template.space.each() if archs is None else map(template.space.named, archs)
+        members = sorted(given, key=template.macs)
+        if not members or len(set(members)) < len(members) or len(members) > _MOST:
+            raise ConfigError(
+                f"supernet.archs: {[str(arch) for arch in members]} must be 1 to {_MOST} architectures, each once"
+            )
+        self.space: SeparateSpace = SeparateSpace(template.space, members)
+        self.networks = nn.ModuleList(map(template.build, members))
+        self.initialise(SideBySide(self.networks))
+
+    @override
+    def build_member(self, member: Any) -> nn.Module:
+        return self._template[0].build(member)
+
+    @override
+    def location(self, member: Any) -> str:
+        return f"networks.{self.space.members.index(member)}"
+
+    @override
+    def initialise(self, network: nn.Module) -> None:
+        """Draws the weights as the supernet does whose architectures these are."""
+        for one in network.networks if isinstance(network, SideBySide) else [network]:
+            self._template[0].initialise(one)
+
+    @override
+    def targets(self, arch: Any, classes: Tensor) -> Tensor:
+        return self._template[0].targets(members_of(arch)[-1], classes)
+
+
+@dataclass(frozen=True, order=True)
+class Model:
+    """A numbered model of a collection, or a candidate for one.
+
+    Attributes:
+        number: The model's, from 0 (the initial one); a candidate's is that of the model that it may become.
+        unit: The unit that a candidate has lost filters of; empty for a model.
+
+    Example:
+        >>> str(Model(3)), str(Model(3, "conv2"))
+        ('model: 3', 'candidate: 3 conv2')
+    """
+
+    number: int
+    unit: str = ""
+
+    def __str__(self) -> str:
+        return f"candidate: {self.number} {self.unit}" if self.unit else f"model: {self.number}"
+
+
+class ModelSpace(MemberSpace):
+    """The models so far; candidates are known, but are not results of a search.
+
+    Example:
+        >>> space = ModelSpace([Model(0), Model(1)])
+        >>> space.parse("model: 1") == space.parse(1) == space.parse(Model(1)), str(space.superset)
+        (True, 'model: 0 | model: 1')
+    """
+
+    @override
+    def parse_member(self, text: Any) -> Model:
+        """Reads ``model: 3``, a number, ``candidate: 3 conv2``, or a ``Model``."""
+        if isinstance(text, Model):
+            return text
+        kind, colon, rest = str(text).partition(":")
+        number, _, unit = (rest if colon else kind).strip().partition(" ")
+        if not number.isdecimal() or (colon and kind != ("candidate" if unit else "model")):
+            raise ConfigError(f"architecture: {text!r} cannot be read; write it as 'model: 0'")
+        return Model(int(number), unit)
+
+
+class ModelCollection(NetworkCollection):
+    """Numbered models, to which others are added while they are trained.
+
+    Attributes:
+        models: For each model a record of what is known besides its weights, with its ``number`` and the ``round``
+            in which it was added.
+        KIND: The name of the kind of collection, in metrics and files.
+    """
+
+    KIND: ClassVar[str]
+    space: ModelSpace
+    models: list[Any]
+
+    @abstractmethod
+    def details(self, model: Any) -> dict[str, Any]:
+        """Returns what a table shows of a model besides its number and its costs.
+
+        Args:
+            model: One of :attr:`models`.
+        """
+
+    def model_rows(self) -> list[dict[str, Any]]:
+        """Returns a table of all models, a row each: number, :meth:`details`, MACs, parameters and bytes."""
+        return [
+            {"number": model.number, **self.details(model), **vars(self.cost(Model(model.number)))}
+            for model in self.models
+        ]
+
+    @override
+    def location(self, member: Model) -> str:
+        return f"networks.{member.number}"
+
+    def _count_macs(self, build: Callable[[], nn.Module]) -> int:
+        """Returns the multiply-accumulates of one example of any network."""
+        with torch.device("meta"):
+            return count_macs(build(), self.input_shape)
+
+    def _unset(self, build: Callable[[], nn.Module]) -> nn.Module:
+        """Builds a network with unset weights, like the initial one in dtype, device and mode; draws nothing."""
+        like = next(self.networks[0].parameters())
+        with torch.device("meta"):
+            network = build().to(like.dtype)
+        return materialise(network, like.device).train(self.training)
+
+    def _validate_initial(self, saved: Any, initial: Any) -> None:
+        """Raises ``CheckpointError`` if a saved structure began with another initial model."""
+        if saved != initial:
+            raise CheckpointError(
+                f"checkpoint: its {self.KIND} of models began with {saved}, model.supernet.family with {initial}; "
+                f"use the settings that the run was started with"
+            )
