@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import re
+import shlex
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import yaml
 
 from lit_fednas.cli import main
+from tests.supernets import test_supernet_contract as contract
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -58,10 +62,32 @@ def contains(whole, part) -> bool:
 
 def test_the_python_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks("python")
+    (code,) = [block for block in blocks("python") if "trainer.fit" in block]
     names: dict = {}
     exec(code.replace("max_rounds=20", "max_rounds=1, accelerator='cpu', logger=False"), names)
     assert names["subnet"].state_dict()
+
+
+def test_the_supernet_that_is_shown_keeps_the_contract_and_trains(tmp_path, monkeypatch):
+    """As the text says: the class in a file of its own, then the command."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (code,) = [block for block in blocks("python") if "NestedSupernet" in block]
+    Path("my_package.py").write_text(code)
+    command = re.search(r"python -m lit_fednas (fit .*?HiddenUnits.*?)\n```", README, re.DOTALL)[1]
+    args = shlex.split(command.replace("\\\n", " ").replace("configs/", f"{CONFIGS}/"))
+    assert main([*args, "--trainer.max_rounds", "1", "--trainer.check_val_every_n_rounds", "1"]) == 0
+    rows = list(csv.DictReader(next(Path("runs").glob("*/*/subnets-val.csv")).open()))
+    assert [(row["arch"], row["macs"]) for row in rows] == [("8", "592"), ("16", "1184"), ("32", "2368")]
+
+    net = import_module("my_package").HiddenUnits((3, 2, 2), 4, [2, 3, 6])
+    contract.test_index_covers_the_subnet_and_shapes_match(net)
+    contract.test_superset_holds_all_weights(net)
+    contract.test_subnet_alone_equals_in_place(net, training=True)
+    contract.test_gradients_in_place_are_those_of_the_subnet(net)
+    contract.test_cost_is_that_of_the_extracted_subnet(net)
+    contract.test_genes_and_text_go_round(net)
+    contract.test_size_counts_distinct_networks(net)
 
 
 def test_files_that_are_named_exist():

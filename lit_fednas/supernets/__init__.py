@@ -1,6 +1,6 @@
 """What can be trained: weights shared by many architectures."""
 
-from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork, PlainNetwork, Region, Supernet
+from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork, Region, Supernet
 from lit_fednas.supernets.base_networks import BaseNetworks, Bases, BaseSpace
 from lit_fednas.supernets.early_exit import EarlyExitResNet, Exits, ExitSpace
 from lit_fednas.supernets.elastic_resnet import ElasticArch, ElasticResNet, ElasticSpace
@@ -27,7 +27,7 @@ from lit_fednas.supernets.paths.cnn import PathCNN
 from lit_fednas.supernets.paths.sampling import PathSampler, SampledPath, path_sampler
 from lit_fednas.supernets.paths.space import Operators, PathCosts, PathSpace
 from lit_fednas.supernets.paths.supernet import PathNetwork, PathSupernet
-from lit_fednas.supernets.plain import ResNet18, SmallCNN
+from lit_fednas.supernets.plain import PlainNetwork, ResNet18, SmallCNN
 from lit_fednas.supernets.pruning.filters import Cut, Prunable, find_cuts
 from lit_fednas.supernets.pruning.sequence import PrunedModel, PrunedSequence, UnitCounts
 from lit_fednas.supernets.scaler import Scaler

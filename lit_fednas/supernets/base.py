@@ -7,7 +7,6 @@ G(W, arch)), super-imposition (M(W, arch, w)), overlap counts, running in place,
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -22,7 +21,7 @@ from typing_extensions import override
 
 from lit_fednas.costs import Cost, count_cost, count_macs, count_operations
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.supernets.space import Ladder, SearchSpace
+from lit_fednas.supernets.space import SearchSpace
 
 _SKELETONS_KEPT = 64
 
@@ -361,32 +360,6 @@ class NestedSupernet(Supernet):
         return regions
 
 
-class PlainNetwork(NestedSupernet):
-    """An ordinary network as a supernet of one architecture, ``whole``.
-
-    So federated averaging and independent training of a network are special cases.
-
-    Args:
-        network: The network.
-        input_shape: Shape of one example.
-        num_classes: Width of its output.
-
-    Example:
-        >>> net = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2), 2)
-        >>> net(torch.zeros(3, 1, 2, 2)).shape, net.space.largest
-        (torch.Size([3, 2]), 'whole')
-    """
-
-    def __init__(self, network: nn.Module, input_shape: Iterable[int], num_classes: int) -> None:
-        super().__init__(input_shape, num_classes)
-        self.network = network
-        self.space = Ladder(["whole"])
-
-    @override
-    def build(self, arch: Any) -> nn.Module:
-        return _structure_of(self.network)
-
-
 def he_normal(network: nn.Module) -> None:
     """Draws the weights of all convolutions as He et al. (2015) do, by their numbers of outputs."""
     for module in network.modules():
@@ -410,13 +383,3 @@ def materialise(network: nn.Module, device: torch.device) -> nn.Module:
 
 def _unset_like(tensor: Tensor, device: torch.device) -> Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
-
-
-def _structure_of(network: nn.Module) -> nn.Module:
-    """Copies a module's structure to the meta device, without copying its weights."""
-    memo: dict[int, Any] = {}
-    for tensor in network.parameters():
-        memo[id(tensor)] = nn.Parameter(torch.empty_like(tensor, device="meta"), tensor.requires_grad)
-    for buffer in network.buffers():
-        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
-    return copy.deepcopy(network, memo)

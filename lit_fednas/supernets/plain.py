@@ -1,5 +1,6 @@
-"""Two ordinary networks, as supernets of one architecture: for federated averaging and for comparisons.
+"""Ordinary networks as supernets of one architecture: for federated averaging and for comparisons.
 
+* :class:`PlainNetwork`: any network.
 * :class:`SmallCNN`: the convolutional network of Reddi et al. (2021, "Adaptive Federated Optimization",
   App. A.2) for EMNIST, which many federated benchmarks share. With 1x28x28 inputs and 62 classes it has their
   1,206,590 parameters.
@@ -10,19 +11,50 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
+from typing import Any
 
+import torch
 from torch import nn
+from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
-from lit_fednas.supernets.base import PlainNetwork, he_normal
+from lit_fednas.supernets.base import NestedSupernet, he_normal
 from lit_fednas.supernets.elastic_resnet import ResidualBlock
 from lit_fednas.supernets.norms import GroupNorm, Norm
+from lit_fednas.supernets.space import Ladder
 
 _NORM = GroupNorm()
 _STAGES = 4
 _BLOCKS = 2
+
+
+class PlainNetwork(NestedSupernet):
+    """An ordinary network as a supernet of one architecture, ``whole``.
+
+    So federated averaging and independent training of a network are special cases.
+
+    Args:
+        network: The network.
+        input_shape: Shape of one example.
+        num_classes: Width of its output.
+
+    Example:
+        >>> net = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2), 2)
+        >>> net(torch.zeros(3, 1, 2, 2)).shape, net.space.largest
+        (torch.Size([3, 2]), 'whole')
+    """
+
+    def __init__(self, network: nn.Module, input_shape: Iterable[int], num_classes: int) -> None:
+        super().__init__(input_shape, num_classes)
+        self.network = network
+        self.space = Ladder(["whole"])
+
+    @override
+    def build(self, arch: Any) -> nn.Module:
+        return _structure_of(self.network)
 
 
 class SmallCNN(PlainNetwork):
@@ -120,3 +152,13 @@ def _stage(stage: int, first_width: int, norm: Norm) -> nn.Sequential:
     blocks = [BasicBlock(before, out, stride, norm)]
     blocks += [BasicBlock(out, out, 1, norm) for _ in range(_BLOCKS - 1)]
     return nn.Sequential(*blocks)
+
+
+def _structure_of(network: nn.Module) -> nn.Module:
+    """Copies a module's structure to the meta device, without copying its weights."""
+    memo: dict[int, Any] = {}
+    for tensor in network.parameters():
+        memo[id(tensor)] = nn.Parameter(torch.empty_like(tensor, device="meta"), tensor.requires_grad)
+    for buffer in network.buffers():
+        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    return copy.deepcopy(network, memo)

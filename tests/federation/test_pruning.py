@@ -296,7 +296,7 @@ class Weights(FederatedCallback):
         after = {}
         for arch in self.sent:
             chosen = arch.number == len(supernet.models) - 1 and supernet.models[-1].unit == arch.unit
-            if chosen or supernet._where(arch) is not None:
+            if chosen or arch in supernet.space.members:
                 now = Model(arch.number) if chosen else arch
                 after[arch] = {name: tensor.clone() for name, tensor in supernet.views(now).items()}
         used = {result.task.arch for result in batch.survivors}

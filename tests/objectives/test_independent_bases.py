@@ -65,7 +65,7 @@ def test_training_together_is_training_each_alone(optimizer):
         step.zero_grad()
         objective.loss(together, inputs, targets).backward()
         step.step()
-    for network in alone.networks.values():
+    for network in alone.networks:
         step = optimizer(network.parameters())
         for inputs, targets in batches():
             step.zero_grad()
@@ -93,9 +93,9 @@ def test_one_base_trains_as_a_plain_network():
 def test_the_loss_is_the_sum_and_takes_one_pass():
     network = bases(GroupNorm(2)).subnet(Bases((1, 2)))
     inputs, targets = next(batches())
-    expected = sum(cross_entropy(one(inputs), targets, label_smoothing=0.1) for one in network.networks.values())
+    expected = sum(cross_entropy(one(inputs), targets, label_smoothing=0.1) for one in network.networks)
     passes = []
-    for one in network.networks.values():
+    for one in network.networks:
         one.register_forward_hook(lambda *_: passes.append(1))
     loss = IndependentBases(CrossEntropy(label_smoothing=0.1)).loss(network, inputs, targets)
     torch.testing.assert_close(loss, expected)

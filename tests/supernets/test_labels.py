@@ -64,7 +64,7 @@ def test_costs_count_the_classifier_that_is_there(text: str) -> None:
     assert supernet.path_costs("bytes").sent(arch) == sent_bytes(network) == supernet.cost(arch).bytes
 
 
-def test_everything_holds_all_classifiers() -> None:
+def test_the_superset_holds_all_classifiers() -> None:
     supernet = net()
     everything = supernet.space.superset
     assert supernet.path_costs("parameters").sent(everything) == sum(p.numel() for p in supernet.parameters())

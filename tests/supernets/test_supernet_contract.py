@@ -72,7 +72,7 @@ def test_index_covers_the_subnet_and_shapes_match(kept: Supernet) -> None:
             assert len(set(places)) == len(places), f"{name} has an element twice"
 
 
-def test_everything_holds_all_weights(kept: Supernet) -> None:
+def test_superset_holds_all_weights(kept: Supernet) -> None:
     net = kept
     held = {region.name for region in net.index(net.space.superset).values()}
     parameters = dict(net.named_parameters())

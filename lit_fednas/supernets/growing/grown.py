@@ -15,9 +15,9 @@ from typing_extensions import override
 
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.records.models import read_suite
-from lit_fednas.supernets.base import PlainNetwork
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.growth import from_plain, grown
+from lit_fednas.supernets.plain import PlainNetwork
 
 
 @dataclass(frozen=True)
