@@ -332,7 +332,7 @@ def test_memory_is_flat_over_rounds():
                 counts.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
 
     fit(make_module(cohort=UniformCohort(count=5)), tiny_data(), 10, callbacks=[Count()])
-    assert counts[1] == counts[0]
+    assert counts[1] <= counts[0]
 
 
 def test_dropout_belongs_to_the_address_too():

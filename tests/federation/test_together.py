@@ -289,7 +289,7 @@ def test_memory_is_flat_over_rounds():
     client = ClientSettings(sgd(0.1, momentum=0.9), batch_size=8, together=4)
     module = make_module(elastic(BatchNorm()), client=client, cohort=UniformCohort(count=CLIENTS))
     fit(module, unequal_data(normalization=None), 8, callbacks=[Count()])
-    assert counts[1] == counts[0]
+    assert counts[1] <= counts[0]
 
 
 def test_seconds_are_shares_of_the_fit():

@@ -28,6 +28,8 @@ from tests.search.test_tier_models import model_of
 from tests.supernets.instances import INSTANCES, batch, instance, kept_instance
 
 FORMATS = ("torch-export", "onnx")
+#: The same, where a file of ONNX is a matter of seconds and another test of it is quick.
+ONNX_SLOW = ("torch-export", pytest.param("onnx", marks=pytest.mark.slow))
 
 #: What every test of a format runs on, besides the contract.
 NAME = "elastic"
@@ -177,7 +179,7 @@ def test_a_program_of_torch_runs_without_the_package(tmp_path):
     assert found.stdout.split() == ["ran", str(made.path)], found.stderr
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", ONNX_SLOW)
 def test_equal_files_quietly_and_without_examples_or_paths(tmp_path, capfd, caplog, recwarn, format):
     net = kept_instance(NAME)
     network = subnet(net, "smallest", True)
@@ -303,7 +305,10 @@ def searched(files: SearchFiles, name: str, again: bool) -> Supernet:
     return net
 
 
-@pytest.mark.parametrize(("format", "file"), [("torch-export", "network.pt2"), ("onnx", "network.onnx")])
+@pytest.mark.parametrize(
+    ("format", "file"),
+    [("torch-export", "network.pt2"), pytest.param("onnx", "network.onnx", marks=pytest.mark.slow)],
+)
 def test_a_tiers_file_lies_beside_its_weights(files, format, file):
     net = searched(files, NAME, False)
     made = export_tier(net, files, "small", format, batch(net, 8))
