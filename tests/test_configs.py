@@ -130,7 +130,7 @@ def small_paths(names):
         "cohort": cohort,
     }
     if "central" not in names:
-        source = {"class_path": "lit_fednas.tiers.CumulatedShares", "init_args": {"samples": 50}}
+        source = {"class_path": "lit_fednas.tiers.CumulativeCostTiers", "init_args": {"samples": 50}}
         settings["tiers"] = {"source": source}
     return settings
 

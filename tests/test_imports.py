@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "costs": FLOOR | {"messages", "records"},
     "data": FLOOR | {"records"},
     "supernets": FLOOR | {"costs", "records"},  # a run's grown model
-    "tiers": FLOOR | {"records", "costs", "supernets"},
+    "tiers": FLOOR | {"messages", "records", "costs", "supernets"},
     **{role: FLOOR | {"supernets", "costs", "messages", "tiers"} for role in ROLES},
     "objectives": FLOOR | {"supernets", "costs", "messages", "tiers", "data"},  # a client knows its own data
     "federation": SHARED | ROLES,

@@ -120,7 +120,7 @@ def test_classes_that_are_named_exist():
             assert hasattr(__import__(module, fromlist=[name]), name), path
     for name in ("LazyImageFolder", "ByColumn", "ArraySource", "SmallCNN", "ResNet18", "TrackingSandwich"):
         assert name in known
-    for name in ("NSGA2", "RandomSearch", "Evolution", "Exhaustive", "Budgets", "CumulatedShares", "DeviceTiers"):
+    for name in ("NSGA2", "RandomSearch", "Evolution", "Exhaustive", "Budgets", "CumulativeCostTiers"):
         assert name in known
     for name in ("MeasuredLatency", "LatencyTable"):
         assert name in known

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from lit_fednas.analysis.style import GREY, label, legend, look, new_figure
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import text_table
-from lit_fednas.records import ALL
+from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE
 
 Groups = Mapping[str, Sequence[Path | str]]
@@ -76,7 +76,7 @@ def fairness_table(groups: Groups, value: Literal["accuracy", "loss"] = "accurac
     """
     rows = []
     for name, tables in read_groups(groups).items():
-        parts: dict[str, list[pd.Series]] = {ALL: [table[value] for table in tables]}
+        parts: dict[str, list[pd.Series]] = {ALL_TIERS: [table[value] for table in tables]}
         for tier in dict.fromkeys(tier for table in tables for tier in table["tier"].cat.categories):
             parts[tier] = [table[value][table["tier"] == tier] for table in tables]
         for tier, runs in parts.items():
@@ -102,13 +102,13 @@ def fairness_text(table: pd.DataFrame, value: Literal["accuracy", "loss"] = "acc
         a        1        2  50.00 ± 10.00  50.00 ± 10.00  40.00
     """
     scale = 100 if value == "accuracy" else 1
-    tiers = [tier for tier in table["tier"].unique() if tier != ALL]
+    tiers = [tier for tier in table["tier"].unique() if tier != ALL_TIERS]
     rows = []
     for name, lines in table.groupby("name", sort=False):
         found = lines.set_index("tier")
-        every = found.loc[ALL]
+        every = found.loc[ALL_TIERS]
         rows.append([str(name), f"{every['runs']}", f"{every['clients']:g}"])
-        for tier in (ALL, *tiers):
+        for tier in (ALL_TIERS, *tiers):
             there = tier in found.index
             rows[-1].append(_spread(scale, *found.loc[tier, ["mean", "deviation"]]) if there else "–")
         rows[-1].append(f"{scale * every['worst']:.2f}")

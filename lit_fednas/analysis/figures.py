@@ -22,7 +22,7 @@ from lit_fednas.analysis.tables import (
     total_costs,
 )
 from lit_fednas.formatting import axis
-from lit_fednas.records import ALL
+from lit_fednas.records import ALL_TIERS
 
 
 def pareto_figure(search: SearchResult) -> Figure:
@@ -39,12 +39,12 @@ def pareto_figure(search: SearchResult) -> Figure:
     for place, tier in enumerate(search.tier_names):
         _draw_tier(axes, search, tier, place, scale)
     if not search.tier_names:
-        _draw_front(axes, search, ALL, 0, scale)
+        _draw_front(axes, search, ALL_TIERS, 0, scale)
     legend(figure)
     return figure
 
 
-def fronts_figure(searches: Mapping[str, Sequence[SearchResult]], tier: str = ALL) -> Figure:
+def fronts_figure(searches: Mapping[str, Sequence[SearchResult]], tier: str = ALL_TIERS) -> Figure:
     """Fronts compared: per method the mean accuracy that is reached within a cost, and its range over seeds.
 
     Args:
@@ -115,7 +115,7 @@ def _draw_front(axes: Axes, search: SearchResult, tier: str, place: int, scale: 
     """Front of a tier as stairs: what is reached within a cost."""
     front = _front(search, tier)
     if len(front):
-        name = "all" if tier == ALL else tier
+        name = "all" if tier == ALL_TIERS else tier
         style = {**look(place), "drawstyle": "steps-post", "marker": "o", "markersize": 3.5, "linewidth": 1.3}
         axes.plot(front.index / scale, front, **style, label=name, zorder=3 - place / 100)  # tiers may be nested
 

@@ -27,8 +27,7 @@ from lit_fednas.federation.client_evaluation import (
 from lit_fednas.federation.evaluation import recalibrated
 from lit_fednas.federation.ranks import deal
 from lit_fednas.federation.run_folder import keeps_files, run_folder
-from lit_fednas.records import write_client_scores
-from lit_fednas.tiers.limits import EVERYTHING
+from lit_fednas.records import ALL_TIERS, write_client_scores
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +176,7 @@ class DeployedAccuracy(FederatedCallback):
             )
             for score in found:
                 tier = module.population.tier(score.client)
-                rows.append({**score._asdict(), "tier": tier.name if tier else EVERYTHING, "arch": str(arch)})
+                rows.append({**score._asdict(), "tier": tier.name if tier else ALL_TIERS, "arch": str(arch)})
         return rows
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from lightning import LightningModule, Trainer
 
-from lit_fednas.costs import ClientSpeed, CompletionTimes, client_cost, client_seconds, whole_round_seconds
+from lit_fednas.costs import client_cost
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
 from lit_fednas.messages import ClientResult
-from lit_fednas.tiers import DeviceSpeeds
+from lit_fednas.tiers import ClientSpeed, CompletionTimes, DeviceSpeeds, client_seconds, whole_round_seconds
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class RoundTime(FederatedCallback):
     its download and with what it says it has trained; the records know nothing of work that came to nothing
     (``lit_fednas.costs.ledger``). An update that the server did not ask for is not sent. Several tasks of one
     client follow one another; where clients work in groups, a group's next candidate begins when all its clients
-    are through with the one before (:func:`~lit_fednas.costs.whole_round_seconds`).
+    are through with the one before (:func:`~lit_fednas.tiers.whole_round_seconds`).
 
     Logs ``time/round``, until the last client is through, for whom the others wait; ``time/mean`` and ``time/std``
     over the cohort's clients, without what they wait; and ``time/total``, the rounds so far; all in seconds, and 0

@@ -17,26 +17,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lit_fednas.costs.counting import inference_structure
 from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
 from lit_fednas.rng import generator
 
 
 class LatencySource(ABC):
-    """Where a search gets latencies from."""
+    """How a search finds the latency of networks."""
 
     @abstractmethod
     def prepare(self, networks: Sequence[nn.Module], input_shape: tuple[int, ...]) -> dict[str, Any]:
-        """Gets ready, once, before the first question.
+        """Prepares the source once, before it is first asked.
 
         Args:
-            networks: Some that are typical of those to come; they may lie on the meta device.
+            networks: Typical networks; they may be on the meta device.
             input_shape: Shape of one example.
 
         Returns:
@@ -45,31 +47,23 @@ class LatencySource(ABC):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What latencies must have in common to stand beside each other; plain JSON values."""
+        """Returns what latencies must have in common to be comparable, as plain JSON values."""
         return {"source": type(self).__name__}
 
     @abstractmethod
     def milliseconds(self, network: nn.Module, input_shape: tuple[int, ...]) -> float:
-        """Latency of one batch.
+        """Returns the latency of one batch.
 
         Args:
-            network: A network, whose weights do not matter; it may lie on the meta device.
+            network: A network, whose weights do not matter; it may be on the meta device.
             input_shape: Shape of one example.
         """
 
 
-@dataclass(frozen=True)
-class Latency:
-    """Milliseconds of one batch: the median of the repeats and their quartiles."""
-
-    median_ms: float
-    low_ms: float
-    high_ms: float
-
-
+@checked("search.latency")
 @dataclass(frozen=True)
 class MeasuredLatency(LatencySource):
-    """Runs every network.
+    """Measures every network on this machine.
 
     Args:
         batch_size: Examples per batch.
@@ -79,55 +73,52 @@ class MeasuredLatency(LatencySource):
         device: As PyTorch names it: ``cpu``, ``cuda``, ``cuda:1``.
 
     Raises:
-        ConfigError: A number is out of range, or the device is not there.
+        ConfigError: A number is out of range, or the device is not available.
 
     Example:
         >>> MeasuredLatency(repeats=3).milliseconds(nn.Linear(8, 2), (8,)) > 0
         True
     """
 
-    batch_size: int = 1
-    threads: int = 1
-    warmup: int = 5
-    repeats: int = 30
+    batch_size: PositiveInt = 1
+    threads: PositiveInt = 1
+    warmup: NonNegativeInt = 5
+    repeats: PositiveInt = 30
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("threads", 1), ("warmup", 0), ("repeats", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"latency.{name}: {getattr(self, name)} must be at least {least}")
         gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-        here = ["cpu", *(["cuda", *gpus] if gpus else [])]
-        if self.device not in here:
-            raise ConfigError(f"latency.device: {self.device!r} is not here; choose from {', '.join(here)}")
+        devices = ["cpu", *(["cuda", *gpus] if gpus else [])]
+        if self.device not in devices:
+            raise ConfigError(
+                f"search.latency.device: {self.device!r} is not available; choose from {', '.join(devices)}"
+            )
 
+    @override
     def prepare(self, networks: Sequence[nn.Module], input_shape: tuple[int, ...]) -> dict[str, Any]:
-        """Describes the measurement; the networks are not needed."""
         return {**asdict(self), "device_name": device_name(self.device), "torch": torch.__version__}
 
     @property
+    @override
     def identity(self) -> dict[str, Any]:
-        """The settings and the device."""
         return {**super().identity, **self.prepare([], ())}
 
+    @override
     def milliseconds(self, network: nn.Module, input_shape: tuple[int, ...]) -> float:
-        """The median."""
-        return measure(network, input_shape, self).median_ms
+        return measure(network, (self.batch_size, *input_shape), self)
 
 
-def measure(network: nn.Module, input_shape: tuple[int, ...], settings: MeasuredLatency) -> Latency:
+def measure(network: nn.Module, batch_shape: tuple[int, ...], settings: MeasuredLatency) -> float:
     """Measures a network on batches of normal noise.
 
     Args:
-        network: Left as it is; it may lie on the meta device.
-        input_shape: Shape of one example.
-        settings: Batch size, device, repeats.
+        network: A network on any device; it is left as it is.
+        batch_shape: Shape of a batch.
+        settings: Device, threads and repeats.
+
+    Returns:
+        The median of the repeats, in milliseconds.
     """
-    return measure_batch(network, (settings.batch_size, *input_shape), settings)
-
-
-def measure_batch(network: nn.Module, batch_shape: tuple[int, ...], settings: MeasuredLatency) -> Latency:
-    """Like :func:`measure`, for a batch of a shape."""
     network = _filled(inference_structure(network), settings.device)
     draws = generator(0, "latency", device=settings.device)
     inputs = torch.randn(batch_shape, generator=draws, device=settings.device)
@@ -135,12 +126,11 @@ def measure_batch(network: nn.Module, batch_shape: tuple[int, ...], settings: Me
         for _ in range(settings.warmup):
             network(inputs)
         times = [_milliseconds(network, inputs) for _ in range(settings.repeats)]
-    low, median, high = np.percentile(times, [25, 50, 75]).tolist()
-    return Latency(median, low, high)
+    return median(times)
 
 
 def device_name(device: str) -> str:
-    """The processor's name, as it calls itself."""
+    """Returns the name by which a processor identifies itself."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")
@@ -152,7 +142,7 @@ def device_name(device: str) -> str:
 
 @torch.no_grad()
 def _filled(network: nn.Module, device: str) -> nn.Module:
-    """Moves a network from the meta device: weights of activations' even size (He), else ones and zeros."""
+    """Moves a network from the meta device; weights are drawn as by He, other tensors are ones and zeros."""
     draws = generator(0, "latency-weights", device=device)
     network = network.to_empty(device=device)
     for tensor in [*network.parameters(), *network.buffers()]:

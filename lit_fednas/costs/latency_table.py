@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lit_fednas.costs.counting import inference_structure
-from lit_fednas.costs.latency import LatencySource, MeasuredLatency, measure, measure_batch
+from lit_fednas.costs.latency import LatencySource, MeasuredLatency, measure
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import replace_json
 
@@ -81,8 +82,11 @@ class LatencyTable(LatencySource):
         if file is not None and Path(file).exists():
             self.load(file)
         elif not measure_missing:
-            raise ConfigError(f"latency.file: {file} is not there; give a table, or set measure_missing: true")
+            raise ConfigError(
+                f"search.latency.file: {file} does not exist; give a table, or set measure_missing: true"
+            )
 
+    @override
     def prepare(self, networks: Sequence[nn.Module], input_shape: tuple[int, ...]) -> dict[str, Any]:
         """Measures layers and networks; fits on the networks' first half and checks on the second.
 
@@ -94,25 +98,21 @@ class LatencyTable(LatencySource):
         if self.measure_missing and (len(self.layers) > known or not self.fit.checked_on):
             if len(networks) < _FEWEST:
                 raise ConfigError(
-                    f"latency: a table is fitted and checked on {_FEWEST} networks or more, not {len(networks)}; "
-                    f"use MeasuredLatency"
+                    f"search.latency: a table is fitted and checked on at least {_FEWEST} networks, not "
+                    f"{len(networks)}; use MeasuredLatency"
                 )
-            times = [measure(network, input_shape, self.measured).median_ms for network in networks]
+            times = [self.measured.milliseconds(network, input_shape) for network in networks]
             self.fit = fit_line(sums, np.array(times))
             self._keep()
         return {**self.settings, "file": self.file, "layers": len(self.layers), **asdict(self.fit)}
 
     @property
+    @override
     def identity(self) -> dict[str, Any]:
-        """How layers are measured, and the file; the fit comes out a little differently each time."""
-        return {**super().identity, **self.settings, "file": self.file}
+        return {**super().identity, **self.settings, "file": self.file}  # without the fit, which varies a little
 
+    @override
     def milliseconds(self, network: nn.Module, input_shape: tuple[int, ...]) -> float:
-        """The prediction; layers not seen before are measured.
-
-        Raises:
-            ConfigError: A layer is unknown and must not be measured.
-        """
         known = len(self.layers)
         total = self._sum(network, input_shape)
         if len(self.layers) > known:
@@ -120,25 +120,27 @@ class LatencyTable(LatencySource):
         return self.fit.intercept_ms + self.fit.scale * total
 
     def save(self, path: str | Path) -> None:
-        """Writes the table; a kill leaves the old file or the new one."""
+        """Writes the table to a JSON file."""
         record = {"settings": self.settings, "fit": asdict(self.fit), "layers": self.layers}
         replace_json(path, record)
 
     def load(self, path: str | Path) -> None:
-        """Reads a table in place of this one.
+        """Replaces this table by that of a file.
 
         Raises:
-            ConfigError: It cannot be read, or measurements of here cannot be added to it.
+            ConfigError: It cannot be read, or new measurements would not fit to it.
         """
         try:
             record = json.loads(Path(path).read_text())
             settings, fit, layers = dict(record["settings"]), LatencyFit(**record["fit"]), dict(record["layers"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"latency.file: {path} is no table of latencies ({error}); delete it") from None
+            raise ConfigError(
+                f"search.latency.file: {path} is not a table of latencies ({error}); delete it"
+            ) from None
         if self.measure_missing and settings != self.settings:
             name = next(name for name in self.settings if self.settings[name] != settings.get(name))
             raise ConfigError(
-                f"latency.file: {path} was measured with {name} {settings.get(name)!r}, not "
+                f"search.latency.file: {path} was measured with {name} {settings.get(name)!r}, not "
                 f"{self.settings[name]!r}; set measure_missing: false to use it as it is, or choose another file"
             )
         self.settings, self.fit, self.layers = settings, fit, layers
@@ -148,25 +150,25 @@ class LatencyTable(LatencySource):
             self.save(self.file)
 
     def _sum(self, network: nn.Module, input_shape: tuple[int, ...]) -> float:
-        """Milliseconds of all layers; measures the unknown."""
+        """Returns the milliseconds of all layers; measures those that are unknown."""
         total = 0.0
         for signature, layer, shape in calls(network, (self.settings["batch_size"], *input_shape)):
             if signature not in self.layers:
                 if not self.measure_missing:
                     raise ConfigError(
-                        f"latency.file: {self.file} lacks the layer {signature}; measure it, with "
+                        f"search.latency.file: {self.file} lacks the layer {signature}; measure it, with "
                         f"measure_missing: true, on the device that the table is of"
                     )
-                self.layers[signature] = measure_batch(layer, shape, self.measured).median_ms
+                self.layers[signature] = measure(layer, shape, self.measured)
             total += self.layers[signature]
         return total
 
 
 def calls(network: nn.Module, batch_shape: tuple[int, ...]) -> list[tuple[str, nn.Module, tuple[int, ...]]]:
-    """The layers (modules without children) in the order of their calls, on the meta device.
+    """Lists the layers (modules without children) in the order of their calls, on the meta device.
 
     Args:
-        network: Left as it is; it may lie on the meta device.
+        network: A network on any device; it is left as it is.
         batch_shape: Shape of a batch.
 
     Returns:
@@ -175,16 +177,16 @@ def calls(network: nn.Module, batch_shape: tuple[int, ...]) -> list[tuple[str, n
     Raises:
         ConfigError: A layer takes anything but one tensor.
     """
-    found: list[tuple[str, nn.Module, tuple[int, ...]]] = []
+    layers: list[tuple[str, nn.Module, tuple[int, ...]]] = []
 
     def note(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
         if len(inputs) != 1 or not isinstance(inputs[0], Tensor) or not inputs[0].is_floating_point():
             raise ConfigError(
-                f"latency: a table measures layers of one float tensor; {layer} takes others; use MeasuredLatency"
+                f"search.latency: layers of a table take one float tensor; {layer} does not; use MeasuredLatency"
             )
         shape = tuple(inputs[0].shape)
         weights = ", ".join(_times(weight.shape) for weight in layer.parameters())
-        found.append((f"{layer} [{weights}] {_times(shape)}", layer, shape))
+        layers.append((f"{layer} [{weights}] {_times(shape)}", layer, shape))
 
     structure = inference_structure(network)
     leaves = [module for module in structure.modules() if not any(module.children())]
@@ -193,7 +195,7 @@ def calls(network: nn.Module, batch_shape: tuple[int, ...]) -> list[tuple[str, n
         structure(torch.empty(batch_shape, device="meta"))
     for hook in hooks:
         hook.remove()  # the layers are measured next
-    return found
+    return layers
 
 
 def fit_line(sums: np.ndarray, times: np.ndarray) -> LatencyFit:
@@ -214,25 +216,14 @@ def fit_line(sums: np.ndarray, times: np.ndarray) -> LatencyFit:
     weighted = lines[:half] / times[:half, None]
     (scale, intercept), *_ = np.linalg.lstsq(weighted, np.ones(half), rcond=None)
     predicted, measured = lines[half:] @ [scale, intercept], times[half:]
+    ranked = min(np.ptp(predicted), np.ptp(measured)) > 0
     return LatencyFit(
         scale=float(scale),
         intercept_ms=float(intercept),
         checked_on=len(measured),
-        spearman=spearman(predicted, measured),
+        spearman=round(float(spearmanr(predicted, measured).statistic), 6) if ranked else None,
         mean_relative_error=float(np.mean(np.abs(predicted - measured) / measured)),
     )
-
-
-def spearman(left: np.ndarray, right: np.ndarray) -> float | None:
-    """Returns Spearman's rank correlation; ``None`` if all values on a side are equal.
-
-    Example:
-        >>> spearman(np.array([1.0, 5.0, 9.0]), np.array([10.0, 30.0, 20.0]))
-        0.5
-    """
-    if min(np.ptp(left), np.ptp(right)) == 0:
-        return None
-    return round(float(spearmanr(left, right).statistic), 6)
 
 
 def _times(shape: Sequence[int]) -> str:

@@ -21,7 +21,7 @@ from lit_fednas.records.run import (
     write_ledger,
 )
 from lit_fednas.records.tiers import (
-    ALL,
+    ALL_TIERS,
     COST_NAMES,
     FINETUNED_COLUMNS,
     SEARCH_FILES,
@@ -32,7 +32,7 @@ from lit_fednas.records.tiers import (
 )
 
 __all__ = [
-    "ALL",
+    "ALL_TIERS",
     "CLIENTS_FILE",
     "CLIENT_SCORE_COLUMNS",
     "COST_NAMES",

@@ -39,7 +39,7 @@ from lit_fednas.records.files import replace_json, replace_table
 
 CostName = Literal["macs", "parameters", "bytes", "activation_bytes", "latency_ms"]
 #: In place of a tier's name: all tiers together.
-ALL = "*"
+ALL_TIERS = "*"
 
 COST_NAMES: tuple[str, ...] = get_args(CostName)
 

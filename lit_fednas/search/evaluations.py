@@ -9,7 +9,7 @@ from typing import Any
 
 from lit_fednas.records import SearchFiles
 from lit_fednas.search.evaluator import Evaluator, Generation
-from lit_fednas.tiers.costs import ArchitectureCosts
+from lit_fednas.tiers import ArchitectureCosts
 
 
 class Evaluations:

@@ -9,8 +9,7 @@ import numpy as np
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.space import SearchSpace
-from lit_fednas.tiers.costs import ArchitectureCosts
-from lit_fednas.tiers.limits import Tier
+from lit_fednas.tiers import ArchitectureCosts, Tier
 
 _DRAWS = 8  # before an architecture is moved into the tier
 _STARTS, _STEPS = 32, 400  # of the search for a first architecture that fits

@@ -25,12 +25,11 @@ from lit_fednas.costs import RoundCost
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.evaluation import EvaluationSettings
-from lit_fednas.records import SearchFiles
+from lit_fednas.records import ALL_TIERS, SearchFiles
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.search.evaluator import Evaluator, Generation, Metrics
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import Population
-from lit_fednas.tiers.limits import EVERYTHING
 
 _ANSWER_BYTES = 2 * 4  # per architecture: the right answers and the sum of the losses, float32
 
@@ -96,12 +95,12 @@ class ClientDraw:
             ConfigError: The tier is not one of the clients', or none of its clients has an example.
         """
         names = [one.name for one in self.population.tiers]
-        if names and tier not in (*names, EVERYTHING):
+        if names and tier not in (*names, ALL_TIERS):
             raise ConfigError(
                 f"search.tiers: {tier!r} is no tier of the clients ({', '.join(names)}), so nobody knows whom to "
                 f"ask; leave search.tiers out, or use these names"
             )
-        anyone = not names or tier == EVERYTHING
+        anyone = not names or tier == ALL_TIERS
         able = range(self.population.num_clients) if anyone else self.population.eligible(tier)
         found = [client for client in able if self.size(client) >= self.least]
         if not found:
@@ -163,7 +162,7 @@ class FederatedEvaluator(Evaluator):
 
     def __call__(self, arch: Any) -> Metrics:
         """Evaluates an architecture on all clients that have examples."""
-        return self.score(arch, self.draw.eligible(EVERYTHING))
+        return self.score(arch, self.draw.eligible(ALL_TIERS))
 
     def scorer(self, generation: Generation) -> Callable[[Any], Metrics]:
         """Draws the generation's clients, and notes what asking them costs; nobody is asked about nothing."""

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.records import SearchFiles
+from lit_fednas.records import ALL_TIERS, SearchFiles
 from lit_fednas.rng import numpy_generator
 from lit_fednas.search.evaluations import Evaluations
 from lit_fednas.search.evaluator import Evaluator, Generation
@@ -21,8 +21,7 @@ from lit_fednas.search.method import Score
 from lit_fednas.search.pareto import hypervolume, pareto_front
 from lit_fednas.search.settings import SearchSettings
 from lit_fednas.supernets import OWN, labelled_space
-from lit_fednas.tiers.costs import ArchitectureCosts
-from lit_fednas.tiers.limits import EVERYTHING, CumulatedShares, Tier
+from lit_fednas.tiers import ArchitectureCosts, CumulativeCostTiers, Tier
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ class TierSearch:
         latency = self._prepare_latency()
         self.tiers = list(tiers)
         if settings.tiers is not None or not tiers:
-            source = settings.tiers or CumulatedShares()
+            source = settings.tiers or CumulativeCostTiers()
             self.tiers = source.tiers(self.space, self.costs, numpy_generator(self.seed, "search-tiers"))
         if settings.labels is not None:
             self.tiers = [replace(tier, labels=settings.labels) for tier in self.tiers]
@@ -116,7 +115,7 @@ class TierSearch:
     @property
     def _everything(self) -> Tier:
         """No limits; its accuracies are comparable, so of one label set."""
-        return Tier(EVERYTHING, {}, labels=self.settings.labels or OWN)
+        return Tier(ALL_TIERS, {}, labels=self.settings.labels or OWN)
 
     def _feasible(self, tier: Tier) -> Feasible:
         rng = numpy_generator(self.seed, f"search-feasible-{tier.name}")
@@ -152,7 +151,7 @@ class TierSearch:
             "weights": self.supernet.digest(),
             "checkpoint": checkpoint,
             **self.evaluator.description([tier.name for tier in self._searched()]),
-            "reference": {name: self.reference(name) for name in [*(t.name for t in self.tiers), EVERYTHING]},
+            "reference": {name: self.reference(name) for name in [*(t.name for t in self.tiers), ALL_TIERS]},
             "latency": latency,
             "latency_source": None if self.settings.latency is None else self.settings.latency.identity,
             "complete": False,

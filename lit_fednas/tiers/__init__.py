@@ -1,11 +1,15 @@
-"""Device tiers: what classes of devices can afford, and which clients belong to which."""
+"""Device tiers: what classes of devices afford, which clients belong to which, how fast their devices are."""
 
-from lit_fednas.tiers.allocation import Allocation, ListedTiers, RandomTiers, TierShares, TraceTiers
-from lit_fednas.tiers.capacities import Capacities
-from lit_fednas.tiers.costs import ArchitectureCosts
-from lit_fednas.tiers.limits import ArchitectureTiers, Budgets, CumulatedShares, DeviceTiers, Tier, TierSource
-from lit_fednas.tiers.population import ClientTiers, Population
-from lit_fednas.tiers.speeds import DeviceSpeeds
+from lit_fednas.tiers.limits import ArchitectureCosts, Tier
+from lit_fednas.tiers.population import Allocation, ClientTiers, ListedTiers, Population, TierShares, TraceTiers
+from lit_fednas.tiers.simulated_time import (
+    ClientSpeed,
+    CompletionTimes,
+    DeviceSpeeds,
+    client_seconds,
+    whole_round_seconds,
+)
+from lit_fednas.tiers.sources import ArchitectureTiers, Budgets, Capacities, CumulativeCostTiers, TierSource
 from lit_fednas.tiers.traces import CSVTrace, DeviceTrace, SyntheticTrace
 
 __all__ = [
@@ -15,17 +19,19 @@ __all__ = [
     "Budgets",
     "CSVTrace",
     "Capacities",
+    "ClientSpeed",
     "ClientTiers",
-    "CumulatedShares",
+    "CompletionTimes",
+    "CumulativeCostTiers",
     "DeviceSpeeds",
-    "DeviceTiers",
     "DeviceTrace",
     "ListedTiers",
     "Population",
-    "RandomTiers",
     "SyntheticTrace",
     "Tier",
     "TierShares",
     "TierSource",
     "TraceTiers",
+    "client_seconds",
+    "whole_round_seconds",
 ]

@@ -1,27 +1,23 @@
-"""Device tiers: what a class of devices can afford.
-
-A tier is a set of limits on an architecture's costs. They are given as numbers (:class:`Budgets`), found from the
-space as FedorAS does (:class:`CumulatedShares`, App. E.4), or follow from devices (:class:`DeviceTiers`).
-"""
+"""What devices afford: a tier limits the costs of architectures, each counted or measured once."""
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from lit_fednas.costs import DeviceProfile
+from lit_fednas.costs import LatencySource, peak_activation_bytes
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.labels import OWN
-from lit_fednas.supernets.space import SearchSpace
-from lit_fednas.tiers.costs import LIMITED_COSTS, ArchitectureCosts
+from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
+from lit_fednas.supernets import OWN, Supernet, labels_of
 
-#: The name that stands for no tier: the whole space.
-EVERYTHING = "*"
+#: Costs that follow from an architecture alone: those of ``lit_fednas.records.COST_NAMES`` without latency, what
+#: must lie in memory at once, and FedorAS' count of FLOPs.
+CountedCost = Literal["macs", "parameters", "bytes", "activation_bytes", "memory_bytes", "operations"]
+LIMITED_COSTS: tuple[str, ...] = (*get_args(CountedCost), "latency_ms")
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,7 @@ class Tier:
     """A class of devices.
 
     Args:
-        name: What its files and rows are called.
+        name: What its files and rows are called; ``*`` is the tier without limits.
         at_most: The greatest value allowed, by cost.
         above: Values that must be exceeded, by cost; for tiers that are ranges.
         unsupported: Operators that its devices cannot run, in supernets of operators.
@@ -50,191 +46,126 @@ class Tier:
     labels: str = OWN
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\w.-]+", self.name) and self.name != EVERYTHING:
+        if not re.fullmatch(r"[\w.-]+", self.name) and self.name != ALL_TIERS:
             raise ConfigError(f"tiers: {self.name!r} cannot name a folder; use letters, digits, - and _")
         for cost, limit in [*self.at_most.items(), *self.above.items()]:
             if cost not in LIMITED_COSTS:
                 raise ConfigError(
-                    f"tiers.{self.name}: {cost!r} is no cost; choose from {', '.join(LIMITED_COSTS)}"
+                    f"tiers.{self.name}: {cost!r} is not a cost; choose from {', '.join(LIMITED_COSTS)}"
                 )
             if not limit > 0:
                 raise ConfigError(f"tiers.{self.name}.{cost}: {limit} must be above 0")
 
     @property
     def limited(self) -> tuple[str, ...]:
-        """The costs that have a limit."""
+        """Returns the costs that have a limit."""
         return tuple(dict.fromkeys([*self.at_most, *self.above]))
 
     def excess(self, costs: Mapping[str, float]) -> float:
-        """By how much the limits are broken, relative to each and added up; 0 for what fits."""
+        """Returns by how much costs exceed the limits, relative to each and added up; 0 for what fits."""
         over = [max(0.0, costs[name] / limit - 1) for name, limit in self.at_most.items()]
         under = [max(0.0, np.nextafter(1.0, 2.0) - costs[name] / limit) for name, limit in self.above.items()]
         return float(sum(over) + sum(under))
 
 
-class TierSource(ABC):
-    """Where the tiers come from."""
-
-    @abstractmethod
-    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
-        """Returns the tiers, from the least to the most capable."""
-
-
-@dataclass(frozen=True)
-class Budgets(TierSource):
-    """Tiers as numbers.
+class ArchitectureCosts:
+    """The costs of architectures by name, each counted or measured once.
 
     Args:
-        budgets: Per tier: the greatest value allowed, by cost: ``macs`` of one example, ``parameters``, ``bytes``,
-            ``activation_bytes``, ``memory_bytes`` (the last two added), ``latency_ms``.
+        supernet: The supernet.
+        latency: How latency is found; without it, it is not known.
 
     Example:
-        >>> source = Budgets({"small": {"macs": 1e6}, "large": {"macs": 3e6, "bytes": 4e6}})
+        >>> from lit_fednas.supernets import ElasticResNet
+        >>> net = ElasticResNet((1, 8, 8), 4, stem_width=4, stage_widths=[8], depths=[0], ratios=[0.5])
+        >>> costs = ArchitectureCosts(net).all(net.space.largest)
+        >>> costs["macs"], costs["bytes"], costs["latency_ms"]
+        (59680, 3872, None)
     """
 
-    budgets: dict[str, dict[str, float]]
+    def __init__(self, supernet: Supernet, latency: LatencySource | None = None) -> None:
+        self.supernet = supernet
+        self.latency = latency
+        self._known: dict[tuple[Any, str], float] = {}
+        self._files: SearchFiles | None = None
+        self._counters: dict[str, Callable[[Any], float]] = {
+            "macs": lambda arch: self.supernet.macs(arch),
+            "parameters": lambda arch: self.supernet.cost(arch).parameters,
+            "bytes": lambda arch: self.supernet.cost(arch).bytes,
+            "activation_bytes": self._activation_bytes,
+            "memory_bytes": lambda arch: self.cost(arch, "bytes") + self.cost(arch, "activation_bytes"),
+            "operations": lambda arch: self.supernet.operations(arch),
+            "latency_ms": self._latency,
+        }
 
-    def __post_init__(self) -> None:
-        if not self.budgets or not all(self.budgets.values()):
-            raise ConfigError("tiers.budgets: give at least one tier, each with a limit, as small: {macs: 1.0e+6}")
-
-    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
-        """The tiers as they were given."""
-        return [Tier(name, limits) for name, limits in self.budgets.items()]
-
-
-@dataclass(frozen=True)
-class ArchitectureTiers(TierSource):
-    """Tiers by what they can just run: each affords as much as its architecture costs.
-
-    Args:
-        archs: Per tier, from the least to the most capable: ``smallest``, ``largest``, or an architecture as the
-            space writes it.
-        cost: What is limited.
-
-    Raises:
-        ConfigError: There is no tier; or, once the space is known, an architecture is not in it, or a tier's costs
-            less than that of the tier before.
-
-    Example:
-        >>> source = ArchitectureTiers({"simple": "smallest", "complex": "largest"})
-    """
-
-    archs: dict[str, str]
-    cost: str = "macs"
-
-    def __post_init__(self) -> None:
-        if not self.archs:
-            raise ConfigError("tiers.archs: is empty; give at least one tier, as large: largest")
-
-    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
-        """One tier per architecture."""
-        tiers: list[Tier] = []
-        for name, text in self.archs.items():
-            tier = Tier(name, {self.cost: float(costs.cost(space.named(text), self.cost))})
-            if tiers and tier.at_most[self.cost] < tiers[-1].at_most[self.cost]:
-                raise ConfigError(
-                    f"tiers.archs.{name}: {text!r} costs {tier.at_most[self.cost]:g} {self.cost}, less than "
-                    f"{tiers[-1].name}'s {tiers[-1].at_most[self.cost]:g}; list tiers from the least capable on"
-                )
-            tiers.append(tier)
-        return tiers
-
-
-@dataclass(frozen=True)
-class CumulatedShares(TierSource):
-    """Tiers from the space itself (FedorAS, App. E.4).
-
-    Architectures are sampled and sorted by cost. Their costs, divided by the sum of all, are added up from the
-    cheapest on; the highest tier begins where the sum reaches ``high``, and ends at the largest architecture. The
-    range below is divided evenly. With ``low`` the first tier likewise ends where the sum reaches ``low`` (the
-    paper's rho_L, for Speech Commands and Shakespeare). Tiers are called ``tier1``, ``tier2``, ...
-
-    Args:
-        count: Number of tiers.
-        high: The paper's rho (rho_H).
-        low: The paper's rho_L; if not given, the range below ``high`` starts at the smallest architecture.
-        cost: What is shared out.
-        samples: Architectures that are sampled.
-        ranges: Whether a tier's architectures must be above the tier below; else any cheaper one fits too (Eq. 6).
-    """
-
-    count: int = 3
-    high: float = 0.95
-    low: float | None = None
-    cost: str = "macs"
-    samples: int = 10_000
-    ranges: bool = False
-
-    def __post_init__(self) -> None:
-        if self.count < 1 or self.samples < 1:
-            raise ConfigError(f"tiers: count {self.count} and samples {self.samples} must be at least 1")
-        if not 0 <= (self.low or 0) < self.high <= 1 or (self.low is not None and self.count < 3):
-            raise ConfigError(
-                f"tiers: low {self.low} and high {self.high} must be shares, low below high, "
-                f"and low asks for at least 3 tiers"
-            )
-
-    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
-        """Samples the space; one tier if it holds one architecture."""
-        sampled = np.array([costs.cost(space.sample(rng), self.cost) for _ in range(self.samples)], dtype=float)
-        # the space's own bounds need not be those by this cost
-        smallest = min(costs.cost(space.smallest, self.cost), sampled.min())
-        largest = max(costs.cost(space.largest, self.cost), sampled.max())
-        bounds = self.bounds(sampled, smallest, largest)
-        tiers: list[Tier] = []
-        floor = 0.0
-        for bound in bounds:
-            if bound > floor:
-                above = {self.cost: floor} if self.ranges and floor else {}
-                tiers.append(Tier(f"tier{len(tiers) + 1}", {self.cost: float(bound)}, above))
-                floor = float(bound)
-        return tiers
-
-    def bounds(self, sampled: np.ndarray, smallest: float, largest: float) -> list[float]:
-        """The upper limit of each tier.
+    def cost(self, arch: Any, name: str) -> float:
+        """Returns one cost of an architecture.
 
         Args:
-            sampled: Costs of sampled architectures.
-            smallest: Cost of the smallest architecture.
-            largest: Cost of the largest architecture.
+            arch: The architecture.
+            name: One of :data:`LIMITED_COSTS`.
 
-        Example:
-            >>> source = CumulatedShares(count=3, high=0.6)  # shares 0.1, 0.3, 0.6, 1 of the sum
-            >>> source.bounds(np.array([4.0, 1.0, 2.0, 3.0]), smallest=1, largest=5)
-            [2.0, 3.0, 5.0]
+        Raises:
+            ConfigError: Latency is asked for and nothing says how it is found.
         """
-        ascending = np.sort(sampled)
-        shares = np.cumsum(ascending) / ascending.sum()
+        key = (arch, name)
+        if key not in self._known:
+            self._known[key] = self._counters[name](arch)
+        return self._known[key]
 
-        def reached(share: float) -> float:
-            within = int(np.searchsorted(shares, share + 1e-12, side="right"))
-            return float(ascending[max(0, within - 1)])
+    def excess(self, arch: Any, tier: Tier) -> float:
+        """Returns by how much an architecture exceeds a tier's limits.
 
-        if self.count == 1:
-            return [float(largest)]
-        high = reached(self.high)
-        if self.low is None:
-            lower = np.linspace(smallest, high, self.count)[1:]
-        else:
-            lower = np.linspace(reached(self.low), high, self.count - 1)
-        return [*(float(bound) for bound in lower), float(largest)]
+        Each layer with an unsupported operator counts 1, and so does a classifier of other labels than the tier's.
+        """
+        choices = self.supernet.space.chosen(arch) if tier.unsupported else ()
+        unsupported = sum(choice in tier.unsupported for choice in choices)
+        others = int(labels_of(arch) != tier.labels)
+        return tier.excess({name: self.cost(arch, name) for name in tier.limited}) + unsupported + others
 
+    def all(self, arch: Any) -> dict[str, float | None]:
+        """Returns all costs of ``lit_fednas.records.COST_NAMES``; latency is ``None`` where it is not known."""
+        known = [name for name in COST_NAMES if name != "latency_ms" or self.latency is not None]
+        return {name: self.cost(arch, name) if name in known else None for name in COST_NAMES}
 
-@dataclass(frozen=True)
-class DeviceTiers(TierSource):
-    """One tier per device, limited by its memory and by how long an example may take.
+    def recall_latencies(self, files: SearchFiles) -> None:
+        """Reads the latencies that were measured before a search was stopped: new ones would differ."""
+        for row in files.rows("latencies"):
+            arch = self.supernet.space.parse(row["arch"])
+            self._known[arch, "latency_ms"] = row["latency_ms"]
 
-    Args:
-        devices: The devices, from the least to the most capable.
-    """
+    def keep_latencies(self, files: SearchFiles) -> None:
+        """Writes all latencies so far, and from now on each new one."""
+        if self.latency is None:
+            return
+        known = [(arch, value) for (arch, name), value in self._known.items() if name == "latency_ms"]
+        files.write("latencies", [{"arch": str(arch), "latency_ms": value} for arch, value in known])
+        self._files = files
 
-    devices: Sequence[DeviceProfile]
+    def prepare_latency(self, archs: Sequence[Any]) -> dict[str, Any] | None:
+        """Lets the source of latencies measure what it needs.
 
-    def __post_init__(self) -> None:
-        if not self.devices:
-            raise ConfigError("tiers.devices: is empty; give at least one")
+        Args:
+            archs: Typical architectures, from which the source may learn.
 
-    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
-        """The devices' limits."""
-        return [Tier(device.name, device.limits()) for device in self.devices]
+        Returns:
+            A description of how latency is found, or ``None`` if it is not.
+        """
+        if self.latency is None:
+            return None
+        networks = [self.supernet.skeleton(arch) for arch in archs]
+        return {"source": type(self.latency).__name__, **self.latency.prepare(networks, self.supernet.input_shape)}
+
+    def _activation_bytes(self, arch: Any) -> float:
+        return peak_activation_bytes(self.supernet.skeleton(arch), self.supernet.input_shape)
+
+    def _latency(self, arch: Any) -> float:
+        if self.latency is None:
+            raise ConfigError(
+                "search.latency: is null, but a tier or the objective needs latency_ms; "
+                "set it to lit_fednas.costs.MeasuredLatency or LatencyTable"
+            )
+        milliseconds = self.latency.milliseconds(self.supernet.skeleton(arch), self.supernet.input_shape)
+        if self._files is not None:
+            self._files.append("latencies", [{"arch": str(arch), "latency_ms": milliseconds}])
+        return milliseconds

@@ -1,16 +1,149 @@
-"""The clients by tier."""
+"""The clients by tier: which tiers there are, and which clients belong to which."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+from typing_extensions import override
+
 from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import PositiveShare, checked
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Supernet, labelled_space
-from lit_fednas.tiers.allocation import Allocation, TierShares
-from lit_fednas.tiers.costs import ArchitectureCosts
-from lit_fednas.tiers.limits import Tier, TierSource
+from lit_fednas.tiers.limits import ArchitectureCosts, Tier
+from lit_fednas.tiers.sources import TierSource
+from lit_fednas.tiers.traces import DeviceTrace
+
+
+class Allocation(ABC):
+    """Gives every client a tier, whatever data it has (FedorAS, App. E.4)."""
+
+    @abstractmethod
+    def places(self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator) -> list[int]:
+        """Returns for each client the position of its tier.
+
+        Args:
+            tiers: The tiers, from the least to the most capable.
+            num_clients: The number of clients.
+            rng: The source of randomness.
+
+        Raises:
+            ConfigError: The clients or their tiers do not fit the settings.
+        """
+
+
+@dataclass(frozen=True)
+class TierShares(Allocation):
+    """Given shares, kept as exactly as whole clients allow.
+
+    Args:
+        shares: Per tier, in their order, adding up to 1; equal ones if not given.
+        shuffle: Whether the clients of each tier are drawn at random; else the first clients belong to the first
+            tier, and so on (FedHeN's "first 50 devices").
+
+    Raises:
+        ConfigError: A share is negative, or they do not add up to 1; or, once the tiers are known, their number is
+            another.
+
+    Example:
+        >>> tiers = [Tier("small", {"macs": 1.0}), Tier("large", {"macs": 2.0})]
+        >>> TierShares([0.8, 0.2]).places(tiers, 10, np.random.default_rng(0)).count(1)
+        2
+    """
+
+    shares: Sequence[float] | None = None
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        shares = self.shares
+        if shares is not None and (min(shares, default=-1) < 0 or abs(sum(shares) - 1) > 1e-6):
+            raise ConfigError(f"tiers.allocation.shares: {list(shares)} must not be negative and add up to 1")
+
+    @override
+    def places(self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator) -> list[int]:
+        shares = self.shares or [1 / len(tiers)] * len(tiers)
+        if len(shares) != len(tiers):
+            raise ConfigError(
+                f"tiers.allocation.shares: {list(shares)} are {len(shares)} for {len(tiers)} tiers; give one each"
+            )
+        wanted = np.array(shares) / sum(shares) * num_clients  # rounded by the largest remainders
+        counts = np.floor(wanted + 1e-9).astype(int)
+        by_remainder = np.argsort(counts - wanted, kind="stable")
+        counts[by_remainder[: num_clients - counts.sum()]] += 1
+        in_order = np.repeat(np.arange(len(tiers)), counts)
+        return (rng.permutation(in_order) if self.shuffle else in_order).tolist()
+
+
+@dataclass(frozen=True)
+class ListedTiers(Allocation):
+    """An explicit list.
+
+    Args:
+        clients: Per tier its clients' numbers; every client is listed once.
+    """
+
+    clients: Mapping[str, Sequence[int]]
+
+    @override
+    def places(self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator) -> list[int]:
+        names = [tier.name for tier in tiers]
+        unknown = [name for name in self.clients if name not in names]
+        if unknown:
+            raise ConfigError(
+                f"tiers.allocation.clients: {unknown[0]!r} is not a tier; there are: {', '.join(names)}"
+            )
+        listed = sorted((client, names.index(name)) for name in self.clients for client in self.clients[name])
+        if [client for client, _ in listed] != list(range(num_clients)):
+            raise ConfigError(
+                f"tiers.allocation.clients: lists {len(listed)} clients, which must be 0 to {num_clients - 1}, "
+                f"each once"
+            )
+        return [place for _, place in listed]
+
+
+@checked("tiers.allocation")
+@dataclass(frozen=True)
+class TraceTiers(Allocation):
+    """By a trace of real devices' speed, as FedorAS does with Oort's (App. J.3).
+
+    Every client is a device drawn from the trace. The device at the quantile ``full`` just affords the most
+    capable tier; any other affords as much more or less as it is faster or slower, and belongs to the highest tier
+    that it affords. What affords none belongs to the lowest.
+
+    Args:
+        trace: The devices.
+        full: Which quantile of the trace's speeds affords the most capable tier.
+        cost: The tiers' limit that speed is compared with; their first one if not given.
+
+    Raises:
+        ConfigError: ``full`` is out of range; or, once the tiers are known, one has no such limit, or the limits
+            do not rise.
+    """
+
+    trace: DeviceTrace
+    full: PositiveShare = 0.9
+    cost: str | None = None
+
+    @override
+    def places(self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator) -> list[int]:
+        cost = self.cost or next(iter(tiers[0].at_most), "macs")
+        missing = [tier.name for tier in tiers if cost not in tier.at_most]
+        if missing:
+            raise ConfigError(f"tiers.allocation.cost: the tier {missing[0]!r} has no limit of {cost!r}")
+        limits = np.array([tier.at_most[cost] for tier in tiers], dtype=float)
+        if (np.diff(limits) < 0).any():
+            raise ConfigError(
+                f"tiers.allocation.cost: the tiers' limits of {cost!r}, "
+                f"{', '.join(f'{limit:g}' for limit in limits)}, must not fall; choose another cost, or list the "
+                f"tiers from the least to the most capable"
+            )
+        speeds = self.trace.speeds(num_clients, rng)
+        affords = speeds / self.trace.quantile(self.full) * limits[-1]
+        reached = np.searchsorted(limits, affords * (1 + 1e-12), side="right") - 1
+        return np.maximum(reached, 0).tolist()
 
 
 @dataclass(frozen=True)
@@ -20,7 +153,7 @@ class Population:
     Attributes:
         num_clients: Their number.
         tiers: From the least to the most capable; none if nobody asked for tiers.
-        places: For each client the place of its tier among them.
+        places: For each client the position of its tier among them.
 
     Example:
         >>> small, large = Tier("small", {"macs": 1e6}), Tier("large", {"macs": 2e6})
@@ -34,11 +167,11 @@ class Population:
     places: tuple[int, ...] = ()
 
     def tier(self, client: int) -> Tier | None:
-        """A client's tier, if there are tiers."""
+        """Returns a client's tier, if there are tiers."""
         return self.tiers[self.places[client]] if self.tiers else None
 
     def eligible(self, tier: str) -> list[int]:
-        """The clients that can run a tier's models: those of that tier and above (FedorAS, section 3.3).
+        """Returns the clients that can run a tier's models: those of that tier and above (FedorAS, section 3.3).
 
         Raises:
             ConfigError: There is no such tier.
@@ -47,7 +180,7 @@ class Population:
         return [client for client, place in enumerate(self.places) if place >= least]
 
     def members(self, tier: str) -> list[int]:
-        """The clients of a tier.
+        """Returns the clients of a tier.
 
         Raises:
             ConfigError: There is no such tier.
@@ -74,7 +207,7 @@ class ClientTiers:
         labels: Per tier, the label set that its clients have; the data's own classes where nothing is said.
 
     Raises:
-        ConfigError: A tier, an operator or a label set is named that there is not (told when the tiers are known).
+        ConfigError: A tier, an operator or a label set is unknown (raised when the tiers are known).
     """
 
     source: TierSource
@@ -83,23 +216,28 @@ class ClientTiers:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def tiers(self, supernet: Supernet, seed: int) -> tuple[Tier, ...]:
-        """The tiers; what is sampled to find them belongs to the run's seed."""
+        """Returns the tiers; architectures that are sampled to find them depend on the run's seed alone.
+
+        Args:
+            supernet: Its space and costs define the tiers.
+            seed: The run's seed.
+        """
         rng = numpy_generator(seed, "tiers")
         tiers = self.source.tiers(supernet.space, ArchitectureCosts(supernet), rng)
         names = [tier.name for tier in tiers]
-        there = _operators(supernet)
+        known = _operators(supernet)
+        for field_name in ("unsupported", "labels"):
+            for name in getattr(self, field_name):
+                if name not in names:
+                    raise ConfigError(f"tiers.{field_name}: {name!r} is not a tier; there are: {', '.join(names)}")
         for name, operators in self.unsupported.items():
-            if name not in names:
-                raise ConfigError(f"tiers.unsupported: {name!r} is no tier; there are: {', '.join(names)}")
-            unknown = [operator for operator in operators if operator not in there]
+            unknown = [operator for operator in operators if operator not in known]
             if unknown:
                 raise ConfigError(
-                    f"tiers.unsupported.{name}: {unknown[0]!r} is no operator of {type(supernet).__name__}; "
-                    f"there are: {', '.join(there) or 'none'}"
+                    f"tiers.unsupported.{name}: {unknown[0]!r} is not an operator of {type(supernet).__name__}; "
+                    f"there are: {', '.join(known) or 'none'}"
                 )
-        for name, labels in self.labels.items():
-            if name not in names:
-                raise ConfigError(f"tiers.labels: {name!r} is no tier; there are: {', '.join(names)}")
+        for labels in self.labels.values():
             labelled_space(supernet.space, labels)
         return tuple(
             replace(
@@ -111,7 +249,7 @@ class ClientTiers:
         )
 
     def population(self, supernet: Supernet, num_clients: int, seed: int) -> Population:
-        """The tiers and the clients' places in them, the same for a seed."""
+        """Returns the tiers and the position of each client's, the same for a seed."""
         tiers = self.tiers(supernet, seed)
         places = self.allocation.places(tiers, num_clients, numpy_generator(seed, "client-tiers"))
         return Population(num_clients, tiers, tuple(places))

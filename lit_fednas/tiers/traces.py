@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
+from typing import Annotated
 
 import numpy as np
+from typing_extensions import override
 
-from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.errors import DataError
+from lit_fednas.ranges import PositiveFloat, Range, checked
 
 
 class DeviceTrace(ABC):
@@ -19,13 +22,14 @@ class DeviceTrace(ABC):
 
     @abstractmethod
     def speeds(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Draws devices; returns the speed of each."""
+        """Draws devices and returns the speed of each, ``[count]``."""
 
     @abstractmethod
     def quantile(self, share: float) -> float:
-        """The speed that this share of the devices does not exceed."""
+        """Returns the speed that this share of the devices does not exceed."""
 
 
+@checked("trace")
 @dataclass(frozen=True)
 class SyntheticTrace(DeviceTrace):
     """A log-normal population: a few fast devices and a long tail of slow ones, as among phones.
@@ -41,25 +45,20 @@ class SyntheticTrace(DeviceTrace):
         10.0
     """
 
-    median: float = 2e9
-    spread: float = 12.0
-
-    def __post_init__(self) -> None:
-        if not self.median > 0 or not self.spread > 1:
-            raise ConfigError(
-                f"trace: median {self.median} must be above 0 and spread {self.spread} above 1 (a ratio)"
-            )
+    median: PositiveFloat = 2e9
+    spread: Annotated[float, Range(above=1)] = 12.0
 
     @property
     def _sigma(self) -> float:
         return float(np.log(self.spread) / (2 * NormalDist().inv_cdf(0.95)))
 
+    @override
     def speeds(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Draws from the distribution."""
         return self.median * np.exp(self._sigma * rng.standard_normal(count))
 
+    @override
     def quantile(self, share: float) -> float:
-        """Of the distribution; of its 99.9 % for a share of 1, as it has no end."""
+        # the distribution is unbounded: a share of 1 means its 99.9 %
         return float(self.median * np.exp(self._sigma * NormalDist().inv_cdf(min(share, 0.999))))
 
 
@@ -73,7 +72,7 @@ class CSVTrace(DeviceTrace):
         milliseconds: Whether the column holds times instead, as benchmarks of latency do; a speed is one over it.
 
     Raises:
-        DataError: The file is missing or is none, has no such column, or a value is not a positive number.
+        DataError: The file is missing or not a CSV file, has no such column, or a value is not a positive number.
     """
 
     path: Path
@@ -92,8 +91,8 @@ class CSVTrace(DeviceTrace):
         except (UnicodeDecodeError, csv.Error) as error:
             raise DataError(f"trace.path: {self.path} is not a CSV file in UTF-8 ({error})") from None
         if not rows or self.column not in names:
-            there = ", ".join(names) if rows else "no rows"
-            raise DataError(f"trace.column: {self.path} has no {self.column!r}; it has {there}")
+            columns = ", ".join(names) if rows else "no rows"
+            raise DataError(f"trace.column: {self.path} has no {self.column!r}; it has {columns}")
         values = []
         for line, row in rows:
             try:
@@ -108,10 +107,10 @@ class CSVTrace(DeviceTrace):
         speeds = np.array(values)
         return 1000 / speeds if self.milliseconds else speeds
 
+    @override
     def speeds(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Draws rows, with replacement."""
         return rng.choice(self._all, size=count)
 
+    @override
     def quantile(self, share: float) -> float:
-        """Of the rows."""
         return float(np.quantile(self._all, share))

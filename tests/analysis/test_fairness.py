@@ -17,7 +17,7 @@ from lit_fednas.analysis.clients import (
     read_client_scores,
 )
 from lit_fednas.errors import DataError
-from lit_fednas.records import ALL
+from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE, write_client_scores
 
 
@@ -44,11 +44,11 @@ def two(tmp_path: Path) -> Path:
 
 def test_one_run_by_hand(one: Path) -> None:
     table = fairness_table({"a": [one]}).set_index("tier")
-    assert table.index.tolist() == [ALL, "tier1", "tier2", "tier10"]  # by number, not as text
+    assert table.index.tolist() == [ALL_TIERS, "tier1", "tier2", "tier10"]  # by number, not as text
     every = [0.8, 0.6, 0.9, 0.2, 0.4, 0.6]
     squares = sum((accuracy - 3.5 / 6) ** 2 for accuracy in every)
     figures = ["runs", "clients", "mean", "deviation", "worst"]
-    assert table.loc[ALL, figures].tolist() == pytest.approx([1, 6, 3.5 / 6, (squares / 6) ** 0.5, 0.2])
+    assert table.loc[ALL_TIERS, figures].tolist() == pytest.approx([1, 6, 3.5 / 6, (squares / 6) ** 0.5, 0.2])
     assert table.loc["tier1", figures].tolist() == pytest.approx([1, 3, 0.4, (0.08 / 3) ** 0.5, 0.2])
     assert table.loc["tier2", figures].tolist() == pytest.approx([1, 2, 0.7, 0.1, 0.6])
     assert table.loc["tier10", figures].tolist() == pytest.approx([1, 1, 0.9, 0.0, 0.9])
@@ -57,18 +57,18 @@ def test_one_run_by_hand(one: Path) -> None:
 def test_figures_of_each_run_are_averaged(one: Path, two: Path) -> None:
     table = fairness_table({"both": [one, two], "second": [two]}).set_index(["name", "tier"])
     alone = [fairness_table({"x": [folder]}).set_index("tier") for folder in (one, two)]
-    for tier in (ALL, "tier1", "tier2", "tier10"):
+    for tier in (ALL_TIERS, "tier1", "tier2", "tier10"):
         for column in ("mean", "deviation", "worst"):
             expected = (alone[0].loc[tier, column] + alone[1].loc[tier, column]) / 2
             assert table.loc[("both", tier), column] == pytest.approx(expected)
             assert table.loc[("second", tier), column] == alone[1].loc[tier, column]
-    assert table.loc[("both", ALL), "worst"] == pytest.approx((0.2 + 0.1) / 2)
+    assert table.loc[("both", ALL_TIERS), "worst"] == pytest.approx((0.2 + 0.1) / 2)
     assert table.loc[("both", "tier2"), "deviation"] == pytest.approx(0.05)  # of 0.8, 0.6 and of 0.6, 0.6
 
 
 def test_the_worst_loss_is_the_greatest(one: Path) -> None:
     table = fairness_table({"a": [one]}, "loss").set_index("tier")
-    assert table.loc[ALL, "worst"] == pytest.approx(0.8)
+    assert table.loc[ALL_TIERS, "worst"] == pytest.approx(0.8)
     assert table.loc["tier2", ["mean", "worst"]].tolist() == pytest.approx([0.3, 0.4])
 
 
@@ -96,7 +96,7 @@ def test_tiers_in_the_order_of_the_settings(tmp_path: Path) -> None:
     folder = write(tmp_path / "search", {"large": [0.5], "small": [0.4], "else": [0.1]})
     settings = {"tiers": [{"name": name} for name in ("small", "middle", "large")]}
     (folder / "settings.json").write_text(json.dumps(settings))
-    assert fairness_table({"a": [folder]})["tier"].tolist() == [ALL, "small", "large", "else"]
+    assert fairness_table({"a": [folder]})["tier"].tolist() == [ALL_TIERS, "small", "large", "else"]
 
 
 def test_clients_are_ordered_by_their_mean_where_they_hold_the_same_data(one: Path, two: Path) -> None:

@@ -10,13 +10,12 @@ import pytest
 
 from lit_fednas.assignment import ByTier
 from lit_fednas.callbacks import RoundCheckpoint, RoundTime, RunRecorder
-from lit_fednas.costs import ClientSpeed, DeviceProfile
 from lit_fednas.data import Dirichlet
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.federation import ClientSettings, FaultPolicy, RoundResult, UniformCohort
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.records import read_rounds
-from lit_fednas.tiers import ArchitectureTiers, ClientTiers, CSVTrace, DeviceSpeeds, SyntheticTrace
+from lit_fednas.tiers import ArchitectureTiers, ClientSpeed, ClientTiers, CSVTrace, DeviceSpeeds, SyntheticTrace
 from tests.support import linear_net, make_module, make_trainer, sgd, tiny_data, tiny_supernet
 
 ROUNDS = 4
@@ -46,9 +45,14 @@ def seconds_of(record, speeds, made):
     found = []
     for client in record["clients"]:
         speed = speeds.of(client["client"], made.population, made.seed)
-        device = DeviceProfile("any", 1, speed.macs_per_second, speed.bandwidth_mbps)
-        found.append(device.round_seconds(client["macs"], client["bytes_down"], client["bytes_up"]))
+        found.append(round_seconds(client, speed.macs_per_second, speed.bandwidth_mbps))
     return found
+
+
+def round_seconds(client, macs_per_second, bandwidth_mbps):
+    """Three times the forward passes' multiply-accumulates, and every bit that is sent either way."""
+    sent = client["bytes_down"] + client["bytes_up"]
+    return 3 * client["macs"] / macs_per_second + 8 * sent / (1e6 * bandwidth_mbps)
 
 
 @pytest.mark.parametrize("speeds", [SPEEDS, DeviceSpeeds(bandwidth=SPEEDS.bandwidth, latency_ms=500.0)])
@@ -161,9 +165,9 @@ def test_clients_that_are_tested_take_a_forward_pass_longer(tmp_path):
     for before in found[None]["clients"]:
         client = before["client"]
         macs = before["macs"] // before["num_seen"]
-        spent = DeviceProfile("any", 1, 1000.0 * (client + 1), 0.0008)
-        without.append(spent.round_seconds(before["macs"], before["bytes_down"], before["bytes_up"]))
-        longer.append(without[-1] + macs * clients.size(client, "val") / spent.macs_per_second)
+        speed = 1000.0 * (client + 1)
+        without.append(round_seconds(before, speed, 0.0008))
+        longer.append(without[-1] + macs * clients.size(client, "val") / speed)
     assert found[None]["metrics"]["time/mean"] == pytest.approx(np.mean(without), rel=1e-5)
     assert found["trained"]["metrics"]["time/mean"] == pytest.approx(np.mean(longer), rel=1e-5)
     assert found["trained"]["metrics"]["time/round"] == pytest.approx(max(longer), rel=1e-5)

@@ -35,8 +35,7 @@ from lit_fednas.search import (
 from lit_fednas.search.evaluator import Generation
 from lit_fednas.supernets import BatchNorm, PathCNN
 from lit_fednas.supernets.paths.space import Operators
-from lit_fednas.tiers import Budgets, ClientTiers, Population, Tier
-from lit_fednas.tiers.allocation import ListedTiers
+from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers, Population, Tier
 from tests.supernets.instances import kept_instance, names
 from tests.support import fit, make_module, sgd, tiny_data, tiny_supernet
 

@@ -21,7 +21,7 @@ from lit_fednas.search.outcome import write_tiers
 from lit_fednas.search.run import TierSearch
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.supernets import ElasticResNet
-from lit_fednas.tiers import Budgets, CumulatedShares
+from lit_fednas.tiers import Budgets, CumulativeCostTiers
 from tests.supernets.instances import INSTANCES, names
 from tests.support import fit, make_module, sgd, tiny_data, tiny_supernet
 
@@ -313,7 +313,7 @@ def test_every_supernet_can_be_searched(tmp_path, name):
     draws = torch.Generator().manual_seed(0)
     inputs = torch.randn(6, *supernet.input_shape, generator=draws)
     targets = torch.randint(supernet.num_classes, (6,), generator=draws)
-    settings = SearchSettings(tiers=CumulatedShares(samples=20), method=NSGA2(4, 2), evaluations=6)
+    settings = SearchSettings(tiers=CumulativeCostTiers(samples=20), method=NSGA2(4, 2), evaluations=6)
     files = SearchFiles(tmp_path)
     search = TierSearch(settings, Evaluator(supernet, [(inputs, targets)]), files, 0)
     search.run()

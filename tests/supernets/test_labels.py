@@ -160,7 +160,7 @@ def test_both_are_learnt_and_evaluated_on_their_own_labels() -> None:
     ("labels", "words"),
     [
         ({"small": "thirds"}, "'thirds' is not a label set"),
-        ({"medium": "halves"}, "tiers.labels: 'medium' is no tier"),
+        ({"medium": "halves"}, "tiers.labels: 'medium' is not a tier"),
     ],
 )
 def test_tiers_with_labels_that_are_not_there_are_told_before_training(labels: dict[str, str], words: str) -> None:

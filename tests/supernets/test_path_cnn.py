@@ -12,7 +12,7 @@ from lit_fednas.costs import count_macs, count_operations
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import BatchNorm, Operators, PathCNN
 from lit_fednas.supernets.paths.operators import OPERATORS, Reduction, SqueezeExcitation
-from lit_fednas.tiers import CumulatedShares
+from lit_fednas.tiers import CumulativeCostTiers
 from tests.supernets.instances import batch, kept_instance
 
 NORM = BatchNorm()
@@ -38,7 +38,7 @@ def test_table_8s_boundaries_come_out(high, bounds):
     """About half a percent low; a draw of 20,000 moves them by a third of a percent."""
     net, rng = PathCNN(), np.random.default_rng(0)
     sampled = np.array([net.operations(net.space.sample(rng)) for _ in range(20_000)])
-    source = CumulatedShares(count=4, high=high)
+    source = CumulativeCostTiers(count=4, high=high)
     smallest, largest = net.operations(net.space.smallest), net.operations(net.space.largest)
     assert source.bounds(sampled, smallest, largest) == pytest.approx(bounds, rel=0.01)
 

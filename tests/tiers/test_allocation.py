@@ -13,7 +13,6 @@ from lit_fednas.tiers import (
     CSVTrace,
     DeviceTrace,
     ListedTiers,
-    RandomTiers,
     SyntheticTrace,
     Tier,
     TierShares,
@@ -87,29 +86,15 @@ def test_who_is_in_which_tier_is_random():
     assert TierShares().places(FOUR, 40, rng(3)) == TierShares().places(FOUR, 40, rng(3))
 
 
-def test_random_tiers_have_their_probabilities_and_not_exact_counts():
-    shares = [0.5, 0.3, 0.0, 0.2]
-    places = RandomTiers(shares).places(FOUR, 20_000, rng())
-    assert all(type(place) is int for place in places)
-    for count, share in zip(counts(places, 4), shares, strict=True):
-        assert count / 20_000 == pytest.approx(share, abs=5 * (share * (1 - share) / 20_000) ** 0.5 + 1e-12)
-    found = {tuple(counts(RandomTiers(shares).places(FOUR, 20, rng(seed)), 4)) for seed in range(20)}
-    assert len(found) > 5
-    equal = counts(RandomTiers().places(FOUR, 20_000, rng()), 4)
-    assert equal == pytest.approx([5000] * 4, abs=5 * (20_000 * 0.25 * 0.75) ** 0.5)
-
-
-@pytest.mark.parametrize("kind", [TierShares, RandomTiers])
 @pytest.mark.parametrize("shares", [[0.5, 0.4], [1.5, -0.5], [], [50, 50]])
-def test_shares_that_are_none_are_refused(kind, shares):
+def test_shares_that_are_none_are_refused(shares):
     with pytest.raises(ConfigError, match=r"tiers.allocation.shares: \[.*\] must not be negative and add up to 1"):
-        kind(shares)
+        TierShares(shares)
 
 
-@pytest.mark.parametrize("kind", [TierShares, RandomTiers])
-def test_shares_of_another_number_of_tiers_are_refused(kind):
-    with pytest.raises(ConfigError, match=r"tiers.allocation.shares: \[0.5, 0.5\] are 2, the tiers 4"):
-        kind([0.5, 0.5]).places(FOUR, 10, rng())
+def test_shares_of_another_number_of_tiers_are_refused():
+    with pytest.raises(ConfigError, match=r"tiers.allocation.shares: \[0.5, 0.5\] are 2 for 4 tiers"):
+        TierShares([0.5, 0.5]).places(FOUR, 10, rng())
 
 
 # ---- a list -------------------------------------------------------------------------------------------
@@ -123,7 +108,7 @@ def test_listed_tiers():
 @pytest.mark.parametrize(
     ("clients", "words"),
     [
-        ({"tier9": [0, 1, 2]}, "'tier9' is no tier; there are: tier1, tier2, tier3, tier4"),
+        ({"tier9": [0, 1, 2]}, "'tier9' is not a tier; there are: tier1, tier2, tier3, tier4"),
         ({"tier1": [0, 1]}, "lists 2 clients, which must be 0 to 2, each once"),
         ({"tier1": [0, 1, 2], "tier2": [2]}, "lists 4 clients, which must be 0 to 2, each once"),
         ({"tier1": [0, 1], "tier2": [1]}, "lists 3 clients, which must be 0 to 2, each once"),

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from lit_fednas.costs import DeviceProfile, LatencySource, MeasuredLatency
+from lit_fednas.costs import LatencySource, MeasuredLatency
 from lit_fednas.errors import ConfigError
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import Evaluator, Exhaustive, Feasible, SearchSettings, TierSearch
 from lit_fednas.supernets import EarlyExitResNet, PathCNN
-from lit_fednas.tiers import ArchitectureTiers, Budgets, CumulatedShares, DeviceTiers, Tier
-from lit_fednas.tiers.costs import ArchitectureCosts
+from lit_fednas.tiers import ArchitectureCosts, ArchitectureTiers, Budgets, CumulativeCostTiers, Tier
 from tests.search.toy import ToyCosts, ToySpace, every_architecture, toy_cost, toy_feasible
 from tests.support import linear_net, tiny_supernet
 
@@ -44,14 +43,17 @@ def test_an_unsupported_operator_counts_one_per_layer():
     ("build", "words"),
     [
         (lambda: Tier("a/b", {"macs": 1.0}), "name a folder"),
-        (lambda: Tier("a", {"flops": 1.0}), "'flops' is no cost; choose from macs"),
+        (lambda: Tier("a", {"flops": 1.0}), "'flops' is not a cost; choose from macs"),
         (lambda: Tier("a", {"macs": 0.0}), "tiers.a.macs: 0.0"),
         (lambda: Budgets({}), "at least one tier"),
         (lambda: Budgets({"a": {}}), "each with a limit"),
-        (lambda: CumulatedShares(count=0), "count 0"),
-        (lambda: CumulatedShares(high=1.2), "high 1.2"),
-        (lambda: CumulatedShares(count=2, low=0.1), "at least 3"),
-        (lambda: CumulatedShares(low=0.96), "low 0.96"),
+        (lambda: CumulativeCostTiers(count=0), "tiers.count: 0 must be at least 1"),
+        (lambda: CumulativeCostTiers(high=1.2), "tiers.high: 1.2 must be above 0 and at most 1"),
+        (
+            lambda: CumulativeCostTiers(count=2, low=0.1),
+            "tiers.low: 0.1 must be below high, 0.95, and needs a count of at least 3",
+        ),
+        (lambda: CumulativeCostTiers(low=0.96), "tiers.low: 0.96 must be below high, 0.95"),
     ],
 )
 def test_wrong_tiers_are_refused(build, words):
@@ -59,32 +61,32 @@ def test_wrong_tiers_are_refused(build, words):
         build()
 
 
-def test_cumulated_shares_by_hand():
+def test_cumulative_costs_by_hand():
     """Costs 1 to 4: shares 0.1, 0.3, 0.6, 1.0 of their sum."""
     sampled = np.array([3.0, 1.0, 4.0, 2.0])
-    assert CumulatedShares(count=4, high=0.6).bounds(sampled, 0.0, 9.0) == [1.0, 2.0, 3.0, 9.0]
-    assert CumulatedShares(count=2, high=0.5).bounds(sampled, 0.0, 9.0) == [2.0, 9.0]
-    assert CumulatedShares(count=4, low=0.1, high=0.6).bounds(sampled, 0.0, 9.0) == [1.0, 2.0, 3.0, 9.0]
-    assert CumulatedShares(count=1).bounds(sampled, 0.0, 9.0) == [9.0]
+    assert CumulativeCostTiers(count=4, high=0.6).bounds(sampled, 0.0, 9.0) == [1.0, 2.0, 3.0, 9.0]
+    assert CumulativeCostTiers(count=2, high=0.5).bounds(sampled, 0.0, 9.0) == [2.0, 9.0]
+    assert CumulativeCostTiers(count=4, low=0.1, high=0.6).bounds(sampled, 0.0, 9.0) == [1.0, 2.0, 3.0, 9.0]
+    assert CumulativeCostTiers(count=1).bounds(sampled, 0.0, 9.0) == [9.0]
 
 
-def test_cumulated_shares_of_costs_are_not_ranks():
+def test_cumulative_costs_of_costs_are_not_ranks():
     """One architecture in ten costs a hundred times the others: by rank it is the last tenth, by cost 11/12."""
     sampled = np.array([1.0] * 90 + [100.0] * 10)
-    assert CumulatedShares(count=2, high=0.5).bounds(sampled, 1.0, 100.0) == [100.0, 100.0]
-    assert CumulatedShares(count=2, high=0.05).bounds(sampled, 1.0, 100.0) == [1.0, 100.0]
+    assert CumulativeCostTiers(count=2, high=0.5).bounds(sampled, 1.0, 100.0) == [100.0, 100.0]
+    assert CumulativeCostTiers(count=2, high=0.05).bounds(sampled, 1.0, 100.0) == [1.0, 100.0]
 
 
 def test_tiers_of_a_space():
     costs = ArchitectureCosts(tiny_supernet())
     space = costs.supernet.space
-    tiers = CumulatedShares(count=3, high=0.8, samples=200).tiers(space, costs, np.random.default_rng(0))
+    tiers = CumulativeCostTiers(count=3, high=0.8, samples=200).tiers(space, costs, np.random.default_rng(0))
     limits = [tier.at_most["macs"] for tier in tiers]
     assert limits == sorted(limits)
     assert limits[-1] == costs.cost(space.largest, "macs")
     assert [tier.name for tier in tiers] == ["tier1", "tier2", "tier3"]
     assert not any(tier.above for tier in tiers)
-    again = CumulatedShares(count=3, high=0.8, samples=200, ranges=True).tiers(
+    again = CumulativeCostTiers(count=3, high=0.8, samples=200, ranges=True).tiers(
         space, costs, np.random.default_rng(0)
     )
     assert [tier.above for tier in again] == [{}, {"macs": limits[0]}, {"macs": limits[1]}]
@@ -92,7 +94,7 @@ def test_tiers_of_a_space():
 
 def test_a_network_of_one_architecture_has_one_tier():
     costs = ArchitectureCosts(linear_net())
-    tiers = CumulatedShares(samples=3).tiers(costs.supernet.space, costs, np.random.default_rng(0))
+    tiers = CumulativeCostTiers(samples=3).tiers(costs.supernet.space, costs, np.random.default_rng(0))
     assert [(tier.name, dict(tier.at_most)) for tier in tiers] == [("tier1", {"macs": 256.0})]
 
 
@@ -194,21 +196,12 @@ def test_latencies_of_different_measurements_are_not_mixed(tmp_path):
         begun(repeats=2)
 
 
-def test_device_tiers():
-    devices = [
-        DeviceProfile("watch", memory_mb=0.02, macs_per_second=1e6, bandwidth_mbps=1.0, latency_ms=60.0),
-        DeviceProfile("phone", memory_mb=8.0, macs_per_second=1e9, bandwidth_mbps=10.0),
-    ]
+def test_memory_is_weights_and_activations_together():
     costs = ArchitectureCosts(tiny_supernet())
-    watch, phone = DeviceTiers(devices).tiers(costs.supernet.space, costs, np.random.default_rng(0))
-    assert (watch.name, dict(watch.at_most)) == ("watch", {"memory_bytes": 20_000.0, "macs": 60_000.0})
-    assert dict(phone.at_most) == {"memory_bytes": 8e6}
     smallest = costs.supernet.space.smallest
     assert costs.cost(smallest, "memory_bytes") == costs.cost(smallest, "bytes") + costs.cost(
         smallest, "activation_bytes"
     )
-    with pytest.raises(ConfigError, match="devices: is empty"):
-        DeviceTiers([])
 
 
 class WideSpace(ToySpace):

@@ -13,10 +13,9 @@ from lit_fednas.tiers import (
     Budgets,
     ClientTiers,
     CSVTrace,
-    CumulatedShares,
+    CumulativeCostTiers,
     ListedTiers,
     Population,
-    RandomTiers,
     SyntheticTrace,
     Tier,
     TierShares,
@@ -60,9 +59,9 @@ def test_a_tier_that_there_is_not():
             ask("d")
 
 
-@pytest.mark.parametrize("allocation", [TierShares(), RandomTiers(), TraceTiers(SyntheticTrace())])
+@pytest.mark.parametrize("allocation", [TierShares(), TraceTiers(SyntheticTrace())])
 def test_the_seed_decides(allocation):
-    divided = ClientTiers(CumulatedShares(count=3, samples=50), allocation)
+    divided = ClientTiers(CumulativeCostTiers(count=3, samples=50), allocation)
     np.random.seed(0)  # noqa: NPY002
     first = divided.population(NET, 60, seed=1)
     np.random.seed(1)  # noqa: NPY002
@@ -75,7 +74,7 @@ def test_the_seed_decides(allocation):
 
 
 def test_who_is_where_does_not_depend_on_how_the_tiers_were_found():
-    sampled = ClientTiers(CumulatedShares(count=3, samples=50)).population(NET, 60, seed=0)
+    sampled = ClientTiers(CumulativeCostTiers(count=3, samples=50)).population(NET, 60, seed=0)
     assert len(sampled.tiers) == 3
     assert sampled.places == ClientTiers(THREE).population(NET, 60, seed=0).places
 
@@ -95,7 +94,7 @@ def test_unsupported_operators_belong_to_their_tier():
 
 def test_unsupported_operators_of_an_unknown_tier():
     with pytest.raises(
-        ConfigError, match=r"tiers.unsupported: 'fridge' is no tier; there are: watch, phone, lapt"
+        ConfigError, match=r"tiers.unsupported: 'fridge' is not a tier; there are: watch, phone, lapt"
     ):
         ClientTiers(THREE, unsupported={"fridge": ["id"]}).tiers(NET, seed=0)
 
@@ -104,17 +103,17 @@ def test_unsupported_operators_that_there_are_not():
     divided = ClientTiers(THREE, unsupported={"phone": ["id", "mb3_e9"]})
     with pytest.raises(
         ConfigError,
-        match=r"tiers.unsupported.phone: 'mb3_e9' is no operator of PathCNN; there are: conv1, sep_e05",
+        match=r"tiers.unsupported.phone: 'mb3_e9' is not an operator of PathCNN; there are: conv1, sep_e05",
     ):
         divided.tiers(NET, seed=0)
-    with pytest.raises(ConfigError, match=r"'id' is no operator of ElasticResNet; there are: none"):
+    with pytest.raises(ConfigError, match=r"'id' is not an operator of ElasticResNet; there are: none"):
         divided.tiers(tiny_supernet(), seed=0)
 
 
 @pytest.mark.parametrize("cost", ["macs", "operations"])
 def test_eight_tiers(cost):
     """App. J.2: seven even steps up to the bound that rho finds, and the rest for the eighth."""
-    source = CumulatedShares(count=8, high=0.95, cost=cost, samples=500)
+    source = CumulativeCostTiers(count=8, high=0.95, cost=cost, samples=500)
     tiers = ClientTiers(source).tiers(NET, seed=0)
     assert [tier.name for tier in tiers] == [f"tier{place}" for place in range(1, 9)]
     limits = np.array([tier.at_most[cost] for tier in tiers])
@@ -125,18 +124,18 @@ def test_eight_tiers(cost):
     assert [len(population.members(tier.name)) for tier in tiers] == [5] * 8
 
 
-def test_the_dearest_architecture_need_not_be_the_largest():
+def test_the_most_expensive_architecture_need_not_be_the_largest():
     """Before the first reduction sep_e2 has more MACs than mb1_e2, and fewer operations."""
     net = PathCNN((1, 8, 8), 4, width=8, stage_layers=[1], strides=[2], operators=["sep_e2", "mb1_e2"])
     sep, mobile = (net.space.parse(name) for name in ("sep_e2", "mb1_e2"))
     assert net.space.largest == sep
     assert net.operations(mobile) > net.operations(sep)
-    tiers = CumulatedShares(count=1, cost="operations", samples=20).tiers(
+    tiers = CumulativeCostTiers(count=1, cost="operations", samples=20).tiers(
         net.space, ArchitectureCosts(net), np.random.default_rng(0)
     )
     assert [dict(tier.at_most) for tier in tiers] == [{"operations": net.operations(mobile)}]
     # two tiers from the least to the most: the first ends halfway
-    two = CumulatedShares(count=3, high=1.0, cost="operations", samples=20).tiers(
+    two = CumulativeCostTiers(count=3, high=1.0, cost="operations", samples=20).tiers(
         net.space, ArchitectureCosts(net), np.random.default_rng(0)
     )
     halfway = (net.operations(sep) + net.operations(mobile)) / 2
@@ -189,7 +188,6 @@ def test_tiers_from_a_config(tmp_path):
             {"class_path": "lit_fednas.tiers.TierShares", "init_args": {"shares": [0.8, 0.2]}},
             TierShares([0.8, 0.2]),
         ),
-        ({"class_path": "lit_fednas.tiers.RandomTiers"}, RandomTiers()),
         (
             {"class_path": "lit_fednas.tiers.ListedTiers", "init_args": {"clients": {"a": [0, 2], "b": [1]}}},
             ListedTiers({"a": [0, 2], "b": [1]}),
@@ -207,6 +205,6 @@ def test_tiers_from_a_config(tmp_path):
     ],
 )
 def test_every_allocation_from_a_config(allocation, expected):
-    source = {"class_path": "lit_fednas.tiers.CumulatedShares", "init_args": {"count": 2}}
+    source = {"class_path": "lit_fednas.tiers.CumulativeCostTiers", "init_args": {"count": 2}}
     found = parsed({"source": source, "allocation": allocation})
-    assert found == ClientTiers(CumulatedShares(count=2), expected)
+    assert found == ClientTiers(CumulativeCostTiers(count=2), expected)

@@ -38,7 +38,10 @@ def test_the_whole_distribution_has_no_end():
 
 @pytest.mark.parametrize("settings", [{"median": 0.0}, {"median": -1.0}, {"spread": 1.0}, {"spread": 0.5}])
 def test_distributions_that_are_none(settings):
-    with pytest.raises(ConfigError, match=r"trace: median .* must be above 0 and spread .* above 1 \(a ratio\)"):
+    (name,) = settings
+    with pytest.raises(
+        ConfigError, match=rf"trace.{name}: {settings[name]} must be above {'01'[name == 'spread']}"
+    ):
         SyntheticTrace(**settings)
 
 

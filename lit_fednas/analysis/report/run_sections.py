@@ -15,7 +15,7 @@ from lit_fednas.analysis.report.charts import Block, Cell, Charts, Code, Fold, S
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.tables import client_table, independent_costs, setting_rows, subnet_rounds, total_costs
 from lit_fednas.formatting import axis, cost_text, fixed, short
-from lit_fednas.records import ALL, CLIENTS_FILE
+from lit_fednas.records import ALL_TIERS, CLIENTS_FILE
 
 _COST_WORDS = {"macs": "MACs", "parameters": "parameters"}
 _FIRST = ("search", "finetune")
@@ -132,7 +132,7 @@ def fairness(run: Run) -> list[Block]:
     groups = {name: [run.folder / name] for name in names}
     rows = [
         [
-            *(row["name"], "all" if row["tier"] == ALL else row["tier"], f"{row['clients']:,.0f}"),
+            *(row["name"], "all" if row["tier"] == ALL_TIERS else row["tier"], f"{row['clients']:,.0f}"),
             *(fixed(row[value]) for value in ("mean", "deviation", "worst")),
         ]
         for _, row in fairness_table(groups).iterrows()

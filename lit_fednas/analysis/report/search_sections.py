@@ -25,7 +25,7 @@ from lit_fednas.analysis.report.charts import (
 )
 from lit_fednas.analysis.runs import Run, SearchResult
 from lit_fednas.formatting import axis, cost_text, fixed
-from lit_fednas.records import ALL
+from lit_fednas.records import ALL_TIERS
 
 _COSTS = {
     "macs": "MACs",
@@ -41,7 +41,7 @@ def fronts(run: Run) -> list[Block]:
     search = run.search()
     if search is None or search.evaluations.empty:
         return []
-    tiers = [tier for tier in [*search.tier_names, ALL] if (search.front["tier"] == tier).any()]
+    tiers = [tier for tier in [*search.tier_names, ALL_TIERS] if (search.front["tier"] == tier).any()]
     charts = [_front(search, tier, place) for place, tier in enumerate(dict.fromkeys(tiers))]
     ended = "" if search.settings.get("complete") else " The search has not ended."
     text = f"{len(search.evaluations):,} architectures were evaluated on the validation data.{ended}"
@@ -141,7 +141,7 @@ def _front(search: SearchResult, tier: str, place: int) -> Chart:
     limits = [limit for limit in search.limits(tier) if limit is not None]
     cost = _COSTS.get(search.cost, search.cost)
     bounds = [f", at most {cost_text(search.cost, limit)} {cost}" for limit in limits[-1:]]
-    title = "".join(["All" if tier == ALL else tier, *bounds])
+    title = "".join(["All" if tier == ALL_TIERS else tier, *bounds])
     return front_chart(title, place, cloud, front, best, [limit / scale for limit in limits], (label, "accuracy"))
 
 

@@ -1,0 +1,234 @@
+"""Where tiers come from.
+
+Their limits are given as numbers (:class:`Budgets`), are the costs of given architectures
+(:class:`ArchitectureTiers`), are found from the space as FedorAS does (:class:`CumulativeCostTiers`, App. E.4), or
+are spread between the least and the most capable device as in FedTrans (:class:`Capacities`, section 5.1).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import inf
+from typing import Annotated, Any
+
+import numpy as np
+from typing_extensions import override
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import PositiveFloat, PositiveInt, PositiveShare, Range, UnitInterval, checked
+from lit_fednas.supernets.space import SearchSpace
+from lit_fednas.tiers.limits import ArchitectureCosts, CountedCost, Tier
+
+
+class TierSource(ABC):
+    """What the tiers of a run can afford."""
+
+    @abstractmethod
+    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
+        """Returns the tiers, from the least to the most capable.
+
+        Args:
+            space: The architectures.
+            costs: What they cost.
+            rng: The source of randomness where architectures are sampled.
+        """
+
+
+@dataclass(frozen=True)
+class Budgets(TierSource):
+    """Tiers as numbers.
+
+    Args:
+        budgets: Per tier: the greatest value allowed, by cost: ``macs`` of one example, ``parameters``, ``bytes``,
+            ``activation_bytes``, ``memory_bytes`` (the last two added), ``latency_ms``.
+
+    Raises:
+        ConfigError: There is no tier, or one has no limit.
+
+    Example:
+        >>> source = Budgets({"small": {"macs": 1e6}, "large": {"macs": 3e6, "bytes": 4e6}})
+    """
+
+    budgets: dict[str, dict[str, float]]
+
+    def __post_init__(self) -> None:
+        if not self.budgets or not all(self.budgets.values()):
+            raise ConfigError("tiers.budgets: give at least one tier, each with a limit, as small: {macs: 1.0e+6}")
+
+    @override
+    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
+        return [Tier(name, limits) for name, limits in self.budgets.items()]
+
+
+@dataclass(frozen=True)
+class ArchitectureTiers(TierSource):
+    """Tiers by what they can just run: each affords as much as its architecture costs.
+
+    Args:
+        archs: Per tier, from the least to the most capable: ``smallest``, ``largest``, or an architecture as the
+            space writes it.
+        cost: What is limited.
+
+    Raises:
+        ConfigError: There is no tier; or, once the space is known, an architecture is not in it, or a tier's costs
+            less than that of the tier before.
+
+    Example:
+        >>> source = ArchitectureTiers({"simple": "smallest", "complex": "largest"})
+    """
+
+    archs: dict[str, str]
+    cost: str = "macs"
+
+    def __post_init__(self) -> None:
+        if not self.archs:
+            raise ConfigError("tiers.archs: is empty; give at least one tier, as large: largest")
+
+    @override
+    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
+        tiers: list[Tier] = []
+        for name, text in self.archs.items():
+            tier = Tier(name, {self.cost: float(costs.cost(space.named(text), self.cost))})
+            if tiers and tier.at_most[self.cost] < tiers[-1].at_most[self.cost]:
+                raise ConfigError(
+                    f"tiers.archs.{name}: {text!r} costs {tier.at_most[self.cost]:g} {self.cost}, less than "
+                    f"{tiers[-1].name}'s {tiers[-1].at_most[self.cost]:g}; list tiers from the least capable on"
+                )
+            tiers.append(tier)
+        return tiers
+
+
+@checked("tiers")
+@dataclass(frozen=True)
+class CumulativeCostTiers(TierSource):
+    """Tiers from the space itself (FedorAS, App. E.4).
+
+    Architectures are sampled and sorted by cost. Their costs, divided by the sum of all, are added up from the
+    cheapest on; the highest tier begins where the sum reaches ``high``, and ends at the largest architecture. The
+    range below is divided evenly. With ``low`` the first tier likewise ends where the sum reaches ``low`` (the
+    paper's rho_L, for Speech Commands and Shakespeare). Tiers are called ``tier1``, ``tier2``, ...
+
+    Args:
+        count: Number of tiers.
+        high: The paper's rho (rho_H).
+        low: The paper's rho_L; if not given, the range below ``high`` starts at the smallest architecture.
+        cost: What is shared out.
+        samples: Architectures that are sampled.
+        ranges: Whether a tier's architectures must be above the tier below; else any cheaper one fits too (Eq. 6).
+
+    Raises:
+        ConfigError: A number is out of range, or ``low`` is not below ``high`` or given for fewer than 3 tiers.
+    """
+
+    count: PositiveInt = 3
+    high: PositiveShare = 0.95
+    low: UnitInterval | None = None
+    cost: str = "macs"
+    samples: PositiveInt = 10_000
+    ranges: bool = False
+
+    def __post_init__(self) -> None:
+        if self.low is not None and (self.low >= self.high or self.count < 3):
+            raise ConfigError(
+                f"tiers.low: {self.low} must be below high, {self.high}, and needs a count of at least 3, not "
+                f"{self.count}; set it to null for none"
+            )
+
+    @override
+    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
+        sampled = np.array([costs.cost(space.sample(rng), self.cost) for _ in range(self.samples)], dtype=float)
+        # the space's own bounds need not be those by this cost
+        smallest = min(costs.cost(space.smallest, self.cost), sampled.min())
+        largest = max(costs.cost(space.largest, self.cost), sampled.max())
+        bounds = self.bounds(sampled, smallest, largest)
+        tiers: list[Tier] = []
+        floor = 0.0
+        for bound in bounds:
+            if bound > floor:
+                above = {self.cost: floor} if self.ranges and floor else {}
+                tiers.append(Tier(f"tier{len(tiers) + 1}", {self.cost: float(bound)}, above))
+                floor = float(bound)
+        return tiers
+
+    def bounds(self, sampled: np.ndarray, smallest: float, largest: float) -> list[float]:
+        """Returns the upper limit of each tier.
+
+        Args:
+            sampled: Costs of sampled architectures, ``[samples]``.
+            smallest: Cost of the smallest architecture.
+            largest: Cost of the largest architecture.
+
+        Example:
+            >>> source = CumulativeCostTiers(count=3, high=0.6)  # shares 0.1, 0.3, 0.6, 1 of the sum
+            >>> source.bounds(np.array([4.0, 1.0, 2.0, 3.0]), smallest=1, largest=5)
+            [2.0, 3.0, 5.0]
+        """
+        ascending = np.sort(sampled)
+        shares = np.cumsum(ascending) / ascending.sum()
+
+        def reached(share: float) -> float:
+            within = int(np.searchsorted(shares, share + 1e-12, side="right"))
+            return float(ascending[max(0, within - 1)])
+
+        if self.count == 1:
+            return [float(largest)]
+        high = reached(self.high)
+        if self.low is None:
+            lower = np.linspace(smallest, high, self.count)[1:]
+        else:
+            lower = np.linspace(reached(self.low), high, self.count - 1)
+        return [*(float(bound) for bound in lower), float(largest)]
+
+
+@checked("tiers")
+@dataclass(frozen=True)
+class Capacities(TierSource):
+    """Levels of capability: the least capable device can just run the smallest architecture.
+
+    "The initial model's complexity corresponds to the client with the lowest computation and communication
+    capacities", and "the disparity between the most capable and least capable devices exceeds 29x" (FedTrans,
+    section 5.1). So the first level affords exactly what the smallest architecture costs, and the last one
+    ``ratio`` times as much. The paper draws every client's capacity from a trace of phones; here the levels
+    between lie apart by equal factors, as such traces spread over orders of magnitude rather than evenly. Levels
+    are called ``level1``, ``level2``, ... Which clients belong to which is the allocation's business: equal
+    shares, or by a trace.
+
+    Where a supernet grows while it is trained, the smallest architecture is its first model, from which all others
+    were derived by growing. So a level affords the same at any time.
+
+    Args:
+        ratio: What the most capable devices afford, relative to the least capable.
+        levels: Their number.
+        cost: What is limited; not latency, which a class of devices has only once a device is named.
+        smallest: What the least capable devices can just run: ``smallest``, or an architecture as the space writes
+            it.
+        weakest: What the least capable devices afford, as a number, in place of an architecture's cost; so that
+            methods with other networks have the same devices.
+
+    Raises:
+        ConfigError: A number is out of range, or the cost is unknown; or, once the space is known, the
+            architecture is not in it.
+
+    Example:
+        >>> from lit_fednas.supernets import ElasticResNet
+        >>> net = ElasticResNet((1, 8, 8), 4, stem_width=4, stage_widths=[8], depths=[0, 1], ratios=[0.5, 1])
+        >>> source, rng = Capacities(ratio=4, levels=3), np.random.default_rng(0)
+        >>> levels = source.tiers(net.space, ArchitectureCosts(net), rng)
+        >>> net.macs(net.space.smallest), {level.name: level.at_most["macs"] for level in levels}
+        (59680, {'level1': 59680.0, 'level2': 119360.0, 'level3': 238720.0})
+    """
+
+    ratio: Annotated[float, Range(above=1, below=inf)] = 29
+    levels: Annotated[int, Range(at_least=2)] = 8
+    cost: CountedCost = "macs"
+    smallest: str = "smallest"
+    weakest: PositiveFloat | None = None
+
+    @override
+    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
+        least = self.weakest
+        if least is None:
+            least = float(costs.cost(space.named(self.smallest), self.cost))
+        factors = [self.ratio ** (level / (self.levels - 1)) for level in range(self.levels)]
+        return [Tier(f"level{place}", {self.cost: least * factor}) for place, factor in enumerate(factors, 1)]
