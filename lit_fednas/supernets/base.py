@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.supernets.space import SearchSpace
 
 _SKELETONS_KEPT = 64
+_COUNTERS = {"macs": count_macs, "operations": count_operations}
 
 
 @dataclass(frozen=True)
@@ -203,12 +204,21 @@ class Supernet(nn.Module, ABC):
         return skeleton.cost
 
     def macs(self, arch: Any) -> int:
-        """Returns the multiply-accumulates of one example; a subclass may know them without a (dry) run."""
-        return count_macs(self.skeleton(arch), self.input_shape)
+        """Returns the multiply-accumulates of one example."""
+        return self.computation("macs", arch)
 
     def operations(self, arch: Any) -> int:
         """Returns FedorAS' count of one example's operations (``lit_fednas.costs.count_operations``)."""
-        return count_operations(self.skeleton(arch), self.input_shape)
+        return self.computation("operations", arch)
+
+    def computation(self, unit: Literal["macs", "operations"], arch: Any) -> int:
+        """Counts the computation of one example; a subclass may know it without a (dry) run.
+
+        Args:
+            unit: What is counted.
+            arch: The architecture.
+        """
+        return _COUNTERS[unit](self.skeleton(arch), self.input_shape)
 
     def operator_of(self, name: str) -> str | None:
         """The operator that a subnet's tensor belongs to, where not all examples go through all tensors.

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from typing_extensions import override
@@ -284,7 +284,9 @@ class ElasticResNet(NestedSupernet):
         return TABLE_4
 
     @override
-    def macs(self, arch: ElasticArch) -> int:
+    def computation(self, unit: Literal["macs", "operations"], arch: ElasticArch) -> int:
+        if unit != "macs":
+            return super().computation(unit, arch)
         space = self.space
         channels, height, width = self.input_shape
         total = height * width * channels * self.stem_width * 9

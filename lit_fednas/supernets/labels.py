@@ -7,19 +7,17 @@ from its class. A supernet has one classifier per set and an architecture names 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.space import SearchSpace
+from lit_fednas.supernets.space import OWN, SearchSpace
 
-#: The name of the data's own classes.
-OWN = "own"
 #: All label sets, where an architecture holds all weights.
 ALL = "*"
 
@@ -112,51 +110,15 @@ def labelled_space(space: SearchSpace[Any], labels: str) -> SearchSpace[Any]:
     """Returns the part of a space that ends in the classifier of a label set.
 
     Args:
-        space: A space whose architectures end in that of the data's own classes.
+        space: A space, whose architectures end in the classifier of any label set.
         labels: The label set.
 
     Raises:
         ConfigError: The space has no such label set.
     """
     with_labels(space, space.smallest, labels)
-    return space if labels == OWN else _LabelledSpace(space, labels)
-
-
-@dataclass(frozen=True)
-class _LabelledSpace(SearchSpace[Any]):
-    """A space of which every architecture has another label set."""
-
-    space: SearchSpace[Any]
-    labels: str
-
-    @property
-    def choices(self) -> Sequence[Sequence[Any]]:  # type: ignore[override]
-        """Those of the space: the label set is not searched."""
-        return self.space.choices
-
-    @override
-    def decode(self, genes: Sequence[int]) -> Any:
-        return with_labels(self.space, self.space.decode(genes), self.labels)
-
-    @override
-    def encode(self, arch: Any) -> tuple[int, ...]:
-        return self.space.encode(arch)
-
-    @property
-    @override
-    def smallest(self) -> Any:
-        return with_labels(self.space, self.space.smallest, self.labels)
-
-    @property
-    @override
-    def largest(self) -> Any:
-        return with_labels(self.space, self.space.largest, self.labels)
-
-    @property
-    @override
-    def size(self) -> int:
-        return self.space.size
-
-    @override
-    def parse(self, text: Any) -> Any:
-        return with_labels(self.space, self.space.parse(text), self.labels)
+    if labels == space.labels:
+        return space
+    labelled = copy.copy(space)
+    labelled.labels = labels
+    return labelled

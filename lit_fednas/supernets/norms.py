@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import PositiveInt, UnitInterval, checked
 
 
 class Norm(ABC):
@@ -29,6 +30,7 @@ class Norm(ABC):
         """Returns a fresh layer."""
 
 
+@checked("norm")
 @dataclass(frozen=True)
 class GroupNorm(Norm):
     """Group normalisation with groups of a fixed size.
@@ -41,11 +43,7 @@ class GroupNorm(Norm):
         4
     """
 
-    group_size: int = 8
-
-    def __post_init__(self) -> None:
-        if self.group_size < 1:
-            raise ConfigError(f"norm.group_size: {self.group_size} must be at least 1")
+    group_size: PositiveInt = 8
 
     def __call__(self, channels: int) -> nn.Module:
         """Returns a ``torch.nn.GroupNorm``.
@@ -61,6 +59,7 @@ class GroupNorm(Norm):
         return nn.GroupNorm(channels // self.group_size, channels)
 
 
+@checked("norm")
 @dataclass(frozen=True)
 class BatchNorm(Norm):
     """Batch normalisation.
@@ -79,7 +78,7 @@ class BatchNorm(Norm):
 
     affine: bool = True
     running_statistics: bool = True
-    momentum: float = 0.1
+    momentum: UnitInterval = 0.1
 
     def __call__(self, channels: int) -> nn.Module:
         """Returns a ``torch.nn.BatchNorm2d``."""

@@ -14,6 +14,9 @@ from lit_fednas.errors import ConfigError
 
 A = TypeVar("A")
 
+#: The name of the label set of the data's own classes.
+OWN = "own"
+
 
 class SearchSpace(ABC, Generic[A]):
     """A family of architectures, each a vector of integers (genes).
@@ -25,9 +28,11 @@ class SearchSpace(ABC, Generic[A]):
 
     Attributes:
         choices: For each gene, the values that it chooses from.
+        labels: The label set of the architectures that are drawn and decoded (``lit_fednas.supernets.labels``).
     """
 
     choices: Sequence[Sequence[Any]]
+    labels: str = OWN
 
     @abstractmethod
     def decode(self, genes: Sequence[int]) -> A:

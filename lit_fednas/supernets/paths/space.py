@@ -46,8 +46,7 @@ class Operators:
 class PathSpace(SearchSpace[Operators]):
     """One operator per layer out of its candidates.
 
-    :attr:`superset` and :meth:`parse` know subspaces as well; what is sampled, mutated and searched are paths,
-    which end in the classifier of the data's own classes.
+    :attr:`superset` and :meth:`parse` know subspaces as well; what is sampled, mutated and searched are paths.
 
     Args:
         candidates: Per layer the operators' names.
@@ -72,7 +71,8 @@ class PathSpace(SearchSpace[Operators]):
 
     @override
     def decode(self, genes: Sequence[int]) -> Operators:
-        return Operators(tuple((names[gene],) for names, gene in zip(self.choices, genes, strict=True)))
+        layers = zip(self.choices, genes, strict=True)
+        return Operators(tuple((names[gene],) for names, gene in layers), self.labels)
 
     @override
     def encode(self, arch: Operators) -> tuple[int, ...]:
@@ -132,7 +132,7 @@ class PathSpace(SearchSpace[Operators]):
         else:
             path, _, labels = str(text).partition(">")
             layers = tuple(tuple(layer.split("+")) for layer in path.split())
-            arch = Operators(layers, labels.strip() or OWN)
+            arch = Operators(layers, labels.strip() or self.labels)
         self.validate(arch)
         return arch
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from torch import Tensor, nn
 from typing_extensions import override
@@ -87,13 +88,9 @@ class PathSupernet(NestedSupernet):
         """Returns a cost by operators, one of :data:`ADDITIVE_COSTS`."""
 
     @override
-    def macs(self, arch: Operators) -> int:
-        """Returns the multiply-accumulates of a path, or of the most expensive path of a subspace."""
-        return self.path_costs("macs").of(arch)
-
-    @override
-    def operations(self, arch: Operators) -> int:
-        return self.path_costs("operations").of(arch)
+    def computation(self, unit: Literal["macs", "operations"], arch: Operators) -> int:
+        """Returns the computation of a path, or of the most expensive path of a subspace."""
+        return self.path_costs(unit).of(arch)
 
     def operator_of(self, name: str) -> str | None:
         """``layers.3.sep_e1.block.0.0.weight`` belongs to ``3.sep_e1``; the fixed parts to none."""
