@@ -2,13 +2,9 @@
 
 from lit_fednas.analysis.clients import accuracy_spread, client_boxes
 from lit_fednas.analysis.figures import (
-    clients_figure,
-    costs_figure,
     fronts_figure,
     pareto_figure,
     progress_figure,
-    rounds_figure,
-    subnets_figure,
 )
 from lit_fednas.analysis.runs import Run, SearchResult, newest_run, read_run, read_search
 from lit_fednas.analysis.sweeps import read_sweep, sweep_figure
@@ -18,8 +14,6 @@ __all__ = [
     "SearchResult",
     "accuracy_spread",
     "client_boxes",
-    "clients_figure",
-    "costs_figure",
     "fronts_figure",
     "newest_run",
     "pareto_figure",
@@ -27,7 +21,5 @@ __all__ = [
     "read_run",
     "read_search",
     "read_sweep",
-    "rounds_figure",
-    "subnets_figure",
     "sweep_figure",
 ]

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lit_fednas.analysis.style import GREY, label, legend, look, new_figure
+from lit_fednas.analysis.style import GREY, draw_line, label, legend, look, new_figure
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import text_table
 from lit_fednas.records import ALL_TIERS
@@ -170,11 +170,8 @@ def fairness_figure(groups: Groups, same_data: bool = False) -> Figure:
     figure = new_figure()
     axes = figure.axes[0]
     for place, (name, lines) in enumerate(ordered_scores(groups, same_data).groupby("name", sort=False)):
-        style = {**look(place), "marker": ""}
-        axes.plot(lines["place"], 100 * lines["mean"], label=name, **style)
-        if lines["deviation"].notna().any():
-            low, high = (100 * (lines["mean"] + sign * lines["deviation"]).clip(0, 1) for sign in (-1, 1))
-            axes.fill_between(lines["place"], low, high, color=style["color"], alpha=0.18, linewidth=0)
+        low, high = (100 * (lines["mean"] + sign * lines["deviation"]).clip(0, 1) for sign in (-1, 1))
+        draw_line(axes, lines["place"], 100 * lines["mean"], (low, high), place, str(name))
     label(axes, "clients by accuracy", "test accuracy (%)")
     legend(figure)
     return figure

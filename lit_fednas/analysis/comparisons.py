@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from lit_fednas.analysis.clients import accuracy_spread
 from lit_fednas.analysis.methods import COSTS, Methods, Metrics, each_run, validations
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.style import GREY, label, legend, look, new_figure
+from lit_fednas.analysis.style import GREY, draw_line, label, legend, new_figure
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import axis, short, spread, text_table
 from lit_fednas.records import read_suite
@@ -234,15 +234,10 @@ def computation_figure(methods: Methods, levels: Metrics, macs: float) -> Figure
         costs = np.unique(np.concatenate([one.index for one in seeds]))
         low, high = max(one.index[0] for one in seeds), min(one.index[-1] for one in seeds)
         costs = costs[(costs >= low) & (costs <= high)]
-        both = pd.concat([one.reindex(costs, method="ffill") for one in seeds], axis=1)
-        style = {**look(list(methods).index(method)), "marker": ""}
-        axes = panels[level]
-        axes.plot(
-            costs / scale, 100 * both.mean(axis=1), **style, linewidth=1.3, drawstyle="steps-post", label=method
-        )
-        if len(seeds) > 1:
-            band = {"step": "post", "color": style["color"], "alpha": 0.18, "linewidth": 0}
-            axes.fill_between(costs / scale, 100 * both.min(axis=1), 100 * both.max(axis=1), **band)
+        both = 100 * pd.concat([one.reindex(costs, method="ffill") for one in seeds], axis=1)
+        bounds, place = (both.min(axis=1), both.max(axis=1)), list(methods).index(method)
+        style = {"drawstyle": "steps-post"}
+        draw_line(panels[level], costs / scale, both.mean(axis=1), bounds, place, method, **style)
     for level, axes in panels.items():
         axes.axvline(macs / scale, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
         axes.set_title(level, fontsize=9)

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from lit_fednas.analysis.methods import Methods
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.sequence import number_within, sequence_of, sequence_table
-from lit_fednas.analysis.style import label, legend, look, new_figure
+from lit_fednas.analysis.style import draw_line, label, legend, look, new_figure
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import percent, short, spread, text_table
 from lit_fednas.records import SEQUENCE_FILE, FinetuneFiles, SearchFiles
@@ -202,13 +202,10 @@ def _draw(axes: Axes, line: pd.DataFrame, place: int, name: str | None) -> None:
     """A method's line with its range; dashed and hollow without a name, as before fine-tuning."""
     if line.empty:
         return
-    style = {**look(place), "linewidth": 1.4, "markersize": 4}
+    style = {"marker": look(place)["marker"], "markersize": 4}
     if name is None:
         style |= {"linestyle": "--", "linewidth": 1.0, "markerfacecolor": "white"}
-    axes.plot(line["share"], line["mean"], **style, label=name)
-    if (line["high"] > line["low"]).any():
-        filled = {"color": style["color"], "alpha": 0.15, "linewidth": 0}
-        axes.fill_between(line["share"], line["low"], line["high"], **filled)
+    draw_line(axes, line["share"], line["mean"], (line["low"], line["high"]), place, name, **style)
 
 
 _COST_COLUMNS = ("number", "reached", "up_mb", "down_mb", "client_macs", "accuracy", "tuned", "test_accuracy")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 #: Okabe and Ito's colours without the yellow, which is too light for lines on white.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -44,6 +46,33 @@ def new_figure(panels: int = 1, in_row: int | None = None) -> Figure:
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def draw_line(
+    axes: Axes,
+    x: ArrayLike,
+    mean: ArrayLike,
+    bounds: tuple[pd.Series, pd.Series] | None = None,
+    place: int = 0,
+    name: str | None = None,
+    **style: Any,
+) -> None:
+    """Draws a mean, and a band where its bounds differ.
+
+    Args:
+        axes: The panel.
+        x: Ascending.
+        mean: As many.
+        bounds: The lower and the upper ones.
+        place: Which look.
+        name: In the legend.
+        **style: What differs from the usual look, such as ``drawstyle="steps-post"``.
+    """
+    style = {**look(place), "marker": "", "linewidth": 1.3, **style}
+    axes.plot(x, mean, **style, label=name)
+    if bounds is not None and (bounds[1] > bounds[0]).any():
+        step = "post" if style.get("drawstyle") == "steps-post" else None
+        axes.fill_between(x, *bounds, step=step, color=style["color"], alpha=0.18, linewidth=0)
 
 
 def label(axes: Axes, x: str, y: str) -> None:

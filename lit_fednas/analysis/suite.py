@@ -11,12 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator
 
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.style import GREY, label, legend, look, new_figure
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import short, text_table
 from lit_fednas.records import SUITE_FILE, read_suite, step_words
@@ -125,96 +121,6 @@ def model_clients(run: Run, window: int = 1) -> pd.DataFrame:
     return pd.DataFrame(counts, index=rounds, dtype=float).rolling(window, min_periods=1).mean()
 
 
-def loss_figure(run: Run, window: int | None = None) -> Figure:
-    """Training loss over the rounds: thin, the clients of each model; thick, all; upright, the transformations.
-
-    Args:
-        run: The run.
-        window: Rounds that are averaged; by default a fiftieth of all.
-
-    Raises:
-        DataError: The run has no ``suite.json``.
-    """
-    models = read_models(run)
-    window = max(1, len(run.rounds) // 50) if window is None else window
-    losses = model_losses(run, window)
-    figure = new_figure()
-    axes = figure.axes[0]
-    _draw_transformations(axes, models, len(losses))
-    axes.plot(losses.index, losses[ALL_CLIENTS], color=GREY, linewidth=4, alpha=0.6, label=ALL_CLIENTS)
-    for place, name in enumerate(losses.columns.drop(ALL_CLIENTS)):
-        line = losses[name].dropna()
-        axes.plot(line.index, line, **_line(name, len(models) + place), linewidth=1.0, label=name)
-    label(axes, "round", "training loss" + (f" (mean of {window} rounds)" if window > 1 else ""))
-    _finish(figure)
-    return figure
-
-
-def clients_figure(run: Run, window: int | None = None) -> Figure:
-    """How many clients train each model over the rounds, stacked in the order of the models.
-
-    Args:
-        run: The run.
-        window: Rounds that are averaged; by default a twentieth of all.
-
-    Raises:
-        DataError: The run has no ``suite.json``.
-    """
-    models = read_models(run)
-    window = max(1, len(run.rounds) // 20) if window is None else window
-    counts = model_clients(run, window)
-    figure = new_figure()
-    axes = figure.axes[0]
-    below = pd.Series(0.0, index=counts.index)
-    for place, name in enumerate(counts):
-        style = _line(name, len(models) + place)
-        hatch = None if style["linestyle"] == "-" else "////"  # where the colours begin anew
-        filled = {"facecolor": style["color"], "edgecolor": "white", "hatch": hatch, "linewidth": 0.3}
-        axes.fill_between(counts.index, below, below + counts[name], **filled, step="mid", label=name)
-        below = below + counts[name]
-    _draw_transformations(axes, models, len(counts))
-    label(axes, "round", "clients" + (f" (mean of {window} rounds)" if window > 1 else ""))
-    axes.set_ylim(bottom=0)
-    _finish(figure)
-    return figure
-
-
-def tree_figure(run: Run) -> Figure:
-    """The suite as a tree: a line per model, in the order in which they were added, across its MACs.
-
-    What was done to the parent stands in the model's line, so that nothing overlaps however long the chain is.
-
-    Raises:
-        DataError: The run has no ``suite.json``.
-    """
-    models = read_models(run)
-    places = {model["number"]: (model["macs"], line) for line, model in enumerate(models)}
-    figure = new_figure()
-    figure.set_size_inches(6.2, 0.8 + 0.42 * len(models))
-    axes = figure.axes[0]
-    for model in models:
-        x, line = places[model["number"]]
-        if model["parent"] in places:
-            before, above = places[model["parent"]]
-            axes.plot([before, before, x], [above, line, line], color=GREY, linewidth=1.2, zorder=1)
-        axes.plot(x, line, "o", color=look(model["number"])["color"], markersize=12, zorder=2)
-        number: dict[str, Any] = {"color": "white", "fontsize": 7, "fontweight": "bold", "ha": "center"}
-        axes.text(x, line, str(model["number"]), **number, va="center_baseline", zorder=3)
-        costs = f"{short(model['macs'])} MACs, {short(model['parameters'])} parameters"
-        beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "fontsize": 7.5}
-        axes.text(1.03, line - 0.03, costs, **beside, va="bottom")
-        done = shortened(step_words(model["steps"]), _LONGEST) or "initial model"
-        axes.text(1.03, line + 0.05, done, **beside, va="top", color="#606060")
-    axes.set_yticks(range(len(models)), [when(model) for model in models])
-    axes.set_ylim(len(models) - 0.45, -0.55)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
-    axes.spines["left"].set_visible(False)
-    _across_costs(axes, [model["macs"] for model in models])
-    label(axes, "MACs per example", "")
-    return figure
-
-
 def when(model: Mapping[str, Any]) -> str:
     """When a model was added.
 
@@ -233,75 +139,6 @@ def shortened(text: str, most: int) -> str:
         'widen conv1…'
     """
     return text if len(text) <= most else text[: most - 1].rstrip(" ,;") + "…"
-
-
-def round_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers for a logarithmic axis: at most so many, and at least one.
-
-    Example:
-        >>> round_ticks(400, 40_000), round_ticks(3.1e6, 4.9e6)
-        ([1000.0, 3000.0, 10000.0, 30000.0], [4000000.0])
-    """
-    power = len(str(int(low))) - 1
-    tens = [10.0**exponent for exponent in range(power, len(str(int(high))) + 1)]
-    found: list[float] = []
-    for steps in ((1,), (1, 3), (1, 2, 5), range(1, 10)):
-        within = [step * ten for ten in tens for step in steps if low <= step * ten <= high]
-        if found and (len(within) > most or len(steps) > 3):
-            break
-        found = within[:: -(-len(within) // most) or 1]
-        if len(found) >= 3:
-            break
-    return found or [low]
-
-
-def _across_costs(axes: Axes, macs: Sequence[float]) -> None:
-    """A logarithmic axis that holds all models, with a margin for their marks."""
-    reach = max((max(macs) / min(macs)) ** 0.1, 1.5)
-    low, high = min(macs) / reach, max(macs) * reach
-    axes.set_xscale("log")
-    axes.set_xlim(low, high)
-    ticks = round_ticks(low, high)
-    axes.set_xticks(ticks, [short(tick) for tick in ticks])
-    axes.xaxis.set_minor_locator(NullLocator())
-
-
-def _draw_transformations(axes: Axes, models: Sequence[Mapping[str, Any]], rounds: int) -> None:
-    """An upright line where a model was added, with its number above; numbers that would touch are set higher."""
-    ends: list[float] = []  # where the last number of each height ends, in parts of the axis
-    for model in models:
-        if model["round"] is None:
-            continue
-        colour = look(model["number"])["color"]
-        axes.axvline(model["round"], color=colour, linewidth=0.8, linestyle=(0, (3, 2)))
-        place = model["round"] / max(1, rounds - 1)
-        height = next((height for height, end in enumerate(ends) if place > end), len(ends))
-        text = f"+{model['number']}"
-        ends[height : height + 1] = [place + 0.03 * len(text)]
-        axes.annotate(
-            text,
-            (model["round"], 1),
-            (0, 2 + 8 * height),
-            xycoords=axes.get_xaxis_transform(),
-            textcoords="offset points",
-            fontsize=7,
-            color=colour,
-            ha="center",
-        )
-
-
-def _finish(figure: Figure) -> None:
-    """Whole rounds below, and a legend, for which there is room however many models there are."""
-    figure.axes[0].xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    entries = len(figure.axes[0].get_legend_handles_labels()[0])
-    figure.set_size_inches(3.6, 3.0 + 0.16 * max(0, (entries - 7) / 3))
-    legend(figure)
-
-
-def _line(name: str, otherwise: int) -> dict[str, Any]:
-    """The look of a model's line, the same in all figures."""
-    numbers = _numbers(name)
-    return {**look(numbers[0] if len(numbers) == 1 else otherwise), "marker": ""}
 
 
 def _trained(run: Run) -> pd.DataFrame:

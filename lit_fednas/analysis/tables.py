@@ -8,33 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
 from lit_fednas.analysis.runs import Run, SearchResult
-
-
-def interval(table: pd.DataFrame, by: Sequence[str], value: str, confidence: float = 0.95) -> pd.DataFrame:
-    """Mean of a value over the rows of each group, with Student's t interval.
-
-    Args:
-        table: Rows, one per run in each group; those without the value are left out.
-        by: Columns that make a group.
-        value: The column to average.
-        confidence: Probability that the interval holds the mean, were the values normal.
-
-    Returns:
-        ``by``, ``mean``, ``low``, ``high``, ``count``; the bounds are NaN where a group has one row.
-
-    Example:
-        >>> rows = pd.DataFrame({"round": [0, 0, 1], "accuracy": [0.4, 0.6, 0.7]})
-        >>> interval(rows, ["round"], "accuracy").round(2).values.tolist()
-        [[0.0, 0.5, -0.77, 1.77, 2.0], [1.0, 0.7, nan, nan, 1.0]]
-    """
-    groups = table.dropna(subset=[value]).groupby(list(by), sort=False)[value].agg(["mean", "std", "count"])
-    count = groups["count"]
-    reach = student.ppf((1 + confidence) / 2, (count - 1).where(count > 1)) * groups["std"] / np.sqrt(count)
-    groups["low"], groups["high"] = groups["mean"] - reach, groups["mean"] + reach
-    return groups[["mean", "low", "high", "count"]].reset_index()
 
 
 def subnet_rounds(runs: Sequence[Run], metric: str = "accuracy") -> pd.DataFrame:
@@ -48,14 +23,6 @@ def subnet_rounds(runs: Sequence[Run], metric: str = "accuracy") -> pd.DataFrame
         parts.append(long.melt("round", var_name="subnet", value_name=metric).assign(run=run.name))
     columns = ["run", "round", "subnet", metric]
     return pd.concat(parts)[columns].dropna().reset_index(drop=True) if parts else pd.DataFrame(columns=columns)
-
-
-def run_subnets(groups: Mapping[str, Sequence[Run]], split: str = "val") -> pd.DataFrame:
-    """The evaluated subnets of several groups of runs: ``group``, ``run`` and the columns of a run's table."""
-    parts = [
-        run.subnets(split).assign(group=group, run=run.name) for group, runs in groups.items() for run in runs
-    ]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["group", "run"])
 
 
 def total_costs(run: Run) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lit_fednas.analysis.methods import COSTS, Methods, Metrics, each_run, validations
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.style import label, legend, look, new_figure
+from lit_fednas.analysis.style import draw_line, label, legend, new_figure
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import short, text_table
 from lit_fednas.records.run import first_reaching
@@ -149,12 +149,9 @@ def curves_figure(methods: Methods, metrics: Metrics) -> Figure:
     for model, method, _, rows in each_run(methods, metrics):
         found.setdefault((model, method), []).append(rows.set_index("rounds")["accuracy"])
     for (model, method), seeds in found.items():
-        style = {**look(list(methods).index(method)), "marker": ""}
-        both = pd.concat(seeds, axis=1, join="inner").sort_index()
-        panels[model].plot(both.index, 100 * both.mean(axis=1), **style, linewidth=1.3, label=method)
-        if len(seeds) > 1:
-            low, high = 100 * both.min(axis=1), 100 * both.max(axis=1)
-            panels[model].fill_between(both.index, low, high, color=style["color"], alpha=0.18, linewidth=0)
+        both = 100 * pd.concat(seeds, axis=1, join="inner").sort_index()
+        bounds = both.min(axis=1), both.max(axis=1)
+        draw_line(panels[model], both.index, both.mean(axis=1), bounds, list(methods).index(method), method)
     for model, axes in panels.items():
         axes.set_title(model, fontsize=9)
         tested = all(name.startswith("test/") for name in metrics[model].values())

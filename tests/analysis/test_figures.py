@@ -12,34 +12,18 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from lit_fednas.analysis import (
-    Run,
     SearchResult,
-    clients_figure,
-    costs_figure,
     fronts_figure,
     pareto_figure,
     progress_figure,
     read_run,
-    rounds_figure,
-    subnets_figure,
 )
 from lit_fednas.analysis.style import PALETTE, look
-from lit_fednas.records import append_round
 
 
 def lines(figure: Figure, panel: int = 0) -> dict[str, np.ndarray]:
     """Points by label; lines without one by their place."""
     return {str(line.get_label()): np.array(line.get_data()).T for line in figure.axes[panel].lines}
-
-
-def bands(figure: Figure) -> int:
-    return sum(len(axes.collections) for axes in figure.axes)
-
-
-def run_of(folder: Path, accuracies: list[float]) -> Run:
-    for round, accuracy in enumerate(accuracies):
-        append_round(folder, {"round": round, "metrics": {"val/a/accuracy": accuracy}})
-    return Run(folder)
 
 
 def searched(*points: tuple[float, float]) -> SearchResult:
@@ -102,49 +86,11 @@ def test_progress_figure(finished_run: Path) -> None:
         assert len(figure.axes[panel].collections) == 1  # a band for two seeds, none for one
 
 
-def test_rounds_have_a_band_from_two_runs_on(tmp_path: Path) -> None:
-    runs = [run_of(tmp_path / "1", [0.4, 0.6]), run_of(tmp_path / "2", [0.4, 0.8])]
-    figure = rounds_figure(runs)
-    assert lines(figure)["a"].tolist() == [[0, 0.4], [1, pytest.approx(0.7)]]
-    assert bands(figure) == 1
-    assert figure.axes[0].get_ylim() == pytest.approx((-0.02, 1.02))  # 0.7 +- 12.7 * 0.1 is cut
-    assert bands(rounds_figure(runs[:1])) == 0
-    assert figure.axes[0].get_xlabel() == "round"
-
-
-def test_subnets_figure(finished_run: Path) -> None:
-    run = read_run(finished_run)
-    figure = subnets_figure({"a": [run], "b": [run, run]})
-    table = run.subnets("val").sort_values("macs")
-    assert np.allclose(lines(figure)["a"], table[["macs", "accuracy"]].to_numpy() / [1e3, 1])
-    assert bands(figure) == 1
-
-
-def test_costs_figure(finished_run: Path) -> None:
-    run = read_run(finished_run)
-    assert run.ledger is not None
-    figure = costs_figure(run)
-    drawn = lines(figure)
-    alone = sum(cost["macs"] for cost in run.ledger["independent"].values())
-    assert drawn["this run"][-1, 1] / drawn["subnets one by one"][0, 1] == pytest.approx(
-        run.ledger["total"]["macs"] / alone
-    )
-    assert [axes.get_xlabel() for axes in figure.axes] == ["round", "round"]
-
-
-@pytest.mark.parametrize(("clients", "boxes"), [(40, 40), (41, 1)])
-def test_clients_have_a_box_each_up_to_forty(tmp_path: Path, clients: int, boxes: int) -> None:
-    rows = [{"client": client, "loss": 1.0, "bytes_down": 1, "bytes_up": 1} for client in range(clients)]
-    append_round(tmp_path, {"round": 0, "clients": rows})
-    figure = clients_figure(Run(tmp_path))
-    assert len(figure.axes[0].patches) == boxes
-    assert len(figure.axes[0].get_xticklabels()) <= 13
-
-
 def test_figures_leave_pyplot_alone(finished_run: Path) -> None:
-    run = read_run(finished_run)
+    search = read_run(finished_run).search()
+    assert search is not None
     before = matplotlib.rcParams.copy()
-    for figure in (rounds_figure([run]), costs_figure(run), clients_figure(run)):
+    for figure in (pareto_figure(search), progress_figure({"x": [search]}, "small")):
         figure.canvas.draw()
     assert pyplot.get_fignums() == []
     assert matplotlib.rcParams == before

@@ -12,25 +12,11 @@ from lit_fednas.analysis import Run, SearchResult, read_run
 from lit_fednas.analysis.tables import (
     client_table,
     independent_costs,
-    interval,
     progress,
-    run_subnets,
     subnet_rounds,
     total_costs,
 )
 from lit_fednas.records import append_round
-
-
-def test_interval_of_three_by_hand() -> None:
-    rows = pd.DataFrame({"g": ["b", "b", "a", "b", "b"], "x": [1.0, 2.0, 7.0, 3.0, np.nan]})
-    table = interval(rows, ["g"], "x").set_index("g")
-    reach = 4.302653 / 3**0.5  # t(0.975) with 2 degrees of freedom, deviation 1
-    assert table.loc["b"].tolist() == pytest.approx([2, 2 - reach, 2 + reach, 3])
-    assert table.loc["a", ["mean", "count"]].tolist() == [7, 1]
-    assert table.loc["a", ["low", "high"]].isna().all()
-    assert table.index.tolist() == ["b", "a"]
-    narrow = interval(rows, ["g"], "x", confidence=0.5).set_index("g").loc["b"]
-    assert narrow["high"] - 2 == pytest.approx(0.816497 / 3**0.5)  # t(0.75), 2 degrees of freedom
 
 
 def test_subnets_over_rounds(finished_run: Path) -> None:
@@ -48,12 +34,6 @@ def test_rounds_without_validation_are_left_out(tmp_path: Path) -> None:
     append_round(tmp_path, {"round": 1, "metrics": {"val/a/accuracy": 0.5, "val/mean/accuracy": 0.5}})
     assert subnet_rounds([Run(tmp_path)]).to_numpy()[:, 1:].tolist() == [[1, "a", 0.5]]
     assert list(subnet_rounds([])) == ["run", "round", "subnet", "accuracy"]
-
-
-def test_groups_of_runs(finished_run: Path) -> None:
-    run = read_run(finished_run)
-    table = run_subnets({"one": [run], "two": [run, run]})
-    assert table["group"].value_counts().to_dict() == {"one": 4, "two": 8}
 
 
 def test_total_costs_are_those_that_the_run_logged(finished_run: Path) -> None:

@@ -36,7 +36,7 @@ from lit_fednas.analysis.sequence import (
     sequence_table,
     share_of,
 )
-from lit_fednas.analysis.suite import ALL_CLIENTS, model_losses, shortened, suite_table, when
+from lit_fednas.analysis.suite import ALL_CLIENTS, model_clients, model_losses, shortened, suite_table, when
 from lit_fednas.formatting import axis, percent, short
 from lit_fednas.records import read_sequence, read_suite, step_words
 
@@ -50,15 +50,21 @@ def suite(run: Run) -> list[Block]:
         return []
     models = record["models"]
     charts = [_tree(models)]
-    losses = model_losses(run, max(1, len(run.rounds) // 50))
-    lines = [
-        Series(str(name), list(known.index), list(known), wide=name == ALL_CLIENTS)
-        for name, line in losses.items()
-        if len(known := line.dropna())
-    ]
-    if lines:
-        title = "Loss in the clients' training, by model; upright, where one was added"
-        charts.append(line_chart(title, lines, "round", "loss", events=_events(models)))
+    window, events = max(1, len(run.rounds) // 50), _events(models)
+    losses = model_losses(run, window)
+    tables = {
+        ("Loss in the clients' training, by model; upright, where one was added", "loss"): model_losses(
+            run, window
+        ),
+        ("Clients that trained each model", "clients"): model_clients(run, window),
+    }
+    for (title, y_label), table in tables.items():
+        lines = [
+            Series(str(name), list(line.dropna().index), list(line.dropna()), wide=name == ALL_CLIENTS)
+            for name, line in table.items()
+            if line.notna().any()
+        ]
+        charts += [line_chart(title, lines, "round", y_label, events=events)] if lines else []
     ended = "no larger one is to be added" if record.get("complete") else "training ended before the largest"
     text = f"{len(models)} {'models' if len(models) > 1 else 'model'}; {ended}."
     return [text, _suite_table(run, models), Charts(charts)]
