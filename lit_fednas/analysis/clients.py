@@ -34,31 +34,31 @@ def read_client_scores(folder: Path | str) -> pd.DataFrame:
         ``num_examples``, ``accuracy`` (0 to 1), ``loss``.
 
     Raises:
-        DataError: It is not there, lacks a column, holds no client or holds one twice, or a number is none.
+        DataError: It is missing, lacks a column, has no or duplicated clients, or a cell is not a number.
     """
     path = Path(folder) / CLIENTS_FILE
     if not path.is_file():
-        raise DataError(f"{path}: is not there; clients need test data of their own, set data.client_test")
+        raise DataError(f"{path}: is missing; clients need test data of their own, set data.client_test")
     try:
         table = pd.read_csv(path, dtype={"tier": str}, keep_default_na=False, na_values={"loss": ["", "nan"]})
     except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
-        raise DataError(f"{path}: is no table ({error}); write it anew") from None
+        raise DataError(f"{path}: is not a valid table ({error}); write it again") from None
     missing = [name for name in CLIENT_SCORE_COLUMNS if name not in table]
     if missing or table.empty:
-        said = f"has no column {missing[0]!r}" if missing else "holds no client"
-        raise DataError(f"{path}: {said}; it needs {', '.join(CLIENT_SCORE_COLUMNS)} and a row per client")
+        fault = f"has no column {missing[0]!r}" if missing else "holds no client"
+        raise DataError(f"{path}: {fault}; it needs {', '.join(CLIENT_SCORE_COLUMNS)} and a row per client")
     for name in ("client", "num_examples", "accuracy", "loss"):
         if not pd.api.types.is_numeric_dtype(table[name]):
-            raise DataError(f"{path}: {name} has a cell that is no number; write it anew")
+            raise DataError(f"{path}: {name} has a cell that is not a number; write it again")
     if table["client"].duplicated().any():
-        twice = table["client"][table["client"].duplicated()].iloc[0]
-        raise DataError(f"{path}: lists client {twice} twice; give one row per client")
+        duplicate = table["client"][table["client"].duplicated()].iloc[0]
+        raise DataError(f"{path}: client {duplicate} is duplicated; give one row per client")
     table["tier"] = pd.Categorical(table["tier"], _tiers(path.parent, table["tier"]), ordered=True)
     return table[list(CLIENT_SCORE_COLUMNS)]
 
 
 def fairness_table(groups: Groups, value: Literal["accuracy", "loss"] = "accuracy") -> pd.DataFrame:
-    """FedorAS' Table 7: what the clients of each tier reach, and how far they are apart.
+    """Returns FedorAS' Table 7: what the clients of each tier reach, and how much they differ.
 
     Mean, deviation and worst client are found for each run by itself and averaged over the runs. The deviation is
     that of all clients (divided by their number), as they are no sample of others.
@@ -93,7 +93,7 @@ def fairness_table(groups: Groups, value: Literal["accuracy", "loss"] = "accurac
 
 
 def fairness_text(table: pd.DataFrame, value: Literal["accuracy", "loss"] = "accuracy") -> str:
-    """A :func:`fairness_table` as Table 7 shows it: one row per name, accuracies in percent.
+    """Writes a :func:`fairness_table` as Table 7 shows it: one row per name, accuracies in percent.
 
     Example:
         >>> print(fairness_text(pd.DataFrame({"name": ["a"] * 2, "tier": ["*", "t"], "runs": 1, "clients": 2.0,
@@ -105,12 +105,12 @@ def fairness_text(table: pd.DataFrame, value: Literal["accuracy", "loss"] = "acc
     tiers = [tier for tier in table["tier"].unique() if tier != ALL_TIERS]
     rows = []
     for name, lines in table.groupby("name", sort=False):
-        found = lines.set_index("tier")
-        every = found.loc[ALL_TIERS]
+        by_tier = lines.set_index("tier")
+        every = by_tier.loc[ALL_TIERS]
         rows.append([str(name), f"{every['runs']}", f"{every['clients']:g}"])
         for tier in (ALL_TIERS, *tiers):
-            there = tier in found.index
-            rows[-1].append(_spread(scale, *found.loc[tier, ["mean", "deviation"]]) if there else "–")
+            there = tier in by_tier.index
+            rows[-1].append(_spread(scale, *by_tier.loc[tier, ["mean", "deviation"]]) if there else "–")
         rows[-1].append(f"{scale * every['worst']:.2f}")
     return text_table(["name", "runs", "clients", "all tiers", *tiers, "worst"], rows)
 
@@ -158,7 +158,7 @@ def ordered_scores(groups: Groups, same_data: bool = False) -> pd.DataFrame:
 
 
 def fairness_figure(groups: Groups, same_data: bool = False) -> Figure:
-    """FedorAS' Fig. 4: the clients by ascending accuracy, a line per name; the band is the deviation over runs.
+    """Draws FedorAS' Fig. 4: clients by ascending accuracy, a line per name; the band is the deviation over runs.
 
     Args:
         groups: As in :func:`ordered_scores`.
@@ -190,7 +190,7 @@ def read_groups(groups: Groups) -> dict[str, list[pd.DataFrame]]:
 
 
 def _check_same(name: str, folders: Sequence[Path | str], tables: Sequence[pd.DataFrame]) -> None:
-    """A client's number means the same data in all runs, as far as their partitions and test sizes can tell."""
+    """Validates that a client's number means the same data in all runs, by partitions and numbers of examples."""
     sizes = [table.set_index("client")["num_examples"].sort_index() for table in tables]
     places = [Path(folder).resolve() for folder in folders]  # a run's own folder, or one in it
     files = [folder / "partition.csv" for place in places for folder in (place, place.parent)]
@@ -220,7 +220,7 @@ _LONG = 36  # characters of all names together that fit beside each other
 
 
 def accuracy_spread(groups: Groups) -> pd.DataFrame:
-    """Mean, interquartile range (linear interpolation) and worst of the clients' accuracies.
+    """Returns mean, interquartile range (linear interpolation) and worst of the clients' accuracies.
 
     Each is found for every run by itself and averaged over the runs.
 
@@ -247,7 +247,7 @@ def accuracy_spread(groups: Groups) -> pd.DataFrame:
 
 
 def client_boxes(groups: Groups) -> Figure:
-    """FedTrans' Fig. 6: a box of the clients' accuracies per method.
+    """Draws FedTrans' Fig. 6: a box of the clients' accuracies per method.
 
     A box goes from the lower to the upper quartile, its line is the median, the white diamond the mean. Whiskers
     end at the furthest clients within 1.5 interquartile ranges of the box; clients beyond are dots. (The paper
@@ -259,13 +259,13 @@ def client_boxes(groups: Groups) -> Figure:
     Raises:
         DataError: As in :func:`accuracy_spread`.
     """
-    found = {
+    accuracies_by_name = {
         name: 100 * pd.concat([table["accuracy"] for table in tables])
         for name, tables in read_groups(groups).items()
     }
     figure = new_figure()
     axes = figure.axes[0]
-    for place, accuracies in enumerate(found.values()):
+    for place, accuracies in enumerate(accuracies_by_name.values()):
         color = look(place)["color"]
         lines = {"color": color, "linewidth": 1.1}
         axes.boxplot(
@@ -282,14 +282,14 @@ def client_boxes(groups: Groups) -> Figure:
             meanprops={"marker": "D", "markersize": 4, "markerfacecolor": "white", "markeredgecolor": color},
             flierprops={"marker": ".", "markersize": 3, "markerfacecolor": GREY, "markeredgecolor": GREY},
         )
-    tilted = sum(map(len, found)) > _LONG
+    tilted = sum(map(len, accuracies_by_name)) > _LONG
     axes.set_xticks(
-        range(len(found)),
-        list(found),
+        range(len(accuracies_by_name)),
+        list(accuracies_by_name),
         rotation=25 if tilted else 0,
         ha="right" if tilted else "center",
     )
-    axes.set_xlim(-0.6, len(found) - 0.4)
+    axes.set_xlim(-0.6, len(accuracies_by_name) - 0.4)
     axes.grid(visible=False, axis="x")
     label(axes, "", "accuracy of clients (%)")
     return figure

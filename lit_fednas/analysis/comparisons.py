@@ -23,7 +23,7 @@ _SPENT = ("macs", "bytes_down", "bytes_up")
 
 
 def method_table(methods: Methods, rounds: tuple[int, int] | None = None) -> pd.DataFrame:
-    """Each run: its clients' accuracies, and its costs.
+    """Returns each run's client accuracies and costs.
 
     Args:
         methods: Runs that differ in their seeds, by method; each with ``clients.csv``.
@@ -44,8 +44,8 @@ def method_table(methods: Methods, rounds: tuple[int, int] | None = None) -> pd.
     for method, runs in methods.items():
         for run in runs:
             if rounds is None:
-                found = accuracy_spread({method: [run.folder]}).iloc[0]
-                accuracy, iqr = found["mean"], found["iqr"]
+                clients = accuracy_spread({method: [run.folder]}).iloc[0]
+                accuracy, iqr = clients["mean"], clients["iqr"]
             else:
                 accuracy, iqr = _evaluated(run, *rounds)
             until = None if rounds is None else rounds[1]
@@ -55,7 +55,7 @@ def method_table(methods: Methods, rounds: tuple[int, int] | None = None) -> pd.
 
 
 def _evaluated(run: Run, first: int, last: int) -> tuple[float, float]:
-    """Mean accuracy and interquartile range over the evaluations within rounds."""
+    """Returns mean accuracy and interquartile range over the evaluations within rounds."""
     table = run.rounds
     if len(table) < last:
         raise DataError(f"{run.folder}: has {len(table)} rounds; name rounds up to that, not {last}")
@@ -84,7 +84,7 @@ def storage_bytes(run: Run, until: int | None = None) -> float:
 
 
 def method_markdown(table: pd.DataFrame) -> str:
-    """A :func:`method_table` as FedTrans' Table 2: a row per method, means with least and greatest.
+    """Writes a :func:`method_table` as FedTrans' Table 2: a row per method, means with least and greatest.
 
     Accuracies are in percent; the last column says how many times the first method's multiply-accumulates a method
     has taken.
@@ -101,7 +101,7 @@ def method_markdown(table: pd.DataFrame) -> str:
 
 
 def _spent(run: Run, until: int | None) -> list[float]:
-    """MACs, bytes down and bytes up of all clients: of the ledger, or of the rounds if the run has not ended."""
+    """Returns MACs, bytes down and bytes up of all clients: of the ledger, or else of the rounds."""
     if run.ledger is not None and until is None:
         return [float(run.ledger["total"][name]) for name in _SPENT]
     clients = run.clients if until is None else run.clients[run.clients["round"] < until]
@@ -109,7 +109,7 @@ def _spent(run: Run, until: int | None) -> list[float]:
 
 
 def _costs(values: pd.Series, unit: str) -> str:
-    """Mean, and the least and greatest where they differ; a dash where one is not known."""
+    """Writes a mean, and the least and greatest where they differ; a dash where one is not known."""
     mean = short(values.mean(skipna=False), unit)
     if values.isna().any() or values.nunique() == 1:
         return mean
@@ -117,7 +117,7 @@ def _costs(values: pd.Series, unit: str) -> str:
 
 
 def levels_by_cost(methods: Methods) -> dict[str, dict[str, str]]:
-    """The evaluated subnets of each method in the order of their MACs; those of one place make a level.
+    """Returns the evaluated subnets by ascending MACs; those of the same rank in all methods make a level.
 
     Returns:
         Each level's metric by method (``val/<subnet>/accuracy``), by the name of the first method's subnet.
@@ -125,22 +125,22 @@ def levels_by_cost(methods: Methods) -> dict[str, dict[str, str]]:
     Raises:
         DataError: A run has no ``subnets-val.csv``, its runs' subnets differ, or methods have different numbers.
     """
-    found = {method: _subnets(method, runs) for method, runs in methods.items()}
-    first, names = next(iter(found.items()))
-    for method, others in found.items():
+    subnets = {method: _subnets(method, runs) for method, runs in methods.items()}
+    first, names = next(iter(subnets.items()))
+    for method, others in subnets.items():
         if len(others) != len(names):
             raise DataError(
                 f"{method}: evaluated {len(others)} subnets, {first} {len(names)}; "
                 f"say with --metric which to compare"
             )
     return {
-        name: {method: f"val/{others[place]}/accuracy" for method, others in found.items()}
+        name: {method: f"val/{others[place]}/accuracy" for method, others in subnets.items()}
         for place, name in enumerate(names)
     }
 
 
 def least_total(methods: Methods) -> int:
-    """What the run has spent whose clients have spent least, in MACs.
+    """Returns the MACs of the run that has spent least.
 
     Raises:
         DataError: A run has no costs in its records.
@@ -149,7 +149,7 @@ def least_total(methods: Methods) -> int:
 
 
 def computation_table(methods: Methods, levels: Metrics, macs: float) -> pd.DataFrame:
-    """Each run at its last validation whose cumulated MACs are at most the budget.
+    """Returns each run at its last validation whose cumulative MACs are at most the budget.
 
     Args:
         methods: Runs that differ in their seeds, by method.
@@ -168,11 +168,11 @@ def computation_table(methods: Methods, levels: Metrics, macs: float) -> pd.Data
         names = {level: metrics[method] for level, metrics in levels.items()}
         for run in runs:
             total = _total(run)
-            found = validations(run, list(dict.fromkeys(names.values())))
-            within = found[found["macs"] <= macs]
+            rounds = validations(run, list(dict.fromkeys(names.values())))
+            within = rounds[rounds["macs"] <= macs]
             if within.empty:
                 raise DataError(
-                    f"{run.folder}: had spent {found['macs'].iloc[0]:.4g} MACs by its first validation, which is "
+                    f"{run.folder}: had spent {rounds['macs'].iloc[0]:.4g} MACs by its first validation, which is "
                     f"more than the budget of {macs:.4g}; give more with --macs"
                 )
             last = within.iloc[-1]
@@ -183,7 +183,7 @@ def computation_table(methods: Methods, levels: Metrics, macs: float) -> pd.Data
 
 
 def computation_markdown(table: pd.DataFrame, macs: float) -> str:
-    """A :func:`computation_table`: a row per method, accuracies in percent, means with least and greatest.
+    """Writes a :func:`computation_table`: a row per method, accuracies in percent, means with least and greatest.
 
     A line below names the runs that ended before they had spent the budget, as they could have gone on.
 
@@ -208,7 +208,7 @@ def computation_markdown(table: pd.DataFrame, macs: float) -> str:
 
 
 def computation_figure(methods: Methods, levels: Metrics, macs: float) -> Figure:
-    """Accuracy over cumulated MACs: a panel per level, a line per method; dashed, the budget.
+    """Draws accuracy over cumulative MACs: a panel per level, a line per method; dashed, the budget.
 
     At each cost a line has the mean over the seeds of the last validation until then, from where all seeds have
     one to where the first of them ends; the band goes from the least to the greatest.
@@ -223,14 +223,14 @@ def computation_figure(methods: Methods, levels: Metrics, macs: float) -> Figure
     """
     figure = new_figure(len(levels), in_row=3)
     panels = dict(zip(levels, figure.axes, strict=True))
-    found: dict[tuple[str, str], list[pd.Series]] = {}
+    curves: dict[tuple[str, str], list[pd.Series]] = {}
     for level, method, _, rows in each_run(methods, levels):
         reached = rows.set_index("macs")["accuracy"]
-        found.setdefault((level, method), []).append(reached[~reached.index.duplicated(keep="last")])
+        curves.setdefault((level, method), []).append(reached[~reached.index.duplicated(keep="last")])
     scale, text = axis(
-        "total_macs", max([macs, *(float(one.index[-1]) for seeds in found.values() for one in seeds)])
+        "total_macs", max([macs, *(float(one.index[-1]) for seeds in curves.values() for one in seeds)])
     )
-    for (level, method), seeds in found.items():
+    for (level, method), seeds in curves.items():
         costs = np.unique(np.concatenate([one.index for one in seeds]))
         low, high = max(one.index[0] for one in seeds), min(one.index[-1] for one in seeds)
         costs = costs[(costs >= low) & (costs <= high)]
@@ -248,22 +248,22 @@ def computation_figure(methods: Methods, levels: Metrics, macs: float) -> Figure
 
 
 def _subnets(method: str, runs: Sequence[Run]) -> list[str]:
-    """The subnets that all runs of a method have evaluated, by ascending MACs."""
-    found = []
+    """Returns the subnets that all runs of a method have evaluated, by ascending MACs."""
+    names_by_run = []
     for run in runs:
         table = run.subnets("val").sort_values("macs", kind="stable")
         if table.empty:
             raise DataError(
                 f"{run.folder}: has no subnets-val.csv, as it has not ended; say with --metric what to compare"
             )
-        found.append(list(table["subnet"]))
-    if any(names != found[0] for names in found):
+        names_by_run.append(list(table["subnet"]))
+    if any(names != names_by_run[0] for names in names_by_run):
         raise DataError(f"{method}: its runs evaluated different subnets; say with --metric which to compare")
-    return found[0]
+    return names_by_run[0]
 
 
 def _total(run: Run) -> int:
-    """What all clients of a run have spent, in MACs."""
+    """Returns what all clients of a run have spent, in MACs."""
     macs = run.clients["macs"]
     if macs.isna().all():
         raise DataError(f"{run.folder}: its records count no MACs; train it again with the present version")

@@ -17,7 +17,7 @@ from lit_fednas.records import ALL_TIERS
 
 
 def pareto_figure(search: SearchResult) -> Figure:
-    """All evaluated architectures, each tier's front and budget, and the best of each tier.
+    """Draws all evaluated architectures, each tier's front and budget, and the best of each tier.
 
     Args:
         search: A search's tables; one without tiers' fronts yet shows its evaluations.
@@ -56,7 +56,7 @@ def fronts_figure(searches: Mapping[str, Sequence[SearchResult]], tier: str = AL
 
 
 def progress_figure(searches: Mapping[str, Sequence[SearchResult]], tier: str) -> Figure:
-    """Hypervolume and best accuracy of a tier against evaluations: mean, and range over seeds.
+    """Draws hypervolume and best accuracy of a tier against evaluations: mean, and range over seeds.
 
     Args:
         searches: Searches of several seeds, by method.
@@ -76,7 +76,7 @@ def progress_figure(searches: Mapping[str, Sequence[SearchResult]], tier: str) -
 
 
 def _front(search: SearchResult, tier: str) -> pd.Series:
-    """Accuracy of a front by ascending cost."""
+    """Returns the accuracies of a front by ascending cost."""
     front = search.front[search.front["tier"] == tier]
     return front.set_index(search.cost)["accuracy"].sort_index()
 
@@ -93,7 +93,7 @@ def _draw_tier(axes: Axes, search: SearchResult, tier: str, place: int, scale: f
 
 
 def _draw_front(axes: Axes, search: SearchResult, tier: str, place: int, scale: float) -> None:
-    """Front of a tier as stairs: what is reached within a cost."""
+    """Draws a tier's front as stairs: what is reached within a cost."""
     front = _front(search, tier)
     if len(front):
         name = "all" if tier == ALL_TIERS else tier

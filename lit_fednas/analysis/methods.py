@@ -36,7 +36,7 @@ def read_methods(words: Sequence[str]) -> dict[str, list[Run]]:
         if not (name and equals and patterns):
             raise DataError(f"{word}: is not of the form label=runs/name*/version_*")
         if name in methods:
-            raise DataError(f"{word}: {name} is given twice; join its folders by commas")
+            raise DataError(f"{word}: {name} is duplicated; join its folders by commas")
         folders = [folder for pattern in patterns.split(",") for folder in _runs(pattern)]
         methods[name] = [Run(folder) for folder in dict.fromkeys(folders)]
         _check_seeds(name, methods[name])
@@ -65,7 +65,7 @@ def read_metrics(words: Sequence[str], methods: Methods) -> dict[str, dict[str, 
             raise DataError(f"{word}: is not of the form model=val/name/accuracy")
         method, colon, model = name.partition(":")
         if colon and method not in methods:
-            raise DataError(f"{word}: {method} is no method; choose from {', '.join(methods)}")
+            raise DataError(f"{word}: {method} is not a method; choose from {', '.join(methods)}")
         if colon:
             own[method, model] = metric
         else:
@@ -82,7 +82,7 @@ def read_metrics(words: Sequence[str], methods: Methods) -> dict[str, dict[str, 
 
 
 def validations(run: Run, metrics: Sequence[str]) -> pd.DataFrame:
-    """The rounds of a run that have all of the metrics, with what its clients had spent by then.
+    """Returns the rounds of a run that have all of the metrics, with what its clients had spent by then.
 
     Args:
         run: The run.
@@ -105,38 +105,38 @@ def validations(run: Run, metrics: Sequence[str]) -> pd.DataFrame:
         spent = spent.reindex(table["round"]).fillna(0)  # nobody took part, or all of them failed
     else:
         spent = spent.reindex(table["round"])
-    found = table[["round", *metrics]].set_index("round").join(spent.cumsum())
-    found = found.dropna(subset=list(metrics)).reset_index()
-    if found.empty:
+    rounds = table[["round", *metrics]].set_index("round").join(spent.cumsum())
+    rounds = rounds.dropna(subset=list(metrics)).reset_index()
+    if rounds.empty:
         raise DataError(
             f"{run.folder}: has no round with all of {', '.join(metrics)}; give those of one validation"
         )
-    return found.rename(columns={"round": "rounds"}).assign(rounds=lambda rows: rows["rounds"] + 1)
+    return rounds.rename(columns={"round": "rounds"}).assign(rounds=lambda rows: rows["rounds"] + 1)
 
 
 def each_run(methods: Methods, metrics: Metrics) -> Iterator[tuple[str, str, Run, pd.DataFrame]]:
-    """All models, methods and runs: their names, the run, and its validations with the model's ``accuracy``."""
+    """Yields all models, methods and runs: their names, the run, and its validations with the ``accuracy``."""
     for model, names in metrics.items():
         for method, runs in methods.items():
             for run in runs:
-                found = validations(run, [names[method]])
-                yield model, method, run, found.rename(columns={names[method]: "accuracy"})
+                rounds = validations(run, [names[method]])
+                yield model, method, run, rounds.rename(columns={names[method]: "accuracy"})
 
 
 def _runs(pattern: str) -> list[Path]:
-    """The runs that a pattern names, and those in the folders that it names."""
+    """Returns the runs that a pattern names, and those in the folders that it names."""
     named = [Path(name) for name in sorted(glob(pattern))]
-    found = []
+    folders = []
     for folder in named:
         inner = sorted(path.parent for path in folder.glob(f"*/{ROUNDS_FILE}"))
-        found += [folder] if (folder / ROUNDS_FILE).exists() else inner
-    if not found:
+        folders += [folder] if (folder / ROUNDS_FILE).exists() else inner
+    if not folders:
         raise DataError(f"{pattern}: finds no run; give folders that hold {ROUNDS_FILE}, or folders of such")
-    return found
+    return folders
 
 
 def _check_seeds(name: str, runs: Sequence[Run]) -> None:
-    """A run that was broken off and begun anew would count twice."""
+    """Validates that seeds differ: a run that was stopped and started again would count twice."""
     seeds: dict[int, Run] = {}
     for run in runs:
         seed = run.settings.get("seed_everything")

@@ -68,7 +68,7 @@ class SearchResult:
         return [tier["name"] for tier in self.settings.get("tiers", [])]
 
     def limits(self, tier: str) -> tuple[float | None, float | None]:
-        """The least (excluded) and the greatest traded cost of a tier, where it has them."""
+        """Returns a tier's least (excluded) and greatest traded cost, where it has them."""
         tiers: list[dict[str, Any]] = self.settings.get("tiers", [])
         given = next((one for one in tiers if one["name"] == tier), {})
         above, at_most = ((given.get(key) or {}).get(self.cost) for key in ("above", "at_most"))
@@ -128,7 +128,7 @@ class Run:
         return _frame(rows, CLIENT_COLUMNS)
 
     def subnets(self, split: str) -> pd.DataFrame:
-        """The evaluated subnets of a split, ``val`` or ``test``."""
+        """Returns the evaluated subnets of a split, ``val`` or ``test``."""
         table = self._table(f"subnets-{split}.csv", {"subnet": str, "arch": str})
         return table if len(table.columns) else pd.DataFrame(columns=list(SUBNET_COLUMNS))
 
@@ -144,11 +144,11 @@ class Run:
         return self._table("partition.csv", {})
 
     def search(self, name: str = "search") -> SearchResult | None:
-        """The search of a name, if there was one."""
+        """Returns the search of a name, if there was one."""
         return read_search(self.folder / name) if SearchFiles(self.folder / name).exists() else None
 
     def finetuned(self, name: str = "finetune") -> pd.DataFrame:
-        """The tiers' networks that a fine-tuning of a name ended with; none before its end.
+        """Returns the tiers' networks that a fine-tuning of a name ended with; none before its end.
 
         Its columns are those of ``tiers.csv`` (``lit_fednas.records.tiers``).
         """
@@ -157,7 +157,7 @@ class Run:
         return table if len(table.columns) else pd.DataFrame(columns=list(FINETUNED_COLUMNS))
 
     def client_scores(self, name: str = "finetune") -> pd.DataFrame:
-        """Single clients on their own test data, each with its tier's network (FedorAS, section 4.4).
+        """Returns single clients on their own test data, each with its tier's network (FedorAS, section 4.4).
 
         Args:
             name: The folder of a search or a fine-tuning.
@@ -181,30 +181,31 @@ def read_run(folder: Path | str) -> Run:
     """Opens a run's folder.
 
     Raises:
-        DataError: The folder is no run's.
+        DataError: The folder is not a run's.
     """
     folder = Path(folder)
     if not any((folder / name).is_file() for name in ("config.yaml", ROUNDS_FILE)):
         raise DataError(
-            f"{folder}: is no run, without config.yaml and {ROUNDS_FILE}; give a folder like runs/<name>/version_0"
+            f"{folder}: is not a run, as it has no config.yaml and no {ROUNDS_FILE}; give a folder like "
+            f"runs/<name>/version_0"
         )
     return Run(folder)
 
 
 def newest_run(root: Path | str = "runs") -> Path:
-    """The run under a folder that was written to last; the trainings in a run's fine-tuning are no runs.
+    """Returns the run under a folder that was written to last, except the trainings in a run's fine-tuning.
 
     Raises:
         DataError: There is none.
     """
-    found = {
+    written = {
         path.parent: path.stat().st_mtime
         for path in Path(root).glob(f"**/{ROUNDS_FILE}")
         if not any((folder / ROUNDS_FILE).exists() for folder in path.parent.parents)
     }
-    if not found:
+    if not written:
         raise DataError(f"{root}: holds no run; train one with lit-fednas fit")
-    return max(found, key=lambda folder: found[folder])
+    return max(written, key=lambda folder: written[folder])
 
 
 def _frame(rows: list[dict[str, Any]], columns: Iterable[str]) -> pd.DataFrame:

@@ -38,22 +38,22 @@ _EQUAL = 1e-9  # of shares, which are quotients
 
 
 def sequence_of(run: Run) -> dict[str, Any]:
-    """The sequence as ``sequence.json`` has it.
+    """Returns the sequence as ``sequence.json`` has it.
 
     Raises:
         DataError: The run has no such file, or it is broken.
     """
-    found = read_sequence(run.folder)
-    if found is None:
+    sequence = read_sequence(run.folder)
+    if sequence is None:
         raise DataError(
-            f"{run.folder / SEQUENCE_FILE}: is not there; only runs with "
+            f"{run.folder / SEQUENCE_FILE}: is missing; only runs with "
             f"lit_fednas.callbacks.PruneByBudgets write it"
         )
-    return found
+    return sequence
 
 
 def sequence_table(run: Run) -> pd.DataFrame:
-    """The models of a run, a row each.
+    """Returns the models of a run, a row each.
 
     Returns:
         ``number``, ``round`` (after which it was selected), ``unit`` (that lost filters), ``budget`` (without
@@ -89,12 +89,12 @@ def sequence_table(run: Run) -> pd.DataFrame:
 
 
 def share_of(sequence: Mapping[str, Any], model: Mapping[str, Any]) -> float:
-    """What a model, or a candidate, takes of the initial resource, from 0 to 1."""
+    """Returns what a model, or a candidate, takes of the initial resource, from 0 to 1."""
     return float(model["resource"]) / float(sequence["initial"])
 
 
 def client_costs(entry: Mapping[str, Any], clients: int) -> dict[str, float]:
-    """What a client spent on the average in an iteration.
+    """Returns what a client spent on average in an iteration.
 
     Args:
         entry: A model, or the iteration that is under way.
@@ -111,7 +111,7 @@ def client_costs(entry: Mapping[str, Any], clients: int) -> dict[str, float]:
 
 
 def number_within(sequence: Mapping[str, Any], share: float) -> int | None:
-    """The first model that takes at most a share of the initial resource; ``None`` if the run has not got there.
+    """Returns the first model that takes at most a share of the initial resource; ``None`` if there is none yet.
 
     Args:
         sequence: The record.
@@ -121,22 +121,8 @@ def number_within(sequence: Mapping[str, Any], share: float) -> int | None:
     return next(fitting, None)
 
 
-def sequence_text(table: pd.DataFrame) -> str:
-    """A :func:`sequence_table` as aligned text.
-
-    Example:
-        >>> row = {"number": 1, "round": 4, "unit": "conv2", "budget": 800.0, "resource": 790, "share": 0.79,
-        ...     "macs": 790, "parameters": 34, "bytes": 136, "accuracy": 0.914, "rounds": 5, "candidates": 3,
-        ...     "client_macs": 9e9, "up_mb": 1.25, "down_mb": 2.5}
-        >>> print(sequence_text(pd.DataFrame([row])))  # doctest: +ELLIPSIS
-        model  unit   round  budget  resource  share  MACs  parameters  bytes  accuracy  rounds  candidates  ...
-        1      conv2      4     800       790    79%   790          34  136 B    0.9140       5           3  ...
-    """
-    return text_table(COLUMNS, [cells(row) for row in table.itertuples()], left=2)
-
-
 def cells(row: Any) -> list[str]:
-    """A row of a :func:`sequence_table` as texts, in the order of :data:`COLUMNS`."""
+    """Writes a row of a :func:`sequence_table` as texts, in the order of :data:`COLUMNS`."""
     first = row.number == 0
     return [
         *(str(row.number), row.unit or "–", "–" if pd.isna(row.round) else str(row.round)),
@@ -149,7 +135,7 @@ def cells(row: Any) -> list[str]:
 
 
 def candidates_figure(run: Run, iterations: Sequence[int] | None = None) -> Figure:
-    """FedNAS' Fig. 3: how accurate an iteration's candidates were, round by round.
+    """Draws FedNAS' Fig. 3: how accurate an iteration's candidates were, round by round.
 
     The winner's line is red and dashed; another ends in a cross where it was dropped.
 
@@ -204,7 +190,7 @@ def known(values: Iterable[float | None]) -> list[float]:
 
 
 def layer_names(units: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """The groups of units that may be pruned, in their order, and their names: their unit's if it has one group.
+    """Returns the prunable groups of units and their names: their unit's name if that has one group.
 
     Example:
         >>> layer_names({"conv1": ["conv1.out"], "block": ["block.in", "block.out"]})
@@ -214,7 +200,7 @@ def layer_names(units: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def kept_units(run: Run) -> pd.DataFrame:
-    """How many units every layer of every model has.
+    """Returns how many units every layer of every model has.
 
     Returns:
         A row per layer, in the order of the network, a column per model (its number).
@@ -229,7 +215,7 @@ def kept_units(run: Run) -> pd.DataFrame:
 
 
 def multiplied(initial: pd.Series, ratio: float) -> pd.Series:
-    """Width multiplier (MobileNet; FedNAS, section 5.1): a ratio of every layer's units, rounded up.
+    """Applies a width multiplier (MobileNet; FedNAS, section 5.1): a ratio of every layer's units, rounded up.
 
     Example:
         >>> multiplied(pd.Series({"conv1": 8, "conv2": 15}), 0.25).tolist()
@@ -239,7 +225,7 @@ def multiplied(initial: pd.Series, ratio: float) -> pd.Series:
 
 
 def difference(one: pd.Series, other: pd.Series) -> float:
-    """Mean absolute difference of the layers' kept shares: 0 for equal networks, at most 1.
+    """Returns the mean absolute difference of the layers' kept shares: 0 for equal networks, at most 1.
 
     Args:
         one: Kept shares by layer, from 0 to 1.
@@ -261,7 +247,7 @@ def difference(one: pd.Series, other: pd.Series) -> float:
 
 
 def architecture_differences(methods: Methods, share: float, multiplier: float | None = None) -> pd.DataFrame:
-    """How alike the methods' networks are: the mean :func:`difference` over all pairs of their runs.
+    """Returns how much the methods' networks differ: the mean :func:`difference` over all pairs of runs.
 
     Args:
         methods: Runs that differ in their seeds, by method; each with a sequence.
@@ -284,19 +270,19 @@ def architecture_differences(methods: Methods, share: float, multiplier: float |
     table = pd.DataFrame(np.nan, index=list(shares), columns=list(shares))
     for one, other in product(shares, shares):
         pairs = product(enumerate(shares[one]), enumerate(shares[other]))
-        found = [difference(a, b) for (i, a), (j, b) in pairs if one != other or i < j]
-        table.loc[one, other] = float(np.mean(found)) if found else np.nan
+        differences = [difference(a, b) for (i, a), (j, b) in pairs if one != other or i < j]
+        table.loc[one, other] = float(np.mean(differences)) if differences else np.nan
     return table
 
 
 def differences_markdown(table: pd.DataFrame) -> str:
-    """:func:`architecture_differences` as Markdown."""
+    """Writes :func:`architecture_differences` in Markdown."""
     body = [[str(name), *("–" if math.isnan(x) else f"{x:.3f}" for x in row)] for name, row in table.iterrows()]
     return text_table(["mean difference of kept shares", *map(str, table.columns)], body, markdown=True)
 
 
 def architectures_figure(methods: Methods, share: float, multiplier: float | None = None) -> Figure:
-    """FedNAS' Fig. 5: the units of every layer, a line per method; grey, those of the initial network.
+    """Draws FedNAS' Fig. 5: the units of every layer, a line per method; grey, those of the initial network.
 
     Args:
         methods: As in :func:`architecture_differences`; of each method the first run that has got so far is drawn.
@@ -306,8 +292,8 @@ def architectures_figure(methods: Methods, share: float, multiplier: float | Non
     Raises:
         DataError: No run has got so far, layers differ, or a run has no ``sequence.json``.
     """
-    found = {name: next(iter(_reached(runs, share)), None) for name, runs in methods.items()}
-    lines = {name: kept[number] for name, (kept, number) in ((n, one) for n, one in found.items() if one)}
+    first_runs = {name: next(iter(_reached(runs, share)), None) for name, runs in methods.items()}
+    lines = {name: kept[number] for name, (kept, number) in ((n, one) for n, one in first_runs.items() if one)}
     if not lines:
         raise DataError(f"{', '.join(methods)}: no run has got to {percent(share)}; choose a greater share")
     initial = kept_units(next(run for runs in methods.values() for run in runs))[0]
@@ -332,7 +318,7 @@ def architectures_figure(methods: Methods, share: float, multiplier: float | Non
 
 
 def multiplier_name(ratio: float) -> str:
-    """What a width multiplier is called.
+    """Returns the label of a width multiplier.
 
     Example:
         >>> multiplier_name(0.7)
@@ -342,6 +328,6 @@ def multiplier_name(ratio: float) -> str:
 
 
 def _reached(runs: Sequence[Run], share: float) -> list[tuple[pd.DataFrame, int]]:
-    """Of the runs that got so far: what is left of the layers, and the first model within a share."""
-    found = ((run, number_within(sequence_of(run), share)) for run in runs)
-    return [(kept_units(run), number) for run, number in found if number is not None]
+    """Returns the kept units and the first model within a share, of the runs that have reached it."""
+    numbers = ((run, number_within(sequence_of(run), share)) for run in runs)
+    return [(kept_units(run), number) for run, number in numbers if number is not None]

@@ -30,7 +30,7 @@ _COLUMNS = ("val_before", "val_after", "test_before", "test_after")
 
 
 def sequence_accuracies(run: Run, finetune: str = "finetune") -> pd.DataFrame:
-    """The accuracies of a run's models, as far as they are known.
+    """Returns the accuracies of a run's models, as far as they are known.
 
     Args:
         run: The run.
@@ -70,7 +70,7 @@ def sequence_accuracies(run: Run, finetune: str = "finetune") -> pd.DataFrame:
 
 
 def accuracy_figure(methods: Methods, finetune: str = "finetune") -> Figure:
-    """FedNAS' Figs. 4 and 8: accuracy over the share of the initial MACs, per method: mean, and range over seeds.
+    """Draws FedNAS' Figs. 4 and 8: accuracy over the share of the initial MACs: mean, and range over seeds.
 
     The left panel has the clients' validation data. The right one, if there is anything for it, has the server's
     test data (its validation data, if there are no others): after fine-tuning, and dashed before. A run without a
@@ -88,22 +88,22 @@ def accuracy_figure(methods: Methods, finetune: str = "finetune") -> Figure:
             subnets.
     """
     pruned, others = split_methods(methods)
-    found = {name: [sequence_accuracies(run, finetune) for run in runs] for name, runs in pruned.items()}
-    every = [table for tables in found.values() for table in tables]
+    accuracies = {name: [sequence_accuracies(run, finetune) for run in runs] for name, runs in pruned.items()}
+    every = [table for tables in accuracies.values() for table in tables]
     split = next((one for one in ("test", "val") if any(_any_of(table, one) for table in every)), "")
     split = split or ("test" if others else "")
     figure = new_figure(2 if split else 1)
     axes = figure.axes[0]
-    for place, (name, tables) in enumerate(found.items()):
+    for place, (name, tables) in enumerate(accuracies.items()):
         rows = pd.concat([table.drop_duplicates("number") for table in tables])
         _draw(axes, _over_seeds(rows, rows["number"].astype(str), "clients"), place, name)
     label(axes, "share of MACs", "accuracy on clients' validation data")
     if split:
         axes = figure.axes[1]
         label(axes, "share of MACs", f"{'test' if split == 'test' else 'validation'} accuracy")
-        _draw_server(axes, found, split)
+        _draw_server(axes, accuracies, split)
         initial = sequence_of(next(run for runs in pruned.values() for run in runs))["models"][0]["macs"]
-        for place, (name, runs) in enumerate(others.items(), start=len(found)):
+        for place, (name, runs) in enumerate(others.items(), start=len(accuracies)):
             rows = pd.concat([_evaluated(run, split, initial) for run in runs])
             _draw(axes, _over_seeds(rows, rows["subnet"], "accuracy"), place, name)
         axes.set_title("fine-tuned; dashed: before", fontsize=9)
@@ -112,7 +112,7 @@ def accuracy_figure(methods: Methods, finetune: str = "finetune") -> Figure:
 
 
 def split_methods(methods: Methods) -> tuple[dict[str, list[Run]], dict[str, list[Run]]]:
-    """The methods whose runs have a sequence, and the others.
+    """Splits methods into those whose runs have a sequence, and the others.
 
     Raises:
         DataError: A method has runs with and without, or none has.
@@ -132,12 +132,12 @@ def split_methods(methods: Methods) -> tuple[dict[str, list[Run]], dict[str, lis
 
 
 def _any_of(table: pd.DataFrame, split: str) -> bool:
-    """Whether any accuracy on a split is known."""
+    """Returns whether any accuracy on a split is known."""
     return bool(table[[f"{split}_before", f"{split}_after"]].notna().any(axis=None))
 
 
 def _finetuned(run: Run, finetune: str) -> list[dict[str, Any]]:
-    """A row per tier: its model's number and accuracies."""
+    """Returns a row per tier: its model's number and accuracies."""
     table = run.finetuned(finetune)
     rows = []
     for _, row in table[[name for name in FINETUNED_COLUMNS if name in table]].iterrows():
@@ -149,7 +149,7 @@ def _finetuned(run: Run, finetune: str) -> list[dict[str, Any]]:
 
 
 def _search_name(run: Run, finetune: str) -> str:
-    """The search whose tiers were fine-tuned."""
+    """Returns the search whose tiers were fine-tuned."""
     settings = FinetuneFiles(run.folder / finetune).settings()
     return settings.get("search") or "search"
 
@@ -158,11 +158,11 @@ def _before(run: Run, search: str, split: str) -> dict[int, float]:
     """Accuracies with the sequence's own weights, by the model's number: of the search, else of the run."""
     files = SearchFiles(run.folder / search)
     evaluated = run.subnets(split)
-    found = list(zip(evaluated["arch"], evaluated["accuracy"], strict=True))
+    evaluated_archs = list(zip(evaluated["arch"], evaluated["accuracy"], strict=True))
     if split == "val":
-        found += [(row["arch"], row["accuracy"]) for row in files.rows("evaluations")]
-    found += [(row["arch"], row[f"{split}_accuracy"]) for row in files.rows("tiers")]
-    numbers = ((_number(str(arch)), accuracy) for arch, accuracy in found)
+        evaluated_archs += [(row["arch"], row["accuracy"]) for row in files.rows("evaluations")]
+    evaluated_archs += [(row["arch"], row[f"{split}_accuracy"]) for row in files.rows("tiers")]
+    numbers = ((_number(str(arch)), accuracy) for arch, accuracy in evaluated_archs)
     return {number: accuracy for number, accuracy in numbers if number is not None and not pd.isna(accuracy)}
 
 
@@ -172,7 +172,7 @@ def _number(arch: str) -> int | None:
 
 
 def _evaluated(run: Run, split: str, initial: float) -> pd.DataFrame:
-    """The subnets of a run without a sequence: ``subnet``, ``share``, ``accuracy``."""
+    """Returns the subnets of a run without a sequence: ``subnet``, ``share``, ``accuracy``."""
     table = run.subnets(split)
     if table.empty:
         raise DataError(
@@ -182,7 +182,7 @@ def _evaluated(run: Run, split: str, initial: float) -> pd.DataFrame:
 
 
 def _over_seeds(rows: pd.DataFrame, key: Iterable[str], value: str) -> pd.DataFrame:
-    """``share``, and ``mean``, ``low`` and ``high`` of a column, by ascending share; a row per key."""
+    """Returns ``share``, and ``mean``, ``low``, ``high`` of a column, by ascending share; a row per key."""
     known = rows.assign(key=list(key)).dropna(subset=[value])
     by_key = known.groupby("key")
     columns = {"share": by_key["share"].mean(), "mean": by_key[value].mean()}
@@ -190,8 +190,8 @@ def _over_seeds(rows: pd.DataFrame, key: Iterable[str], value: str) -> pd.DataFr
     return pd.DataFrame({**columns, **bounds}).sort_values("share")
 
 
-def _draw_server(axes: Axes, found: Mapping[str, list[pd.DataFrame]], split: str) -> None:
-    for place, (name, tables) in enumerate(found.items()):
+def _draw_server(axes: Axes, accuracies: Mapping[str, list[pd.DataFrame]], split: str) -> None:
+    for place, (name, tables) in enumerate(accuracies.items()):
         rows = pd.concat(tables)
         key = [row.tier or f"model {row.number}" for row in rows.itertuples()]
         _draw(axes, _over_seeds(rows, key, f"{split}_after"), place, name)
@@ -199,7 +199,7 @@ def _draw_server(axes: Axes, found: Mapping[str, list[pd.DataFrame]], split: str
 
 
 def _draw(axes: Axes, line: pd.DataFrame, place: int, name: str | None) -> None:
-    """A method's line with its range; dashed and hollow without a name, as before fine-tuning."""
+    """Draws a method's line with its range; dashed and hollow without a name, as before fine-tuning."""
     if line.empty:
         return
     style = {"marker": look(place)["marker"], "markersize": 4}
@@ -214,7 +214,7 @@ _MOST_PERCENT = 9  # times more from which on a factor is easier to read than pe
 
 
 def cost_table(methods: Methods, shares: Sequence[float], finetune: str = "finetune") -> pd.DataFrame:
-    """Each run at each share of the initial resource: its cost until then, and its accuracy.
+    """Returns each run at each share of the initial resource: its cost until then, and its accuracy.
 
     Args:
         methods: Runs that differ in their seeds, by method; each with a sequence.
@@ -240,13 +240,13 @@ def cost_table(methods: Methods, shares: Sequence[float], finetune: str = "finet
     for share, below in zip(descending, [*descending[1:], 0.0], strict=True):
         for method, runs in methods.items():
             for run in runs:
-                found = _at(run, share, below, finetune)
-                rows.append({"method": method, "run": run.name, "share": share, **found})
+                values = _at(run, share, below, finetune)
+                rows.append({"method": method, "run": run.name, "share": share, **values})
     return pd.DataFrame(rows, columns=["method", "run", "share", *_COST_COLUMNS])
 
 
 def cost_markdown(table: pd.DataFrame) -> str:
-    """A :func:`cost_table` as FedNAS' Tables 3 and 4: a row per share and method, means with least and greatest.
+    """Writes a :func:`cost_table` as FedNAS' Tables 3 and 4: a row per share and method, means with ranges.
 
     Behind each cost is the difference from the first method's. The means are over the seeds that have got so far;
     fine-tuned accuracies are left out unless all of these have them.
@@ -268,7 +268,7 @@ def cost_markdown(table: pd.DataFrame) -> str:
 
 
 def change(ratio: float) -> str:
-    """A cost by another, as a difference in percent; as a factor, if it is ten times or more.
+    """Writes a ratio of costs as a difference in percent; as a factor, if it is ten times or more.
 
     Example:
         >>> change(0.21), change(2.0), change(19.7), change(1.0), change(float("nan"))
@@ -283,7 +283,7 @@ def change(ratio: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """A factor in two or three digits.
+    """Writes a factor in two or three digits.
 
     Example:
         >>> times(2.24), times(19.7), times(1234.4)
@@ -293,9 +293,9 @@ def times(ratio: float) -> str:
 
 
 def cost_figure(table: pd.DataFrame) -> Figure:
-    """FedNAS' Fig. 6: a :func:`cost_table` as logarithmic bars, and how many times the first method's each is.
+    """Draws FedNAS' Fig. 6: a :func:`cost_table` as logarithmic bars with their ratios to the first method's.
 
-    A whisker goes from the cheapest to the dearest seed.
+    A whisker goes from the least to the most expensive seed.
     """
     methods, shares = list(dict.fromkeys(table["method"])), list(dict.fromkeys(table["share"]))
     figure = new_figure(2)
@@ -310,18 +310,18 @@ def cost_figure(table: pd.DataFrame) -> Figure:
 
 
 def _at(run: Run, share: float, below: float, finetune: str) -> dict[str, float]:
-    """The values of one run at one share; nothing if it has not got so far."""
+    """Returns the values of one run at one share; nothing if it has not reached it."""
     number = number_within(sequence_of(run), share)
     if number is None:
         return {}
     row = sequence_table(run).set_index("number").loc[number]
     tuned, test = _fine_tuned(run, number, share, below, finetune)
-    found = {"number": number, "reached": row["share"], "tuned": tuned, "test_accuracy": test}
-    return {**found, **{name: row[name] for name in ("up_mb", "down_mb", "client_macs", "accuracy")}}
+    values = {"number": number, "reached": row["share"], "tuned": tuned, "test_accuracy": test}
+    return {**values, **{name: row[name] for name in ("up_mb", "down_mb", "client_macs", "accuracy")}}
 
 
 def _fine_tuned(run: Run, number: int, share: float, below: float, finetune: str) -> tuple[float, float]:
-    """Which model stands for a share after fine-tuning, and its test accuracy; NaN if there is none.
+    """Returns which model stands for a share after fine-tuning, and its test accuracy; NaN if there is none.
 
     Of a model that several tiers had trained it is the training that came out best on the validation data, as the
     best of a tier's candidates is chosen.
@@ -348,7 +348,7 @@ def _accuracies(values: pd.Series) -> str:
 
 
 def _costs(values: pd.Series, unit: Callable[[float], str]) -> str:
-    """Mean, and the least and greatest where they differ."""
+    """Writes a mean, and the least and greatest where they differ."""
     if values.empty:
         return "–"
     mean = unit(values.mean())

@@ -18,7 +18,7 @@ _MARKERS = "osD^vPX"
 
 
 def look(place: int) -> dict[str, Any]:
-    """Colour, line style and marker of the n-th series: the dashes differ where the colours begin anew.
+    """Returns colour, line style and marker of the n-th series: the dashes differ where the colours begin anew.
 
     Example:
         >>> look(8)
@@ -29,7 +29,7 @@ def look(place: int) -> dict[str, Any]:
 
 
 def new_figure(panels: int = 1, in_row: int | None = None) -> Figure:
-    """A figure of panels side by side, each 3.6 x 3 inches; no window, no pyplot state.
+    """Makes a figure of panels side by side, each 3.6 x 3 inches; no window, no pyplot state.
 
     Args:
         panels: How many.
@@ -71,8 +71,10 @@ def draw_line(
     style = {**look(place), "marker": "", "linewidth": 1.3, **style}
     axes.plot(x, mean, **style, label=name)
     if bounds is not None and (bounds[1] > bounds[0]).any():
-        step = "post" if style.get("drawstyle") == "steps-post" else None
-        axes.fill_between(x, *bounds, step=step, color=style["color"], alpha=0.18, linewidth=0)
+        band = {"color": style["color"], "alpha": 0.18, "linewidth": 0}
+        if style.get("drawstyle") == "steps-post":
+            band["step"] = "post"
+        axes.fill_between(x, *bounds, **band)
 
 
 def label(axes: Axes, x: str, y: str) -> None:
@@ -82,7 +84,7 @@ def label(axes: Axes, x: str, y: str) -> None:
 
 
 def legend(figure: Figure) -> None:
-    """One legend of all panels below them, where it covers no point."""
+    """Adds one legend of all panels below them, where it covers no point."""
     entries = {
         text: handle
         for axes in figure.axes

@@ -25,7 +25,7 @@ _PLACES = ("trainer.logger", "ckpt_path", "config")  # where a run writes, and w
 
 
 def read_sweep(where: Path | str | Sequence[Path | str]) -> pd.DataFrame:
-    """One row per run, also of those that have not finished.
+    """Returns one row per run, also of those that have not finished.
 
     Args:
         where: The folder of a sweep, or the folders of any runs: then the parameters are the settings that differ
@@ -49,13 +49,13 @@ def read_sweep(where: Path | str | Sequence[Path | str]) -> pd.DataFrame:
 
 
 def swept(table: pd.DataFrame) -> list[str]:
-    """The parameters of :func:`read_sweep`'s table that have more than one value."""
+    """Returns the parameters of :func:`read_sweep`'s table that have more than one value."""
     names = table.columns[: table.columns.get_loc("seed")]
     return [name for name in names if table[name].nunique(dropna=False) > 1]
 
 
 def compare(table: pd.DataFrame, metrics: Sequence[str] | None = None) -> pd.DataFrame:
-    """Each combination's metrics over its seeds; runs that have not finished are left out.
+    """Returns each combination's metrics over its seeds; runs that have not finished are left out.
 
     Args:
         table: From :func:`read_sweep`.
@@ -70,13 +70,13 @@ def compare(table: pd.DataFrame, metrics: Sequence[str] | None = None) -> pd.Dat
     groups = done.groupby(names, sort=False, dropna=False)
     parts = [groups["seed"].nunique().rename("seeds")]
     for metric in metrics:
-        found = groups[metric].agg(mean="mean", low="min", high="max")
-        parts.append(found.rename(columns=lambda word, metric=metric: f"{metric} {word}"))
+        statistics = groups[metric].agg(mean="mean", low="min", high="max")
+        parts.append(statistics.rename(columns=lambda word, metric=metric: f"{metric} {word}"))
     return pd.concat(parts, axis=1).reset_index()
 
 
 def sweep_figure(table: pd.DataFrame, metrics: Sequence[str] | None = None) -> Figure:
-    """A panel per parameter: every run as a point, and per value the mean and range of all runs that have it.
+    """Draws a panel per parameter: every run as a point, and per value the mean and range of its runs.
 
     A parameter of many numbers, as a random sweep draws them, has its points only, on a logarithmic axis if they
     span more than a factor of 20. Runs that have not finished are left out.
@@ -124,7 +124,7 @@ def _panel(axes: Axes, done: pd.DataFrame, name: str, metrics: Sequence[str]) ->
 
 
 def _values(axes: Axes, groups: Sequence[pd.Series], shift: float, style: Mapping[str, Any]) -> None:
-    """One metric at each value: the points, a little aside of the other metrics', their mean and their range."""
+    """Draws one metric at each value: the points, a little beside the other metrics', their mean and range."""
     x = [place + shift for place in range(len(groups))]
     ranges = [group.min() for group in groups], [group.max() for group in groups]
     axes.vlines(x, *ranges, color=style["color"], linewidth=0.8)
@@ -134,7 +134,7 @@ def _values(axes: Axes, groups: Sequence[pd.Series], shift: float, style: Mappin
 
 
 def _finished(table: pd.DataFrame, metrics: Sequence[str] | None) -> tuple[pd.DataFrame, list[str]]:
-    """The finished runs, and the metrics to look at."""
+    """Returns the finished runs, and the metrics to look at."""
     done = table[table["status"] == "finished"]
     if not len(done):
         raise DataError(f"sweep: none of {len(table)} runs has finished; see their status, and start them again")
@@ -146,7 +146,7 @@ def _finished(table: pd.DataFrame, metrics: Sequence[str] | None) -> tuple[pd.Da
 
 
 def _listed(folder: Path) -> list[dict[str, Any]]:
-    """The runs that ``sweep.json`` lists."""
+    """Returns the runs that ``sweep.json`` lists."""
     path = folder / SWEEP_FILE
     if not path.exists():
         raise DataError(f"{folder}: holds no {SWEEP_FILE}; make one with scripts/sweep, or give the runs' folders")
@@ -155,7 +155,7 @@ def _listed(folder: Path) -> list[dict[str, Any]]:
 
 
 def _compared(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Any runs, with the settings in which they differ."""
+    """Returns any runs, with the settings in which they differ."""
     settings = [dict(_leaves(run.settings)) for run in runs]
     names = dict.fromkeys(name for one in settings for name in one if not name.startswith(_PLACES))
     names.pop("seed_everything", None)
@@ -177,14 +177,17 @@ def _compared(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _outcome(run: Run) -> dict[str, Any]:
-    """How many rounds a run has done, and the last value of each metric."""
+    """Returns how many rounds a run has done, and the last value of each metric."""
     table = run.rounds
     last = {name: table[name].dropna() for name in table if name != "round"}
-    return {"rounds": len(table), "metrics": {name: found.iloc[-1] for name, found in last.items() if len(found)}}
+    return {
+        "rounds": len(table),
+        "metrics": {name: values.iloc[-1] for name, values in last.items() if len(values)},
+    }
 
 
 def _leaves(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """A configuration's values by dotted name; a list is a value, as text."""
+    """Yields a configuration's values by dotted name; a list is a value, as text."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{path}{name}.")

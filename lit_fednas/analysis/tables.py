@@ -13,7 +13,7 @@ from lit_fednas.analysis.runs import Run, SearchResult
 
 
 def subnet_rounds(runs: Sequence[Run], metric: str = "accuracy") -> pd.DataFrame:
-    """A validation metric of each subnet over the rounds: ``run``, ``round``, ``subnet`` and the metric."""
+    """Returns a validation metric of each subnet over the rounds: ``run``, ``round``, ``subnet``, the metric."""
     parts = []
     for run in runs:
         names = [name for name in run.rounds if name.startswith("val/") and name.endswith(f"/{metric}")]
@@ -26,14 +26,14 @@ def subnet_rounds(runs: Sequence[Run], metric: str = "accuracy") -> pd.DataFrame
 
 
 def total_costs(run: Run) -> pd.DataFrame:
-    """What the clients of a run have spent until each round: ``round``, ``total_macs``, ``total_bytes``."""
+    """Returns what a run's clients have spent until each round: ``round``, ``total_macs``, ``total_bytes``."""
     clients = run.clients.assign(total_bytes=run.clients["bytes_down"] + run.clients["bytes_up"])
     spent = clients.rename(columns={"macs": "total_macs"}).groupby("round")[["total_macs", "total_bytes"]].sum()
     return spent.cumsum().reset_index()
 
 
 def independent_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
-    """A run's cost beside that of training each evaluated subnet on its own with the same cohorts.
+    """Compares a run's cost with training each evaluated subnet on its own with the same cohorts.
 
     Returns:
         ``training`` (``this run``, a row per subnet, ``one by one``: their sum), ``macs``, ``bytes``, and both
@@ -52,7 +52,7 @@ def independent_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def client_table(run: Run) -> pd.DataFrame:
-    """What each client did: one row per client that was asked.
+    """Returns one row per client that was selected.
 
     Returns:
         ``client``, ``examples``, ``rounds`` (asked), ``share`` (of all rounds), ``failed`` (without an update),
@@ -75,7 +75,7 @@ def client_table(run: Run) -> pd.DataFrame:
 
 
 def progress(searches: Mapping[str, Sequence[SearchResult]], tier: str) -> pd.DataFrame:
-    """How far searches were after how many evaluations, one row per search and count.
+    """Returns how far searches were after how many evaluations, one row per search and count.
 
     A search keeps what it has reached until its next generation. Counts run from where all searches of a group
     have their first generation to where the first of them ends, so that every mean is over the same searches.
@@ -101,7 +101,7 @@ def progress(searches: Mapping[str, Sequence[SearchResult]], tier: str) -> pd.Da
 
 
 def setting_rows(settings: Mapping[str, Any], path: str = "") -> list[tuple[str, str]]:
-    """A configuration as dotted names and texts, in its order.
+    """Returns a configuration as dotted names and texts, in its order.
 
     Example:
         >>> setting_rows({"model": {"widths": [8, 16], "norm": None}, "seed": 0})

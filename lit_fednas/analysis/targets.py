@@ -30,7 +30,7 @@ TITLES: dict[Value, str] = {
 
 
 def rounds_to_target(run: Run, metric: str, target: float) -> int | None:
-    """The first round, counted from 1, after which a run's metric was at least the target; ``None`` if none was.
+    """Returns the first round, from 1, after which a metric was at least the target; ``None`` if none was.
 
     Raises:
         DataError: The run has never logged the metric.
@@ -39,7 +39,7 @@ def rounds_to_target(run: Run, metric: str, target: float) -> int | None:
 
 
 def default_targets(methods: Methods, metrics: Metrics) -> dict[str, list[float]]:
-    """Per model the highest accuracy that every method reached with every seed, and one point less.
+    """Returns per model the highest accuracy that all methods reached with all seeds, and one point less.
 
     The highest is rounded down to 0.1 %. The paper, too, has two targets one point apart.
 
@@ -47,8 +47,8 @@ def default_targets(methods: Methods, metrics: Metrics) -> dict[str, list[float]
         DataError: A run has stayed below 0.1 %, or has no such metric.
     """
     best: dict[str, float] = {}
-    for model, _, run, found in each_run(methods, metrics):
-        reached = math.floor(1000 * found["accuracy"].max() + 1e-3) / 1000  # 1e-3: accuracies are float32
+    for model, _, run, rounds in each_run(methods, metrics):
+        reached = math.floor(1000 * rounds["accuracy"].max() + 1e-3) / 1000  # 1e-3: accuracies are float32
         if not reached > 0:
             raise DataError(f"{run.folder}: {model} stayed below 0.1 %; give targets")
         best[model] = min(reached, best.get(model, 1.0))
@@ -56,7 +56,7 @@ def default_targets(methods: Methods, metrics: Metrics) -> dict[str, list[float]
 
 
 def target_table(methods: Methods, metrics: Metrics, targets: Mapping[str, Sequence[float]]) -> pd.DataFrame:
-    """How far each run had to go for each target.
+    """Returns what each run needed for each target.
 
     Args:
         methods: Runs that differ in their seeds, by method.
@@ -76,10 +76,10 @@ def target_table(methods: Methods, metrics: Metrics, targets: Mapping[str, Seque
             if not 0 < target <= 1:
                 raise DataError(f"{model}: the target {target:g} must be above 0 and at most 1 (0.5: 50 %)")
     rows = []
-    for model, method, run, found in each_run(methods, metrics):
+    for model, method, run, validated in each_run(methods, metrics):
         for target in targets[model]:
-            rounds = _first(found, target)
-            there = found.iloc[-1] if rounds is None else found[found["rounds"] == rounds].iloc[0]
+            rounds = _first(validated, target)
+            there = validated.iloc[-1] if rounds is None else validated[validated["rounds"] == rounds].iloc[0]
             names = {"model": model, "target": target, "method": method, "run": run.name}
             far = {"rounds": int(there["rounds"]), **{cost: there[cost] for cost in COSTS}}
             rows.append({**names, "metric": metrics[model][method], "reached": rounds is not None, **far})
@@ -87,7 +87,7 @@ def target_table(methods: Methods, metrics: Metrics, targets: Mapping[str, Seque
 
 
 def target_markdown(table: pd.DataFrame, value: Value = "rounds") -> str:
-    """A :func:`target_table` as the paper shows it: a column per method, and the first method's gain.
+    """Writes a :func:`target_table` as the paper does: a column per method, and the first method's gain.
 
     A cell is the mean over the seeds, and in brackets each seed's figure. A seed that has not reached the target
     shows ``>`` and its last validation; the mean over such seeds is a lower bound, and has the ``>`` too. The gain
@@ -119,14 +119,14 @@ def target_markdown(table: pd.DataFrame, value: Value = "rounds") -> str:
 
 
 def validation_steps(methods: Methods, metrics: Metrics) -> str:
-    """A sentence on how often the runs were validated, which is how precise their rounds are.
+    """Writes a sentence on how often the runs were validated, which bounds the precision of their rounds.
 
     Raises:
         DataError: A run has never logged a metric.
     """
     steps: dict[int, set[str]] = {}
-    for _, method, _, found in each_run(methods, metrics):
-        for step in {int(step) for step in found["rounds"].diff().dropna()}:
+    for _, method, _, validated in each_run(methods, metrics):
+        for step in {int(step) for step in validated["rounds"].diff().dropna()}:
             steps.setdefault(step, set()).add(method)
     if len(steps) < 2:
         return f"Validated every {next(iter(steps))} rounds." if steps and 1 not in steps else ""
@@ -135,7 +135,7 @@ def validation_steps(methods: Methods, metrics: Metrics) -> str:
 
 
 def curves_figure(methods: Methods, metrics: Metrics) -> Figure:
-    """Accuracy over the rounds, as Figures 1 to 3: a panel per model, a line per method.
+    """Draws accuracy over the rounds, as Figures 1 to 3: a panel per model, a line per method.
 
     A line is the mean over the seeds at the rounds that all of them have validated; the band goes from the least
     to the greatest.
@@ -145,10 +145,10 @@ def curves_figure(methods: Methods, metrics: Metrics) -> Figure:
     """
     figure = new_figure(len(metrics), in_row=3)
     panels = dict(zip(metrics, figure.axes, strict=True))
-    found: dict[tuple[str, str], list[pd.Series]] = {}
+    curves: dict[tuple[str, str], list[pd.Series]] = {}
     for model, method, _, rows in each_run(methods, metrics):
-        found.setdefault((model, method), []).append(rows.set_index("rounds")["accuracy"])
-    for (model, method), seeds in found.items():
+        curves.setdefault((model, method), []).append(rows.set_index("rounds")["accuracy"])
+    for (model, method), seeds in curves.items():
         both = 100 * pd.concat(seeds, axis=1, join="inner").sort_index()
         bounds = both.min(axis=1), both.max(axis=1)
         draw_line(panels[model], both.index, both.mean(axis=1), bounds, list(methods).index(method), method)
@@ -161,13 +161,13 @@ def curves_figure(methods: Methods, metrics: Metrics) -> Figure:
     return figure
 
 
-def _first(found: pd.DataFrame, target: float) -> int | None:
-    rounds = first_reaching(zip(found["rounds"], found["accuracy"], strict=True), target)
+def _first(validated: pd.DataFrame, target: float) -> int | None:
+    rounds = first_reaching(zip(validated["rounds"], validated["accuracy"], strict=True), target)
     return None if rounds is None else int(rounds)
 
 
 def _cell(rows: pd.DataFrame, value: Value) -> str:
-    """The mean over the seeds, and each seed's figure where there are several."""
+    """Writes the mean over the seeds, and each seed's figure where there are several."""
     mean = ("" if rows["reached"].all() else "> ") + _number(rows[value].mean(skipna=False), value)
     each = [
         ("" if reached else "> ") + _number(number, value)
@@ -183,7 +183,7 @@ def _number(number: float, value: Value) -> str:
 
 
 def _gain(means: Sequence[tuple[float, bool]]) -> str:
-    """How many times less the first needs than the best other, from their means and whether those are bounds."""
+    """Writes the best other method's mean by the first method's, from means and whether those are bounds."""
     (first, unreached), *others = means
     if unreached or not others or any(math.isnan(mean) for mean, _ in means) or first == 0:
         return "-"

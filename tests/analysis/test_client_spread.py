@@ -67,5 +67,5 @@ def test_broken_folders_are_told(tmp_path: Path) -> None:
     for function in (accuracy_spread, client_boxes):
         with pytest.raises(DataError, match="has no folder"):
             function({"x": []})
-        with pytest.raises(DataError, match="is not there"):
+        with pytest.raises(DataError, match="is missing"):
             function({"x": [tmp_path]})

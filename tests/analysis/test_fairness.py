@@ -156,12 +156,12 @@ def test_runs_own_folders_are_compared_by_their_partitions(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "is no table"),
+        ("", "is not a valid table"),
         ("client,tier,num_examples,accuracy,loss\n", "holds no client"),
         ("client,tier,num_examples,loss\n0,a,1,1\n", "no column 'accuracy'"),
         ("client,tier,num_examples,accuracy,loss\n0,a,1,x,1\n", "accuracy has a cell"),
         ("client,tier,num_examples,accuracy,loss\n0,a,1,,1\n", "accuracy has a cell"),
-        ("client,tier,num_examples,accuracy,loss\n0,a,1,1,1\n0,a,1,1,1\n", "client 0 twice"),
+        ("client,tier,num_examples,accuracy,loss\n0,a,1,1,1\n0,a,1,1,1\n", "client 0 is duplicated"),
     ],
 )
 def test_broken_files(tmp_path: Path, text: str, says: str) -> None:
@@ -171,7 +171,7 @@ def test_broken_files(tmp_path: Path, text: str, says: str) -> None:
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is not there; clients need test data"):
+    with pytest.raises(DataError, match="is missing; clients need test data"):
         fairness_table({"a": [tmp_path]})
     with pytest.raises(DataError, match="b: has no folder"):
         fairness_table({"b": []})

@@ -76,7 +76,7 @@ def test_what_is_not_known_is_a_dash(tmp_path: Path) -> None:
 
 
 def test_a_run_without_its_clients(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"clients\.csv: is not there"):
+    with pytest.raises(DataError, match=r"clients\.csv: is missing"):
         method_table({"a": [made_run(tmp_path / "run", {"val/a/accuracy": [0.1]})]})
 
 

@@ -93,7 +93,7 @@ def test_old_records_have_fewer_keys_and_newer_ones_more(tmp_path: Path) -> None
     assert "mood" not in run.clients
 
 
-@pytest.mark.parametrize(("read", "words"), [(read_run, "is no run"), (read_search, "no search")])
+@pytest.mark.parametrize(("read", "words"), [(read_run, "is not a run"), (read_search, "no search")])
 def test_folders_of_something_else_are_refused(tmp_path: Path, read: object, words: str) -> None:
     with pytest.raises(DataError, match=words) as caught:
         read(tmp_path)  # type: ignore[operator]

@@ -15,6 +15,7 @@ from lit_fednas.analysis.sequence import (
     architecture_differences,
     architectures_figure,
     candidates_figure,
+    cells,
     differences_markdown,
     kept_units,
     layer_names,
@@ -22,7 +23,6 @@ from lit_fednas.analysis.sequence import (
     number_within,
     sequence_of,
     sequence_table,
-    sequence_text,
 )
 from lit_fednas.analysis.sequence_methods import (
     accuracy_figure,
@@ -99,14 +99,14 @@ def test_shares_are_of_the_resource_that_budgets_limit(run: Run) -> None:
 
 
 def test_as_text(run: Run) -> None:
-    rows = [line.split() for line in sequence_text(sequence_table(run)).splitlines()]
-    assert " ".join(rows[1]) == "0 – – – 1 k 100% 1 k 100 400 B 0.7500 0 0 – – –"
-    assert " ".join(rows[4]) == "3 conv2 8 420 400 40% 400 40 160 B 0.6250 4 2 600 M 0.6 6"
+    rows = [cells(row) for row in sequence_table(run).itertuples()]
+    assert " ".join(rows[0]) == "0 – – – 1 k 100% 1 k 100 400 B 0.7500 0 0 – – –"
+    assert " ".join(rows[3]) == "3 conv2 8 420 400 40% 400 40 160 B 0.6250 4 2 600 M 0.6 6"
 
 
 def test_an_accuracy_that_nobody_measured_is_a_dash(tmp_path: Path) -> None:
-    text = sequence_text(sequence_table(made_sequence(tmp_path, OTHER))).splitlines()
-    assert text[3].split()[10:12] == ["–", "3"]
+    rows = [cells(row) for row in sequence_table(made_sequence(tmp_path, OTHER)).itertuples()]
+    assert rows[2][9:11] == ["–", "3"]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_share_is_met_in_spite_of_rounding(tmp_path: Path) -> None:
 
 def test_without_a_sequence(tmp_path: Path) -> None:
     run = made_run(tmp_path / "run", {"val/x/accuracy": [0.1]})
-    with pytest.raises(DataError, match=r"sequence\.json: is not there; only runs with .*PruneByBudgets"):
+    with pytest.raises(DataError, match=r"sequence\.json: is missing; only runs with .*PruneByBudgets"):
         sequence_table(run)
 
 

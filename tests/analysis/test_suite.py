@@ -13,9 +13,7 @@ from lit_fednas.analysis.suite import (
     ALL_CLIENTS,
     model_clients,
     model_losses,
-    shortened,
     suite_table,
-    suite_text,
 )
 from lit_fednas.errors import DataError
 from tests.analysis.made_suites import made_suite
@@ -92,13 +90,6 @@ def test_the_table(run: Run) -> None:
     assert table["done"].tolist() == ["", "widen conv1", "widen conv1; deepen conv2"]
 
 
-def test_as_text(run: Run) -> None:
-    lines = suite_text(suite_table(run)).splitlines()
-    assert lines[1].split() == ["0", "–", "–", "1", "k", "100", "400", "B", "2", "4", "–"]
-    assert lines[3].split()[:6] == ["2", "1", "2", "6", "M", "600"]
-    assert lines[3].endswith("widen conv1; deepen conv2")
-
-
 def test_a_suite_that_nobody_has_trained_yet(tmp_path: Path) -> None:
     run = made_suite(tmp_path, [(None, None, 10, [])])
     assert suite_table(run)["trainings"].tolist() == [0]
@@ -106,10 +97,5 @@ def test_a_suite_that_nobody_has_trained_yet(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_suite(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"suite\.json: is not there"):
+    with pytest.raises(DataError, match=r"suite\.json: is missing"):
         suite_table(Run(tmp_path))
-
-
-def test_shortened() -> None:
-    assert shortened("widen conv1", 11) == "widen conv1"
-    assert shortened("widen conv1; deepen", 13) == "widen conv1…"

@@ -187,7 +187,7 @@ def test_runs_are_found_by_patterns(tmp_path: Path) -> None:
     for words, said in (
         ([f"A={tmp_path}/x*"], "finds no run"),
         (["runs/a"], "is not of the form"),
-        ([f"A={tmp_path}/b", f"A={tmp_path}/a0"], "A is given twice"),
+        ([f"A={tmp_path}/b", f"A={tmp_path}/a0"], "A is duplicated"),
         ([f"C={tmp_path}/c"], "have the same seed 3"),
     ):
         with pytest.raises(DataError, match=said):
@@ -198,7 +198,7 @@ def test_runs_are_found_by_patterns(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["simple"], "is not of the form"),
-        (["C:simple=val/x"], "C is no method; choose from A, B"),
+        (["C:simple=val/x"], "C is not a method; choose from A, B"),
         (["B:simple=val/x"], "simple: has no metric for A"),
     ],
 )

@@ -56,4 +56,4 @@ def test_what_cannot_be_is_one_line(script, words, tmp_path, capsys):
         assert error.count("\n") == 1
     (tmp_path / "b0" / "version_0" / "clients.csv").unlink()
     assert script.main(words) == 2
-    assert "clients.csv: is not there" in capsys.readouterr().err
+    assert "clients.csv: is missing" in capsys.readouterr().err

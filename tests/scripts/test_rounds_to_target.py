@@ -74,7 +74,7 @@ def test_the_targets_are_those_that_all_have_reached(script, words, capsys):
     ("more", "said"),
     [
         (["--targets", "much"], "much: is not of the form 0.5"),
-        (["--targets", "tiny=0.5"], "tiny: is no model; choose from simple, complex"),
+        (["--targets", "tiny=0.5"], "tiny: is not a model; choose from simple, complex"),
         (["--targets", "simple=0.5"], "complex: has no target"),
         (["--targets", "50"], "must be above 0 and at most 1"),
         (["-m", "big=val/big/accuracy"], "has not logged val/big/accuracy"),

@@ -21,7 +21,7 @@ _CELL = 22  # pixels of a client and class in a dot plot
 
 @dataclass(frozen=True)
 class Code:
-    """A cell with an architecture's or a cell's text, which may break after its commas."""
+    """A cell of a table with an architecture's text, which may break after its commas."""
 
     kind: ClassVar[str] = "code"
     text: str

@@ -6,6 +6,7 @@ A section returns nothing where the run has no ``suite.json`` or ``sequence.json
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 from typing import Any
 
 import pandas as pd
@@ -36,7 +37,7 @@ from lit_fednas.analysis.sequence import (
     sequence_table,
     share_of,
 )
-from lit_fednas.analysis.suite import ALL_CLIENTS, model_clients, model_losses, shortened, suite_table, when
+from lit_fednas.analysis.suite import ALL_CLIENTS, model_clients, model_losses, suite_table
 from lit_fednas.formatting import axis, percent, short
 from lit_fednas.records import read_sequence, read_suite, step_words
 
@@ -44,21 +45,18 @@ _LETTERS = 24  # of what was done, that fit beside the tree
 
 
 def suite(run: Run) -> list[Block]:
-    """A table of the models, the tree of their descent, and the loss of the clients of each."""
+    """Shows a table of the models, the tree of their descent, losses and clients of each."""
     record = read_suite(run.folder)
     if record is None:
         return []
     models = record["models"]
     charts = [_tree(models)]
     window, events = max(1, len(run.rounds) // 50), _events(models)
-    losses = model_losses(run, window)
-    tables = {
-        ("Loss in the clients' training, by model; upright, where one was added", "loss"): model_losses(
-            run, window
-        ),
-        ("Clients that trained each model", "clients"): model_clients(run, window),
-    }
-    for (title, y_label), table in tables.items():
+    tables = (
+        ("Loss in the clients' training, by model; upright: one was added", "loss", model_losses(run, window)),
+        ("Clients that trained each model", "clients", model_clients(run, window)),
+    )
+    for title, y_label, table in tables:
         lines = [
             Series(str(name), list(line.dropna().index), list(line.dropna()), wide=name == ALL_CLIENTS)
             for name, line in table.items()
@@ -71,7 +69,7 @@ def suite(run: Run) -> list[Block]:
 
 
 def sequence(run: Run) -> list[Block]:
-    """Tables of the models, of their candidates and of what is left of the layers; accuracies and costs drawn."""
+    """Shows tables of the models, their candidates and the kept layers; accuracies and costs drawn."""
     record = read_sequence(run.folder)
     if record is None:
         return []
@@ -98,7 +96,7 @@ def _suite_table(run: Run, models: Sequence[Mapping[str, Any]]) -> Table:
     head = ["model", "from", "added", "MACs", "parameters", "bytes", "clients", "trainings", "convergence"]
     rows: list[list[Cell]] = [
         [
-            *(str(row.number), "–" if model["parent"] is None else str(model["parent"]), when(model)),
+            *(str(row.number), "–" if model["parent"] is None else str(model["parent"]), _added(model)),
             *(short(row.macs), short(row.parameters), short(row.bytes, "B")),
             *(f"{row.clients:,}", f"{row.trainings:,}", _digits(model.get("degree_of_convergence"))),
             *(row.done or "–", Code(str(model.get("cells", "")))),
@@ -109,19 +107,19 @@ def _suite_table(run: Run, models: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _tree(models: Sequence[Mapping[str, Any]]) -> Chart:
-    """A line per model, in the order in which they were added; across, its multiply-accumulates."""
+    """Draws a line per model, in the order in which they were added; across, its multiply-accumulates."""
     order = {model["number"]: place for place, model in enumerate(models)}
     nodes, words = [], []
     for model in models:
         done = step_words(model["steps"]) or "initial model"
         costs = f"{short(model['macs'])} MACs, {short(model['parameters'])}"
-        lines = [f"model {model['number']}, {when(model)}: {done}", f"{costs} parameters"]
+        lines = [f"model {model['number']}, {_added(model)}: {done}", f"{costs} parameters"]
         lines.append(str(model.get("cells", "")))
         if model.get("activeness"):
             activeness = ", ".join(f"{cell} {_digits(value)}" for cell, value in model["activeness"].items())
             lines.append(f"activeness of model {model['parent']}: {activeness}")
         nodes.append(Mark(model["macs"], model["number"], "\n".join(lines)))
-        words.append((when(model), f"{costs} par.\n{shortened(done, _LETTERS)}"))
+        words.append((_added(model), f"{costs} par.\n{shorten(done, _LETTERS, placeholder='…')}"))
     return tree_chart("Models by descent", nodes, [order.get(model["parent"]) for model in models], words)
 
 
@@ -134,7 +132,7 @@ def _events(models: Sequence[Mapping[str, Any]]) -> list[Event]:
 
 
 def _summary(record: Mapping[str, Any]) -> str:
-    """How far the run has got, and what its initial model cost."""
+    """Writes how far the run has got, and what its initial model cost."""
     models = record["models"]
     count = len(models) - 1
     words = [f"{count} {'iterations' if count != 1 else 'iteration'}, down to "]
@@ -156,7 +154,7 @@ def _summary(record: Mapping[str, Any]) -> str:
 
 
 def _front(record: Mapping[str, Any], table: pd.DataFrame) -> Chart:
-    """The models by resource; a model that another one dominates is a dot of the cloud."""
+    """Draws the models by resource; a model that another one dominates is a dot of the cloud."""
     rows = table.dropna(subset=["accuracy"]).sort_values(["share", "accuracy"], ascending=[True, False])
     front = rows[rows["accuracy"] > rows["accuracy"].cummax().shift(fill_value=-1.0)]
     marks = []
@@ -173,7 +171,7 @@ def _front(record: Mapping[str, Any], table: pd.DataFrame) -> Chart:
 
 
 def _candidates(model: Mapping[str, Any]) -> Chart:
-    """The candidates' accuracies in an iteration, the selected one first."""
+    """Draws the candidates' accuracies in an iteration, the selected one first."""
     ordered = sorted(model["candidates"], key=lambda one: bool(one["unit"] != model["unit"]))
     lines = []
     for one in ordered:
@@ -185,7 +183,7 @@ def _candidates(model: Mapping[str, Any]) -> Chart:
 
 
 def _costs(record: Mapping[str, Any], iterations: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """What every iteration cost a client."""
+    """Draws what every iteration cost a client."""
     costs = pd.DataFrame([client_costs(one, record["clients"]) for one in iterations])
     numbers = [float(one["number"]) for one in iterations]
     scale, text = axis("macs", float(costs["macs"].max()))
@@ -201,7 +199,7 @@ def _costs(record: Mapping[str, Any], iterations: Sequence[Mapping[str, Any]]) -
 
 
 def _dropped(iterations: Sequence[Mapping[str, Any]]) -> Table:
-    """Which unit won in every iteration, and after which rounds the others were dropped."""
+    """Lists which unit won in every iteration, and after which rounds the others were dropped."""
     rows = []
     for model in iterations:
         dropped: dict[int, list[str]] = {}
@@ -217,7 +215,7 @@ def _dropped(iterations: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _layers(run: Run) -> Table:
-    """What is left of every layer: a bar is as long as the kept share."""
+    """Lists what is left of every layer: a bar is as long as the kept share."""
     kept = kept_units(run)
     rows: list[list[Cell]] = []
     for number in kept.columns:
@@ -225,6 +223,11 @@ def _layers(run: Run) -> Table:
         bars = [Bar(left / full, str(left), f"{left} of {full} ({percent(left / full)})") for left, full in pairs]
         rows.append([str(number), *bars])
     return Table(["model", *map(str, kept.index)], rows, title="Filters by layer")
+
+
+def _added(model: Mapping[str, Any]) -> str:
+    """Returns when a model was added."""
+    return "start" if model["round"] is None else f"round {model['round']}"
 
 
 def _resource(record: Mapping[str, Any]) -> str:

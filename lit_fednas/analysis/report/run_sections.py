@@ -50,7 +50,7 @@ def summary(settings: Mapping[str, Any]) -> str:
 
 
 def training(run: Run) -> list[Block]:
-    """Validation accuracy per subnet, the clients' losses, and a table of the clients."""
+    """Shows validation accuracy per subnet, the clients' losses, and a table of the clients."""
     charts = []
     lines = [
         Series(str(name), list(rows["round"]), list(rows["accuracy"]))
@@ -76,7 +76,7 @@ def training(run: Run) -> list[Block]:
 
 
 def subnets(run: Run) -> list[Block]:
-    """The evaluated subnets with their costs."""
+    """Shows the evaluated subnets with their costs."""
     splits = {split: run.subnets(split).set_index("subnet") for split in ("val", "test")}
     splits = {split: table for split, table in splits.items() if len(table)}
     if not splits:
@@ -97,7 +97,7 @@ def subnets(run: Run) -> list[Block]:
 
 
 def costs(run: Run) -> list[Block]:
-    """What the clients spent, and what training the evaluated subnets on their own would have taken."""
+    """Shows what the clients spent, and what training the evaluated subnets on their own would have taken."""
     spent, charts = total_costs(run), []
     for name, title in (("total_macs", "Computation of all clients"), ("total_bytes", "Communication, both ways")):
         if len(spent) and spent[name].iloc[-1] > 0:
@@ -119,13 +119,13 @@ def costs(run: Run) -> list[Block]:
 
 
 def partition(run: Run) -> list[Block]:
-    """Which client has how many examples of which class."""
+    """Shows which client has how many examples of which class."""
     table = run.partition
     return [] if len(table.columns) < 3 or table.empty else [Charts([dot_plot(table)])]
 
 
 def fairness(run: Run) -> list[Block]:
-    """How alike the clients of every search and fine-tuning fare (FedorAS, section 4.4): a table and a chart."""
+    """Shows how much the clients of every search and fine-tuning differ (FedorAS, section 4.4)."""
     names = sorted((path.parent.name for path in run.folder.glob(f"*/{CLIENTS_FILE}")), key=_order)
     if not names:
         return []
@@ -150,7 +150,7 @@ def fairness(run: Run) -> list[Block]:
 
 
 def settings(run: Run) -> list[Block]:
-    """The whole configuration in groups, folded."""
+    """Shows the whole configuration in groups, folded."""
     groups: dict[str, dict[str, Any]] = {}
     for name, value in run.settings.items():
         if name == "model" and isinstance(value, Mapping):

@@ -37,7 +37,7 @@ _COSTS = {
 
 
 def fronts(run: Run) -> list[Block]:
-    """A chart per tier: all evaluated architectures, the tier's front, its limits and its best."""
+    """Shows a chart per tier: all evaluated architectures, the tier's front, its limits and its best."""
     search = run.search()
     if search is None or search.evaluations.empty:
         return []
@@ -49,7 +49,7 @@ def fronts(run: Run) -> list[Block]:
 
 
 def progress(run: Run) -> list[Block]:
-    """Hypervolume and best accuracy of each tier against evaluations."""
+    """Shows hypervolume and best accuracy of each tier against evaluations."""
     search = run.search()
     if search is None or search.history.empty:
         return []
@@ -64,7 +64,7 @@ def progress(run: Run) -> list[Block]:
 
 
 def architectures(run: Run) -> list[Block]:
-    """The best of every tier: a table, and each drawn."""
+    """Shows the best of every tier: a table, and each drawn."""
     search = run.search()
     if search is None or search.tiers.empty:
         return []
