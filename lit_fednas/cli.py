@@ -33,6 +33,7 @@ from lit_fednas.callbacks import (
     RoundCheckpoint,
     RoundsToTarget,
     RoundTime,
+    SoftAverage,
     TransformOnConvergence,
     default_callbacks,
 )
@@ -128,6 +129,12 @@ class FederatedCLI(LightningCLI):
             help="The first rounds at which metrics reach their targets.",
         )
         parser.add_argument(
+            "--soft_average",
+            type=SoftAverage | None,
+            default=None,
+            help="Mixes the models of a suite with smaller ones.",
+        )
+        parser.add_argument(
             "--transform_on_convergence",
             type=TransformOnConvergence | None,
             default=None,
@@ -160,7 +167,7 @@ class FederatedCLI(LightningCLI):
         """Adds what is off by default, before the callbacks that record what it logs."""
         trainer = super().instantiate_trainer(**kwargs)
         off_by_default = ("rounds_to_target", "round_time", "deployed_accuracy", "device_average", "beta_decay")
-        for name in (*off_by_default, "transform_on_convergence", "prune_by_budgets"):
+        for name in (*off_by_default, "soft_average", "transform_on_convergence", "prune_by_budgets"):
             callback = self._get(self.config_init, name)
             if callback is not None:
                 trainer.callbacks.insert(0, callback)  # type: ignore[attr-defined]

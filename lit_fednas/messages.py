@@ -1,23 +1,27 @@
-"""What passes between the server and its clients, and how many bytes it has.
+"""What passes between the server and its clients.
 
-A round sends a :class:`ClientTask` down and gets a :class:`ClientUpdate` back. Both are frozen; a method that
-needs more writes a subclass. Bytes are counted here and nowhere else.
+A round sends a :class:`ClientTask` down and gets a :class:`ClientUpdate` back: the trained weights, and a
+:class:`ClientResult` that says how it went. What a method needs to know beside that is a :class:`Report`, a frozen
+dataclass of its own. Bytes are counted here and nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Self, TypeVar
 
 from torch import Tensor
 
-#: The status of a result whose update the server did not ask for.
+R = TypeVar("R", bound="Report")
+V = TypeVar("V")
+
+#: The status of a result whose update the server rejected before it was sent.
 WITHHELD = "withheld"
 
 
 def nbytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the tensors as they are sent: elements times element size.
+    """Returns the bytes of tensors as they are sent: elements times element size.
 
     Example:
         >>> import torch
@@ -38,9 +42,10 @@ class ClientTask:
         num_examples: The client's training examples (n_k).
         lr_factor: What the round's schedule multiplies the local learning rate with.
         tier: The name of the client's device tier; empty if there are no tiers.
-        limits: What one example's forward pass may cost at most on the client, by cost.
+        limits: The highest cost of one example's forward pass on the client, by cost.
         unsupported: Operators that the client cannot run.
-        group: The group of clients that it trains in, where clients are grouped.
+        group: The group of clients that the client trains in, where clients are grouped: a group begins its next
+            task when all its clients have finished the one before.
     """
 
     round: int
@@ -55,46 +60,104 @@ class ClientTask:
 
 
 @dataclass(frozen=True)
-class ClientUpdate:
-    """What a client sends back.
+class Report:
+    """What a method's clients tell the server beside weights and figures; a method subclasses it.
 
-    Attributes:
-        task: The task it answers.
-        weights: The subnet's tensors after training, by their names in the subnet. They are the client
-            network's own tensors, not copies, and hold until the next client is trained: aggregate at once.
-        num_steps: Optimizer steps taken.
-        num_seen: Examples that went through the network, repetitions counted.
-        loss: Mean local training loss over those examples.
-        report: What the objective adds (for instance examples per operator).
-        accuracy: On the client's own validation split; NaN where it was not tested.
-        num_tested: Examples that it was tested on.
+    Fields are numbers, and mappings or sequences of numbers, so that all reports can be added up, weighted,
+    written and read alike.
+
+    Example:
+        >>> MacsReport(3) + MacsReport(4), MacsReport(3).scaled(2)
+        (MacsReport(macs=7), MacsReport(macs=6))
+        >>> MacsReport.from_plain(MacsReport(3).to_plain())
+        MacsReport(macs=3)
     """
 
-    task: ClientTask
-    weights: Mapping[str, Tensor]
-    num_steps: int
-    num_seen: int
-    loss: float
-    report: Mapping[str, Any] = field(default_factory=dict)
-    accuracy: float = float("nan")
-    num_tested: int = 0
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*(_add(getattr(self, one.name), getattr(other, one.name)) for one in fields(self)))
+
+    def scaled(self, factor: float) -> Self:
+        """Returns the report with all its numbers multiplied by a factor."""
+        return type(self)(*(_scale(getattr(self, one.name), factor) for one in fields(self)))
+
+    def to_plain(self) -> dict[str, Any]:
+        """Returns numbers, lists and dictionaries alone."""
+        return {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> Self:
+        """Restores a report from what :meth:`to_plain` returned."""
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class MacsReport(Report):
+    """The computation of a fit in which not every batch went through all that the client received.
+
+    Attributes:
+        macs: Multiply-accumulates of all forward passes.
+    """
+
+    macs: int
+
+
+@dataclass(frozen=True)
+class OperatorReport(Report):
+    """How much each operator of a path supernet was trained (FedorAS, Eq. 5).
+
+    Attributes:
+        examples: The examples that went through each operator, by the name of its module, ``layers.3.sep_e1``.
+    """
+
+    examples: Mapping[str, int]
+
+    def through(self, tensor: str) -> int | None:
+        """Returns the examples that went through a tensor of the client's network; ``None`` for all of them.
+
+        Args:
+            tensor: The tensor's name; what does not lie in an operator is trained by every example.
+        """
+        layers, *rest = tensor.split(".")
+        return self.examples.get(".".join([layers, *rest[:2]]), 0) if layers == "layers" else None
+
+
+@dataclass(frozen=True)
+class ClassesReport(Report):
+    """The classes of which a client has training examples (HeteroFL's masked aggregation).
+
+    Attributes:
+        classes: Their numbers, ascending.
+    """
+
+    classes: Sequence[int]
+
+
+@dataclass(frozen=True)
+class UnitChangesReport(Report):
+    """How much each unit changed in a client's training (FLuID).
+
+    Attributes:
+        changes: Per group of units the relative change of each unit.
+    """
+
+    changes: Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True)
 class ClientResult:
-    """How a client's part in a round went: the update without its weights, for logs, ledger and assignment.
+    """How a client's part in a round went, for logs, costs and assignment.
 
     Attributes:
         task: The task.
         status: ``"ok"``, or why there is no update: ``"error"``, ``"non-finite"``, ``"timeout"``,
             ``"dropped"`` (it went away), ``"empty"`` (no batch to train on), ``"withheld"`` (all went well, but
-            the server did not ask for the update).
+            the server rejected the update).
         reason: One line for the log; empty when all went well.
         num_steps: Optimizer steps taken.
         num_seen: Examples that went through the network, repetitions counted.
-        loss: Mean local training loss; NaN without an update.
+        loss: Mean local training loss over those examples; NaN without an update.
         seconds: Wall time of the fit.
-        report: What the objective reported.
+        reports: What the objective reported, at most one of each type.
         accuracy: On the client's own validation split; NaN where it was not tested.
         num_tested: Examples that it was tested on.
     """
@@ -106,16 +169,82 @@ class ClientResult:
     num_seen: int = 0
     loss: float = float("nan")
     seconds: float = 0.0
-    report: Mapping[str, Any] = field(default_factory=dict)
+    reports: tuple[Report, ...] = ()
     accuracy: float = float("nan")
     num_tested: int = 0
 
     @property
     def ok(self) -> bool:
-        """Whether the update was used."""
+        """Whether the update is used."""
         return self.status == "ok"
 
     @property
     def answered(self) -> bool:
-        """Whether the client has done what it was asked, also if its update was not asked for."""
+        """Whether the client has done what it was asked, also if its update was rejected."""
         return self.status in ("ok", WITHHELD)
+
+    def report(self, kind: type[R]) -> R | None:
+        """Returns the report of a type, if there is one."""
+        return next((report for report in self.reports if isinstance(report, kind)), None)
+
+
+@dataclass(frozen=True)
+class ClientUpdate:
+    """What a client sends back.
+
+    Attributes:
+        result: How it went.
+        weights: The subnet's tensors after training, by their names in the subnet. They are the client
+            network's own tensors, not copies, and hold until the next client is trained: aggregate at once.
+    """
+
+    result: ClientResult
+    weights: Mapping[str, Tensor]
+
+    @property
+    def task(self) -> ClientTask:
+        """The task that it answers."""
+        return self.result.task
+
+
+class RoundValues:
+    """Values that hold for one round, each of a type of its own: what schedules give to the parts of a method.
+
+    Example:
+        >>> values = RoundValues()
+        >>> values.give(MacsReport(3))
+        >>> values.get(MacsReport), values.get(ClassesReport)
+        (MacsReport(macs=3), None)
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[type, Any] = {}
+
+    def give(self, value: Any) -> None:
+        """Sets the round's value of this type."""
+        self._values[type(value)] = value
+
+    def get(self, kind: type[V]) -> V | None:
+        """Returns the round's value of a type, if one was given."""
+        return self._values.get(kind)
+
+
+def _add(first: Any, second: Any) -> Any:
+    if isinstance(first, Mapping):
+        shared = {key: _add(first[key], second[key]) for key in first.keys() & second.keys()}
+        return {**first, **second, **shared}
+    if isinstance(first, Sequence):
+        return type(first)(_add(a, b) for a, b in zip(first, second, strict=True))  # type: ignore[call-arg]
+    return first + second
+
+
+def _scale(value: Any, factor: float) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _scale(item, factor) for key, item in value.items()}
+    return [_scale(item, factor) for item in value] if isinstance(value, Sequence) else value * factor
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, Sequence) else value

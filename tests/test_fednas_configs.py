@@ -27,7 +27,7 @@ FAMILIES = {
 def test_all_are_found() -> None:
     bases = ["celeba", "cifar10", "cifar10_convnet_small", "cifar10_mobilenet_small", "digits", "imagenet"]
     assert [path.stem for path in BASES] == bases
-    assert len(OVERLAYS) == 9
+    assert len(OVERLAYS) == 10
     assert [path.stem for path in FINETUNINGS] == ["cifar10_small", "digits"]
 
 

@@ -17,7 +17,7 @@ PACKAGE = "lit_fednas"
 
 FLOOR = {"errors", "ranges", "rng", "formatting"}
 ROLES = {"assignment", "objectives", "aggregation"}
-SHARED = FLOOR | {"records", "messages", "costs", "data", "supernets", "tiers"}
+SHARED = FLOOR | {"records", "messages", "parts", "costs", "data", "supernets", "tiers"}
 ENGINE = SHARED | ROLES | {"federation"}
 #: What each part may import beside itself; a new part needs a line.
 ALLOWED: dict[str, set[str]] = {
@@ -27,12 +27,13 @@ ALLOWED: dict[str, set[str]] = {
     "formatting": set(),
     "records": FLOOR,
     "messages": FLOOR,
+    "parts": {"errors", "messages"},
     "costs": FLOOR | {"messages", "records"},
     "data": FLOOR | {"records"},
     "supernets": FLOOR | {"costs", "records"},  # a run's grown model
     "tiers": FLOOR | {"messages", "records", "costs", "supernets"},
-    **{role: FLOOR | {"supernets", "costs", "messages", "tiers"} for role in ROLES},
-    "objectives": FLOOR | {"supernets", "costs", "messages", "tiers", "data"},  # a client knows its own data
+    **{role: FLOOR | {"supernets", "costs", "messages", "parts", "tiers"} for role in ROLES},
+    "objectives": FLOOR | {"supernets", "costs", "messages", "parts", "tiers", "data"},  # its own client's
     "federation": SHARED | ROLES,
     "callbacks": ENGINE,
     "loggers": ENGINE,

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lit_fednas.aggregation.overlap import OverlapAverage
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask, ClientUpdate
+from lit_fednas.messages import ClassesReport, ClientTask, ClientUpdate, RoundValues
 from lit_fednas.supernets import Region, Supernet
 
 
@@ -30,44 +31,51 @@ class ClassAverage(OverlapAverage):
         classifier: The module of the clients' networks whose ``weight`` and ``bias`` have one row per class.
 
     Raises:
-        ConfigError: In :meth:`start`, if a client's network has no such module; in :meth:`add`, if an update
-            does not tell the client's classes.
+        ConfigError: The networks have no such module, or the objective does not report the clients' classes
+            (reported before training).
     """
+
+    needs = (ClassesReport,)
 
     def __init__(self, weighted: bool = True, classifier: str = "classifier") -> None:
         super().__init__(weighted)
         self.classifier = classifier
 
-    def start(self, supernet: Supernet, tasks: Sequence[ClientTask]) -> None:
-        """Looks for the classifier in the networks of all tasks, then starts as overlap averaging does."""
-        for arch in {task.arch for task in tasks}:
+    @override
+    def check_supernet(self, supernet: Supernet) -> None:
+        super().check_supernet(supernet)
+        for arch in (supernet.space.smallest, supernet.space.largest):
             self._check(supernet, arch)
-        super().start(supernet, tasks)
 
-    def in_part(self, tasks: Sequence[ClientTask]) -> set[str]:
-        """Also the classifier's tensors."""
+    @override
+    def start(
+        self, tasks: Sequence[ClientTask], values: RoundValues | None = None, by_architecture: bool = False
+    ) -> None:
+        for arch in {task.arch for task in tasks}:
+            self._check(self._supernet, arch)
+        super().start(tasks, values, by_architecture)
+
+    @override
+    def partially_covered(self, tasks: Sequence[ClientTask]) -> set[str]:
         classifier = {
             region.name
             for arch in {task.arch for task in tasks}
             for name, region in self._supernet.regions(arch).items()
             if self._has_rows(name)
         }
-        return super().in_part(tasks) | classifier
+        return super().partially_covered(tasks) | classifier
 
-    def said(self, update: ClientUpdate) -> Iterator[tuple[str, Region, Tensor]]:
-        """Of the classifier the rows of the client's classes, of all else everything."""
-        if "classes" not in update.report:
-            raise ConfigError(
-                "model.aggregation: ClassAverage needs to know which classes a client has; set model.objective to "
-                "MaskedCrossEntropy"
-            )
-        classes = sorted(set(update.report["classes"]))
+    @override
+    def contributions(self, update: ClientUpdate) -> Iterator[tuple[str, Region, Tensor]]:
+        report = update.result.report(ClassesReport)
+        assert report is not None
+        classes = sorted(set(report.classes))
         if len(classes) == self._supernet.num_classes:
-            yield from super().said(update)
+            yield from super().contributions(update)
             return
         rows = torch.tensor(classes, dtype=torch.int64, device="cpu")
         shared = self._supernet.shared_tensors()
-        for name, region, value in super().said(update):
+        for name, region, value in super().contributions(update):
             if self._has_rows(name):
                 yield name, _rows_of(region, rows, shared[region.name].shape), value[rows]
             else:
@@ -85,32 +93,32 @@ class ClassAverage(OverlapAverage):
         ]
         if self.classifier not in with_rows:
             raise ConfigError(
-                f"model.aggregation.classifier: {self.classifier!r} is no module with a row for each of the "
+                f"model.aggregation.classifier: {self.classifier!r} is not a module with a row for each of the "
                 f"{supernet.num_classes} classes in the network of {arch}; "
-                + (f"such are {', '.join(with_rows)}" if with_rows else "it has none, use OverlapAverage")
+                + (f"choose from {', '.join(with_rows)}" if with_rows else "it has none, use OverlapAverage")
             )
 
 
 def _rows(module: nn.Module) -> int | None:
-    """The first dimension of a module's own weight."""
+    """Returns the first dimension of a module's own weight."""
     weight = module._parameters.get("weight")
     return None if weight is None else weight.shape[0]
 
 
 def _rows_of(region: Region, rows: Tensor, shape: Sequence[int]) -> Region:
-    """Some rows of a region.
+    """Returns some rows of a region.
 
     Args:
         region: A region of a tensor.
         rows: Numbers of rows in the region.
         shape: The whole tensor's shape.
     """
-    index = region.index or ()
-    parts = [*index, *[slice(None)] * (len(shape) - len(index))]
-    places = [
+    given = region.index or ()
+    parts = [*given, *[slice(None)] * (len(shape) - len(given))]
+    indices = [
         torch.arange(size, device="cpu")[part] if isinstance(part, slice) else part.flatten()
         for size, part in zip(shape, parts, strict=True)
     ]
-    places[0] = places[0][rows]
-    crossed = (place.view(-1, *[1] * (len(shape) - 1 - axis)) for axis, place in enumerate(places))
+    indices[0] = indices[0][rows]
+    crossed = (index.view(-1, *[1] * (len(shape) - 1 - axis)) for axis, index in enumerate(indices))
     return Region(region.name, tuple(crossed))

@@ -8,18 +8,68 @@ be read off the server's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from lit_fednas.aggregation.buffers import FlatTensors
 from lit_fednas.aggregation.overlap import OverlapAverage
-from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask, ClientUpdate
-from lit_fednas.supernets import Supernet
+from lit_fednas.aggregation.sums import FlatTensors, OverlapSums
+from lit_fednas.messages import ClientUpdate, OperatorReport
+from lit_fednas.ranges import PositiveInt, checked
+from lit_fednas.supernets import Region
 
 
+class _CountingSums(OverlapSums):
+    """Sums that also count the clients which trained each tensor, or each element of those shared in parts."""
+
+    def __init__(self, shared: Mapping[str, Tensor], partial: Collection[str]) -> None:
+        super().__init__(shared, partial)
+        self.clients = torch.zeros(len(self.index), dtype=torch.float64)
+        self.clients_in_part = FlatTensors(dict(self.weights), dict.fromkeys(self.weights, torch.float32))
+
+    @override
+    def reset(self, shared: Mapping[str, Tensor], partial: Collection[str]) -> bool:
+        self.clients.zero_()
+        self.clients_in_part.zero_()
+        return super().reset(shared, partial)
+
+    @torch.no_grad()
+    def count(self, region: Region) -> None:
+        """Counts one client that trained a region."""
+        if region.name in self.index:
+            self.clients[self.index[region.name]] += 1
+        else:
+            region.add_to(self.clients_in_part[region.name], 1.0, 1.0)
+
+    @override
+    def merge(self, other: OverlapSums) -> None:
+        super().merge(other)
+        assert isinstance(other, _CountingSums)
+        for name, number in other.index.items():
+            self.clients[self.index[name]] += other.clients[number]
+        for name, clients in other.clients_in_part.items():
+            self.clients_in_part[name].add_(clients)
+
+    @property
+    @override
+    def tensors(self) -> list[Tensor]:
+        return [*super().tensors, self.clients, *self.clients_in_part.buffers]
+
+    @torch.no_grad()
+    def drop_weights_below(self, min_clients: int) -> float:
+        """Drops the weights of what too few clients trained; returns the share of tensors that keep some."""
+        self.whole_weights[self.clients < min_clients] = 0
+        for name, weights in self.weights.items():
+            weights.masked_fill_(self.clients_in_part[name] < min_clients, 0)
+        changed = int((self.whole_weights > 0).sum())
+        changed += sum(bool((weights > 0).any()) for weights in self.weights.values())
+        return changed / (len(self.index) + len(self.weights))
+
+
+@checked("aggregation")
 class OperatorAverage(OverlapAverage):
     """Mean of an operator over the clients that trained it, weighted by the examples that went through it.
 
@@ -30,64 +80,45 @@ class OperatorAverage(OverlapAverage):
         min_clients: Operators trained by fewer clients than this keep their weights (the paper: 2).
 
     Raises:
-        ConfigError: ``min_clients`` is below 1.
+        ConfigError: ``min_clients`` is out of range, or the objective does not report the examples.
     """
 
-    def __init__(self, min_clients: int = 2) -> None:
+    needs = (OperatorReport,)
+
+    def __init__(self, min_clients: PositiveInt = 2) -> None:
         super().__init__()
-        if min_clients < 1:
-            raise ConfigError(f"aggregation.min_clients: {min_clients} must be at least 1")
         self.min_clients = min_clients
         self._changed = 0.0
 
-    def start(self, supernet: Supernet, tasks: Sequence[ClientTask]) -> None:
-        """Starts counting clients, per tensor, and per element of those that are shared in parts."""
-        super().start(supernet, tasks)
-        assert self._weights is not None
-        self._changed = 0.0
-        self._clients = torch.zeros(len(self._whole), dtype=torch.float64)
-        self._clients_in_part = FlatTensors(self._weights, dict.fromkeys(self._weights, torch.float32))
+    @override
+    def new_sums(self, tensors: dict[str, Tensor], partial: Collection[str]) -> OverlapSums:
+        return _CountingSums(tensors, partial)
 
+    @override
     def weight(self, update: ClientUpdate, name: str) -> float:
-        """The examples that went through the tensor's operator on the client, |D_{i,o}|."""
-        operator = self._supernet.operator_of(name)
-        if operator is None:
-            return float(update.num_seen)
-        if "operators" not in update.report:
-            raise ConfigError(
-                "model.aggregation: OperatorAverage needs to know how many examples went through each operator; "
-                "set model.objective to PathSampling"
-            )
-        return float(update.report["operators"].get(operator, 0))
+        """Returns the examples that went through the tensor's operator on the client, |D_{i,o}|."""
+        report = update.result.report(OperatorReport)
+        assert report is not None
+        through = report.through(name)
+        return float(update.result.num_seen if through is None else through)
 
-    @torch.no_grad()
+    @override
     def add(self, update: ClientUpdate) -> None:
-        """Adds the tensors that were trained, and counts their client."""
         super().add(update)
+        sums = self._sums_of(update)
+        assert isinstance(sums, _CountingSums)
         for name, region in self._supernet.regions(update.task.arch).items():
-            if self.weight(update, name) == 0:
-                continue
-            if region.name in self._whole:
-                self._clients[self._whole[region.name]] += 1
-            else:
-                region.add_to(self._clients_in_part[region.name], 1.0, 1.0)
+            if self.weight(update, name):
+                sums.count(region)
 
-    def sums(self) -> list[Tensor]:
-        """Also the numbers of clients."""
-        return [*super().sums(), self._clients, *self._clients_in_part.buffers]
+    @override
+    def finish(self, rejected: Collection[Any] = ()) -> dict[str, Tensor]:
+        sums = self._accepted(rejected)
+        assert isinstance(sums, _CountingSums)
+        self._changed = sums.drop_weights_below(self.min_clients)
+        return sums.averages(self._all[0])
 
-    @torch.no_grad()
-    def finish(self) -> dict[str, Tensor]:
-        """Keeps the old weights of what too few clients have trained."""
-        assert self._weights is not None
-        self._whole_weights[self._clients < self.min_clients] = 0
-        for name, weights in self._weights.items():
-            weights.masked_fill_(self._clients_in_part[name] < self.min_clients, 0)
-        changed = int((self._whole_weights > 0).sum())
-        changed += sum(bool((weights > 0).any()) for weights in self._weights.values())
-        self._changed = changed / (len(self._whole) + len(self._weights))
-        return super().finish()
-
+    @override
     def metrics(self) -> dict[str, float]:
-        """``aggregation/changed``: the share of the shared tensors that were not kept as they were."""
+        """Returns ``aggregation/changed``: the share of the shared tensors that were not kept as they were."""
         return {"aggregation/changed": self._changed}

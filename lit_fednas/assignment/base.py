@@ -1,127 +1,150 @@
-"""Who trains which part of the supernet in a round: SuperFed's spatio-temporal heuristic H(t)(k)."""
+"""The contract of assignments: SuperFed's spatio-temporal heuristic H(t)(k)."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.messages import ClientResult
+from lit_fednas.messages import ClientResult, ClientTask, RoundValues
+from lit_fednas.parts import Part
 from lit_fednas.supernets import SearchSpace, Supernet
 from lit_fednas.tiers import Population
 
 
-class Part(NamedTuple):
-    """What one client does in a round.
+@dataclass(frozen=True)
+class Round:
+    """What a plan of a round is made from.
 
     Attributes:
-        client: The client.
-        arch: The architecture that it trains.
-        group: The group of clients that it trains in, where clients are grouped.
+        number: The round, from 0.
+        cohort: The clients that take part, ascending.
+        space: The supernet's architectures.
+        population: All clients, their tiers and training examples.
+        rng: The round's own generator.
+        lr_factor: What the round multiplies the local learning rate with.
+        values: What schedules gave for the round.
     """
 
-    client: int
-    arch: Any
-    group: int | None = None
+    number: int
+    cohort: Sequence[int]
+    space: SearchSpace[Any]
+    population: Population
+    rng: np.random.Generator
+    lr_factor: float = 1.0
+    values: RoundValues = field(default_factory=RoundValues)
 
-
-class Assignment(ABC):
-    """Gives every client of a round's cohort an architecture.
-
-    What it remembers from round to round is its :meth:`state_dict`, plain numbers and lists: it is saved in
-    every checkpoint, and put back when a round is interrupted.
-    """
-
-    def setup(self, supernet: Supernet, population: Population) -> None:  # noqa: B027 - optional
-        """Called once before the first round (and before a checkpoint is loaded).
+    def task(self, client: int, arch: Any, group: int | None = None) -> ClientTask:
+        """Returns the task of a client.
 
         Args:
-            supernet: What can be trained, and what it costs.
-            population: The clients and their tiers.
+            client: The client.
+            arch: The architecture that it trains.
+            group: The group of clients that it trains in, if clients are grouped.
+        """
+        tier, sizes = self.population.tier(client), self.population.sizes
+        limits = (tier.name, tier.at_most, tier.unsupported) if tier is not None else ("", {}, ())
+        examples = sizes[client] if sizes else 0
+        return ClientTask(self.number, client, arch, examples, self.lr_factor, *limits, group=group)
+
+
+class Assignment(Part, ABC):
+    """Decides which subnet each client trains.
+
+    A plan is a function of the round and of the state that earlier rounds left; the state changes in
+    :meth:`observe` alone. It is plain numbers and lists (:meth:`state_dict`), and saved in every checkpoint.
+    """
+
+    field: ClassVar[str] = "model.assignment"
+
+    def setup(self, supernet: Supernet, population: Population) -> None:
+        """Prepares for a run; called before the first round, and before a checkpoint is loaded.
+
+        Args:
+            supernet: The shared weights, and what architectures cost.
+            population: The clients, their tiers and training examples.
 
         Raises:
-            ConfigError: A setting cannot work with them.
+            ConfigError: The parts or settings do not fit together.
         """
+        self.check_supernet(supernet)
+        self._supernet: Any = supernet
+        self._population = population
 
     @abstractmethod
-    def assign(
-        self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator
-    ) -> list[Any]:
-        """Assigns an architecture to each client of the cohort.
+    def plan(self, round: Round) -> list[ClientTask]:
+        """Plans a round; changes no state.
 
         Args:
-            round: The round, from 0.
-            cohort: The clients' numbers.
-            space: The supernet's architectures.
-            rng: The round's own generator.
+            round: The round, with its cohort and its random generator.
 
         Returns:
-            One architecture per client, in the cohort's order.
+            The tasks (:meth:`Round.task`), in the order in which clients train. A client may have several, each
+            of another architecture, or none.
         """
 
-    def parts(
-        self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator
-    ) -> list[Part]:
-        """Who trains what in a round: one architecture per client of the cohort, if not overridden.
-
-        A client may have several parts, each of another architecture, or none.
+    def observe(self, results: Sequence[ClientResult]) -> None:
+        """Updates the state after a round.
 
         Args:
-            round: As in :meth:`assign`.
-            cohort: As in :meth:`assign`.
-            space: As in :meth:`assign`.
-            rng: As in :meth:`assign`.
+            results: One per task, in the plan's order.
         """
-        if not cohort:
-            return []
-        return [
-            Part(client, arch) for client, arch in zip(cohort, self.assign(round, cohort, space, rng), strict=True)
-        ]
-
-    def withheld(self, results: Sequence[ClientResult]) -> set[Any]:
-        """Called when all clients of a round have answered, before their updates are used.
-
-        Args:
-            results: How it went for each.
-
-        Returns:
-            The architectures whose updates the server does not ask for; none, if not overridden. They must share
-            no weights with those whose updates it uses.
-        """
-        return set()
-
-    def observe(self, results: Sequence[ClientResult]) -> None:  # noqa: B027 - optional
-        """Called after the round with how it went for each client."""
 
     def deployed(self, client: int) -> Any:
-        """The architecture that a client uses once training is over.
+        """Returns the architecture that a client uses once training is over.
 
         Args:
             client: The client's number.
 
         Raises:
-            ConfigError: The assignment does not say; so it is unless a subclass does.
+            ConfigError: The assignment does not define one.
         """
         raise ConfigError(
-            f"model.assignment: {type(self).__name__} does not say which architecture client {client} uses once "
-            f"training is over; name the architectures to evaluate, or use an assignment that says it, as ByTier"
+            f"{self.field}: {type(self).__name__} does not define which architecture client {client} uses once "
+            f"training is over; name the architectures to evaluate, or use an assignment that does, as ByTier"
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What must be kept for the next round."""
+        """Returns what must be kept for the next round; plain values."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes a saved state back.
+        """Restores a saved state.
 
         Raises:
             CheckpointError: The state does not fit the settings.
         """
-        if state:
+        self.check_state(state, set())
+
+    def check_state(self, state: dict[str, Any], names: set[str]) -> None:
+        """Validates that a saved state has these entries.
+
+        Raises:
+            CheckpointError: It is of another assignment.
+        """
+        if set(state) != names:
             raise CheckpointError(
-                f"assignment: the checkpoint holds {sorted(state)}, which {type(self).__name__} does not keep; "
-                f"use the assignment that the run was started with"
+                f"assignment: the checkpoint holds {', '.join(sorted(state)) or 'no state'}, and "
+                f"{type(self).__name__} keeps {', '.join(sorted(names)) or 'none'}; use the assignment that the "
+                f"run was started with"
             )
+
+
+class TierAssignment(Assignment):
+    """An assignment that gives every client what its tier affords; :attr:`of_tier` is filled in :meth:`setup`."""
+
+    of_tier: dict[str, Any]
+
+    def tier_value(self, client: int) -> Any:
+        """Returns what :attr:`of_tier` has for a client."""
+        tier = self._population.tier(client)
+        assert tier is not None
+        return self.of_tier[tier.name]
+
+    def deployed(self, client: int) -> Any:
+        """Returns the architecture of the client's tier, as it is evaluated."""
+        return self.tier_value(client)

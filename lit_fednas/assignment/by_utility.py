@@ -1,18 +1,19 @@
-"""Every client trains the model that has served it best: FedTrans' Client Manager (section 4.2, Eq. 2 to 4)."""
+"""Every client trains a model that has been useful to it: FedTrans' Client Manager (section 4.2, Eq. 2 to 4)."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
-from lit_fednas.assignment.base import Assignment
+from lit_fednas.assignment.base import Assignment, Round
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.messages import ClientResult
-from lit_fednas.supernets import Model, ModelSuite, SearchSpace, Supernet
+from lit_fednas.messages import ClientResult, ClientTask
+from lit_fednas.supernets import Model, ModelSuite, Supernet
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
 
 
@@ -33,63 +34,54 @@ class ByUtility(Assignment):
             moves alone.
 
     Raises:
-        ConfigError: Told before training: the supernet is no suite of models, or a tier cannot afford the first.
-
-    Example:
-        >>> from lit_fednas.supernets.growing.cnn import GrowableCNN
-        >>> suite = ModelSuite((3, 8, 8), 10, GrowableCNN([8, 16]))
-        >>> by_utility = ByUtility()
-        >>> by_utility.setup(suite, Population(2))
-        >>> [str(arch) for arch in by_utility.assign(0, [0, 1], suite.space, np.random.default_rng(0))]
-        ['model: 0', 'model: 0']
+        ConfigError: Reported before training: the supernet is not a suite of models, or a tier cannot afford the
+            first model.
     """
+
+    supernet_kind: ClassVar[type] = ModelSuite
 
     def __init__(self, similar: bool = True) -> None:
         self.similar = similar
         self._utilities: dict[int, list[float]] = {}  # by client, then by the model's number
 
+    @override
     def setup(self, supernet: Supernet, population: Population) -> None:
-        """Sees that everybody can train something, and forgets all utilities."""
-        if not isinstance(supernet, ModelSuite):
-            raise ConfigError(
-                f"model.assignment: ByUtility chooses among models that grow, of which {type(supernet).__name__} "
-                f"has none; use the supernet ModelSuite, or another assignment"
-            )
-        costs = ArchitectureCosts(supernet)
-        first = Model(supernet.models[0].number)
+        """Validates that every client can train the first model, and forgets all utilities."""
+        super().setup(supernet, population)
+        self._suite: ModelSuite = self._supernet
+        self._costs = ArchitectureCosts(supernet)
+        self._utilities = {}
+        first = Model(self._suite.models[0].number)
         for tier in population.tiers:
-            if costs.excess(first, tier) > 0:
+            if self._costs.excess(first, tier) > 0:
                 limits = ", ".join(
-                    f"{name} {limit:g} (it has {costs.cost(first, name):g})"
+                    f"{name} {limit:g} (the model's: {self._costs.cost(first, name):g})"
                     for name, limit in tier.at_most.items()
                 )
                 raise ConfigError(
                     f"model.tiers: tier {tier.name!r} cannot afford the first model: {limits}; raise its limits, "
                     f"or give a smaller model.supernet.family"
                 )
-        self._suite = supernet
-        self._population = population
-        self._costs = costs
-        self._utilities = {}
 
-    def assign(
-        self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator
-    ) -> list[Any]:
+    @override
+    def plan(self, round: Round) -> list[ClientTask]:
         """Draws a compatible model for each client (Eq. 2)."""
-        compatible = self._compatible_by_tier(cohort)
-        archs = []
-        for client in cohort:
+        compatible = self._compatible_by_tier(round.cohort)
+        tasks = []
+        for client in round.cohort:
             numbers = compatible[self._tier_name(client)]
             utilities = self.utilities(client)
             chances = softmax([utilities[number] for number in numbers])
-            archs.append(Model(numbers[int(rng.choice(len(numbers), p=chances))]))
-        return archs
+            number = numbers[int(round.rng.choice(len(numbers), p=chances))]
+            tasks.append(round.task(client, Model(number)))
+        return tasks
 
+    @override
     def observe(self, results: Sequence[ClientResult]) -> None:
         """Updates the utilities of the round's survivors (Eq. 4)."""
         survivors = [result for result in results if result.ok]
         compatible = self._compatible_by_tier([result.task.client for result in survivors])
-        similarity = functools.cache(self._similarity)  # pairs of models come again and again
+        similarity = functools.cache(self._similarity)  # the same pairs of models recur
         losses = standardised([result.loss for result in survivors])
         for result, loss in zip(survivors, losses, strict=True):
             client, trained = result.task.client, result.task.arch.number
@@ -98,11 +90,12 @@ class ByUtility(Assignment):
                 utilities[number] -= loss * similarity(number, trained)
             self._utilities[client] = utilities
 
+    @override
     def deployed(self, client: int) -> Model:
-        """The compatible model of the greatest utility, as the paper evaluates its clients (section 5.1).
+        """Returns the compatible model of the highest utility, as the paper evaluates its clients (section 5.1).
 
-        Of equals the one with most multiply-accumulates: a model that the client has not tried yet has its
-        parent's utility, so nothing speaks against it; it began as what its parent computes and can learn more.
+        Of models with equal utility it is the one with the most multiply-accumulates: a model that the client has
+        not tried has its parent's utility, began as the function that its parent computes, and can learn more.
         """
         utilities = self.utilities(client)
         numbers = self._compatible(self._population.tier(client))
@@ -110,7 +103,7 @@ class ByUtility(Assignment):
         return Model(max(numbers, key=lambda number: (utilities[number], macs[number], number)))
 
     def utilities(self, client: int) -> list[float]:
-        """A client's utility for each model, by its number; a list that the caller may change.
+        """Returns a client's utility for each model, by its number; a list that the caller may change.
 
         Models that were added since the client's last round have their parent's (Alg. 1, line 19). A client's
         utilities stay as they are between its rounds, so it does not matter that they inherit only now.
@@ -120,19 +113,16 @@ class ByUtility(Assignment):
             utilities.append(0.0 if model.parent is None else utilities[model.parent])
         return utilities
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """The utilities of those clients that were in a round, by model."""
+        """Returns the utilities of the clients that have taken part in a round, by model."""
         return {"utilities": {client: list(utilities) for client, utilities in self._utilities.items()}}
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes them back."""
-        if set(state) != {"utilities"}:
-            raise CheckpointError(
-                "assignment: the checkpoint holds no utilities for ByUtility; use the assignment that the run was "
-                "started with"
-            )
-        found = {int(client): list(map(float, utilities)) for client, utilities in state["utilities"].items()}
-        for client, utilities in found.items():
+        self.check_state(state, {"utilities"})
+        restored = {int(client): list(map(float, utilities)) for client, utilities in state["utilities"].items()}
+        for client, utilities in restored.items():
             if not 0 <= client < self._population.num_clients:
                 raise CheckpointError(
                     f"assignment: the checkpoint has utilities of client {client}, the data have "
@@ -143,7 +133,7 @@ class ByUtility(Assignment):
                     f"assignment: the checkpoint's utilities of client {client}, {utilities}, are not those of "
                     f"{len(self._suite.models)} models; use the checkpoint of this run's models"
                 )
-        self._utilities = found
+        self._utilities = restored
 
     def _similarity(self, number: int, trained: int) -> float:
         if self.similar:
@@ -151,12 +141,12 @@ class ByUtility(Assignment):
         return float(number == trained)
 
     def _compatible_by_tier(self, clients: Sequence[int]) -> dict[str, list[int]]:
-        """What :meth:`_compatible` says of these clients' tiers, by the tier's name."""
+        """Returns the compatible models of these clients' tiers, by the tier's name."""
         tiers = {self._tier_name(client): self._population.tier(client) for client in clients}
         return {name: self._compatible(tier) for name, tier in tiers.items()}
 
     def _compatible(self, tier: Tier | None) -> list[int]:
-        """The models within a tier's limits (Alg. 1, line 7); the suite may have grown since the last round."""
+        """Returns the models within a tier's limits (Alg. 1, line 7); the suite may have grown meanwhile."""
         return [
             model.number
             for model in self._suite.models
@@ -169,7 +159,7 @@ class ByUtility(Assignment):
 
 
 def softmax(utilities: Sequence[float]) -> np.ndarray:
-    """Eq. 3; the greatest utility is taken off all, so that none is too large for an exponential.
+    """Returns probabilities by Eq. 3; the highest utility is subtracted first, so that no exponential overflows.
 
     Example:
         >>> softmax([1000.0, 1000.0]).tolist()
@@ -180,7 +170,7 @@ def softmax(utilities: Sequence[float]) -> np.ndarray:
 
 
 def standardised(losses: Sequence[float]) -> list[float]:
-    """Losses with mean 0 and standard deviation 1; zeros if they are all equal.
+    """Returns losses with mean 0 and standard deviation 1; zeros if they are all equal.
 
     Example:
         >>> standardised([1.0, 2.0, 3.0, 2.0])

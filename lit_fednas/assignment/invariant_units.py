@@ -8,23 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil, log
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
-from lit_fednas.assignment.base import Assignment
+from lit_fednas.assignment.base import Round, TierAssignment
 from lit_fednas.assignment.by_tier import tier_architectures
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.messages import ClientResult
-from lit_fednas.supernets import SearchSpace, Supernet
-from lit_fednas.supernets.width.space import Kept, Width
+from lit_fednas.messages import ClientResult, ClientTask, UnitChangesReport
+from lit_fednas.ranges import Range, checked
+from lit_fednas.supernets import Supernet
+from lit_fednas.supernets.width.space import Kept
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import Population
 
 Changes = dict[str, list[float]]
 
 
-class InvariantUnits(Assignment):
+@checked("assignment")
+class InvariantUnits(TierAssignment):
     """Who can trains the whole network; a straggler leaves out the units that have stopped changing.
 
     A unit is invariant if, for the majority of the non-stragglers, its relative change over their local training
@@ -47,85 +50,71 @@ class InvariantUnits(Assignment):
         step: What the threshold is multiplied with.
 
     Raises:
-        ConfigError: The step is not above 1; or, told before training: the supernet is not cut by width; there are
-            no tiers; a tier has no ratio, or one that it cannot afford; none has the ratio 1.
+        ConfigError: The step is not above 1; or, reported before training: the supernet is not cut by width; the
+            objective does not report changes; there are no tiers; a tier has no ratio, or one that it cannot
+            afford; none has the ratio 1.
     """
 
-    def __init__(self, ratios: Mapping[str, float] | None = None, step: float = 1.1) -> None:
-        if not step > 1:
-            raise ConfigError(f"assignment.step: {step} must be above 1, for the threshold to grow")
+    supernet_kind: ClassVar[type] = WidthSupernet
+    needs = (UnitChangesReport,)
+
+    def __init__(
+        self, ratios: Mapping[str, float] | None = None, step: Annotated[float, Range(above=1)] = 1.1
+    ) -> None:
         self.ratios = ratios
         self.step = step
         self._changes: list[Changes] = []
 
+    @override
     def setup(self, supernet: Supernet, population: Population) -> None:
-        """Finds each tier's ratio, and forgets what was reported."""
-        if not isinstance(supernet, WidthSupernet):
-            raise ConfigError(
-                f"model.assignment: InvariantUnits leaves out units, which {type(supernet).__name__} does not "
-                f"cut; use a WidthSupernet, or another assignment"
-            )
+        super().setup(supernet, population)
         archs = None if self.ratios is None else {tier: str(ratio) for tier, ratio in self.ratios.items()}
-        found = tier_architectures(supernet, population, archs, "ratios")
-        whole = supernet.space.largest
-        if whole not in found.values():
-            ratios = ", ".join(f"{name} {width.ratio:g}" for name, width in found.items())
+        self.of_tier = tier_architectures(supernet, population, archs, "ratios")
+        if supernet.space.largest not in self.of_tier.values():
+            ratios = ", ".join(f"{name} {width.ratio:g}" for name, width in self.of_tier.items())
             raise ConfigError(
-                f"assignment.ratios: {ratios}; the clients of one tier at least must train the whole network "
-                f"(ratio 1), since stragglers go by what changes there"
+                f"assignment.ratios: {ratios}; the clients of at least one tier must train the whole network "
+                f"(ratio 1), because the changes there decide what stragglers leave out"
             )
-        self._supernet = supernet
-        self._population = population
-        self.of_tier: dict[str, Width] = found
         self._changes = []
 
-    def assign(
-        self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator
-    ) -> list[Any]:
-        """The whole network, or what is kept of it."""
-        widths = [self.of_tier[tier.name] for tier in map(self._population.tier, cohort) if tier is not None]
-        if not self._changes:
-            return list(widths)
-        archs = {width: width if width == space.largest else self._kept(width.ratio) for width in set(widths)}
-        return [archs[width] for width in widths]
+    @override
+    def plan(self, round: Round) -> list[ClientTask]:
+        """Gives stragglers the units that they keep; all clients plain widths before any change is known."""
+        widths = [self.tier_value(client) for client in round.cohort]
+        archs = {
+            width: width if width == round.space.largest or not self._changes else self._kept(width.ratio)
+            for width in set(widths)
+        }
+        return [round.task(client, archs[width]) for client, width in zip(round.cohort, widths, strict=True)]
 
+    @override
     def observe(self, results: Sequence[ClientResult]) -> None:
-        """Keeps what the round's non-stragglers reported, if there were any.
-
-        Raises:
-            ConfigError: The objective reports no changes.
-        """
+        """Keeps the changes that the round's non-stragglers reported, if there were any."""
         whole = self._supernet.space.largest
-        reports = [result.report for result in results if result.ok and result.task.arch == whole]
-        if any("unit_changes" not in report for report in reports):
-            raise ConfigError(
-                "model.assignment: InvariantUnits needs to know how much each unit changes; set model.objective "
-                "to UnitChanges"
-            )
-        if reports:
-            self._changes = [report["unit_changes"] for report in reports]
+        survivors = [result for result in results if result.ok and result.task.arch == whole]
+        reports = [result.report(UnitChangesReport) for result in survivors]
+        changes = [_copy(report.changes) for report in reports if report is not None]
+        if changes:
+            self._changes = changes
 
+    @override
     def deployed(self, client: int) -> Any:
-        """Its tier's width, plain: the first units, which are evaluated as that width.
+        """Returns the plain width of the client's tier, which has the first units.
 
-        Which units a straggler keeps is found anew for each round's training; the last ones are no model that
+        The units that a straggler keeps are chosen for each round's training; the last ones are not a model that
         anybody would evaluate.
         """
-        tier = self._population.tier(client)
-        assert tier is not None
-        return self.of_tier[tier.name]
+        return self.tier_value(client)
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """The changes that count, of each non-straggler."""
+        """Returns the changes that each non-straggler reported last."""
         return {"unit_changes": [_copy(changes) for changes in self._changes]}
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes them back."""
-        if set(state) != {"unit_changes"}:
-            raise CheckpointError(
-                "assignment: the checkpoint holds no changes of units for InvariantUnits; use the assignment "
-                "that the run was started with"
-            )
+        self.check_state(state, {"unit_changes"})
         for changes in state["unit_changes"]:
             if {group: len(units) for group, units in changes.items()} != self._supernet.units:
                 raise CheckpointError(

@@ -7,19 +7,20 @@ that each base network sees the data of all clients in time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import ClassVar
 
-import numpy as np
+from typing_extensions import override
 
-from lit_fednas.assignment.base import Assignment
+from lit_fednas.assignment.base import Round, TierAssignment
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets import SearchSpace, Supernet
+from lit_fednas.messages import ClientTask
+from lit_fednas.supernets import Supernet
 from lit_fednas.supernets.base_networks import BaseNetworks, Bases, BaseSpace
 from lit_fednas.tiers import ArchitectureCosts, Population, Tier
 
 
-class RandomBases(Assignment):
+class RandomBases(TierAssignment):
     """Every client trains as many base networks as its tier can.
 
     The draw is balanced over the cohort: the base networks are shuffled once a round, and the clients go round
@@ -34,56 +35,44 @@ class RandomBases(Assignment):
         ConfigError: The supernet has no base networks; the counts do not name the tiers, or one is not among 1 to
             the number of base networks, or above the tier's limits; a tier cannot afford one (told before
             training).
-
-    Example:
-        >>> from lit_fednas.supernets.width.cnn import SlicedCNN
-        >>> bases = RandomBases({"phones": 1, "laptops": 3})
-        >>> tiers = (Tier("phones", {}), Tier("laptops", {}))
-        >>> net = BaseNetworks((3, 8, 8), 10, SlicedCNN((8, 16)), count=4)
-        >>> bases.setup(net, Population(2, tiers, (0, 1)))
-        >>> [str(arch) for arch in bases.assign(0, [0, 1], net.space, np.random.default_rng(0))]
-        ['bases: 2', 'bases: 0,1,3']
     """
+
+    supernet_kind: ClassVar[type] = BaseNetworks
 
     def __init__(self, counts: Mapping[str, int] | None = None) -> None:
         self.counts = counts
 
+    @override
     def setup(self, supernet: Supernet, population: Population) -> None:
-        """Finds each tier's number."""
-        if not isinstance(supernet, BaseNetworks):
-            raise ConfigError(
-                f"model.assignment: RandomBases deals out base networks, {type(supernet).__name__} has none; use "
-                f"the supernet BaseNetworks, or another assignment"
-            )
+        super().setup(supernet, population)
         names = [tier.name for tier in population.tiers]
         if self.counts is not None and set(self.counts) != set(names):
             raise ConfigError(
                 f"assignment.counts: names {', '.join(sorted(self.counts)) or 'no tier'}; give one number for "
                 f"each of: {', '.join(names) or '(there are no tiers; set model.tiers, or leave counts out)'}"
             )
-        self._population = population
-        self._all = supernet.count
         costs = ArchitectureCosts(supernet)
-        self.of_tier = {tier.name: self._count(tier, supernet.space, costs) for tier in population.tiers}
+        self.of_tier = {tier.name: self._count(tier, self._supernet.space, costs) for tier in population.tiers}
 
-    def assign(
-        self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator
-    ) -> list[Any]:
-        """Goes round the shuffled base networks."""
-        order = rng.permutation(self._all).tolist()
-        place = 0
-        archs = []
-        for client in cohort:
-            tier = self._population.tier(client)
-            count = self._all if tier is None else self.of_tier[tier.name]
-            archs.append(Bases(tuple(sorted(order[(place + next) % self._all] for next in range(count)))))
-            place += count
-        return archs
+    @override
+    def plan(self, round: Round) -> list[ClientTask]:
+        total = self._supernet.count
+        order = round.rng.permutation(total).tolist()
+        tasks, first = [], 0
+        for client in round.cohort:
+            count = self._count_of(client)
+            bases = sorted(order[(first + step) % total] for step in range(count))
+            tasks.append(round.task(client, Bases(tuple(bases))))
+            first += count
+        return tasks
 
+    @override
     def deployed(self, client: int) -> Bases:
-        """As many base networks as its tier can run, the first ones, which are evaluated for that number."""
-        tier = self._population.tier(client)
-        return BaseSpace.first(self._all if tier is None else self.of_tier[tier.name])
+        """Returns as many base networks as the client's tier can run: the first ones, which are evaluated."""
+        return BaseSpace.first(self._count_of(client))
+
+    def _count_of(self, client: int) -> int:
+        return self.tier_value(client) if self._population.tiers else self._supernet.count
 
     def _count(self, tier: Tier, space: BaseSpace, costs: ArchitectureCosts) -> int:
         if self.counts is None:

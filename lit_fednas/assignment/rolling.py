@@ -8,21 +8,24 @@ no client can hold it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import ClassVar
 
-import numpy as np
+from typing_extensions import override
 
-from lit_fednas.assignment.base import Assignment
+from lit_fednas.assignment.base import Round, TierAssignment
 from lit_fednas.assignment.by_tier import tier_architectures
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets import SearchSpace, Supernet
+from lit_fednas.messages import ClientTask
+from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
+from lit_fednas.supernets import Supernet
 from lit_fednas.supernets.width.space import Width
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import Population
 
 
-class RollingWidths(Assignment):
+@checked("assignment")
+class RollingWidths(TierAssignment):
     """Every client trains its tier's width, at the round's place.
 
     The window's first unit is the number of steps so far; each layer takes it modulo its own number of units, as
@@ -37,8 +40,8 @@ class RollingWidths(Assignment):
         every: Rounds between two steps.
 
     Raises:
-        ConfigError: The step is negative or ``every`` not positive; or, told before training: the supernet is not
-            cut by width; there are no tiers; a tier has no width, one that it cannot afford, or one with a shift.
+        ConfigError: A setting is out of range; or, reported before training: the supernet is not cut by width;
+            there are no tiers; a tier has no width, one that it cannot afford, or one with a shift.
 
     Example:
         >>> from lit_fednas.tiers import Tier
@@ -46,50 +49,36 @@ class RollingWidths(Assignment):
         >>> rolling = RollingWidths({"phones": "width: 0.5", "laptops": "largest"})
         >>> net = WidthSupernet()
         >>> rolling.setup(net, Population(2, tiers, (0, 1)))
-        >>> [str(arch) for arch in rolling.assign(3, [0, 1], net.space, np.random.default_rng(0))]
-        ['width: 0.5, shift: 3', 'width: 1']
+        >>> str(rolling.shifted(Width(0.5), shift=3)), str(rolling.shifted(Width(1.0), shift=3))
+        ('width: 0.5, shift: 3', 'width: 1')
     """
 
-    def __init__(self, archs: Mapping[str, str] | None = None, step: int = 1, every: int = 1) -> None:
-        if step < 0:
-            raise ConfigError(f"assignment.step: {step} must be 0, for a window that stays, or above")
-        if every < 1:
-            raise ConfigError(f"assignment.every: {every} must be at least 1")
+    supernet_kind: ClassVar[type] = WidthSupernet
+
+    def __init__(
+        self, archs: Mapping[str, str] | None = None, step: NonNegativeInt = 1, every: PositiveInt = 1
+    ) -> None:
         self.archs = archs
         self.step = step
         self.every = every
 
+    @override
     def setup(self, supernet: Supernet, population: Population) -> None:
-        """Finds each tier's width."""
-        if not isinstance(supernet, WidthSupernet):
-            raise ConfigError(
-                f"model.assignment: RollingWidths rolls over units, which {type(supernet).__name__} does not cut; "
-                f"use a WidthSupernet, or another assignment"
-            )
-        self._supernet = supernet
-        self._population = population
+        super().setup(supernet, population)
         self.of_tier = tier_architectures(supernet, population, self.archs)
         for name, arch in self.of_tier.items():
-            if not isinstance(arch, Width) or arch.shift:
+            if getattr(arch, "shift", True):
                 raise ConfigError(
-                    f"assignment.archs.{name}: {str(arch)!r} says itself which units it has; give a width alone, "
-                    f"as 'width: 0.5'"
+                    f"assignment.archs.{name}: {str(arch)!r} selects its units itself; give a width alone, as "
+                    f"'width: 0.5'"
                 )
 
-    def assign(
-        self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator
-    ) -> list[Any]:
-        """The widths, with the round's shift."""
-        shift = round // self.every * self.step
-        tiers = [self._population.tier(client) for client in cohort]
-        return [self._shifted(self.of_tier[tier.name], shift) for tier in tiers if tier is not None]
+    @override
+    def plan(self, round: Round) -> list[ClientTask]:
+        shift = round.number // self.every * self.step
+        return [round.task(client, self.shifted(self.tier_value(client), shift)) for client in round.cohort]
 
-    def deployed(self, client: int) -> Any:
-        """Its tier's width, without a shift: the first units, which are evaluated as that width."""
-        tier = self._population.tier(client)
-        assert tier is not None
-        return self.of_tier[tier.name]
-
-    def _shifted(self, width: Width, shift: int) -> Width:
+    def shifted(self, width: Width, shift: int) -> Width:
+        """Returns a width whose window begins at a unit; the whole network has no window."""
         whole = self._supernet.sizes(width.ratio) == self._supernet.units
         return width if whole else Width(width.ratio, shift)

@@ -14,98 +14,90 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
-from lit_fednas.assignment.base import Assignment
+from lit_fednas.assignment.base import Assignment, Round
 from lit_fednas.errors import CheckpointError
-from lit_fednas.supernets import SearchSpace, Supernet
+from lit_fednas.messages import ClientResult, ClientTask
+from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import Population
 
 
 class Sandwich(Assignment):
-    """One largest, one smallest, the rest random; who gets which is random.
+    """One client of the cohort trains the largest architecture, one the smallest, the others random ones.
 
-    Example:
-        >>> from lit_fednas.supernets import ElasticSpace
-        >>> space = ElasticSpace((0, 1), (0.1, 0.25), (256, 512), 8)
-        >>> archs = Sandwich().assign(0, [0, 1, 2], space, np.random.default_rng(0))
-        >>> archs.count(space.largest) >= 1 and archs.count(space.smallest) >= 1
-        True
+    Which clients train the two is drawn at random.
     """
 
-    def assign(
-        self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator
-    ) -> list[Any]:
-        """Draws the two bounds' places and the other architectures."""
-        largest, smallest = self.bounds(cohort, rng)
-        archs = []
-        for place in range(len(cohort)):
-            if place == largest:
-                archs.append(space.largest)
-            elif place == smallest:
-                archs.append(space.smallest)
+    @override
+    def plan(self, round: Round) -> list[ClientTask]:
+        if not round.cohort:
+            return []
+        largest, smallest = self.bounds(round.cohort, round.rng)
+        tasks = []
+        for position, client in enumerate(round.cohort):
+            if position == largest:
+                arch = round.space.largest
+            elif position == smallest:
+                arch = round.space.smallest
             else:
-                archs.append(space.sample(rng))
-        return archs
+                arch = round.space.sample(round.rng)
+            tasks.append(round.task(client, arch))
+        return tasks
 
     def bounds(self, cohort: Sequence[int], rng: np.random.Generator) -> tuple[int, int]:
-        """Places in the cohort of the clients with the largest and the smallest (-1: nobody)."""
-        places = rng.permutation(len(cohort))
-        return int(places[0]), int(places[1]) if len(places) > 1 else -1
+        """Chooses the clients that train the largest and the smallest architecture.
+
+        Args:
+            cohort: The round's clients.
+            rng: The round's generator.
+
+        Returns:
+            Their positions in the cohort; -1 where there is none.
+        """
+        positions = rng.permutation(len(cohort))
+        return int(positions[0]), int(positions[1]) if len(positions) > 1 else -1
 
 
 class TrackingSandwich(Sandwich):
-    """A sandwich whose bounds go to the clients that have had them least often.
+    """A sandwich whose largest and smallest architectures go to the clients that trained them least often."""
 
-    Example:
-        >>> from lit_fednas.supernets import ElasticResNet
-        >>> net = ElasticResNet((3, 8, 8), 5, stem_width=8, stage_widths=[16], depths=[0, 1])
-        >>> tracking = TrackingSandwich()
-        >>> tracking.setup(net, Population(num_clients=2))
-        >>> given = [tracking.assign(t, [0, 1], net.space, np.random.default_rng(t)) for t in range(2)]
-        >>> given[0] == given[1][::-1]
-        True
-    """
-
+    @override
     def setup(self, supernet: Supernet, population: Population) -> None:
-        """Starts counting at zero."""
+        super().setup(supernet, population)
         self._largest_seen = np.zeros(population.num_clients, dtype=np.int64)
         self._smallest_seen = np.zeros(population.num_clients, dtype=np.int64)
 
-    def assign(
-        self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator
-    ) -> list[Any]:
-        """Assigns, and counts what was assigned."""
-        archs = super().assign(round, cohort, space, rng)
-        for client, arch in zip(cohort, archs, strict=True):
-            self._largest_seen[client] += arch == space.largest
-            self._smallest_seen[client] += arch == space.smallest
-        return archs
-
+    @override
     def bounds(self, cohort: Sequence[int], rng: np.random.Generator) -> tuple[int, int]:
-        """The least-seen clients, ties broken at random."""
+        """Chooses the clients that trained the bounds least often; ties are broken at random."""
         ties = rng.random(len(cohort))
         clients = np.asarray(cohort)
         by_largest = np.lexsort((ties, self._largest_seen[clients]))
         by_smallest = np.lexsort((rng.random(len(cohort)), self._smallest_seen[clients]))
         largest = int(by_largest[0])
-        smallest = next((int(place) for place in by_smallest if place != largest), -1)
+        smallest = next((int(position) for position in by_smallest if position != largest), -1)
         return largest, smallest
 
+    @override
+    def observe(self, results: Sequence[ClientResult]) -> None:
+        space = self._supernet.space
+        for task in (result.task for result in results):
+            self._largest_seen[task.client] += task.arch == space.largest
+            self._smallest_seen[task.client] += task.arch == space.smallest
+
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """How often each client has been given the bounds."""
+        """Returns how often each client trained the bounds."""
         return {
             "largest_seen": self._largest_seen.tolist(),
             "smallest_seen": self._smallest_seen.tolist(),
         }
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes the counts back."""
-        if set(state) != {"largest_seen", "smallest_seen"}:
-            raise CheckpointError(
-                "assignment: the checkpoint holds no counts for TrackingSandwich; "
-                "use the assignment that the run was started with"
-            )
-        for counts in (state["largest_seen"], state["smallest_seen"]):
+        self.check_state(state, {"largest_seen", "smallest_seen"})
+        for counts in state.values():
             if len(counts) != len(self._largest_seen):
                 raise CheckpointError(
                     f"assignment: the checkpoint counts {len(counts)} clients, the data have "

@@ -8,27 +8,21 @@ one operator, which is drawn first and such that the client's own budget of comp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
+from typing_extensions import override
 
-from lit_fednas.assignment.base import Assignment
+from lit_fednas.assignment.base import Assignment, Round
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets import (
-    OWN,
-    Operators,
-    PathSampler,
-    PathSupernet,
-    SearchSpace,
-    Supernet,
-    labelled_space,
-    path_sampler,
-)
+from lit_fednas.messages import ClientTask
+from lit_fednas.ranges import PositiveFloat, PositiveShare, checked
+from lit_fednas.supernets import OWN, Operators, PathSampler, PathSupernet, Supernet, labelled_space, path_sampler
 from lit_fednas.tiers import Population, Tier
 
 
+@checked("assignment")
 class Subspaces(Assignment):
     """Every client receives a subspace that fits the communication budget.
 
@@ -43,50 +37,42 @@ class Subspaces(Assignment):
 
     Raises:
         ConfigError: Not exactly one of share and at_most is given, or it is out of range; the supernet is not one
-            of operators; or no subspace fits (told before training).
+            of operators; or no subspace fits (reported before training).
 
     Example:
         >>> from lit_fednas.supernets import PathCNN
         >>> net = PathCNN((3, 8, 8), 10, width=8, stage_layers=[2], strides=[2])
         >>> half = Subspaces(share=0.5)
         >>> half.setup(net, Population(num_clients=1))
-        >>> (sent,) = half.assign(0, [0], net.space, np.random.default_rng(0))
+        >>> sent = half.draw(0, np.random.default_rng(0))
         >>> 0 < net.cost(sent).parameters <= net.cost(net.space.superset).parameters / 2
         True
     """
 
+    supernet_kind: ClassVar[type] = PathSupernet
+
     def __init__(
         self,
-        share: float | None = None,
-        at_most: float | None = None,
+        share: PositiveShare | None = None,
+        at_most: PositiveFloat | None = None,
         size: Literal["parameters", "bytes"] = "parameters",
         labels: str | None = None,
     ) -> None:
         if (share is None) == (at_most is None):
             raise ConfigError(f"assignment: share is {share} and at_most is {at_most}; give one of the two")
-        if share is not None and not 0 < share <= 1:
-            raise ConfigError(f"assignment.share: {share} must be above 0 and at most 1")
-        if at_most is not None and at_most <= 0:
-            raise ConfigError(f"assignment.at_most: {at_most} must be above 0")
         self.share = share
         self.at_most = at_most
         self.size = size
         self.labels = labels
 
+    @override
     def setup(self, supernet: Supernet, population: Population) -> None:
-        """Finds the budget, and sees that every client can be sent something that it can train."""
-        if not isinstance(supernet, PathSupernet):
-            raise ConfigError(
-                f"model.assignment: Subspaces deals out operators, {type(supernet).__name__} has none; "
-                f"use a supernet such as PathCNN, or another assignment"
-            )
-        self._supernet = supernet
-        self._population = population
-        self._sizes = supernet.path_costs(self.size)
-        everything = supernet.space.superset
-        self.budget = float(self._sizes.sent(everything) * self.share if self.share else self.at_most or 0)
+        super().setup(supernet, population)
+        self._sizes = self._supernet.path_costs(self.size)
+        space = self._supernet.space
+        self.budget = float(self._sizes.sent(space.superset) * self.share if self.share else self.at_most or 0)
         if self.labels is not None:
-            labelled_space(supernet.space, self.labels)  # raises before training if there is no such set
+            labelled_space(space, self.labels)  # raises before training if there is no such set
         for tier in population.tiers or (None,):
             least = self._least(tier)
             if self.budget < least:
@@ -96,13 +82,21 @@ class Subspaces(Assignment):
                     f"{least:g}; raise it, or add id to supernet.operators"
                 )
 
-    def assign(
-        self, round: int, cohort: Sequence[int], space: SearchSpace[Any], rng: np.random.Generator
-    ) -> list[Any]:
-        """Draws a subspace for each client."""
-        return [self._draw(self._population.tier(client), rng) for client in cohort]
+    @override
+    def plan(self, round: Round) -> list[ClientTask]:
+        return [round.task(client, self.draw(client, round.rng)) for client in round.cohort]
 
-    def _draw(self, tier: Tier | None, rng: np.random.Generator) -> Operators:
+    def draw(self, client: int, rng: np.random.Generator) -> Operators:
+        """Draws the subspace that a client receives.
+
+        Args:
+            client: The client.
+            rng: The round's generator.
+
+        Returns:
+            Operators whose weights, with the fixed parts, are within the communication budget.
+        """
+        tier = self._population.tier(client)
         space = self._supernet.space
         held = self._supported(tier)
         kept = [{name for name, size in layer.items() if size == 0} for layer in held]
@@ -113,17 +107,17 @@ class Subspaces(Assignment):
         removable = [
             (layer, name) for layer, sizes in enumerate(held) for name in sizes if name not in kept[layer]
         ]
-        for place in rng.permutation(len(removable)):
-            layer, name = removable[place]
+        for index in rng.permutation(len(removable)):
+            layer, name = removable[index]
             if size <= self.budget:
                 kept[layer].add(name)
             else:
                 size -= held[layer][name]
         layers = zip(space.choices, kept, strict=True)
-        return Operators(tuple(tuple(name for name in names if name in those) for names, those in layers), labels)
+        return Operators(tuple(tuple(one for one in names if one in chosen) for names, chosen in layers), labels)
 
     def _supported(self, tier: Tier | None) -> list[dict[str, int]]:
-        """Per layer the operators that a tier's devices can run, and their sizes."""
+        """Returns, per layer, the operators that a tier's devices can run, and their sizes."""
         unsupported = tier.unsupported if tier is not None else ()
         return [
             {name: size for name, size in layer.items() if name not in unsupported}
@@ -131,18 +125,18 @@ class Subspaces(Assignment):
         ]
 
     def _labels(self, tier: Tier | None) -> str:
-        """The label set that a tier's clients train on."""
+        """Returns the label set that a tier's clients train on."""
         return self.labels or (tier.labels if tier is not None else OWN)
 
     def _sampler(self, tier: Tier | None) -> PathSampler:
-        """What the layers without free operators keep is on a path that the client can compute."""
+        """Returns a sampler of paths that the client can compute; layers without free operators keep one."""
         everything = replace(self._supernet.space.superset, labels=self._labels(tier))
         if tier is None:
             return path_sampler(self._supernet, everything, {})
         return path_sampler(self._supernet, everything, tier.at_most, tier.unsupported, tier.name)
 
     def _least(self, tier: Tier | None) -> int:
-        """A budget that any draw for this tier can be brought under."""
-        self._sampler(tier)  # told before training, if it cannot compute any path
+        """Returns a budget that every draw for a tier can be reduced to."""
+        self._sampler(tier)  # reported before training, if it cannot compute any path
         layers = [list(layer.values()) for layer in self._supported(tier)]
         return self._sizes.base(self._labels(tier)) + sum(max(sizes) for sizes in layers if 0 not in sizes)

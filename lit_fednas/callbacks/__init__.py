@@ -1,4 +1,4 @@
-"""What changes, is counted, written or shown over the rounds."""
+"""Callbacks: what changes, is counted, written or shown over the rounds."""
 
 from lightning import Callback
 
@@ -13,6 +13,7 @@ from lit_fednas.callbacks.prune_by_budgets import PruneByBudgets
 from lit_fednas.callbacks.recorder import RunRecorder
 from lit_fednas.callbacks.round_time import RoundTime
 from lit_fednas.callbacks.rounds_to_target import RoundsToTarget
+from lit_fednas.callbacks.soft_average import SoftAverage
 from lit_fednas.callbacks.subnet_table import SubnetTable
 from lit_fednas.callbacks.transform_on_convergence import TransformOnConvergence
 from lit_fednas.callbacks.wandb_logging import WandbLogging
@@ -29,6 +30,7 @@ __all__ = [
     "RoundTime",
     "RoundsToTarget",
     "RunRecorder",
+    "SoftAverage",
     "SubnetTable",
     "TransformOnConvergence",
     "WandbLogging",

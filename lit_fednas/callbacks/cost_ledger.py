@@ -11,7 +11,7 @@ from lightning import LightningModule, Trainer
 
 from lit_fednas.costs import RoundCost, client_cost, independent_cost
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation import EvaluationSettings, FederatedCallback, FederatedLightningModule, RoundResult
+from lit_fednas.federation import EvaluationSettings, FederatedCallback, FederatedLightningModule, ServerRound
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.records import write_ledger
 
@@ -64,7 +64,7 @@ class CostLedger(FederatedCallback):
             )
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RoundResult, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: ServerRound, batch_idx: int
     ) -> None:
         """Adds a round."""
         assert isinstance(pl_module, FederatedLightningModule)

@@ -21,7 +21,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule
 from lit_fednas.federation.client_evaluation import (
     batches_of_clients,
-    joint_client_scores,
+    client_scores,
     normalises_over_batches,
 )
 from lit_fednas.federation.evaluation import recalibrated
@@ -170,11 +170,16 @@ class DeployedAccuracy(FederatedCallback):
         for arch, those in (pieces[place] for place in own):
             if arch != last:
                 network, last = _network(module, arch, statistics), arch
-            labels = partial(supernet.targets, arch)
-            found = joint_client_scores(
-                network, clients, those, self.split, module.evaluation, _BATCH_SIZE, labels
+            scores = client_scores(
+                network,
+                clients,
+                those,
+                self.split,
+                module.evaluation,
+                _BATCH_SIZE,
+                partial(supernet.targets, arch),
             )
-            for score in found:
+            for score in scores:
                 tier = module.population.tier(score.client)
                 rows.append({**score._asdict(), "tier": tier.name if tier else ALL_TIERS, "arch": str(arch)})
         return rows

@@ -6,17 +6,18 @@ devices for server complex model and all simple devices for server simple model)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
 from torch import Tensor, nn
+from typing_extensions import override
 
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, ServerRound
 from lit_fednas.federation.evaluation import SubnetMetrics, recalibrated
-from lit_fednas.messages import ClientTask, ClientUpdate
+from lit_fednas.messages import ClientResult, ClientUpdate
 
 
 @dataclass(frozen=True)
@@ -63,21 +64,27 @@ class DeviceAverage(FederatedCallback):
 
     # ---- what devices trained -------------------------------------------------------------------------
 
-    def on_cohort_start(
-        self, trainer: Trainer, module: FederatedLightningModule, tasks: Sequence[ClientTask]
-    ) -> None:
-        """Forgets what is left of a round that was interrupted."""
-        self._of_round = {}
+    @override
+    def on_cohort_start(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        self._of_round = {}  # also what is left of a round that was interrupted
 
-    def on_client_update(self, trainer: Trainer, module: FederatedLightningModule, update: ClientUpdate) -> None:
-        """Copies what a device has trained."""
+    @override
+    def on_client_end(
+        self,
+        trainer: Trainer,
+        module: FederatedLightningModule,
+        result: ClientResult,
+        update: ClientUpdate | None,
+    ) -> None:
+        if update is None:
+            return
         weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in update.weights.items()}
         self._of_round[update.task.client] = _Device(str(update.task.arch), update.task.num_examples, weights)
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RoundResult, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: ServerRound, batch_idx: int
     ) -> None:
-        """Remembers it, once the round is over; all ranks remember all devices."""
+        """Keeps the round's weights; all ranks keep those of all devices."""
         for of_rank in trainer.fit_loop.ranks.gather(self._of_round):  # type: ignore[attr-defined]
             self._devices.update(of_rank)
         self._of_round = {}
@@ -181,7 +188,7 @@ class DeviceAverage(FederatedCallback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes them back."""
+        """Restores them."""
         self._devices = {int(client): _Device(**device) for client, device in state_dict["devices"].items()}
 
 

@@ -12,15 +12,16 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm.auto import tqdm
 
-from lit_fednas.messages import ClientResult, ClientTask
-from lit_fednas.supernets import ModelCollection, members_of
+from lit_fednas.federation import FederatedCallback, ServerRound
+from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
+
+_MAX_ARCHS = 4
 
 
-class RoundProgress(ProgressBar):
+class RoundProgress(FederatedCallback, ProgressBar):
     """Shows rounds, clients, their loss and the mean validation accuracy.
 
-    While the cohort trains several models of a growing suite, it shows how many clients have which:
-    ``models 0:3 1:5``.
+    While the cohort trains several architectures, it shows how many clients train which.
 
     Args:
         refresh_seconds: Without a terminal, a line is printed at most this often (and for the last round).
@@ -58,16 +59,17 @@ class RoundProgress(ProgressBar):
         self._rounds = tqdm(total=total, initial=trainer.current_epoch, desc="rounds", unit="round")
         self._cohort = tqdm(desc="clients", unit="client", leave=False)
 
-    def on_cohort_start(self, trainer: Trainer, module: LightningModule, tasks: Sequence[ClientTask]) -> None:
-        """Starts the bar over the cohort anew."""
-        several = isinstance(module.supernet, ModelCollection)
-        self._models = clients_by_model(tasks) if several else ""
+    def on_cohort_start(self, trainer: Trainer, module: LightningModule, round: ServerRound) -> None:
+        """Restarts the bar over the cohort."""
+        self._models = clients_by_arch(round.tasks)
         if self._cohort is not None:
-            self._cohort.reset(total=len(tasks))
-            self._cohort.set_postfix_str(self._models and f"models {self._models}", refresh=False)
+            self._cohort.reset(total=len(round.tasks))
+            self._cohort.set_postfix_str(self._models, refresh=False)
 
-    def on_client_end(self, trainer: Trainer, module: LightningModule, result: ClientResult) -> None:
-        """One client further."""
+    def on_client_end(
+        self, trainer: Trainer, module: LightningModule, result: ClientResult, update: ClientUpdate | None
+    ) -> None:
+        """Advances the bar over the cohort."""
         if self._cohort is not None:
             self._cohort.update()
 
@@ -112,27 +114,22 @@ class RoundProgress(ProgressBar):
 
     def _figures(self, trainer: Trainer) -> dict[str, str]:
         shown = {"clients/loss": "loss", "val/mean/accuracy": "val accuracy", "clients/failed": "failed"}
-        figures = {
+        return {
             label: f"{float(trainer.callback_metrics[name]):.4g}"
             for name, label in shown.items()
             if name in trainer.callback_metrics
         }
-        return {**figures, "models": self._models} if self._models and self._rounds is None else figures
 
 
-def clients_by_model(tasks: Sequence[ClientTask]) -> str:
-    """Returns the number of clients of each model or candidate; nothing if all have the same.
+def clients_by_arch(tasks: Sequence[ClientTask]) -> str:
+    """Returns how many clients train which architecture, the first few; nothing if all train the same.
 
     Example:
-        >>> from lit_fednas.supernets import Model
-        >>> clients_by_model([ClientTask(0, client, Model(client // 3), 1) for client in range(5)])
-        '0:3 1:2'
-        >>> clients_by_model([ClientTask(0, client, Model(3, f"conv{client}"), 1) for client in range(2)])
-        'conv0:1 conv1:1'
+        >>> clients_by_arch([ClientTask(0, client, f"model: {client // 3}", 1) for client in range(5)])
+        'model: 0 (3), model: 1 (2)'
     """
-    counts = Counter(members_of(task.arch) for task in tasks)
-    words = [
-        f"{','.join(model.unit or str(model.number) for model in models)}:{count}"
-        for models, count in sorted(counts.items())
-    ]
-    return " ".join(words) if len(words) > 1 else ""
+    counts = Counter(str(task.arch) for task in tasks)
+    if len(counts) < 2:
+        return ""
+    shown = [f"{arch} ({count})" for arch, count in sorted(counts.items())[:_MAX_ARCHS]]
+    return ", ".join(shown) + (", ..." if len(counts) > _MAX_ARCHS else "")

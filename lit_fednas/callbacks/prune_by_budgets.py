@@ -7,19 +7,22 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
 from lightning import LightningModule, Trainer
+from typing_extensions import override
 
-from lit_fednas.assignment import CandidateGroups
+from lit_fednas.assignment.candidate_groups import CandidateSchedule
 from lit_fednas.callbacks.budget_schedule import BudgetSchedule, RoundSchedule
+from lit_fednas.callbacks.candidate_trials import CandidateTrials, Trial, fused_accuracy
 from lit_fednas.costs import LatencySource, RoundCost, client_cost
 from lit_fednas.data.client_groups import balanced_groups, group_report, imbalance, random_groups
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, ServerRound
 from lit_fednas.federation.initial_weights import load_initial
 from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.ranges import NonNegativeInt, PositiveInt, Range, UnitInterval, checked
 from lit_fednas.records import write_sequence
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Cut, Model, PrunedSequence, UnitCounts, find_cuts
@@ -30,13 +33,15 @@ log = logging.getLogger(__name__)
 _LATENCY_SAMPLES = 24  # networks that a source of latencies may learn from
 
 
+@checked("prune_by_budgets")
 class PruneByBudgets(FederatedCallback):
     """In each iteration a budget, groups of clients, candidates, some rounds, and the best becomes the model.
 
     An iteration begins as soon as the one before has ended, with the next round's available clients. Its first
     round is the next one. The rounds themselves are the engine's: the candidates are architectures side by side
-    (``PrunedSequence``), and who trains and tests which, and who is dropped, is the assignment's
-    (``CandidateGroups``). When the last budget is met, training stops.
+    (``PrunedSequence``), which the assignment (``CandidateGroups``) gives to the groups that this callback
+    schedules. After a round's tests the candidates are ranked by their accuracy degradation, and the ``drop``
+    share with the largest leaves before its updates are sent. When the last budget is met, training stops.
 
     The accuracy of a model, with which the next iteration's candidates are compared, is what its clients found in
     its last round; that must be the paper's ``Acc(prev_GM)``, for nobody tests it again. With initial rounds, the
@@ -55,7 +60,9 @@ class PruneByBudgets(FederatedCallback):
         least: By how much each iteration goes down at least (:class:`~.budget_schedule.BudgetSchedule`).
         rounds: From which iteration on, from 1, there are how many rounds
             (:class:`~.budget_schedule.RoundSchedule`).
-        groups: Into how many groups the clients are dealt (section 4.2).
+        drop: Share of an iteration's candidates that is dropped after each round; 0 for none, 1 for all but the
+            best after the first round.
+        groups: The number of groups that the clients are divided into (section 4.2).
         balance: How unbalanced groups may be: most examples of a group over fewest.
         partition: ``balanced`` is the greedy algorithm of section 4.2; ``random`` deals clients out at random.
         initial: A file with the initial model's weights: a checkpoint of a run, or a state dictionary
@@ -66,10 +73,14 @@ class PruneByBudgets(FederatedCallback):
 
     Attributes:
         complete: Whether no iteration is to follow.
+        trials: The iteration that is under way; ``None`` before the first.
 
     Raises:
-        ConfigError: A setting is out of range, or does not fit the others (told before training).
+        ConfigError: A setting is out of range, or does not fit the others (reported before training).
     """
+
+    supernet_kind: ClassVar[type] = PrunedSequence
+    gives = (CandidateSchedule,)
 
     def __init__(
         self,
@@ -79,29 +90,16 @@ class PruneByBudgets(FederatedCallback):
         decay: float = 0.98,
         least: float = 0.0,
         rounds: Mapping[int, int] = {1: 5},
-        groups: int = 1,
-        balance: float = 1.1,
+        drop: UnitInterval = 0.33,
+        groups: PositiveInt = 1,
+        balance: Annotated[float, Range(at_least=1)] = 1.1,
         partition: Literal["balanced", "random"] = "balanced",
         initial: str | None = None,
-        initial_rounds: int = 0,
+        initial_rounds: NonNegativeInt = 0,
         latency: LatencySource | None = None,
     ) -> None:
         self.budgets = BudgetSchedule(budget, first, decay, least)
         self.rounds = RoundSchedule(rounds)
-        if groups < 1 or balance < 1 or initial_rounds < 0:
-            raise ConfigError(
-                f"prune_by_budgets: groups {groups} and balance {balance} must be at least 1, initial_rounds "
-                f"{initial_rounds} at least 0"
-            )
-        if partition not in ("balanced", "random"):
-            raise ConfigError(
-                f"prune_by_budgets.partition: {partition!r} is unknown; set it to balanced or random"
-            )
-        if resource not in ("macs", "parameters", "bytes", "latency_ms"):
-            raise ConfigError(
-                f"prune_by_budgets.resource: {resource!r} is unknown; set it to macs, parameters, bytes or "
-                "latency_ms"
-            )
         if (resource == "latency_ms") != (latency is not None):
             raise ConfigError(
                 f"prune_by_budgets.latency: is {'null' if latency is None else 'given'} and resource is "
@@ -109,6 +107,7 @@ class PruneByBudgets(FederatedCallback):
                 "(lit_fednas.costs.MeasuredLatency)"
             )
         self.resource = resource
+        self.drop = drop
         self.groups = groups
         self.balance = balance
         self.partition = partition
@@ -122,22 +121,17 @@ class PruneByBudgets(FederatedCallback):
         self.entries: list[dict[str, Any]] = []  # of the models so far, as sequence.json has them
         self.under_way: dict[str, Any] | None = None
         self.spent = RoundCost()  # since the last model
+        self.trials: CandidateTrials | None = None
+        self._ranked: CandidateTrials | None = None  # as the round that is running has ranked them
+        self.measuring = False  # whether all clients train and test the initial model, and nothing of it is used
+        self.accuracy: float | None = None  # what the clients' last tests of the initial model came to
 
     # ---- before the first round -----------------------------------------------------------------------
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Sees that the parts fit together."""
+        """Validates that the parts fit together."""
         assert isinstance(pl_module, FederatedLightningModule)
         clients = trainer.datamodule.clients  # type: ignore[attr-defined]
-        for field, part, needed in (
-            ("supernet", pl_module.supernet, PrunedSequence),
-            ("assignment", pl_module.assignment, CandidateGroups),
-        ):
-            if not isinstance(part, needed):
-                raise ConfigError(
-                    f"prune_by_budgets: works with model.{field} {needed.__name__}, not {type(part).__name__}; "
-                    f"change it, or leave prune_by_budgets out"
-                )
         if pl_module.client.validate is None:
             raise ConfigError(
                 "client.validate: is null, and candidates are compared by their clients' tests; set "
@@ -159,22 +153,21 @@ class PruneByBudgets(FederatedCallback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begins the sequence; a run that had come to its end stays there."""
-        sequence, assignment = _parts(pl_module)
         assert isinstance(pl_module, FederatedLightningModule)
+        sequence = _sequence(pl_module)
         self._prepare_latency(pl_module)
         if trainer.global_step == 0 and len(sequence.models) == 1 and not sequence.cuts:  # a new run
             self._reset()
             if self.initial is not None:
                 load_initial(sequence.networks[0], Path(self.initial), "prune_by_budgets.initial")
-            if self.initial_rounds == 0:
-                assignment.measure()
+            self.measuring = self.initial_rounds == 0
         self._write(trainer, pl_module)
         trainer.should_stop |= self.complete
 
     def _prepare_latency(self, module: FederatedLightningModule) -> None:
         if self.latency is None:
             return
-        sequence, _ = _parts(module)
+        sequence = _sequence(module)
         rng = numpy_generator(module.seed, "prune-latency")
         multiple = sequence.prunable.multiple
         samples = [
@@ -185,22 +178,50 @@ class PruneByBudgets(FederatedCallback):
 
     # ---- a round --------------------------------------------------------------------------------------
 
+    @override
+    def on_round_start(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        if self.trials is not None:
+            trials, number = self.trials, len(_sequence(module).models)
+            candidates = tuple((Model(number, unit), trials.trials[unit].group) for unit in trials.live)
+            round.give(CandidateSchedule(candidates, tuple(map(tuple, trials.groups))))
+        elif self.measuring:
+            round.give(CandidateSchedule())
+
+    @override
+    def on_results(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        """Rejects what the candidates lost that are dropped, or all of a round that measures the initial model."""
+        number = len(_sequence(module).models)
+        if self.trials is None:
+            if self.measuring:
+                round.reject(Model(number - 1))
+            return
+        accuracies = {
+            unit: fused_accuracy([one for one in round.results if one.task.arch == Model(number, unit)])
+            for unit in self.trials.live
+        }
+        self._ranked, rejected = self.trials.after(accuracies, self.drop)
+        for unit in rejected:
+            round.reject(Model(number, unit))
+
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RoundResult, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: ServerRound, batch_idx: int
     ) -> None:
         """Ends the iteration after its last round, and begins the next."""
         assert isinstance(pl_module, FederatedLightningModule)
-        sequence, assignment = _parts(pl_module)
+        sequence = _sequence(pl_module)
         for result in batch.results:
             self.spent += client_cost(result, sequence.cost(result.task.arch))
         left = 0
-        if self.under_way is None:
-            if not self.complete and batch.round + 1 >= self.initial_rounds:
-                self._end_initial(trainer, pl_module, batch.round)
+        if self.trials is None:
+            accuracy = fused_accuracy(batch.results)
+            self.accuracy = None if math.isnan(accuracy) else accuracy
+            if not self.complete and batch.number + 1 >= self.initial_rounds:
+                self._end_initial(trainer, pl_module, batch)
         else:
-            left = len(assignment.live)
-            if assignment.rounds >= max(1, self.rounds.of(len(sequence.models))):
-                self._select(trainer, pl_module, batch.round)
+            self.trials = self._ranked or self.trials
+            left = len(self.trials.live)
+            if self.trials.rounds >= max(1, self.rounds.of(len(sequence.models))):
+                self._select(trainer, pl_module, batch)
         self._log(pl_module, left)
         self._write(trainer, pl_module)
 
@@ -220,23 +241,24 @@ class PruneByBudgets(FederatedCallback):
 
     # ---- an iteration ---------------------------------------------------------------------------------
 
-    def _end_initial(self, trainer: Trainer, module: FederatedLightningModule, round: int) -> None:
-        """Notes the initial model as its clients have tested it in a round, and begins the first iteration."""
-        sequence, assignment = _parts(module)
-        if assignment.accuracy is None:
-            log.warning("round %d: no client could test the initial model; another round is to measure it", round)
-            assignment.measure()
+    def _end_initial(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        """Records the initial model as its clients have tested it in a round, and begins the first iteration."""
+        sequence = _sequence(module)
+        if self.accuracy is None:
+            log.warning("round %d: no client could test the initial model; it is measured again", round.number)
+            self.measuring = True
             return
         resource = self._costs.cost(UnitCounts.of(sequence.models[0].sizes), self.resource)
         # a latency is what the first rank has measured
         (resource, *_) = trainer.fit_loop.ranks.gather(resource)  # type: ignore[attr-defined]
-        entry = {**_empty(0, 0, None), "rounds": round + 1, "accuracy": assignment.accuracy}
+        entry = {**_empty(0, 0, None), "rounds": round.number + 1, "accuracy": self.accuracy}
         self._append(sequence, Model(0), resource, {**entry, "round": None, "unit": None})
-        self._begin(trainer, module, round + 1)
+        self._begin(trainer, module, round)
 
-    def _begin(self, trainer: Trainer, module: FederatedLightningModule, round: int) -> None:
-        """Begins an iteration with a round; ends the sequence if there is none to begin."""
-        sequence, assignment = _parts(module)
+    def _begin(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        """Begins an iteration with the next round; ends the sequence if there is none to begin."""
+        sequence, next_round = _sequence(module), round.number + 1
+        self.measuring, self.accuracy = False, None
         number = len(sequence.models)
         whole, present = self.entries[0]["resource"], self.entries[-1]["resource"]
         if present <= self.budgets.final * whole:
@@ -247,15 +269,16 @@ class PruneByBudgets(FederatedCallback):
         if not cuts:
             self._finish("no unit of model %d can be cut so that it meets %.4g", number - 1, budget)
             return
-        module.restructure(lambda: sequence.propose(cuts))
-        groups, reports = self._grouped(trainer, module, round)
+        round.restructure(lambda: sequence.propose(cuts))
+        groups, reports = self._grouped(trainer, module, next_round)
         scheduled = self._scheduled(module, cuts, [report["examples"] for report in reports])
         saved = {cut.unit: (present - cut.resource) / whole for cut in cuts}
         fuse = self.rounds.of(number) > 0
         # all clients of a group may have failed; the initial model's accuracy is always known
         known = [entry["accuracy"] for entry in self.entries if entry["accuracy"] is not None]
-        assignment.begin(groups, scheduled, saved, known[-1], fuse)
-        self.under_way = {**_empty(number, round, budget), "groups": reports}
+        trials = {unit: Trial(group, saved[unit]) for unit, group in scheduled.items()}
+        self.trials = CandidateTrials(groups, trials, known[-1], fuse)
+        self.under_way = {**_empty(number, next_round, budget), "groups": reports}
         log.info(
             "iteration %d: %.4g %s at most (%.3g of the initial model's), %d candidates, %d groups, %d rounds",
             *(number, budget, self.resource, budget / whole, len(cuts), len(groups)),
@@ -307,7 +330,7 @@ class PruneByBudgets(FederatedCallback):
 
         That is the one with the least to do, by its examples and the candidates' multiply-accumulates.
         """
-        sequence, _ = _parts(module)
+        sequence = _sequence(module)
         rng = numpy_generator(module.seed, "candidate-groups", len(sequence.models))
         order = [int(group) for group in rng.permutation(len(examples))]
         busy = dict.fromkeys(order, 0.0)
@@ -318,17 +341,18 @@ class PruneByBudgets(FederatedCallback):
             found[cut.unit] = group
         return found
 
-    def _select(self, trainer: Trainer, module: FederatedLightningModule, round: int) -> None:
+    def _select(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Makes the best candidate the newest model, and begins the next iteration."""
-        sequence, assignment = _parts(module)
-        unit = assignment.best
-        known = [value for value in assignment.trials[unit].accuracies if not math.isnan(value)]
-        ended = self._described(module, assignment)
+        sequence, trials = _sequence(module), self.trials
+        assert trials is not None
+        unit = trials.best
+        known = [value for value in trials.trials[unit].accuracies if not math.isnan(value)]
+        ended = self._described(module)
         (resource,) = (cut.resource for cut in sequence.cuts if cut.unit == unit)
-        module.add_model(lambda: sequence.select(unit, round))
-        entry = {**ended, "round": round, "unit": unit, "accuracy": known[-1] if known else None}
+        round.restructure(lambda: sequence.select(unit, round.number))
+        entry = {**ended, "round": round.number, "unit": unit, "accuracy": known[-1] if known else None}
         self._append(sequence, Model(len(sequence.models) - 1), resource, entry)
-        self.under_way = None
+        self.under_way = self.trials = self._ranked = None
         newest = self.entries[-1]
         log.info(
             "model %d: %s loses %s filters; %.4g %s, %.3g of the initial model's; accuracy %s",
@@ -336,7 +360,7 @@ class PruneByBudgets(FederatedCallback):
             *(self.resource, newest["resource"] / self.entries[0]["resource"]),
             "unknown" if newest["accuracy"] is None else f"{newest['accuracy']:.4g}",
         )
-        self._begin(trainer, module, round + 1)
+        self._begin(trainer, module, round)
 
     @staticmethod
     def _removed(entry: Mapping[str, Any], unit: str) -> list[int]:
@@ -364,13 +388,14 @@ class PruneByBudgets(FederatedCallback):
         )
         self.spent = RoundCost()
 
-    def _described(self, module: FederatedLightningModule, assignment: CandidateGroups) -> dict[str, Any]:
-        """The iteration that is under way, as ``sequence.json`` has it."""
+    def _described(self, module: FederatedLightningModule) -> dict[str, Any]:
+        """Returns the iteration that is under way, as ``sequence.json`` has it."""
         assert self.under_way is not None
-        sequence, _ = _parts(module)
+        assert self.trials is not None
+        sequence = _sequence(module)
         candidates = []
         for cut in sequence.cuts:
-            trial = assignment.trials[cut.unit]
+            trial = self.trials.trials[cut.unit]
             candidates.append(
                 {
                     "unit": cut.unit,
@@ -384,14 +409,14 @@ class PruneByBudgets(FederatedCallback):
                 }
             )
         costs = asdict(self.spent)
-        return {**self.under_way, "rounds": assignment.rounds, "candidates": candidates, "costs": costs}
+        return {**self.under_way, "rounds": self.trials.rounds, "candidates": candidates, "costs": costs}
 
     def _write(self, trainer: Trainer, module: LightningModule) -> None:
         """Writes ``sequence.json``."""
         if not keeps_files(trainer) or not self.entries:
             return
         assert isinstance(module, FederatedLightningModule)
-        sequence, assignment = _parts(module)
+        sequence = _sequence(module)
         whole = self.entries[0]["resource"]
         write_sequence(
             run_folder(trainer),
@@ -403,27 +428,33 @@ class PruneByBudgets(FederatedCallback):
                 "units": {unit: list(groups) for unit, groups in sequence.units.items()},
                 "complete": self.complete,
                 "models": self.entries,
-                "under_way": None if self.under_way is None else self._described(module, assignment),
+                "under_way": None if self.under_way is None else self._described(module),
             },
         )
 
     # ---- checkpoints ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What a round needs of those before; plain values."""
+        """Returns the sequence and the iteration that is under way; plain values."""
         return {
             "complete": self.complete,
             "entries": list(self.entries),
             "under_way": self.under_way,
             "spent": asdict(self.spent),
+            "trials": None if self.trials is None else self.trials.to_plain(),
+            "measuring": self.measuring,
+            "accuracy": self.accuracy,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes it back."""
+        """Restores the sequence and the iteration that is under way."""
         self.complete = state_dict["complete"]
         self.entries = list(state_dict["entries"])
         self.under_way = state_dict["under_way"]
         self.spent = RoundCost(**state_dict["spent"])
+        trials = state_dict["trials"]
+        self.trials = None if trials is None else CandidateTrials.from_plain(trials)
+        self.measuring, self.accuracy = state_dict["measuring"], state_dict["accuracy"]
 
 
 def _empty(number: int, first_round: int | None, budget: float | None) -> dict[str, Any]:
@@ -438,8 +469,5 @@ def _empty(number: int, first_round: int | None, budget: float | None) -> dict[s
     }
 
 
-def _parts(module: LightningModule) -> tuple[PrunedSequence, CandidateGroups]:
-    assert isinstance(module, FederatedLightningModule)
-    assert isinstance(module.supernet, PrunedSequence)
-    assert isinstance(module.assignment, CandidateGroups)
-    return module.supernet, module.assignment
+def _sequence(module: LightningModule) -> PrunedSequence:
+    return cast(PrunedSequence, module.supernet)  # ``setup`` has checked it

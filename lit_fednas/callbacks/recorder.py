@@ -10,7 +10,7 @@ from lightning import LightningModule, Trainer
 
 from lit_fednas.callbacks.deployed_accuracy import DeployedAccuracy
 from lit_fednas.costs import client_cost
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, ServerRound
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.records import append_round, forget_from
 
@@ -27,7 +27,7 @@ class RunRecorder(FederatedCallback):
             forget_from(run_folder(trainer), trainer.global_step)  # a round is a step
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RoundResult, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: ServerRound, batch_idx: int
     ) -> None:
         """Keeps how it went for each client."""
         assert isinstance(pl_module, FederatedLightningModule)

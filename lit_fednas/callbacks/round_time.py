@@ -10,7 +10,7 @@ import numpy as np
 from lightning import LightningModule, Trainer
 
 from lit_fednas.costs import client_cost
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, ServerRound
 from lit_fednas.messages import ClientResult
 from lit_fednas.tiers import ClientSpeed, CompletionTimes, DeviceSpeeds, client_seconds, whole_round_seconds
 
@@ -60,7 +60,7 @@ class RoundTime(FederatedCallback):
             self.times = CompletionTimes()
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RoundResult, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: ServerRound, batch_idx: int
     ) -> None:
         """Adds a round."""
         assert isinstance(pl_module, FederatedLightningModule)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from lightning import LightningModule, Trainer
-from torch import Tensor
+from typing_extensions import override
 
 from lit_fednas.callbacks.activeness import cell_activeness, mean_activeness, most_active
 from lit_fednas.callbacks.convergence import degree_of_convergence
-from lit_fednas.errors import ConfigError
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule, RoundResult
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, ServerRound
 from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.ranges import NonNegativeFloat, PositiveInt, Range, UnitInterval, checked
 from lit_fednas.records.models import step_words, write_suite
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Model, ModelSuite, members_of
@@ -23,6 +23,7 @@ from lit_fednas.tiers import ArchitectureCosts
 log = logging.getLogger(__name__)
 
 
+@checked("transform_on_convergence")
 class TransformOnConvergence(FederatedCallback):
     """Adds a model to the suite whenever the degree of convergence is at most a threshold.
 
@@ -56,34 +57,28 @@ class TransformOnConvergence(FederatedCallback):
             ``newest``) has converged again.
 
     Raises:
-        ConfigError: A number is out of range, or the supernet is no suite of models.
+        ConfigError: A number is out of range, or the supernet is not a suite of models.
     """
+
+    supernet_kind: ClassVar[type] = ModelSuite
 
     def __init__(
         self,
         threshold: float = 0.003,
-        gamma: int = 10,
-        delta: int = 20,
-        alpha: float = 0.9,
-        window: int = 5,
-        factor: float = 2.0,
-        insert: int = 1,
+        gamma: PositiveInt = 10,
+        delta: PositiveInt = 20,
+        alpha: UnitInterval = 0.9,
+        window: PositiveInt = 5,
+        factor: Annotated[float, Range(above=1)] = 2.0,
+        insert: PositiveInt = 1,
         order: Order = "alternate",
         selection: Literal["activeness", "random"] = "activeness",
         warm_up: bool = True,
-        noise: float = 0.1,
+        noise: NonNegativeFloat = 0.1,
         loss: Literal["cohort", "newest"] = "cohort",
-        max_models: int | None = None,
+        max_models: PositiveInt | None = None,
         stop: bool = True,
     ) -> None:
-        for name, value in {"gamma": gamma, "delta": delta, "window": window, "insert": insert}.items():
-            if value < 1:
-                raise ConfigError(f"transform_on_convergence.{name}: {value} must be at least 1")
-        if not 0 <= alpha <= 1 or not factor > 1 or noise < 0 or (max_models is not None and max_models < 1):
-            raise ConfigError(
-                f"transform_on_convergence: alpha {alpha} must be from 0 to 1, factor {factor} above 1, noise "
-                f"{noise} at least 0, and max_models {max_models} at least 1, or null for no limit"
-            )
         self.threshold, self.gamma, self.delta = threshold, gamma, delta
         self.alpha, self.window = alpha, window
         self.factor, self.insert, self.order = factor, insert, order
@@ -94,16 +89,6 @@ class TransformOnConvergence(FederatedCallback):
         self.reasons: list[dict[str, Any]] = []  # why each model that this callback has added was
         self.complete = False
         self.converged = False
-        self._trained: set[int] = set()
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Sees that there is a suite to grow."""
-        assert isinstance(pl_module, FederatedLightningModule)
-        if not isinstance(pl_module.supernet, ModelSuite):
-            raise ConfigError(
-                f"transform_on_convergence: a {type(pl_module.supernet).__name__} does not grow; set "
-                f"model.supernet to lit_fednas.supernets.ModelSuite"
-            )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Writes down the models so far; a run that had come to its end stays there."""
@@ -116,23 +101,19 @@ class TransformOnConvergence(FederatedCallback):
 
     # ---- what a round shows ---------------------------------------------------------------------------
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: RoundResult, batch_idx: int
-    ) -> None:
-        """Notes which models the round has trained."""
-        self._trained = {model.number for result in batch.survivors for model in members_of(result.task.arch)}
-
-    def on_aggregate(
-        self, trainer: Trainer, module: FederatedLightningModule, averages: Mapping[str, Tensor]
-    ) -> None:
-        """Measures the newest model's cells."""
+    @override
+    def on_results(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        """Measures the activeness of the newest model's cells, if the round has trained it."""
         suite = _suite(module)
         newest = len(suite.models) - 1
-        if newest in self._trained:
-            self.activeness = [*self.activeness, cell_activeness(suite, newest, averages)][-self.window :]
+        if any(newest == model.number for one in round.survivors for model in members_of(one.task.arch)):
+            round.watch(lambda averages: self._measure(cell_activeness(suite, newest, averages)))
+
+    def _measure(self, activeness: dict[str, float]) -> None:
+        self.activeness = [*self.activeness, activeness][-self.window :]
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: RoundResult, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: ServerRound, batch_idx: int
     ) -> None:
         """Adds a model if training has slowed down."""
         assert isinstance(pl_module, FederatedLightningModule)
@@ -147,7 +128,7 @@ class TransformOnConvergence(FederatedCallback):
         self.converged = False
         if degree is not None and degree <= self.threshold and self.activeness:
             if not self.complete:
-                self._transform(trainer, pl_module, batch.round, degree)
+                self._transform(trainer, pl_module, batch, degree)
             else:
                 numbers = range(newest + 1) if self.loss == "newest" else [newest]
                 degrees = [found.get(number) for number in numbers]
@@ -162,7 +143,7 @@ class TransformOnConvergence(FederatedCallback):
             )
             trainer.should_stop = True
 
-    def _note_losses(self, batch: RoundResult, newest: int) -> None:
+    def _note_losses(self, batch: ServerRound, newest: int) -> None:
         """Adds the round's mean losses, weighted by examples."""
         seen: dict[int, list[tuple[float, int]]] = {}
         for result in batch.survivors:
@@ -175,7 +156,9 @@ class TransformOnConvergence(FederatedCallback):
 
     # ---- the transformation ---------------------------------------------------------------------------
 
-    def _transform(self, trainer: Trainer, module: FederatedLightningModule, round: int, degree: float) -> None:
+    def _transform(
+        self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound, degree: float
+    ) -> None:
         """Adds the largest of the models in question that a device can run."""
         suite = _suite(module)
         parent = suite.models[-1]
@@ -184,14 +167,16 @@ class TransformOnConvergence(FederatedCallback):
         steps = None if full else self._first_that_fits(module, activeness)
         if steps is None:
             self.complete = True
-            log.info("round %d: no larger model is added; %d models", round, len(suite.models))
+            log.info("round %d: no larger model is added; %d models", round.number, len(suite.models))
         else:
             self.reasons.append({"degree_of_convergence": degree, "activeness": activeness})
             self.activeness = []
-            module.add_model(lambda: suite.add(parent.number, steps, module.seed, round, self.noise, self.warm_up))
+            round.restructure(
+                lambda: suite.add(parent.number, steps, module.seed, round.number, self.noise, self.warm_up)
+            )
             log.info(
                 "round %d: model %d, derived from model %d (%s): %d MACs, %s",
-                *(round, parent.number + 1, parent.number, step_words(to_plain(steps))),
+                *(round.number, parent.number + 1, parent.number, step_words(to_plain(steps))),
                 *(suite.macs(Model(parent.number + 1)), suite.models[-1].blueprint),
             )
         if self.loss == "cohort":
@@ -279,6 +264,4 @@ class TransformOnConvergence(FederatedCallback):
 
 
 def _suite(module: LightningModule) -> ModelSuite:
-    assert isinstance(module, FederatedLightningModule)
-    assert isinstance(module.supernet, ModelSuite)
-    return module.supernet
+    return cast(ModelSuite, module.supernet)  # ``setup`` has checked it

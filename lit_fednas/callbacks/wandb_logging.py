@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import WandbLogger
 
 from lit_fednas.callbacks.subnet_table import COLUMNS, table_rows
 from lit_fednas.data import plot_partition
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, ServerRound
 from lit_fednas.records import SEARCH_FILES, SearchFiles
 from lit_fednas.supernets import ModelCollection
 
@@ -28,16 +28,21 @@ class WandbLogging(FederatedCallback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Logs the partition as a picture."""
+        self._num_models = len(getattr(pl_module.supernet, "models", ()))
         for run in _runs(trainer):
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
             figure = plot_partition(data.partition, data.targets, data.class_names)
             run.log({"partition": wandb.Image(figure)}, commit=False)
 
-    def on_model_added(self, trainer: Trainer, module: FederatedLightningModule, arch: Any) -> None:
-        """Logs a new model of a suite or a sequence with its costs, and the table of all models so far."""
-        supernet = module.supernet
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: ServerRound, batch_idx: int
+    ) -> None:
+        """Logs a new model of a supernet that changes in training with its costs, and a table of all models."""
+        supernet = pl_module.supernet
         if isinstance(supernet, ModelCollection):
-            self._log_models(trainer, supernet.KIND, supernet.model_rows(), arch.number)
+            if len(supernet.models) > self._num_models:
+                self._log_models(trainer, supernet.KIND, supernet.model_rows(), supernet.models[-1].number)
+            self._num_models = len(supernet.models)
 
     @staticmethod
     def _log_models(trainer: Trainer, kind: str, rows: Sequence[dict[str, Any]], number: int) -> None:

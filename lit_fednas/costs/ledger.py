@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lit_fednas.costs.counting import Cost
-from lit_fednas.messages import ClientResult
+from lit_fednas.messages import ClientResult, MacsReport
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,11 @@ def client_cost(result: ClientResult, cost: Cost) -> RoundCost:
     An update that the server did not ask for is not sent.
 
     Args:
-        result: How it went; if it reports ``macs``, those count (batches took different paths).
+        result: How it went; if it has a :class:`MacsReport`, that counts (batches took different paths).
         cost: Of what the client received.
     """
-    macs = result.report.get("macs", cost.macs * result.num_seen)
+    report = result.report(MacsReport)
+    macs = cost.macs * result.num_seen if report is None else report.macs
     return RoundCost(int(macs) + cost.macs * result.num_tested, cost.bytes, cost.bytes if result.ok else 0)
 
 
@@ -62,5 +63,5 @@ def independent_cost(results: Sequence[ClientResult], cost: Cost) -> RoundCost:
     """What the same cohort would cost if all of it trained one given architecture: a round of iFedAvg."""
     total = RoundCost()
     for result in results:
-        total += client_cost(replace(result, report={}), cost)
+        total += client_cost(replace(result, reports=()), cost)
     return total

@@ -1,10 +1,9 @@
-"""The engine: module, trainer, round loop, client fits."""
+"""The engine: module, trainer, round loop, client training."""
 
 from lit_fednas.federation.cohort import (
     AlwaysAvailable,
     Availability,
     CohortSampler,
-    DailyAvailability,
     OnlyClients,
     RandomAvailability,
     SizeWeightedCohort,
@@ -13,7 +12,8 @@ from lit_fednas.federation.cohort import (
 from lit_fednas.federation.evaluation import EvaluationSettings
 from lit_fednas.federation.hooks import FederatedCallback
 from lit_fednas.federation.lightning_private import RankStrategy
-from lit_fednas.federation.module import FederatedLightningModule, RoundResult
+from lit_fednas.federation.module import FederatedLightningModule
+from lit_fednas.federation.round import ServerRound
 from lit_fednas.federation.schedules import ConstantRate, CosineRate, RateSchedule, StepRate
 from lit_fednas.federation.server_optimizers import FedAdagrad, FedAdam, FedYogi
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
@@ -26,7 +26,6 @@ __all__ = [
     "CohortSampler",
     "ConstantRate",
     "CosineRate",
-    "DailyAvailability",
     "EvaluationSettings",
     "FaultPolicy",
     "FedAdagrad",
@@ -39,7 +38,7 @@ __all__ = [
     "RandomAvailability",
     "RankStrategy",
     "RateSchedule",
-    "RoundResult",
+    "ServerRound",
     "SizeWeightedCohort",
     "StepRate",
     "UniformCohort",

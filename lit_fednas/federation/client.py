@@ -1,4 +1,4 @@
-"""The clients' training: a small LightningModule in a sub-Trainer's fit, for one client or for several."""
+"""The clients' training: a small LightningModule in a sub-Trainer's fit, for one client or several at a time."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from torch.optim import Optimizer
 
 from lit_fednas.data.clients import ClientData
 from lit_fednas.errors import ClientError, ConfigError
+from lit_fednas.federation.client_evaluation import client_scores
 from lit_fednas.federation.compiled import MOST_ARCHITECTURES, check_compilable, compile_network, uncompiled
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.federation.lightning_private import ClientTrainer
-from lit_fednas.federation.local_test import LocalTest
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.federation.stacked import StackedClient, StackedModule, check_stackable
 from lit_fednas.federation.stacked_gradients import Stacks
@@ -39,9 +39,9 @@ log = logging.getLogger(__name__)
 
 
 class ClientNetwork:
-    """An architecture's network that one client after the other is trained in.
+    """A network of one architecture, in which one client after the other is trained.
 
-    What would be looked for in its modules anew for each client is found once.
+    What is needed of its modules for each client is looked up once.
 
     Args:
         network: The network, its weights unset.
@@ -66,41 +66,47 @@ class ClientNetwork:
         torch._foreach_copy_(list(self.weights.values()), [weights[name] for name in self.weights])
 
     def forget_gradients(self) -> None:
-        """Lets the gradients' memory go."""
+        """Releases the gradients' memory."""
         for parameter in self.parameters:
             parameter.grad = None
 
     @torch.no_grad()
     def size(self) -> Tensor:
-        """The sum of its tensors' norms; finite if all weights (and their squares) are."""
+        """Returns the sum of the tensors' norms; finite if all weights (and their squares) are."""
         return torch.stack(torch._foreach_norm([t for t in self.weights.values() if t.is_floating_point()])).sum()
 
 
 class ClientModule(pl.LightningModule):
-    """Trains one network on one client's batches.
+    """Trains one network after the other, each on one client's batches.
 
     Args:
-        client_network: The subnet as the client received it; trained in place.
         objective: The local loss.
         settings: Optimizer, steps, clipping.
-        lr_factor: What the round multiplies the learning rate with.
-        keep_going: Called before every batch; raises to end the fit.
     """
 
-    def __init__(
+    client_network: ClientNetwork
+
+    def __init__(self, objective: Objective, settings: ClientSettings) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.objective = objective
+        self.settings = settings
+
+    def begin(
         self,
         client_network: ClientNetwork,
-        objective: Objective,
-        settings: ClientSettings,
         lr_factor: float = 1.0,
         keep_going: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__()
-        self.automatic_optimization = False
+        """Prepares for the next client.
+
+        Args:
+            client_network: The subnet as the client received it; trained in place.
+            lr_factor: What the round multiplies the learning rate with.
+            keep_going: Called before every batch; raises to end the fit.
+        """
         self.client_network = client_network
         self.network = client_network.network
-        self.objective = objective
-        self.settings = settings
         self.lr_factor = lr_factor
         self.keep_going = keep_going
         self.num_steps = 0
@@ -108,7 +114,7 @@ class ClientModule(pl.LightningModule):
         self._loss_sum: Tensor | float = 0.0
 
     def configure_optimizers(self) -> Optimizer:
-        """The local optimizer at the round's learning rate, and its scheduler if there is one."""
+        """Returns the local optimizer at the round's learning rate; its scheduler is kept."""
         optimizer, self._scheduler = self.settings.optimizers(self.client_network.parameters, self.lr_factor)
         return optimizer
 
@@ -117,7 +123,7 @@ class ClientModule(pl.LightningModule):
         self.network.train()
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
-        """One local step; -1 when the steps asked for are done.
+        """Takes one local step; returns -1 when all steps that were asked for are taken.
 
         A batch of one example is left out if the network normalises over batches, which one example does
         not allow.
@@ -147,14 +153,14 @@ class ClientModule(pl.LightningModule):
         return -1 if self.num_steps == self.settings.steps else None
 
     def outcome(self) -> tuple[float, float]:
-        """The sum of the losses and :meth:`ClientNetwork.size`, with one look at the device."""
+        """Returns the sum of the losses and :meth:`ClientNetwork.size`, with one read from the device."""
         size = self.client_network.size()
         loss_sum = torch.as_tensor(self._loss_sum, device=size.device)
         return tuple(torch.stack([loss_sum, size]).tolist())
 
 
-class ClientFits:
-    """Trains clients with one reused Trainer and a few reused networks.
+class ClientRunner:
+    """Trains clients with one reused Trainer, one reused module and a few reused networks.
 
     A client's weights are written into tensors that are there already, trained, and handed out as the update;
     so they must be aggregated before the next fit.
@@ -169,7 +175,7 @@ class ClientFits:
         check: Called before every batch; raises ``Interrupted`` if the run was asked to stop.
 
     Raises:
-        ConfigError: Clients shall be trained together, or compiled, which the other settings do not allow.
+        ConfigError: Clients are to be trained several at a time, compiled or tested, which other settings exclude.
     """
 
     def __init__(
@@ -198,7 +204,12 @@ class ClientFits:
         self._networks: OrderedDict[Any, ClientNetwork] = OrderedDict()
         self._shared: dict[str, Tensor] | None = None  # found once for all clients of a round
         self._stacks = Stacks(supernet, objective, settings)
-        self._local_test = LocalTest(supernet, data) if settings.validate is not None else None
+        self._module = ClientModule(objective, settings)
+        testable = settings.validate is None or any(data.size(one, "val") for one in range(data.num_clients))
+        if not testable:
+            raise ConfigError(
+                "client.validate: no client has validation data; set data.client_val, for instance to 0.2"
+            )
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
         """Trains the clients; yields how each went, and its update if it can be used.
@@ -234,12 +245,12 @@ class ClientFits:
         """
         start = perf_counter()
         result, update = self._settle(task, lambda: self._train(task))
-        return replace(result, seconds=perf_counter() - start), update
+        return _timed(result, update, perf_counter() - start)
 
     def _groups(self, tasks: Sequence[ClientTask]) -> Iterator[Sequence[ClientTask]]:
-        """Clients of one architecture, those with the most examples first: they take similar numbers of steps.
+        """Yields clients of one architecture, most examples first: neighbours take similar numbers of steps.
 
-        Who goes away is alone, since there is nothing to train.
+        A client that goes away is alone, since there is nothing to train.
         """
         if self.settings.together == 1:
             yield from ([task] for task in tasks)
@@ -256,9 +267,9 @@ class ClientFits:
                 yield group[first : first + self.settings.together]
 
     def _fit_together(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
-        """Trains clients of one architecture in one fit; one by one if that fails, so that none pays for another.
+        """Trains clients of one architecture in one fit; one by one if that fails, so that failures are isolated.
 
-        The seconds of each are its share of the fit: the fit's, divided by the number of clients.
+        The seconds of each client are the fit's, divided by the number of clients.
         """
         start = perf_counter()
         try:
@@ -274,8 +285,7 @@ class ClientFits:
                 client = module.clients[row]
                 weights = {name: tensor[row] for name, tensor in module.weights.items()}
                 judge = partial(_judge, client.task, weights, client.num_steps, client.num_seen, loss_sum, size)
-                result, update = self._settle(client.task, judge)
-                yield replace(result, seconds=share), update
+                yield _timed(*self._settle(client.task, judge), share)
             return
         self._stacks.clear()
         log.warning(
@@ -312,7 +322,7 @@ class ClientFits:
     def _settle(
         self, task: ClientTask, train: Callable[[], ClientUpdate]
     ) -> tuple[ClientResult, ClientUpdate | None]:
-        """Turns what went wrong with a client into its result, or raises it, as the policy says."""
+        """Turns a client's failure into its result, or raises it, as the policy says."""
         try:
             update = self._tested(train())
         except (ConfigError, Interrupted):
@@ -326,26 +336,28 @@ class ClientFits:
             if self.faults.on_client_error == "raise":
                 raise ClientError(f"round {task.round}, client {task.client}: {reason}") from error
             return ClientResult(task, "error", reason), None
-        result = ClientResult(
-            task,
-            num_steps=update.num_steps,
-            num_seen=update.num_seen,
-            loss=update.loss,
-            report=update.report,
-            accuracy=update.accuracy,
-            num_tested=update.num_tested,
-        )
-        return result, update
+        return update.result, update
 
     def _tested(self, update: ClientUpdate) -> ClientUpdate:
-        """The update with its network's accuracy on the client's own validation split, if it is asked for."""
-        if self._local_test is None:
+        """Adds the network's accuracy on the client's own validation split, if it is asked for."""
+        if self.settings.validate is None:
             return update
-        arch = update.task.arch
+        arch, client = update.task.arch, update.task.client
         trained = self.settings.validate == "trained"
         weights = update.weights if trained else self.supernet.views(arch, self._shared)
-        accuracy, count = self._local_test(arch, weights, update.task.client)
-        return replace(update, accuracy=accuracy, num_tested=count)
+        scores = client_scores(
+            partial(self.supernet.run, arch, weights),
+            self.data,
+            [client],
+            "val",
+            targets=partial(self.supernet.targets, arch),
+            # not in the order of the data: batches of single classes would mislead norms of batch statistics
+            shuffle=generator(0, "local-test", client),
+        )
+        for score in scores:
+            tested = replace(update.result, accuracy=score.accuracy, num_tested=score.num_examples)
+            update = replace(update, result=tested)
+        return update
 
     def _train(self, task: ClientTask) -> ClientUpdate:
         address = (task.round, task.client)
@@ -354,16 +366,15 @@ class ClientFits:
         network = self._network(task.arch)
         start = perf_counter()  # a compilation is not the client's time
         network.receive(self.supernet.views(task.arch, self._shared))
-        module = ClientModule(
-            network, self.objective, self.settings, task.lr_factor, lambda: self._keep_going(start)
-        )
+        module = self._module
+        module.begin(network, task.lr_factor, lambda: self._keep_going(start))
         with isolated(self.seed, "client", *address, device=self.device):
             self.objective.begin(network.network, task, generator(self.seed, "objective", *address))
             self.trainer.fit(module, train_dataloaders=self._batches(task, module))
         network.forget_gradients()
         loss_sum, size = module.outcome()
         update = _judge(task, network.weights, module.num_steps, module.num_seen, loss_sum, size)
-        return replace(update, report=self.objective.report())
+        return replace(update, result=replace(update.result, reports=self.objective.report()))
 
     def _goes_away(self, task: ClientTask) -> bool:
         if self.faults.dropout_rate == 0:
@@ -374,7 +385,7 @@ class ClientFits:
     def _batches(
         self, task: ClientTask, taken: ClientModule | StackedClient, ahead: bool = False
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Epoch after epoch of the client's batches; if steps are counted, until an epoch allows none.
+        """Yields the client's batches, epoch after epoch; if steps are counted, until an epoch allows none.
 
         Args:
             task: The client's task.
@@ -411,7 +422,7 @@ class ClientFits:
         return self._networks[arch]
 
     def _full_batch(self) -> Tensor:
-        """Zeros of the shape of a full batch."""
+        """Returns zeros of the shape of a full batch."""
         return torch.zeros(self.settings.batch_size, *self.supernet.input_shape, device=self.device)
 
     def _keep_going(self, start: float) -> None:
@@ -438,7 +449,7 @@ def _judge(
     loss_sum: float,
     size: float,
 ) -> ClientUpdate:
-    """Makes a trained client's update, if it can be used.
+    """Returns a trained client's update, if it can be used.
 
     Args:
         task: What it was asked.
@@ -455,4 +466,13 @@ def _judge(
             "non-finite",
             "the trained weights are not finite; lower client.optimizer's lr or set client.clip_norm",
         )
-    return ClientUpdate(task, weights, num_steps, num_seen, loss_sum / num_seen)
+    result = ClientResult(task, num_steps=num_steps, num_seen=num_seen, loss=loss_sum / num_seen)
+    return ClientUpdate(result, weights)
+
+
+def _timed(
+    result: ClientResult, update: ClientUpdate | None, seconds: float
+) -> tuple[ClientResult, ClientUpdate | None]:
+    """Adds the wall time of the fit."""
+    result = replace(result, seconds=seconds)
+    return result, update and replace(update, result=result)

@@ -24,20 +24,20 @@ _REMEDY = "set client.compile to false"
 
 
 def check_compilable(supernet: Supernet, objective: Objective, together: int = 1) -> None:
-    """Refuses what a compilation would not reach or pay for, and lets torch compile as often as is allowed.
+    """Validates that compilation reaches the network and pays, and raises torch's limit of compilations.
 
     Args:
         supernet: The global weights.
         objective: The local loss.
-        together: Clients trained together, for whom not the network but the whole loss is compiled.
+        together: Clients trained in one fit; for several the whole loss is compiled, not the network.
 
     Raises:
         ConfigError: The objective does not call the network, or there are too many architectures.
     """
     if together == 1 and not objective.compilable:
         raise ConfigError(
-            f"client.compile: true compiles what a network does when it is called, and {type(objective).__name__} "
-            f"runs parts of it; {_REMEDY}"
+            f"client.compile: true compiles calls of a network, and {type(objective).__name__} runs parts of it; "
+            f"{_REMEDY}"
         )
     size = supernet.space.size
     if size > MOST_ARCHITECTURES:
@@ -51,7 +51,7 @@ def check_compilable(supernet: Supernet, objective: Objective, together: int = 1
 
 
 def compile_network(network: nn.Module, inputs: Tensor) -> None:
-    """Compiles a network in place, its tensors' names unchanged, by a forward and a backward pass.
+    """Compiles a network in place, by a forward and a backward pass; its tensors keep their names.
 
     Args:
         network: On its device; its buffers and gradients are changed.
@@ -68,7 +68,7 @@ def compile_network(network: nn.Module, inputs: Tensor) -> None:
 
 
 def compile_now(call: Callable[[], Any], device: torch.device) -> None:
-    """Calls what is compiled when it is called first, without moving a random generator.
+    """Makes the first call of a compiled function, which compiles it, without advancing a random generator.
 
     Raises:
         ConfigError: It cannot be compiled.
@@ -84,5 +84,5 @@ def compile_now(call: Callable[[], Any], device: torch.device) -> None:
 
 
 def uncompiled() -> AbstractContextManager[Any]:
-    """Runs what is compiled as if it were not."""
+    """Returns a context in which compiled code runs eagerly."""
     return torch.compiler.set_stance("force_eager")

@@ -1,4 +1,4 @@
-"""Which subnets are evaluated, and how.
+"""Evaluation of subnets of the global weights.
 
 The global weights are evaluated on data that the server holds, without any local training. A subnet runs in
 place: nothing is copied, except where batch-norm statistics are recalibrated, which happens on a copy.
@@ -19,21 +19,23 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics import Accuracy, MeanMetric, Metric
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
 from lit_fednas.supernets import Supernet
 
 #: The name of the mean over sampled architectures among the subnets.
 SAMPLED = "sampled"
 
 
+@checked("evaluation")
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """What is evaluated.
+    """Which subnets are evaluated, and how.
 
     Args:
         subnets: Architectures, each as the space writes it, or ``smallest`` or ``largest``. A name may
             stand before it: ``tiny = d: [0,0,0,0], e: 0.1``; otherwise metrics are named after the architecture.
             If not given, those of the supernet (for SuperFed's those of Table 4).
-        top_k: The accuracy counts a class among the k likeliest as right.
+        top_k: The accuracy counts a class among the k most likely as correct.
         recalibrate_batches: Batches of the clients' training data on which batch-norm statistics are gathered
             anew, on a copy, before a subnet is evaluated; 0 for none.
         precision: ``bf16-mixed`` or ``16-mixed`` run the subnets under autocast; metrics are float32 always.
@@ -47,23 +49,18 @@ class EvaluationSettings:
     """
 
     subnets: Sequence[str] | None = None
-    top_k: int = 1
-    recalibrate_batches: int = 0
+    top_k: PositiveInt = 1
+    recalibrate_batches: NonNegativeInt = 0
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     channels_last: bool = False
-    sampled: int = 0
+    sampled: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
         if self.subnets is not None and not self.subnets:
             raise ConfigError("evaluation.subnets: is empty; give at least one, for instance [largest]")
-        if self.top_k < 1 or self.recalibrate_batches < 0 or self.sampled < 0:
-            raise ConfigError(
-                f"evaluation: top_k {self.top_k} must be at least 1, recalibrate_batches "
-                f"{self.recalibrate_batches} and sampled {self.sampled} at least 0"
-            )
 
     def logits(self, network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
-        """Runs a network on a batch as the settings say.
+        """Runs a network on a batch in the precision and layout of the settings.
 
         Weights stay as they are: it is enough that the images are channels-last, for a convolution's output has
         the layout of its input.
@@ -90,9 +87,9 @@ class EvaluationSettings:
             Architectures by the names that their metrics bear.
 
         Raises:
-            ConfigError: One cannot be read, is not in the space, or a name stands twice.
+            ConfigError: One cannot be read, is not in the space, or a name is duplicated.
         """
-        found: dict[str, Any] = {}
+        archs: dict[str, Any] = {}
         for text in supernet.default_eval_archs if self.subnets is None else self.subnets:
             name, equals, description = str(text).partition("=")
             description = description.strip() if equals else str(text)
@@ -100,10 +97,10 @@ class EvaluationSettings:
             name = name.strip() if equals else _label(description)
             if name in ("", "mean", SAMPLED):
                 raise ConfigError(f"evaluation.subnets: {text!r} names a subnet {name!r}; choose another name")
-            if name in found:
+            if name in archs:
                 raise ConfigError(f"evaluation.subnets: two are named {name!r}; write 'name = {text}'")
-            found[name] = arch
-        return found
+            archs[name] = arch
+        return archs
 
 
 class SubnetMetrics(nn.Module):
@@ -124,29 +121,29 @@ class SubnetMetrics(nn.Module):
         )
         self.loss = nn.ModuleList(MeanMetric() for _ in self.names)
 
-    def update(self, place: int, logits: Tensor, targets: Tensor) -> None:
-        """Adds a batch of the subnet at a place among the names.
+    def update(self, index: int, logits: Tensor, targets: Tensor) -> None:
+        """Adds a batch of a subnet.
 
         Args:
-            place: The subnet's.
+            index: The subnet's index among the names.
             logits: ``[batch, labels]``; at most as many labels as classes.
             targets: ``[batch]``.
         """
-        accuracy, loss = self.metrics_at(place)
+        accuracy, loss = self.metrics_at(index)
         missing = self.num_classes - logits.shape[1]  # a label set has fewer labels than there are classes
         padded = functional.pad(logits, (0, missing), value=-torch.inf) if missing else logits
         accuracy.update(padded, targets)
         loss.update(functional.cross_entropy(logits, targets), weight=len(targets))
 
-    def metrics_at(self, place: int) -> tuple[Metric, Metric]:
-        """Accuracy and loss of the subnet at a place among the names."""
-        accuracy, loss = self.accuracy[place], self.loss[place]
+    def metrics_at(self, index: int) -> tuple[Metric, Metric]:
+        """Returns accuracy and loss of a subnet, by its index among the names."""
+        accuracy, loss = self.accuracy[index], self.loss[index]
         assert isinstance(accuracy, Metric)
         assert isinstance(loss, Metric)
         return accuracy, loss
 
     def compute(self) -> dict[str, Tensor]:
-        """All values over the batches of all ranks, by name; starts anew."""
+        """Returns all values over the batches of all ranks, by name, and resets the metrics."""
         values = {}
         with warnings.catch_warnings():
             # a rank may have had no batch of a subnet
@@ -158,10 +155,10 @@ class SubnetMetrics(nn.Module):
         return values
 
     def by_name(self) -> dict[str, Metric]:
-        """The metrics, named ``<subnet>/accuracy`` and ``<subnet>/loss``."""
+        """Returns the metrics, named ``<subnet>/accuracy`` and ``<subnet>/loss``."""
         named: dict[str, Metric] = {}
-        for place, name in enumerate(self.names):
-            named[f"{name}/accuracy"], named[f"{name}/loss"] = self.metrics_at(place)
+        for index, name in enumerate(self.names):
+            named[f"{name}/accuracy"], named[f"{name}/loss"] = self.metrics_at(index)
         return named
 
 
@@ -176,7 +173,7 @@ class Recalibration:
     copies: dict[str, nn.Module] = field(default_factory=dict)
 
     def network(self, name: str, supernet: Supernet, arch: Any) -> nn.Module:
-        """A copy of the subnet whose statistics are those of the batches, in evaluation mode."""
+        """Returns a copy of the subnet with the batches' statistics, in evaluation mode."""
         if name not in self.copies:
             self.copies[name] = recalibrated(supernet.subnet(arch), self.batches)
         return self.copies[name]
@@ -228,7 +225,7 @@ def fresh_statistics(network: nn.Module) -> list[_BatchNorm]:
 
 
 def _label(text: str) -> str:
-    """An architecture's text without what metric and file names do not bear.
+    """Returns an architecture's text without characters that metric and file names exclude.
 
     Example:
         >>> _label("d: [0,1,0,1], e: 0.14")

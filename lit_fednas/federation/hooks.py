@@ -2,53 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from lightning import Callback, Trainer
-from torch import Tensor
+from lightning import Callback, LightningModule, Trainer
 
-from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
+from lit_fednas.messages import ClientResult, ClientUpdate
+from lit_fednas.parts import Part
 
 if TYPE_CHECKING:
     from lit_fednas.federation.module import FederatedLightningModule
+    from lit_fednas.federation.round import ServerRound
 
 
-class FederatedCallback(Callback):
-    """A Lightning callback that may also follow the cohort.
+class FederatedCallback(Part, Callback):
+    """A Lightning callback that may also follow a round, and change it through :class:`ServerRound`.
 
     Lightning's hooks keep their meaning with a round for an epoch: ``on_train_epoch_start`` comes before the
-    cohort is drawn, ``on_train_batch_end`` after the server's step (its ``batch`` is the
-    :class:`~lit_fednas.federation.module.RoundResult`), ``on_validation_end`` after the global weights were
-    evaluated, ``on_train_epoch_end`` when the round is over.
+    cohort is drawn, ``on_train_batch_end`` after the server's step (its ``batch`` is the :class:`ServerRound`),
+    ``on_validation_end`` after the global weights were evaluated, ``on_train_epoch_end`` at the round's end.
+
+    All that a method remembers from round to round is the callback's ``state_dict``. It changes after the server's
+    step alone, so that an interrupted round leaves no trace.
     """
 
-    def on_cohort_start(
-        self, trainer: Trainer, module: FederatedLightningModule, tasks: Sequence[ClientTask]
+    #: The types of the values that it gives to rounds (:meth:`ServerRound.give`).
+    gives: ClassVar[tuple[type, ...]] = ()
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        """Names the callback as configurations do: ``BetaDecay`` is ``beta_decay``."""
+        super().__init_subclass__(**settings)
+        cls.field = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Validates that the callback works with the supernet."""
+        super().setup(trainer, pl_module, stage)
+        self.check_supernet(pl_module.supernet)
+
+    def on_round_start(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        """Called before the round is planned; may give values."""
+
+    def on_cohort_start(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        """Called when the clients have their tasks."""
+
+    def on_client_end(
+        self,
+        trainer: Trainer,
+        module: FederatedLightningModule,
+        result: ClientResult,
+        update: ClientUpdate | None,
     ) -> None:
-        """Called when the cohort has its tasks."""
+        """Called after each task.
 
-    def on_client_update(self, trainer: Trainer, module: FederatedLightningModule, update: ClientUpdate) -> None:
-        """Called with each update that is used, on the rank that trained the client, before the next is trained.
-
-        Its tensors hold until then. What is done with them must not touch training.
+        Args:
+            trainer: The trainer.
+            module: The server's module.
+            result: How it went.
+            update: On the rank that trained the client, its update if it can be used. Its tensors hold until the
+                next client is trained; what is done with them must not touch training.
         """
 
-    def on_client_end(self, trainer: Trainer, module: FederatedLightningModule, result: ClientResult) -> None:
-        """Called after each client's part."""
+    def on_results(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        """Called when all clients have answered, before their updates are merged.
 
-    def on_aggregate(
-        self, trainer: Trainer, module: FederatedLightningModule, averages: Mapping[str, Tensor]
-    ) -> None:
-        """Called with the averages of the round's updates, before the server's step; the weights are the old ones.
-
-        The averages are by the supernet's names, the same on all ranks, and not to be changed. A round without
-        enough survivors has none.
+        May reject updates, and watch or mix the averages of those that are accepted. If a callback defines it,
+        sums are kept per architecture, which takes more memory where architectures share weights.
         """
-
-    def on_model_added(self, trainer: Trainer, module: FederatedLightningModule, arch: Any) -> None:
-        """Called when the supernet has got a new model (``lit_fednas.supernets.ModelSuite``)."""
-
-    def on_search_end(self, trainer: Trainer, module: FederatedLightningModule, folder: Path) -> None:
-        """Called when a search after training has written its folder (``lit_fednas.records.tiers``)."""

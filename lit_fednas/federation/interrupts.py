@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, taken at points where the run's state is whole."""
+"""Ctrl-C and SIGTERM, handled where the run's state is consistent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Interrupted(Exception):
 
 
 class Interrupts:
-    """Remembers a signal until the loop asks for it; the second Ctrl-C stops at once.
+    """Keeps a signal until the loop asks for it; the second Ctrl-C stops at once.
 
     Attributes:
         pass_on: Called with SIGTERM, which (other than Ctrl-C) may have been sent to this process alone.
@@ -45,11 +45,11 @@ class Interrupts:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Takes SIGINT and SIGTERM inside the block (in the main thread; elsewhere it does nothing)."""
+        """Receives SIGINT and SIGTERM inside the block (in the main thread; elsewhere it does nothing)."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        self._received = None  # one that nobody asked for belonged to an earlier run
+        self._received = None  # an unread one belonged to an earlier run
         before: dict[int, Any] = {}
         for signum in (signal.SIGINT, signal.SIGTERM):
             before[signum] = signal.signal(signum, self._receive)

@@ -1,7 +1,7 @@
 """All private names of Lightning that the engine touches (lightning 2.6); a test pins them.
 
-Lightning's loops are private, and its Trainer reads some twenty attributes of its fit loop. What the engine
-needs of them is turned here into classes with a public face:
+Lightning's loops are private, and its Trainer reads some twenty attributes of its fit loop. What the engine needs
+of them is wrapped here into classes with a public interface:
 
 * :class:`RoundFitLoop`: Lightning's fit loop with a round for an epoch, and one server step for its batches;
 * :class:`ClientTrainer` with its loop and strategy: a Trainer whose ``fit`` costs a fraction of a millisecond,
@@ -51,7 +51,7 @@ class _OneBatch:
 
 
 class RoundFitLoop(_FitLoop):
-    """Counts rounds as epochs, and hands each round's result to ``training_step``.
+    """Counts rounds as epochs, and passes each round to ``training_step``.
 
     Args:
         trainer: The outer trainer.
@@ -64,11 +64,7 @@ class RoundFitLoop(_FitLoop):
 
     @abstractmethod
     def train_cohort(self, round: int) -> Any:
-        """Trains the round's clients; what it returns is the batch of ``training_step``."""
-
-    @abstractmethod
-    def take_back(self) -> None:
-        """Puts back what an unfinished round has changed outside the counters."""
+        """Trains the round's clients; returns the batch of ``training_step``."""
 
     def setup_data(self) -> None:
         """Connects the one batch in place of a training data loader."""
@@ -87,7 +83,6 @@ class RoundFitLoop(_FitLoop):
         try:
             self._one_batch.result = self.train_cohort(self.rounds_done)
         except BaseException:
-            self.take_back()
             counters: tuple[Any, ...] = (self.epoch_progress.current, self.epoch_progress.total)
             for counter in counters:
                 counter.ready = counter.started = counter.processed
@@ -107,11 +102,11 @@ class RoundFitLoop(_FitLoop):
         return int(current.processed)
 
     def _warn_if_modules_in_eval_mode(self) -> None:
-        """The server's module is never trained itself, so its mode is no mistake."""
+        """Does not warn: the server's module is never in training mode."""
 
 
 class ClientFitLoop(_FitLoop):
-    """Runs ``training_step`` on batch after batch, and nothing else."""
+    """Runs ``training_step`` on batch after batch, without anything else."""
 
     batches: Iterable[Any] = ()
 
@@ -128,15 +123,15 @@ class ClientFitLoop(_FitLoop):
         module.on_train_end()
 
     def teardown(self) -> None:
-        """Lets the batches go."""
+        """Releases the batches."""
         self.batches = ()
 
 
 class ClientStrategy(SingleDeviceStrategy):
-    """Trains a network where it lies: it is neither moved to the device nor, after the fit, to the CPU."""
+    """Trains a network in place: it is neither moved to the device nor, after the fit, to the CPU."""
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Makes the optimizers."""
+        """Creates the optimizers."""
         module = self.lightning_module
         assert module is not None
         self._optimizers = [module.configure_optimizers()]  # type: ignore[list-item]
@@ -154,17 +149,17 @@ class ClientStrategy(SingleDeviceStrategy):
             scaler.unscale_(self._optimizers[0])
 
     def teardown(self) -> None:
-        """Lets the optimizers go."""
+        """Releases the optimizers."""
         self._optimizers = []
         self._lightning_module = None
         self.model = None
 
 
 class ClientTrainer(pl.Trainer):
-    """A Trainer for the fits of many clients, one after the other.
+    """A Trainer for the fits of many clients, one after another.
 
     Args:
-        device: Where the networks lie.
+        device: The networks' device.
         precision: Lightning's precision.
     """
 
@@ -185,7 +180,7 @@ class ClientTrainer(pl.Trainer):
         self.fit_loop: ClientFitLoop = ClientFitLoop(self)
 
     def _fit_impl(self, model: pl.LightningModule, train_dataloaders: Any = None, *rest: Any) -> None:
-        """Lightning looks for data hooks and checkpoints here, which takes longer than a small client's step."""
+        """Skips Lightning's search for data hooks and checkpoints, which takes longer than a small step."""
         model.trainer = self
         self.fit_loop.batches = train_dataloaders
         self._run(model)
@@ -214,16 +209,15 @@ class ClientTrainer(pl.Trainer):
 class RankStrategy(DDPStrategy):
     """Lightning's DDP for a run over several processes, on one node or more.
 
-    The module is not wrapped: its weights never have gradients of autograd's, so there is nothing that the
-    wrapper would reduce, and its buckets would take as much memory as the weights. What the ranks exchange is
-    said by the round loop.
+    The module is not wrapped: autograd computes no gradients of its weights, so there is nothing to reduce, and
+    the wrapper's buckets would take as much memory as the weights. The round loop decides what the ranks exchange.
     """
 
     #: The running watch over the processes that this one has started; processes outlive a strategy.
     watch: RankWatch | None = None
 
     def configure_ddp(self) -> None:
-        """Gives every rank the weights of rank 0."""
+        """Copies the weights of rank 0 to every rank."""
         assert self.model is not None
         _sync_module_states(self.model)
 
@@ -238,13 +232,13 @@ class RankStrategy(DDPStrategy):
 class _WatchingLauncher(_SubprocessScriptLauncher):
     """Starts the other ranks by running the same command again, and watches them.
 
-    (Lightning's own watch kills this process without a word, also while it writes a checkpoint.)
+    (Lightning's own watch kills this process without a message, also while it writes a checkpoint.)
     """
 
     children: ClassVar[list[Any]] = []  # of this process, whichever trainer has started them
 
     def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
-        """Starts the ranks, if nobody has, and calls the function."""
+        """Starts the ranks, unless they were started externally, and calls the function."""
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if not self.cluster_environment.creates_processes_externally:
             self._call_children_scripts()
@@ -263,14 +257,14 @@ class _WatchingLauncher(_SubprocessScriptLauncher):
 
 
 def _end_ranks(watch: RankWatch) -> None:
-    """Lets go of ranks that may be waiting for this one, and sees that they end."""
+    """Releases ranks that may be waiting for this one, and makes sure that they end."""
     if distributed.is_initialized() and distributed.get_backend() == "gloo":
         distributed.destroy_process_group()
     watch.end_children()
 
 
 def strategy_with_ranks(strategy: Strategy | str, **settings: Any) -> Strategy | str:
-    """Puts :class:`RankStrategy` in the place of Lightning's DDP.
+    """Replaces Lightning's DDP by :class:`RankStrategy`.
 
     Args:
         strategy: As given to the trainer.
@@ -295,7 +289,7 @@ def strategy_with_ranks(strategy: Strategy | str, **settings: Any) -> Strategy |
 
 
 def save_alone(trainer: pl.Trainer, path: Any) -> None:
-    """Writes a checkpoint without waiting for the other ranks, which may be gone."""
+    """Writes a checkpoint without waiting for the other ranks, which may have died."""
     trainer.strategy.save_checkpoint(trainer._checkpoint_connector.dump_checkpoint(), path)
 
 
@@ -308,6 +302,18 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             torch.save(checkpoint, file)
 
 
+def overrides_hook(trainer: pl.Trainer, name: str, base: type) -> bool:
+    """Returns whether a callback defines a hook of ours itself.
+
+    Args:
+        trainer: The trainer with its callbacks.
+        name: The hook.
+        base: The class that has an empty one.
+    """
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    return any(getattr(type(callback), name, None) not in (None, getattr(base, name)) for callback in callbacks)
+
+
 def call_hook(trainer: pl.Trainer, name: str, *arguments: Any) -> None:
     """Calls a hook of ours on every callback that has it."""
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
@@ -318,7 +324,7 @@ def call_hook(trainer: pl.Trainer, name: str, *arguments: Any) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silences what a Trainer says of itself when it is made."""
+    """Silences the messages of a Trainer's constructor."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -331,4 +337,4 @@ def quiet() -> Iterator[None]:
 
 
 def _nothing() -> None:
-    """The closure of a manual step: backward has been called already."""
+    """The closure of a manual step; backward has been called already."""

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
 from torch import distributed
 
 from lit_fednas.errors import ClientError, RankError
-from lit_fednas.federation.client import ClientFits
+from lit_fednas.federation.client import ClientRunner
+from lit_fednas.federation.hooks import FederatedCallback
 from lit_fednas.federation.interrupts import Interrupts
-from lit_fednas.federation.lightning_private import RankStrategy, RoundFitLoop, call_hook
+from lit_fednas.federation.lightning_private import RankStrategy, RoundFitLoop, call_hook, overrides_hook
 from lit_fednas.federation.machine import keep_freed_memory, threads_set
-from lit_fednas.federation.module import FederatedLightningModule, RoundResult
+from lit_fednas.federation.module import FederatedLightningModule
 from lit_fednas.federation.ranks import Failure, Ranks, deal
-from lit_fednas.messages import WITHHELD, ClientResult, ClientTask
+from lit_fednas.federation.round import ServerRound
+from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class RoundLoop(RoundFitLoop):
         self.threads = threads
         self.interrupts = Interrupts()
         self.ranks = Ranks()
-        self._fits: ClientFits | None = None
+        self._runner: ClientRunner | None = None
 
     @property
     def module(self) -> FederatedLightningModule:
@@ -50,7 +51,7 @@ class RoundLoop(RoundFitLoop):
         return module
 
     def run(self) -> None:
-        """Runs all rounds, listening for Ctrl-C and SIGTERM.
+        """Runs all rounds; Ctrl-C and SIGTERM stop them.
 
         Raises:
             RankError: Another rank has failed or is gone.
@@ -72,79 +73,71 @@ class RoundLoop(RoundFitLoop):
                 self._explain(error)
             raise
         finally:
-            self._fits = None
+            self._runner = None
 
     def on_advance_end(self) -> None:
-        """Ends the round as Lightning does, then looks for a signal."""
+        """Ends the round as Lightning does, then checks for a signal."""
         super().on_advance_end()
         if self.ranks.size == 1:  # several ranks agree on it in the next round
             self.interrupts.check()
 
-    def train_cohort(self, round: int) -> RoundResult:
-        """Plans the round, trains its clients, and adds up their updates.
+    def train_cohort(self, number: int) -> ServerRound:
+        """Plans a round, trains its clients, and adds up their updates.
 
         With several ranks, each trains its share; whatever ends one of them in mid-round ends all.
+
+        Args:
+            number: The round, from 0.
+
+        Returns:
+            The round with its results; which updates count has been decided.
         """
         module = self.module
-        clients = self.trainer.datamodule.clients  # type: ignore[attr-defined]
-        self._assignment_before = module.assignment.state_dict()
-        tasks = module.plan(round, clients.sizes, self.max_epochs or -1)
+        round = ServerRound(number, module.restructure)
         own: list[ClientResult] = []
         failure: Exception | None = None
         try:
-            call_hook(self.trainer, "on_cohort_start", tasks)
-            if tasks:
-                module.aggregation.start(module.supernet, tasks)
-            for result in self._train(self._share(tasks)):
+            call_hook(self.trainer, "on_round_start", round)
+            round.tasks = module.plan(round, self.max_epochs or -1)
+            call_hook(self.trainer, "on_cohort_start", round)
+            if round.tasks:
+                by_architecture = overrides_hook(self.trainer, "on_results", FederatedCallback)
+                module.aggregation.start(round.tasks, round.values, by_architecture)
+            for result in self._train(self._share(round.tasks)):
                 own.append(result)
         except Exception as error:
             if self.ranks.size == 1:
                 raise
             failure = error
-        results = self._exchange(own, failure)
-        places = {(task.client, task.arch): place for place, task in enumerate(tasks)}
-        results.sort(key=lambda result: places[result.task.client, result.task.arch])
-        if any(result.ok for result in results):
+        round.results = self._exchange(own, failure)
+        order = {(task.client, task.arch): number for number, task in enumerate(round.tasks)}
+        round.results.sort(key=lambda result: order[result.task.client, result.task.arch])
+        if round.survivors:
             self.ranks.add_up(module.aggregation.sums())
-        results = self._without_withheld(results)
-        module.assignment.observe(results)
-        return RoundResult(round, results)
+        call_hook(self.trainer, "on_results", round)
+        module.assignment.observe(round.results)
+        return round
 
-    def _without_withheld(self, results: list[ClientResult]) -> list[ClientResult]:
-        """Takes back the updates that the server does not ask for, now that it knows how the clients' tests went.
-
-        That no such update is sent is so in the costs; here they have been added up already.
-        """
-        module = self.module
-        withheld = module.assignment.withheld(results)
-        for arch in withheld:
-            module.aggregation.withhold(arch)
-        return [
-            replace(result, status=WITHHELD) if result.ok and result.task.arch in withheld else result
-            for result in results
-        ]
-
-    def _share(self, tasks: list[ClientTask]) -> list[ClientTask]:
-        """Those of the round's tasks that this rank is dealt, by the work of a client's epoch."""
+    def _share(self, tasks: Sequence[ClientTask]) -> Sequence[ClientTask]:
+        """Returns the tasks that this rank is dealt, by the work of a client's epoch."""
         if self.ranks.size == 1:
             return tasks
         supernet = self.module.supernet
         work = [task.num_examples * supernet.cost(task.arch).macs for task in tasks]
-        return [tasks[place] for place in deal(work, self.ranks.size)[self.ranks.rank]]
+        return [tasks[index] for index in deal(work, self.ranks.size)[self.ranks.rank]]
 
-    def _train(self, tasks: list[ClientTask]) -> Iterator[ClientResult]:
-        """Trains clients, and lets their updates stream into the aggregation."""
-        assert self._fits is not None
-        for result, update in self._fits.run(tasks):
+    def _train(self, tasks: Sequence[ClientTask]) -> Iterator[ClientResult]:
+        """Trains clients; their updates stream into the aggregation."""
+        assert self._runner is not None
+        for result, update in self._runner.run(tasks):
             if update is not None:
                 self.module.aggregation.add(update)
-                call_hook(self.trainer, "on_client_update", update)
+            self._announce(result, update)
             del update
-            self._tell(result)
             yield result
 
     def _exchange(self, own: list[ClientResult], failure: Exception | None) -> list[ClientResult]:
-        """The results of all ranks.
+        """Returns the results of all ranks.
 
         Raises:
             Exception: This rank's failure, or else another's.
@@ -154,24 +147,24 @@ class RoundLoop(RoundFitLoop):
         if failure is not None:
             raise failure
         results = []
-        for rank, (share, failed) in enumerate(shares):
-            if failed is not None:
-                raise failed.as_error(rank)
+        for rank, (share, other_failure) in enumerate(shares):
+            if other_failure is not None:
+                raise other_failure.as_error(rank)
             results += share
             if rank != self.ranks.rank:
                 for result in share:
-                    self._tell(result)
+                    self._announce(result, None)
         return results
 
-    def _tell(self, result: ClientResult) -> None:
-        """Tells the log and the callbacks how it went for a client."""
+    def _announce(self, result: ClientResult, update: ClientUpdate | None) -> None:
+        """Reports to the log and to the callbacks how it went for a client."""
         if not result.ok and self.ranks.rank == 0:
             task = result.task
             log.warning("round %d, client %d: %s (%s)", task.round, task.client, result.status, result.reason)
-        call_hook(self.trainer, "on_client_end", result)
+        call_hook(self.trainer, "on_client_end", result, update)
 
     def _explain(self, error: RuntimeError) -> None:
-        """Raises what is behind an error of the connection to another rank, if that is what it is.
+        """Raises the cause of a broken connection to another rank, if it is one.
 
         Raises:
             RankError: Another rank is gone.
@@ -181,20 +174,16 @@ class RoundLoop(RoundFitLoop):
         if reason is not None:
             raise RankError(reason) from error
         if isinstance(error, distributed.DistError) or "Connection" in str(error):
-            raise RankError(f"lost another rank, whose own message says why ({error})") from error
-
-    def take_back(self) -> None:
-        """Gives the assignment its state of the round's start."""
-        before: dict[str, Any] | None = getattr(self, "_assignment_before", None)
-        if before is not None:
-            self.module.assignment.load_state_dict(before)
+            raise RankError(
+                f"lost the connection to another rank, whose own message says why ({error})"
+            ) from error
 
     def _prepare_clients(self) -> None:
         module = self.module
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         clients = data.clients
         (data if hasattr(data, "move_to") else clients).move_to(self.trainer.strategy.root_device)
-        self._fits = ClientFits(
+        self._runner = ClientRunner(
             module.supernet,
             module.objective,
             clients,

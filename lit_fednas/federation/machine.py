@@ -1,8 +1,8 @@
-"""How a process uses the machine during a run: its threads, and the memory that it keeps.
+"""The threads of a process during a run, and the memory that it keeps.
 
 Threads: an operation is split among threads and then waits for the last, which costs some hundredths of a
 millisecond (more where threads sleep while they wait, as ``lit_fednas`` sets it, so that a busy neighbour does
-not cost a multiple). Operations of small networks are over before that. Ranks on one node share its cores.
+not cost a multiple). Operations of small networks take less time than that. Ranks on one node share its cores.
 
 Memory: glibc hands large freed blocks back to the system at once and gets them again, zeroed page by page, in the
 next step. It is told to keep them.
@@ -31,10 +31,10 @@ _KEPT_BYTES, _LARGEST_KEPT_BLOCK = 2**30, 2**25  # the latter is the most that g
 
 
 def suggested_threads(supernet: Supernet, batch_size: int, ranks_here: int, present: int) -> int:
-    """How many threads a rank should compute with on a CPU.
+    """Returns the number of threads that a rank should compute with on a CPU.
 
     Args:
-        supernet: The network; its largest architecture counts.
+        supernet: The network; the work of its largest architecture decides.
         batch_size: Examples per step.
         ranks_here: Ranks on this node.
         present: Threads that torch would use, usually one per core.
@@ -57,10 +57,10 @@ def suggested_threads(supernet: Supernet, batch_size: int, ranks_here: int, pres
 
 @contextmanager
 def threads_set(threads: int | None, supernet: Supernet, batch_size: int, ranks_here: int) -> Iterator[None]:
-    """Computes with so many threads inside the block, and says so if it is not what torch had.
+    """Sets the number of threads inside the block, and logs it if it differs from torch's.
 
     Args:
-        threads: How many; what suits the network and the ranks if not given, unless ``OMP_NUM_THREADS`` is set.
+        threads: Their number; :func:`suggested_threads` if not given, unless ``OMP_NUM_THREADS`` is set.
         supernet: The network.
         batch_size: Examples per step.
         ranks_here: Ranks on this node.
@@ -84,9 +84,9 @@ def threads_set(threads: int | None, supernet: Supernet, batch_size: int, ranks_
 
 
 def keep_freed_memory() -> bool:
-    """Tells glibc to keep what is freed for the next step; returns whether it was told.
+    """Tells glibc to keep freed memory for the next step; returns whether it did.
 
-    Who has set glibc's options in the environment keeps his settings; other C libraries are left alone.
+    Options of glibc in the environment take precedence; other C libraries are left alone.
     """
     mine = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
     if not sys.platform.startswith("linux") or any(name in os.environ for name in mine):

@@ -1,9 +1,10 @@
-"""The server: the shared weights, the four roles of a method, and the server's step."""
+"""The server: the global weights, the four roles of a method, and the server's step."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -14,15 +15,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lit_fednas.aggregation import Aggregation
-from lit_fednas.assignment import Assignment
+from lit_fednas.assignment import Assignment, Round
 from lit_fednas.data import ClientData
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.cohort import CohortSampler, UniformCohort
 from lit_fednas.federation.evaluation import SAMPLED, EvaluationSettings, Recalibration, SubnetMetrics
-from lit_fednas.federation.lightning_private import call_hook
+from lit_fednas.federation.round import ServerRound
 from lit_fednas.federation.server_optimizers import is_plain_averaging
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
-from lit_fednas.messages import ClientResult, ClientTask
+from lit_fednas.messages import ClientTask
 from lit_fednas.objectives import CrossEntropy, Objective
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
@@ -31,39 +32,21 @@ from lit_fednas.tiers import ClientTiers, Population
 log = logging.getLogger(__name__)
 
 
-class RoundResult:
-    """What a round's clients did; the "batch" of the server's step.
-
-    Attributes:
-        round: The round, from 0.
-        results: One per client of the cohort, in its order.
-    """
-
-    def __init__(self, round: int, results: Sequence[ClientResult]) -> None:
-        self.round = round
-        self.results = list(results)
-
-    @property
-    def survivors(self) -> list[ClientResult]:
-        """Those whose update is used."""
-        return [result for result in self.results if result.ok]
-
-
 class FederatedLightningModule(pl.LightningModule):
     """A federated method as a composition of four roles, and the global weights.
 
     Args:
-        supernet: What can be trained.
-        assignment: Who trains which part of it.
+        supernet: The shared weights.
+        assignment: Which subnet each client trains.
         aggregation: How the updates become the next global weights.
-        client: How clients train.
+        client: Settings of the clients' training.
         objective: What a client optimises.
         cohort: Which clients take part in a round.
-        server_optimizer: What steps along the pseudo-gradient (present weights minus aggregate). SGD with a
+        server_optimizer: Steps along the pseudo-gradient (present weights minus aggregate). SGD with a
             learning rate of 1 takes the aggregate as it is. Elements that nobody trained have a
             pseudo-gradient of zero; an optimizer with momentum may still move them.
         faults: What happens when a client fails.
-        evaluation: Which subnets are evaluated.
+        evaluation: Which subnets are evaluated, and how.
         tiers: The clients' device tiers, where they differ in what they can afford.
         seed: The root of all randomness of the run but the initial weights (those are drawn when the supernet
             is made, after ``seed_everything``).
@@ -110,7 +93,7 @@ class FederatedLightningModule(pl.LightningModule):
         self._recalibration: Recalibration | None = None
 
     def _prepare_evaluation(self) -> None:
-        """Finds the subnets that are evaluated, and makes their metrics."""
+        """Finds the subnets that are evaluated, and creates their metrics."""
         self.subnets = self.evaluation.named(self.supernet)
         evaluated = [*self.subnets, SAMPLED] if self.evaluation.sampled else self.subnets
         classes, top_k = self.supernet.num_classes, self.evaluation.top_k
@@ -120,61 +103,83 @@ class FederatedLightningModule(pl.LightningModule):
     # ---- before the first round -----------------------------------------------------------------------
 
     def setup(self, stage: str) -> None:
-        """Checks the settings against the data, before any training."""
+        """Validates that data and parts fit together, before any training."""
         data = getattr(self.trainer, "datamodule", None)
         if data is None or not hasattr(data, "clients"):
-            raise ConfigError("data: the trainer has none; call fit(module, datamodule=FederatedDataModule(...))")
+            raise ConfigError(
+                "data: the trainer has no data module; call fit(module, datamodule=FederatedDataModule(...))"
+            )
         if tuple(data.input_shape) != self.supernet.input_shape:
             raise ConfigError(
-                f"model.supernet.input_shape: {list(self.supernet.input_shape)} is not that of the data, "
+                f"model.supernet.input_shape: {list(self.supernet.input_shape)} does not match the data's, "
                 f"{list(data.input_shape)}"
             )
         if data.num_classes != self.supernet.num_classes:
             raise ConfigError(
-                f"model.supernet.num_classes: {self.supernet.num_classes} is not that of the data, "
+                f"model.supernet.num_classes: {self.supernet.num_classes} does not match the data's, "
                 f"{data.num_classes}"
             )
         self.cohort.size(data.clients.num_clients)
-        self.divide(data.clients.num_clients)
+        self.divide(data.clients)
         self.objective.setup(self.supernet, data.clients)
+        self.aggregation.setup(self.supernet)
         self.assignment.setup(self.supernet, self.population)
+        for part in (self.aggregation, self.assignment):
+            part.check_reports(self.objective.report_types, type(self.objective).__name__)
+        if stage == "fit":
+            self._check_values()
 
-    def divide(self, num_clients: int) -> None:
+    def _check_values(self) -> None:
+        """Validates that some part reads each kind of value that callbacks give."""
+        read = {*self.assignment.reads, *self.aggregation.reads}
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            for kind in getattr(callback, "gives", ()):
+                if kind not in read:
+                    raise ConfigError(
+                        f"{callback.field}: gives a {kind.__name__}, which neither model.assignment "
+                        f"{type(self.assignment).__name__} nor model.aggregation "
+                        f"{type(self.aggregation).__name__} reads; change one of them, or set "
+                        f"{callback.field} to null"
+                    )
+
+    def divide(self, clients: ClientData) -> None:
         """Divides the clients into tiers, the same for a seed: sets :attr:`population`."""
         if self.tiers is None:
-            self.population = Population(num_clients)
+            population = Population(clients.num_clients)
         else:
-            self.population = self.tiers.population(self.supernet, num_clients, self.seed)
+            population = self.tiers.population(self.supernet, clients.num_clients, self.seed)
+        self.population = replace(population, sizes=tuple(clients.sizes))
 
     def configure_optimizers(self) -> Optimizer:
-        """The server optimizer over the shared weights."""
+        """Returns the server optimizer over the shared weights."""
         return self.server_optimizer(self.supernet.parameters())
 
     # ---- a round --------------------------------------------------------------------------------------
 
-    def plan(self, round: int, sizes: Sequence[int], max_rounds: int) -> list[ClientTask]:
-        """Draws the round's cohort and assigns an architecture to each of its clients.
+    def plan(self, round: ServerRound, max_rounds: int) -> list[ClientTask]:
+        """Draws the round's cohort and assigns a subnet to each of its clients.
 
         Args:
-            round: The round, from 0.
-            sizes: Training examples of every client.
-            max_rounds: Rounds of the whole run.
+            round: The round, with the values that schedules gave.
+            max_rounds: Rounds of the whole run; -1 if it has no end.
+
+        Returns:
+            One task or several per client of the cohort, or none.
         """
-        cohort = self.cohort.draw(round, sizes, self.seed)
-        rng = numpy_generator(self.seed, "assignment", round)
-        factor = self.client.lr_schedule.factor(round, max_rounds)
-        tasks = []
-        for client, arch, group in self.assignment.parts(round, cohort, self.supernet.space, rng):
-            tier = self.population.tier(client)
-            limits = (tier.name, tier.at_most, tier.unsupported) if tier is not None else ("", {}, ())
-            tasks.append(ClientTask(round, client, arch, sizes[client], factor, *limits, group=group))
-        return tasks
+        cohort = self.cohort.draw(round.number, self.population.sizes, self.seed)
+        if not cohort:
+            return []
+        rng = numpy_generator(self.seed, "assignment", round.number)
+        factor = self.client.lr_schedule.factor(round.number, max_rounds)
+        return self.assignment.plan(
+            Round(round.number, cohort, self.supernet.space, self.population, rng, factor, round.values)
+        )
 
     def restructure(self, change: Callable[[], Any]) -> Any:
         """Lets the supernet change its models; the server's optimizer and the evaluation follow.
 
         Args:
-            change: Changes it. All ranks must make the same change.
+            change: Changes the supernet. All ranks must make the same change.
 
         Returns:
             What ``change`` returns.
@@ -192,33 +197,19 @@ class FederatedLightningModule(pl.LightningModule):
         self._recalibration = None
         return changed
 
-    def add_model(self, add: Callable[[], Any]) -> Any:
-        """Lets the supernet grow by a model (:meth:`restructure`), and tells the callbacks.
-
-        Args:
-            add: Adds it, and returns its architecture. All ranks must add the same.
-
-        Returns:
-            The architecture.
-        """
-        arch = self.restructure(add)
-        call_hook(self.trainer, "on_model_added", arch)
-        return arch
-
-    def training_step(self, batch: RoundResult, batch_idx: int) -> None:
-        """The server's step: along the pseudo-gradient, or nowhere if too few clients survived."""
+    def training_step(self, batch: ServerRound, batch_idx: int) -> None:
+        """Steps the server along the pseudo-gradient; not at all if too few clients survived."""
         optimizer = self.optimizers()
         assert isinstance(optimizer, LightningOptimizer)
         survivors = batch.survivors
         optimizer.zero_grad(set_to_none=True)
         if len(survivors) >= self.faults.min_survivors:
-            averages = self.aggregation.finish()
-            call_hook(self.trainer, "on_aggregate", averages)
-            self._set_weights_or_gradients(self.aggregation.mix(averages), optimizer.optimizer)
-        elif survivors or not any(result.answered for result in batch.results):  # else all were withheld
+            target = batch.target(self.aggregation.finish(batch.rejected))
+            self._set_weights_or_gradients(target, optimizer.optimizer)
+        elif survivors or not any(result.answered for result in batch.results):  # otherwise all were rejected
             log.warning(
                 "round %d: %d of %d updates can be used, faults.min_survivors asks for %d; the weights stay",
-                batch.round,
+                batch.number,
                 len(survivors),
                 len(batch.results),
                 self.faults.min_survivors,
@@ -229,7 +220,7 @@ class FederatedLightningModule(pl.LightningModule):
 
     @torch.no_grad()
     def _set_weights_or_gradients(self, aggregate: dict[str, Tensor], optimizer: Optimizer) -> None:
-        """Parameters get (present - aggregate) as their gradient; buffers are set to the aggregate.
+        """Sets (present - aggregate) as the parameters' gradient, and buffers to the aggregate.
 
         Plain averaging needs no gradient: the parameters are set to the aggregate itself, exactly.
         """
@@ -243,7 +234,7 @@ class FederatedLightningModule(pl.LightningModule):
         for name, buffer in self.supernet.named_buffers():
             buffer.copy_(aggregate[name])
 
-    def _log_round(self, batch: RoundResult) -> None:
+    def _log_round(self, batch: ServerRound) -> None:
         seen = sum(result.num_seen for result in batch.survivors)
         if seen:
             loss = sum(result.loss * result.num_seen for result in batch.survivors) / seen
@@ -262,7 +253,7 @@ class FederatedLightningModule(pl.LightningModule):
 
     @property
     def validation_metrics(self) -> list[str]:
-        """The names of what is logged when the server's validation set is evaluated."""
+        """The names of the metrics that are logged when the server's validation set is evaluated."""
         return [f"val/{name}" for name in self.val_metrics.by_name()] + ["val/mean/accuracy"]
 
     def forward(self, x: Tensor, arch: Any = None) -> Tensor:
@@ -278,11 +269,11 @@ class FederatedLightningModule(pl.LightningModule):
         self._evaluate(self.test_metrics, batch, batch_idx)
 
     def on_validation_epoch_start(self) -> None:
-        """Forgets statistics that belong to earlier weights."""
+        """Drops statistics that belong to earlier weights."""
         self._recalibration = None
 
     def on_test_epoch_start(self) -> None:
-        """Forgets statistics that belong to earlier weights."""
+        """Drops statistics that belong to earlier weights."""
         self._recalibration = None
 
     def on_validation_epoch_end(self) -> None:
@@ -304,7 +295,7 @@ class FederatedLightningModule(pl.LightningModule):
                 metrics.update(min(turn, len(self.subnets)), logits, labels)
 
     def _sampled(self) -> dict[str, Any]:
-        """The sampled architectures, drawn anew after every step of the server."""
+        """Returns the sampled architectures, drawn anew after every step of the server."""
         rng = numpy_generator(self.seed, "sampled", self.trainer.global_step)
         count = self.evaluation.sampled
         return {f"{SAMPLED} {number}": self.supernet.space.sample(rng) for number in range(count)}
@@ -318,26 +309,26 @@ class FederatedLightningModule(pl.LightningModule):
         return self._recalibration.network(name, self.supernet, arch)
 
     def recalibration_batches(self, clients: ClientData) -> list[Tensor]:
-        """Batches of clients' training data, drawn by address, so that a resumed run evaluates alike.
+        """Returns batches of clients' training data, drawn by address, so that a resumed run evaluates alike.
 
         Args:
             clients: The clients' data.
 
         Returns:
-            As many as ``evaluation.recalibrate_batches`` says, or all there are.
+            As many as ``evaluation.recalibrate_batches`` asks for, or all there are; ``[batch, ...]`` each.
         """
         if self.evaluation.recalibrate_batches == 0:
             return []
         rng = numpy_generator(self.seed, "recalibration")
-        found: list[Tensor] = []
+        batches: list[Tensor] = []
         for client in rng.permutation(clients.num_clients):
             draws = generator(self.seed, "recalibration", int(client))
             for inputs, _ in clients.batches(int(client), self.client.batch_size, draws, augment=False):
                 if len(inputs) > 1:  # batch norm refuses a batch of one
-                    found.append(inputs)
-                if len(found) == self.evaluation.recalibrate_batches:
-                    return found
-        return found
+                    batches.append(inputs)
+                if len(batches) == self.evaluation.recalibrate_batches:
+                    return batches
+        return batches
 
     def _log_metrics(self, split: str, metrics: SubnetMetrics) -> None:
         accuracies = []
@@ -350,7 +341,7 @@ class FederatedLightningModule(pl.LightningModule):
     # ---- checkpoints ----------------------------------------------------------------------------------
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds what the assignment remembers, and what the checkpoint must fit; plain values only."""
+        """Adds the assignment's state, and what the checkpoint must fit; plain values only."""
         checkpoint["federation"] = {
             "supernet": self.supernet.fingerprint,
             "structure": self.supernet.structure(),
@@ -359,14 +350,14 @@ class FederatedLightningModule(pl.LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Takes it back.
+        """Restores the assignment's state and the supernet's structure.
 
         Raises:
             CheckpointError: The checkpoint is of another supernet, assignment or seed.
         """
         saved = checkpoint.get("federation")
         if saved is None:
-            raise CheckpointError("checkpoint: it holds no federated run; give one that lit-fednas fit has saved")
+            raise CheckpointError("checkpoint: holds no federated run; give one that lit-fednas fit has saved")
         if saved.get("structure", {}) != self.supernet.structure():
             self.supernet.restore(saved.get("structure", {}))
             self._prepare_evaluation()

@@ -1,7 +1,7 @@
-"""Watches the processes that rank 0 has started, so that none of them dies in silence.
+"""Watches the processes that rank 0 has started, so that a death is reported.
 
-A rank that is gone breaks the connections of the others, which then fail with a message about sockets, or (with
-NCCL) hang. So rank 0 looks at its children several times a second, keeps the reason, and ends what hangs.
+A rank that has died breaks the connections of the others, which then fail with a message about sockets, or (with
+NCCL) hang. So rank 0 polls its children several times a second, keeps the reason, and ends what hangs.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ log = logging.getLogger(__name__)
 
 
 class RankWatch:
-    """Finds out which child has died, and how.
+    """Detects which child has died, and how.
 
     Args:
         children: The processes of rank 1, 2, ... of this node.
         grace: Seconds that this process gets to end by itself after a child's death.
-        period: Seconds between two looks.
+        period: Seconds between two polls.
 
     Example:
         >>> watch = RankWatch([subprocess.Popen(["false"])], grace=60, period=0.01)
@@ -43,15 +43,15 @@ class RankWatch:
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Begins to watch, in a thread that does not keep the process alive."""
+        """Starts watching, in a thread that does not keep the process alive."""
         threading.Thread(target=self._watch, daemon=True, name="rank-watch").start()
 
     def stop(self) -> None:
-        """Ends the watch."""
+        """Stops watching."""
         self._stopped.set()
 
     def wait_for_reason(self, seconds: float) -> str | None:
-        """Why a child has died, as soon as it is known; nothing if none has."""
+        """Returns why a child has died, as soon as it is known; ``None`` if none has after so many seconds."""
         self._known.wait(seconds)
         return self.reason
 
@@ -73,14 +73,14 @@ class RankWatch:
         else:
             return
         if not self._stopped.wait(self.grace):
-            log.error("%s; this process hangs since %g s and is killed", self.reason, self.grace)
+            log.error("%s; this process has been hanging for %g s and is killed", self.reason, self.grace)
             for child in self.children:
                 child.kill()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _reason(rank: int, status: int) -> str:
-    """A child's end in words."""
+    """Describes a child's end."""
     if status > 0:
         return f"rank {rank} has ended with status {status}; its own message says why"
     name = signal.Signals(-status).name

@@ -1,8 +1,8 @@
-"""The processes that share a run's work: who trains which clients, and how their shares become one round.
+"""The processes that share a run's work.
 
 Every rank holds all weights and all data, plans the same round, trains its share of the cohort, and adds up the
-updates of its own clients. Then the ranks tell each other how it went, add their sums, and each takes the same
-server step. So a round costs one exchange of results and one sum over the ranks, whatever the cohort.
+updates of its own clients. Then the ranks exchange the results, add their sums, and each takes the same server
+step. So a round costs one exchange of results and one sum over the ranks, whatever the cohort.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Ranks:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's value, in the order of the ranks; values must be picklable."""
+        """Returns every rank's value, in the order of the ranks; values must be picklable."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -56,16 +56,16 @@ class Ranks:
 
 
 def deal(work: Sequence[float], ranks: int) -> list[list[int]]:
-    """Deals pieces of work to ranks, the longest first, each to the rank that has least.
+    """Assigns pieces of work to ranks, the longest first, each to the rank that has the least.
 
     Graham's rule: the longest share is at most 4/3 of the best possible one.
 
     Args:
-        work: How long each piece takes, in any unit.
-        ranks: How many to deal to.
+        work: The duration of each piece, in any unit.
+        ranks: The number of ranks.
 
     Returns:
-        For each rank the places of its pieces, in ascending order.
+        For each rank the indices of its pieces, ascending.
 
     Example:
         >>> deal([5, 1, 4, 3, 3], 2)
@@ -73,16 +73,16 @@ def deal(work: Sequence[float], ranks: int) -> list[list[int]]:
     """
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0.0] * ranks
-    for place in sorted(range(len(work)), key=lambda place: (-work[place], place)):
+    for index in sorted(range(len(work)), key=lambda index: (-work[index], index)):
         rank = loads.index(min(loads))
-        shares[rank].append(place)
-        loads[rank] += work[place]
+        shares[rank].append(index)
+        loads[rank] += work[index]
     return [sorted(share) for share in shares]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a rank could not finish its share, in a form that can be sent to the others.
+    """The reason why a rank could not finish its share, in a form that can be sent to the others.
 
     Attributes:
         kind: The exception's class.
@@ -100,7 +100,7 @@ class Failure:
         return cls(type(error).__name__, str(error), error.signum if isinstance(error, Interrupted) else 0)
 
     def as_error(self, rank: int) -> Exception:
-        """What the other ranks raise."""
+        """Returns what the other ranks raise."""
         if self.signum:
             return Interrupted(self.signum)
         if self.kind == ClientError.__name__:

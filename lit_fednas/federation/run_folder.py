@@ -1,4 +1,4 @@
-"""Where a run keeps its files."""
+"""The folder of a run's files."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 
 def keeps_files(trainer: Trainer) -> bool:
-    """Whether this process writes files: the first rank, and not in a ``fast_dev_run``."""
+    """Returns whether this process writes files: the first rank does, unless it is a ``fast_dev_run``."""
     return trainer.is_global_zero and not trainer.fast_dev_run  # type: ignore[attr-defined]
 
 
 def run_folder(trainer: Trainer) -> Path:
-    """The first logger's folder, or ``default_root_dir`` without one; rank 0's own, asking no other rank.
+    """Returns the first logger's folder, or ``default_root_dir`` without one, without asking other ranks.
 
-    (Lightning's ``trainer.log_dir`` waits until every rank has asked for it.)
+    (Lightning's ``trainer.log_dir`` is a collective call.)
     """
     if not trainer.loggers:
         return Path(trainer.default_root_dir)

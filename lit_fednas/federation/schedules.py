@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 
+from typing_extensions import override
+
 from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import PositiveInt, checked
 
 
 class RateSchedule(ABC):
@@ -13,11 +16,14 @@ class RateSchedule(ABC):
 
     @abstractmethod
     def factor(self, round: int, max_rounds: int) -> float:
-        """The factor in a round.
+        """Returns the factor in a round.
 
         Args:
             round: The round, from 0.
             max_rounds: Rounds of the whole run; -1 if it has no end.
+
+        Raises:
+            ConfigError: The schedule needs an end.
         """
 
 
@@ -29,8 +35,8 @@ class ConstantRate(RateSchedule):
         1.0
     """
 
+    @override
     def factor(self, round: int, max_rounds: int) -> float:
-        """Returns 1."""
         return 1.0
 
 
@@ -48,18 +54,15 @@ class CosineRate(RateSchedule):
     def __init__(self, final: float = 0.0) -> None:
         self.final = final
 
+    @override
     def factor(self, round: int, max_rounds: int) -> float:
-        """Returns the cosine's value.
-
-        Raises:
-            ConfigError: The run has no end.
-        """
         if max_rounds < 1:
             raise ConfigError("client.lr_schedule: CosineRate needs an end; set trainer.max_rounds")
         share = min(1.0, round / max(1, max_rounds - 1))
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * share)) / 2
 
 
+@checked("client.lr_schedule")
 class StepRate(RateSchedule):
     """Multiplied by ``gamma`` every so many rounds.
 
@@ -72,12 +75,10 @@ class StepRate(RateSchedule):
         [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
     """
 
-    def __init__(self, every: int, gamma: float = 0.1) -> None:
-        if every < 1:
-            raise ConfigError(f"client.lr_schedule.every: {every} must be at least 1 round")
+    def __init__(self, every: PositiveInt, gamma: float = 0.1) -> None:
         self.every = every
         self.gamma = gamma
 
+    @override
     def factor(self, round: int, max_rounds: int) -> float:
-        """Returns gamma to the number of steps so far."""
         return float(self.gamma ** (round // self.every))

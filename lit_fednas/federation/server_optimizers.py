@@ -1,6 +1,6 @@
 """Adaptive server optimizers of Reddi et al., Adaptive Federated Optimization (2021), Algorithm 2.
 
-The pseudo-gradient (present weights minus the aggregate) takes the gradient's place. Plain averaging is
+The pseudo-gradient (present weights minus the aggregate) replaces the gradient. Plain averaging is
 ``torch.optim.SGD`` with a learning rate of 1, and FedAvgM is that with momentum. These three differ from their
 namesakes in torch: no bias correction, ``tau`` added to the root, and a second moment that starts at tau^2.
 """
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import PositiveFloat, ShareBelowOne, checked
 
 
+@checked("server_optimizer")
 class _FedOptimizer(Optimizer):
-    """Algorithm 2 but for its line on the second moment v.
+    """Algorithm 2 without its line on the second moment v.
 
     Args:
         params: The shared weights.
@@ -32,21 +33,16 @@ class _FedOptimizer(Optimizer):
     def __init__(
         self,
         params: Iterable[Tensor],
-        lr: float = 0.01,
-        beta1: float = 0.9,
-        beta2: float = 0.99,
-        tau: float = 1e-3,
+        lr: PositiveFloat = 0.01,
+        beta1: ShareBelowOne = 0.9,
+        beta2: ShareBelowOne = 0.99,
+        tau: PositiveFloat = 1e-3,
     ) -> None:
-        if lr <= 0 or not 0 <= beta1 < 1 or not 0 <= beta2 < 1 or tau <= 0:
-            raise ConfigError(
-                f"server_optimizer: lr {lr} and tau {tau} must be above 0, beta1 {beta1} and beta2 {beta2} "
-                f"at least 0 and below 1"
-            )
         super().__init__(params, {"lr": lr, "beta1": beta1, "beta2": beta2, "tau": tau})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One server step: m, then v, then x <- x - lr m / (sqrt(v) + tau) for the pseudo-gradient."""
+        """Takes one server step: m, then v, then x <- x - lr m / (sqrt(v) + tau) for the pseudo-gradient."""
         loss = closure() if closure is not None else None
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -88,7 +84,7 @@ class FedYogi(_FedOptimizer):
 
 
 def is_plain_averaging(optimizer: Optimizer) -> bool:
-    """Whether a step along the pseudo-gradient leads to the aggregate itself: SGD with lr 1 and nothing else."""
+    """Returns whether a step along the pseudo-gradient leads to the aggregate itself: SGD with lr 1 alone."""
     plain = {"lr": 1.0, "momentum": 0, "weight_decay": 0, "maximize": False}
     return type(optimizer) is torch.optim.SGD and all(
         all(group[name] == value for name, value in plain.items()) for group in optimizer.param_groups

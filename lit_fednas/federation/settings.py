@@ -1,4 +1,4 @@
-"""How clients train, and what happens when one fails."""
+"""Settings of the clients' training, and of what happens when a client fails."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from torch.optim import Optimizer
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.schedules import ConstantRate, RateSchedule
+from lit_fednas.ranges import PositiveFloat, PositiveInt, ShareBelowOne, checked
 
 
+@checked("faults")
 @dataclass(frozen=True)
 class FaultPolicy:
-    """What goes wrong with a client stays with that client.
+    """Client failures are isolated.
 
-    An exception in its fit, weights that are not finite, a fit that takes too long, and a client that goes
+    An exception in a client's fit, weights that are not finite, a fit that takes too long, and a client that goes
     away each lead to a skipped update, a logged reason and a count.
 
     Args:
@@ -32,22 +34,15 @@ class FaultPolicy:
     """
 
     on_client_error: Literal["skip", "raise"] = "skip"
-    time_limit: float | None = None
-    dropout_rate: float = 0.0
-    min_survivors: int = 1
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.dropout_rate < 1:
-            raise ConfigError(f"faults.dropout_rate: {self.dropout_rate} must be at least 0 and below 1")
-        if self.time_limit is not None and self.time_limit <= 0:
-            raise ConfigError(f"faults.time_limit: {self.time_limit} must be above 0 seconds, or null for none")
-        if self.min_survivors < 1:
-            raise ConfigError(f"faults.min_survivors: {self.min_survivors} must be at least 1")
+    time_limit: PositiveFloat | None = None
+    dropout_rate: ShareBelowOne = 0.0
+    min_survivors: PositiveInt = 1
 
 
 @final
+@checked("client")
 class ClientSettings:
-    """How every client trains the subnet that it was sent.
+    """How every client trains the subnet that it receives.
 
     Args:
         optimizer: The local optimizer, new for each fit.
@@ -71,36 +66,25 @@ class ClientSettings:
             seconds. Compiled dropout draws other masks, which belong to seed, round and client as well.
 
     Raises:
-        ConfigError: A number is not positive, or two settings exclude each other.
+        ConfigError: A setting is out of range, or two settings exclude each other.
     """
 
     def __init__(
         self,
         optimizer: OptimizerCallable = lambda params: torch.optim.SGD(params, lr=0.1),
-        batch_size: int = 32,
+        batch_size: PositiveInt = 32,
         drop_last: bool = False,
-        epochs: int = 1,
-        steps: int | None = None,
+        epochs: PositiveInt = 1,
+        steps: PositiveInt | None = None,
         lr_schedule: RateSchedule = ConstantRate(),
         scheduler: LRSchedulerCallable | None = None,
-        clip_norm: float | None = None,
+        clip_norm: PositiveFloat | None = None,
         precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true",
         channels_last: bool = False,
-        together: int = 1,
+        together: PositiveInt = 1,
         compile: bool = False,
         validate: Literal["trained", "received"] | None = None,
     ) -> None:
-        for name, value in (
-            ("batch_size", batch_size),
-            ("epochs", epochs),
-            ("steps", steps),
-            ("clip_norm", clip_norm),
-            ("together", together),
-        ):
-            if value is not None and value <= 0:
-                raise ConfigError(f"client.{name}: {value} must be above 0")
-        if validate not in (None, "trained", "received"):
-            raise ConfigError(f"client.validate: {validate!r} is unknown; set it to trained, received or null")
         if together > 1 and precision == "16-mixed":
             raise ConfigError(
                 f"client.precision: 16-mixed scales a loss, and together: {together} clients have as many; set "
@@ -126,7 +110,15 @@ class ClientSettings:
         self.validate = validate
 
     def optimizers(self, parameters: Iterable[Any], lr_factor: float = 1.0) -> tuple[Optimizer, Any | None]:
-        """Makes a fit's optimizer, its learning rate times a factor, and its scheduler if there is one."""
+        """Makes a fit's optimizer and scheduler.
+
+        Args:
+            parameters: What is trained.
+            lr_factor: What the learning rate is multiplied with.
+
+        Returns:
+            The optimizer, and its scheduler if there is one.
+        """
         optimizer = self.optimizer(parameters)
         for group in optimizer.param_groups:
             group["lr"] = group["lr"] * lr_factor

@@ -1,11 +1,11 @@
 """Several clients of one architecture in one fit: stacked weights, and one gradient function mapped over them.
 
-A processor does an operation of a small network in less time than it takes to start it. So the weights of K
-clients are laid side by side in tensors ``[K, ...]``, ``torch.func`` maps the gradient function over their first
-dimension, and an ordinary optimizer steps them all: whatever is started is started once for K clients.
+Starting an operation of a small network takes longer than computing it. So the weights of K clients are stacked
+in tensors ``[K, ...]``, ``torch.func`` maps the gradient function over their first dimension, and an ordinary
+optimizer steps them all: every operation is started once for K clients.
 
-Up to the order of float sums every client is trained as if it were alone: on its own batches, of which none is
-padded; with its own dropout masks; clipped by its own norm; and left as it is once its batches have ended.
+Up to the order of float sums every client is trained as if it were alone: on its own batches, without padding;
+with its own dropout masks; clipped by its own norm; and unchanged once its batches have ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lit_fednas.federation.stacked_gradients import ALONE, Batch, StackedGradien
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives import Objective
 
-# what they do to an element depends on nothing but that element, so a step on stacked tensors is one step for each
+# they step element by element, so a step on stacked tensors is one step for each client
 _ELEMENTWISE = (
     torch.optim.SGD,
     torch.optim.Adam,
@@ -43,7 +43,7 @@ _ELEMENTWISE = (
 
 
 def check_stackable(settings: ClientSettings, faults: FaultPolicy, objective: Objective) -> None:
-    """Refuses what cannot be done for several clients at once.
+    """Validates that the settings allow to train several clients in one fit.
 
     Raises:
         ConfigError: A time limit per client, an objective that is not stackable, or an optimizer that does not
@@ -70,11 +70,11 @@ def check_stackable(settings: ClientSettings, faults: FaultPolicy, objective: Ob
 
 @dataclass
 class StackedClient:
-    """One of the clients that are trained together.
+    """One of the clients that are trained in one fit.
 
     Attributes:
-        task: What it was asked.
-        draws: For its dropout masks, where the weights lie.
+        task: The client's task.
+        draws: The generator of its dropout masks, on the weights' device.
         batches: Its batches, epoch after epoch.
         num_steps: Optimizer steps taken.
         num_seen: Examples that went through the network.
@@ -125,9 +125,9 @@ class StackedModule(pl.LightningModule):
         self._loss_sums = some.new_zeros(len(clients))
 
     def steps(self) -> Iterator[dict[int, Batch]]:
-        """Step after step, the next batch of every client that has one, by its row.
+        """Yields, step after step, the next batch of every client that has one, by its row.
 
-        A batch of one example is passed over if the network normalises over batches.
+        A batch of one example is skipped if the network normalises over batches.
         """
         least = 2 if self.gradients.needs_two else 1
         going = dict(enumerate(self.clients))
@@ -136,13 +136,13 @@ class StackedModule(pl.LightningModule):
                 row: next((batch for batch in client.batches if len(batch[1]) >= least), None)
                 for row, client in going.items()
             }
-            found = {row: batch for row, batch in drawn.items() if batch is not None}
-            going = {row: going[row] for row in found}
-            if found:
-                yield found
+            batches = {row: batch for row, batch in drawn.items() if batch is not None}
+            going = {row: going[row] for row in batches}
+            if batches:
+                yield batches
 
     def configure_optimizers(self) -> Optimizer:
-        """The local optimizer over the stacked parameters, and its scheduler if there is one."""
+        """Returns the local optimizer over the stacked parameters; its scheduler is kept."""
         optimizer, self._scheduler = self.settings.optimizers(self._trained.values(), self.lr_factor)
         return optimizer
 
@@ -151,9 +151,9 @@ class StackedModule(pl.LightningModule):
         self.gradients.start()
 
     def training_step(self, batch: dict[int, Batch], batch_idx: int) -> Any:
-        """One step of every client that has a batch; -1 when the steps asked for are done.
+        """Takes one step of every client that has a batch; returns -1 when all are taken.
 
-        Clients whose batches have the same shape are mapped over together; others wait for no padding.
+        Clients whose batches have the same shape are mapped over together, so that nothing is padded.
         """
         self.keep_going()
         trainer = self.trainer
@@ -174,7 +174,7 @@ class StackedModule(pl.LightningModule):
         return -1 if self.num_steps == self.settings.steps else None
 
     def on_train_end(self) -> None:
-        """Gives the clients that ended early their weights back, which the optimizer has moved since."""
+        """Restores the weights of clients that ended early, which the optimizer has moved since."""
         for rows, kept in self._ended:
             for leaf, values in zip(self._trained.values(), kept, strict=True):
                 rows.write(leaf.detach(), values)
@@ -182,14 +182,14 @@ class StackedModule(pl.LightningModule):
 
     @torch.no_grad()
     def outcomes(self) -> list[tuple[float, float]]:
-        """Per client the sum of its losses and a sum of its weights' norms, with one look at the device."""
+        """Returns, per client, the sum of its losses and of its weights' norms, with one read from the device."""
         count = len(self.clients)
         floating = [t.reshape(count, -1) for t in self.weights.values() if t.is_floating_point()]
         norms = torch.stack([torch.linalg.vector_norm(tensor, dim=1) for tensor in floating]).sum(0)
         return [tuple(pair) for pair in torch.stack([self._loss_sums, norms], dim=1).tolist()]
 
     def _leave_out(self, rows: list[int]) -> None:
-        """Remembers the weights of clients that have no more batches."""
+        """Keeps the weights of clients that have no more batches."""
         if rows:
             at = Rows(rows, self._loss_sums.device)
             self._ended.append((at, [at.read(leaf.detach()).clone() for leaf in self._trained.values()]))
@@ -197,7 +197,7 @@ class StackedModule(pl.LightningModule):
 
     @torch.no_grad()
     def _differentiate(self, rows: list[int], batches: list[Batch]) -> None:
-        """Gradients of some clients, into their rows of the stacked gradients."""
+        """Writes the gradients of some clients into their rows of the stacked gradients."""
         at = Rows(rows, self._loss_sums.device)
         clients = [self.clients[row] for row in rows]
         others = {name: at.read(tensor) for name, tensor in self._others.items()}
@@ -252,7 +252,7 @@ class Rows:
         self._index = index.to(device, non_blocking=True)
 
     def read(self, tensor: Tensor) -> Tensor:
-        """The rows of ``[all, ...]``, as ``[rows, ...]``."""
+        """Returns the rows of ``[all, ...]``, as ``[rows, ...]``."""
         return tensor.index_select(0, self._index) if self.copies else tensor[self._slice]
 
     def write(self, tensor: Tensor, values: Tensor) -> None:
@@ -265,9 +265,9 @@ class Rows:
 
 @torch.no_grad()
 def clip_each(gradients: Sequence[Tensor | None], max_norm: float) -> None:
-    """``torch.nn.utils.clip_grad_norm_`` for each client: gradients ``[clients, ...]``, changed in place."""
-    found = [gradient for gradient in gradients if gradient is not None]
-    norms = torch.stack([torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in found])
+    """Clips each client's gradients ``[clients, ...]``, in place, as ``torch.nn.utils.clip_grad_norm_``."""
+    present = [gradient for gradient in gradients if gradient is not None]
+    norms = torch.stack([torch.linalg.vector_norm(gradient.flatten(1), dim=1) for gradient in present])
     factors = (max_norm / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
-    for gradient in found:
+    for gradient in present:
         gradient.mul_(factors.view(-1, *[1] * (gradient.dim() - 1)))

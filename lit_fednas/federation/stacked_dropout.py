@@ -1,4 +1,4 @@
-"""Dropout of several clients at once, each with masks of its own."""
+"""Dropout for several clients at once, each with its own masks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch.overrides import TorchFunctionMode
 
 
 class OwnDropout(TorchFunctionMode):
-    """Lets dropout, where it is mapped over clients, draw each client's mask from the client's own generator.
+    """Draws each client's dropout mask from the client's own generator where dropout is mapped over clients.
 
     On a CPU these are the masks of ``torch.nn.Dropout`` under ``isolated``, number by number. On a GPU, where
-    dropout is one fused operation, they are equally distributed but other masks; there, too, they belong to the
-    client alone.
+    dropout is one fused operation, they are other masks of the same distribution; they depend on the client alone
+    there as well.
 
     Args:
         draws: One generator per client.
 
     Attributes:
-        used: Whether there was any dropout.
+        used: Whether any dropout ran.
         failed: The name of the function of torch that raised an error.
     """
 
@@ -51,11 +51,11 @@ class OwnDropout(TorchFunctionMode):
 
 
 class _Masks(torch.autograd.Function):
-    """Dropout masks that are drawn outside of ``vmap``, which allows no random operation inside."""
+    """Dropout masks that are drawn outside of ``vmap``, inside which no random operation is allowed."""
 
     @staticmethod
     def forward(like: Tensor, keep: float, draws: Sequence[torch.Generator]) -> Tensor:
-        raise RuntimeError("dropout of what is the same for all clients: a random mask cannot be stacked")
+        raise RuntimeError("dropout of a tensor that all clients share: its random mask cannot be stacked")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -69,7 +69,7 @@ class _Masks(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], like: Tensor, keep: float, draws: Sequence[torch.Generator]
     ) -> tuple[Tensor, int]:
-        """Masks ``[clients, ...]`` for inputs of that shape, whose clients stand in dimension ``in_dims[0]``."""
+        """Masks ``[clients, ...]`` for inputs of that shape, whose clients are in dimension ``in_dims[0]``."""
         masks = like.new_empty(like.movedim(in_dims[0], 0).shape)
         for mask, own in zip(masks, draws, strict=True):
             mask.bernoulli_(keep, generator=own)

@@ -1,4 +1,4 @@
-"""The gradient function of one architecture, mapped over clients, and the room for their stacked weights."""
+"""The gradient function of one architecture, mapped over clients, and memory for their stacked weights."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StackedGradients:
         objective: The local loss.
         weights: The architecture's tensors by name.
         input_shape: Shape of one example.
-        settings: How many clients are trained together, and whether full batches of as many are compiled.
+        settings: The number of clients in a fit, and whether full batches of as many are compiled.
 
     Attributes:
         trained: Names of the parameters that the loss depends on.
@@ -59,7 +59,7 @@ class StackedGradients:
         settings: ClientSettings,
     ) -> None:
         self._network = network
-        self._lossy = _Lossy(network, objective)
+        self._with_loss = _NetworkWithLoss(network, objective)
         self._mapped = vmap(grad_and_value(self._loss), randomness="error")
         self.needs_two = any(isinstance(module, _BatchNorm) for module in network.modules())
         self.start()
@@ -76,7 +76,7 @@ class StackedGradients:
             )
 
     def start(self) -> None:
-        """Puts the network into training mode; others run it too, in theirs."""
+        """Puts the network, which evaluation shares, into training mode."""
         self._network.train()
 
     def __call__(
@@ -87,7 +87,7 @@ class StackedGradients:
         targets: Tensor,
         draws: Sequence[torch.Generator],
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Gradients and losses of one batch per client."""
+        """Returns gradients and losses of one batch per client (shapes: see the class)."""
         tensors = (parameters, others, inputs, targets)
         if inputs.shape[:2] == self._to_compile:
             return (self._compiled or self._compile(*tensors))(*tensors)
@@ -107,10 +107,10 @@ class StackedGradients:
 
     def _loss(self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor], *batch: Tensor) -> Tensor:
         named = {f"network.{name}": tensor for part in (parameters, others) for name, tensor in part.items()}
-        return functional_call(self._lossy, named, batch)
+        return functional_call(self._with_loss, named, batch)
 
     def _dry_run_of_one(self, weights: Mapping[str, Tensor], batch: Batch) -> tuple[str, ...]:
-        """Finds the parameters that get a gradient; torch's optimizers pass the others by."""
+        """Returns the parameters that get a gradient; torch's optimizers skip the others."""
         names = [name for name, parameter in self._network.named_parameters() if parameter.requires_grad]
         parameters = {name: weights[name].detach().clone().requires_grad_() for name in names}
         others = {name: tensor.detach().clone() for name, tensor in weights.items() if name not in parameters}
@@ -120,7 +120,7 @@ class StackedGradients:
         return tuple(name for name, gradient in zip(names, gradients, strict=True) if gradient is not None)
 
     def _dry_run_of_two(self, weights: Mapping[str, Tensor], batch: Batch, together: int) -> bool:
-        """Maps over two clients; says whether there is dropout."""
+        """Maps over two clients; returns whether there is dropout."""
         pairs = {name: torch.stack([tensor.detach()] * 2) for name, tensor in weights.items()}
         parameters = {name: pairs.pop(name) for name in self.trained}
         mode = OwnDropout([generator(0, "dry run", device=batch[0].device) for _ in range(2)])
@@ -140,12 +140,12 @@ class StackedGradients:
 
 
 class Stacks:
-    """What clients that are trained together need of an architecture, kept for those of lately.
+    """Gradient functions and stacked weights, kept for recently used architectures.
 
     Args:
         supernet: The global weights.
         objective: The local loss.
-        settings: How many clients are trained in one fit, at most, and whether that is compiled.
+        settings: The highest number of clients in a fit, and whether it is compiled.
     """
 
     def __init__(self, supernet: Supernet, objective: Objective, settings: ClientSettings) -> None:
@@ -156,11 +156,11 @@ class Stacks:
         self._stacks: OrderedDict[Any, dict[str, Tensor]] = OrderedDict()
 
     def gradients(self, arch: Any, context: Callable[[], AbstractContextManager[None]]) -> StackedGradients:
-        """The gradient function of an architecture, after a dry run if it is new.
+        """Returns the gradient function of an architecture, after a dry run if it is new.
 
         Args:
             arch: The architecture.
-            context: What a step runs in (its precision).
+            context: The context of a step (its precision).
         """
         if arch not in self._functions:
             supernet = self._supernet
@@ -179,7 +179,7 @@ class Stacks:
 
     @torch.no_grad()
     def weights(self, arch: Any, count: int) -> dict[str, Tensor]:
-        """The architecture's present weights, ``[count, ...]`` by name, in tensors that the next call reuses."""
+        """Returns the present weights, ``[count, ...]`` by name, in tensors that the next call reuses."""
         views = self._supernet.views(arch)
         room = self._stacks.pop(arch, {})
         if not room or len(next(iter(room.values()))) < count:
@@ -193,12 +193,12 @@ class Stacks:
         return stacked
 
     def clear(self) -> None:
-        """Gives the memory back."""
+        """Releases the memory."""
         self._stacks.clear()
 
 
-class _Lossy(nn.Module):
-    """A network and its loss as one module, so that ``functional_call`` gives the network its weights."""
+class _NetworkWithLoss(nn.Module):
+    """A network and its loss as one module, so that ``functional_call`` can replace the network's weights."""
 
     def __init__(self, network: nn.Module, objective: Objective) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets import Ladder, Supernet, with_labels
+from lit_fednas.supernets import Supernet, with_labels
 from lit_fednas.tiers import Tier
 
 _SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s+of\s+macs\s*")
@@ -94,15 +94,16 @@ def _named(supernet: Supernet, text: str) -> Any:
 
 def _by_share(supernet: Supernet, text: str, share: float) -> Any:
     space = supernet.space
-    if not isinstance(space, Ladder):
+    rungs = getattr(space, "rungs", None)
+    if rungs is None:
         raise ConfigError(
             f"finetune.models: {text!r} chooses from a row of models, which {type(supernet).__name__} does not "
             f"have; name architectures as its space writes them, such as {str(space.largest)!r}"
         )
     largest = supernet.macs(space.largest)
     # a quotient of whole numbers is rounded as the number in the text is, so that equal ones are equal
-    shares = {arch: supernet.macs(arch) / largest for arch in space.rungs}
-    fitting = [arch for arch in space.rungs if shares[arch] <= share]
+    shares = {arch: supernet.macs(arch) / largest for arch in rungs}
+    fitting = [arch for arch in rungs if shares[arch] <= share]
     if not fitting:
         raise ConfigError(
             f"finetune.models: no model has at most {text}; the smallest has {min(shares.values()):.4g} of the "

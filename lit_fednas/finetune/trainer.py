@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ from lit_fednas.callbacks import RoundCheckpoint, RoundProgress, RunRecorder
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.data.readers import EvalBatches
 from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.interrupts import Interrupts
 from lit_fednas.federation.run_folder import run_folder
 from lit_fednas.finetune.run import Finetuning
 from lit_fednas.finetune.settings import FinetuneSettings
 from lit_fednas.formatting import text_table
 from lit_fednas.loggers import RunLogger
-from lit_fednas.messages import ClientTask
 from lit_fednas.records import FinetuneFiles, SearchFiles
 from lit_fednas.search import Evaluator, SearchTrainer
 from lit_fednas.search.clients import write_clients
@@ -111,10 +109,8 @@ class _Stop(FederatedCallback):
     def __init__(self, interrupts: Interrupts) -> None:
         self.interrupts = interrupts
 
-    def on_cohort_start(
-        self, trainer: Trainer, module: FederatedLightningModule, tasks: Sequence[ClientTask]
-    ) -> None:
-        """Looks for it."""
+    def on_cohort_start(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        """Raises if there was one."""
         self.interrupts.check()
 
 

@@ -1,10 +1,10 @@
-"""What a client optimises locally."""
+"""Objectives: what a client optimises locally."""
 
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
 from lit_fednas.objectives.head_only import HeadOnly
 from lit_fednas.objectives.independent_bases import IndependentBases
-from lit_fednas.objectives.loads import Load, NoLoad, RandomLoad, ScheduledLoad
+from lit_fednas.objectives.loads import Load, NoLoad, RandomLoad
 from lit_fednas.objectives.masked_cross_entropy import MaskedCrossEntropy
 from lit_fednas.objectives.ordered_dropout import OrderedDropout
 from lit_fednas.objectives.path_sampling import PathSampling
@@ -25,7 +25,6 @@ __all__ = [
     "PathSampling",
     "Proximal",
     "RandomLoad",
-    "ScheduledLoad",
     "SideObjective",
     "UnitChanges",
     "WrappedObjective",

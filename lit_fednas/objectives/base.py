@@ -1,4 +1,4 @@
-"""What a client optimises locally."""
+"""The contract of objectives: what a client optimises locally."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.data import ClientData
-from lit_fednas.messages import ClientTask
+from lit_fednas.messages import ClientTask, Report
+from lit_fednas.parts import Part
 from lit_fednas.supernets import Supernet
 
 
-class Objective(ABC):
+class Objective(Part, ABC):
     """The local loss.
 
     One fit is :meth:`begin`, :meth:`loss` once per batch, :meth:`report`. One fit runs at a time, so what a
@@ -24,10 +25,13 @@ class Objective(ABC):
             nothing between calls, draws nothing, and needs neither :meth:`begin` nor :meth:`report`, which are
             not called then. A subclass that defines one of the three says it anew; if it does not, it is False.
         compilable: Whether :meth:`loss` runs the network by calling it, which is what ``client.compile`` compiles.
+        report_types: The types of what :meth:`report` returns.
     """
 
+    field: ClassVar[str] = "model.objective"
     stackable: ClassVar[bool] = False
     compilable: ClassVar[bool] = True
+    report_types: ClassVar[tuple[type[Report], ...]] = ()
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
@@ -35,23 +39,25 @@ class Objective(ABC):
         if "stackable" not in own and any(name in own for name in ("begin", "loss", "report")):
             cls.stackable = False
 
-    def setup(self, supernet: Supernet, clients: ClientData) -> None:  # noqa: B027
-        """Called once before training.
+    def setup(self, supernet: Supernet, clients: ClientData) -> None:
+        """Prepares for a run.
 
         Args:
             supernet: What the clients' networks are taken out of.
             clients: The clients' data; a fit may look at its own client's alone.
 
         Raises:
-            ConfigError: The objective cannot work with it.
+            ConfigError: The objective does not work with the supernet.
         """
+        self.check_supernet(supernet)
+        self._supernet: Any = supernet
 
-    def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:  # noqa: B027
+    def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
         """Called before the first batch, with the weights as they were received.
 
         Args:
             network: The client's network.
-            task: What it was asked.
+            task: The client's task.
             generator: For all random choices of this fit; addressed by seed, round and client.
         """
 
@@ -65,11 +71,6 @@ class Objective(ABC):
             targets: ``[batch]``.
         """
 
-    def report(self) -> dict[str, Any]:
-        """What the server shall know beside the weights; plain numbers and tensors, counted by nobody.
-
-        Two keys have a meaning elsewhere: ``macs``, what the forward passes took altogether, where not every
-        batch went through all that the client received; and ``operators``, how many examples went through each
-        (:meth:`Supernet.operator_of`).
-        """
-        return {}
+    def report(self) -> tuple[Report, ...]:
+        """Returns what the server needs to know beside weights and figures, at most one report of each type."""
+        return ()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from lit_fednas.objectives.base import Objective
 
 
 class CrossEntropy(Objective):
-    """Cross-entropy of the network's logits.
+    """Cross-entropy of the network's logits: the plain supervised loss.
 
     Args:
         label_smoothing: As in ``torch.nn.functional.cross_entropy``.
@@ -25,6 +26,6 @@ class CrossEntropy(Objective):
     def __init__(self, label_smoothing: float = 0.0) -> None:
         self.label_smoothing = label_smoothing
 
+    @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The batch's mean cross-entropy."""
         return functional.cross_entropy(network(inputs), targets, label_smoothing=self.label_smoothing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
@@ -10,11 +11,11 @@ from lit_fednas.objectives.wrapped import WrappedObjective
 
 
 class HeadOnly(WrappedObjective):
-    """Freezes all but the modules of one name: no gradients, and norms as in evaluation.
+    """Trains the modules of one name alone; the others get no gradients, and their norms run as in evaluation.
 
     Args:
         objective: The loss.
-        head: The name of what is trained, as the network's ``named_modules`` has it.
+        head: The name of the trained module in the network's ``named_modules``.
 
     Example:
         >>> import torch
@@ -29,8 +30,9 @@ class HeadOnly(WrappedObjective):
         super().__init__(objective)
         self.head = head
 
+    @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Freezes (whoever trains has put the whole network into training mode), then the loss."""
+        """Freezes the rest (the whole network is in training mode when a fit begins), then computes the loss."""
         for name, module in network.named_modules():
             if not self._trains(name):
                 module.training = False

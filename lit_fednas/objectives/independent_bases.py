@@ -7,13 +7,13 @@ In-Situ Customization", ICLR): every base network that a client has minimises it
 from __future__ import annotations
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
-from lit_fednas.objectives.logits import KnownLogits, check_sees_logits_alone
-from lit_fednas.objectives.wrapped import WrappedObjective
+from lit_fednas.objectives.wrapped import KnownLogits, WrappedObjective, check_sees_logits_alone
 from lit_fednas.supernets import Supernet
 from lit_fednas.supernets.base import OutputsNetwork
 
@@ -28,12 +28,12 @@ class IndependentBases(WrappedObjective):
     is logged is the sum, and so grows with the number of networks.
 
     Args:
-        objective: The loss of one output, which sees its logits alone. What looks at a network's weights, as a
-            proximal term does, goes around this objective.
+        objective: The loss of one output, which sees its logits alone. An objective that needs a network's
+            weights, as a proximal term does, goes around this objective.
 
     Raises:
-        ConfigError: The supernet's subnets have one output, or the objective inside wraps another one (told before
-            training).
+        ConfigError: The supernet's subnets have one output, or the objective inside wraps another one (reported
+            before training).
 
     Example:
         >>> import torch
@@ -54,18 +54,21 @@ class IndependentBases(WrappedObjective):
         """Whether the objective inside is."""
         return self.objective.stackable
 
-    def setup(self, supernet: Supernet, clients: ClientData) -> None:
-        """Sees that there are outputs, and that the objective inside asks for nothing but logits."""
+    @override
+    def check_supernet(self, supernet: Supernet) -> None:
         if not isinstance(supernet.skeleton(supernet.space.smallest), OutputsNetwork):
             raise ConfigError(
                 f"model.objective: IndependentBases trains networks side by side, and {type(supernet).__name__} "
                 f"has one output; use a supernet such as BaseNetworks, or another objective"
             )
+
+    @override
+    def setup(self, supernet: Supernet, clients: ClientData) -> None:
         check_sees_logits_alone(self, self.objective)
         super().setup(supernet, clients)
 
+    @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The sum of the outputs' losses, of one pass through all networks."""
         assert isinstance(network, OutputsNetwork)
         losses = [self.objective.loss(KnownLogits(logits), inputs, targets) for logits in network.outputs(inputs)]
         return sum(losses[1:], losses[0])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from lit_fednas.data import ClientData
-from lit_fednas.messages import ClientTask
+from lit_fednas.messages import ClassesReport, ClientTask, Report
 from lit_fednas.objectives.base import Objective
 from lit_fednas.supernets import Supernet
 
@@ -24,31 +25,34 @@ class MaskedCrossEntropy(Objective):
     Args:
         label_smoothing: As in ``torch.nn.functional.cross_entropy``; it is spread over all classes.
 
-    It reports ``classes``, those that the client has, for :class:`~lit_fednas.aggregation.ClassAverage`.
+    It reports the client's classes, for :class:`~lit_fednas.aggregation.ClassAverage`.
     """
+
+    report_types: ClassVar[tuple[type[Report], ...]] = (ClassesReport,)
 
     def __init__(self, label_smoothing: float = 0.0) -> None:
         self.label_smoothing = label_smoothing
 
+    @override
     def setup(self, supernet: Supernet, clients: ClientData) -> None:
-        """Keeps what knows the clients' classes."""
+        super().setup(supernet, clients)
         self._num_classes = supernet.num_classes
         self._clients = clients
 
+    @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
-        """Looks the client's classes up."""
         self._classes = list(self._clients.classes(task.client))
         self._absent = torch.ones(self._num_classes, dtype=torch.bool)
         self._absent[self._classes] = False
 
+    @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The batch's mean cross-entropy after masking."""
         logits = network(inputs)
         if len(self._classes) < self._num_classes:
             self._absent = self._absent.to(logits.device)  # copied in a fit's first batch alone
             logits = logits.masked_fill(self._absent, 0.0)
         return functional.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
 
-    def report(self) -> dict[str, Any]:
-        """The client's classes."""
-        return {"classes": self._classes}
+    @override
+    def report(self) -> tuple[Report, ...]:
+        return (ClassesReport(tuple(self._classes)),)

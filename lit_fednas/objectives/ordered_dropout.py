@@ -7,23 +7,25 @@ out. With self-distillation the client's own width is trained on every batch as 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask
+from lit_fednas.messages import ClientTask, MacsReport, Report
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
-from lit_fednas.objectives.logits import KnownLogits
-from lit_fednas.objectives.wrapped import WrappedObjective
+from lit_fednas.objectives.wrapped import KnownLogits, WrappedObjective
+from lit_fednas.ranges import PositiveFloat, UnitInterval, checked
 from lit_fednas.supernets import Supernet, Width, WidthSupernet
 
 
+@checked("objective")
 class OrderedDropout(WrappedObjective):
     """Trains a net of a new width for every batch, inside the client's own.
 
@@ -46,59 +48,58 @@ class OrderedDropout(WrappedObjective):
         alpha: What teaching counts, from 0 to 1 (the paper's best: 1).
         temperature: T, what logits are divided by when they are compared (the paper's best: 1).
 
-    It reports ``macs``, of all forward passes.
+    It reports the multiply-accumulates of all forward passes.
 
     Raises:
         ConfigError: ``alpha`` or ``temperature`` is out of range; in :meth:`setup`, the supernet has no widths.
     """
 
     compilable = False  # it runs parts of the network
+    supernet_kind: ClassVar[type] = WidthSupernet
+    added_reports: ClassVar[tuple[type[Report], ...]] = (MacsReport,)
 
     def __init__(
         self,
         objective: Objective = CrossEntropy(),
         distill: bool = False,
-        alpha: float = 1.0,
-        temperature: float = 1.0,
+        alpha: UnitInterval = 1.0,
+        temperature: PositiveFloat = 1.0,
     ) -> None:
-        if not 0 <= alpha <= 1:
-            raise ConfigError(f"objective.alpha: {alpha} must be from 0 (no teaching) to 1 (nothing else)")
-        if not temperature > 0:
-            raise ConfigError(f"objective.temperature: {temperature} must be above 0")
         super().__init__(objective)
         self.distill = distill
         self.alpha = alpha
         self.temperature = temperature
 
+    @override
     def setup(self, supernet: Supernet, clients: ClientData) -> None:
-        """Keeps what runs the narrower nets, and their costs."""
-        if not isinstance(supernet, WidthSupernet):
-            raise ConfigError(
-                f"model.objective: OrderedDropout draws widths, {type(supernet).__name__} has none; use a "
-                f"WidthSupernet, or another objective"
-            )
-        self._supernet = supernet
-        self._macs_of = {width: supernet.macs(Width(width)) for width in supernet.space.widths}
         super().setup(supernet, clients)
+        self._macs_of = {width: supernet.macs(Width(width)) for width in self._supernet.space.widths}
 
+    @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
         """Finds the widths that fit into the client's.
 
+        Args:
+            network: The client's network.
+            task: The client's task.
+            generator: Draws the widths.
+
         Raises:
-            ConfigError: The client keeps units one by one, so that there are no widths within.
+            ConfigError: The client keeps single units, so that it contains no widths.
         """
-        if not isinstance(task.arch, Width):
+        own = getattr(task.arch, "ratio", None)
+        if own is None:
             raise ConfigError(
                 f"model.objective: OrderedDropout draws widths up to the client's, and client {task.client} has "
-                f"none, but {task.arch}; use an assignment of widths, or another objective"
+                f"{task.arch}; use an assignment of widths, or another objective"
             )
-        self._widths = [width for width in self._supernet.space.widths if width <= task.arch.ratio]
+        self._widths = [width for width in self._supernet.space.widths if width <= own]
         self._rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
         self._macs = 0
         super().begin(network, task, generator)
 
+    @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss at a new width, and the teacher's."""
         drawn, own = self._widths[int(self._rng.integers(len(self._widths)))], self._widths[-1]
         self._macs += self._macs_of[drawn] * len(targets)
         if drawn == own:
@@ -116,11 +117,11 @@ class OrderedDropout(WrappedObjective):
             + self.alpha * taught
         )
 
-    def report(self) -> dict[str, Any]:
-        """Multiply-accumulates."""
-        return {**super().report(), "macs": self._macs}
+    @override
+    def report(self) -> tuple[Report, ...]:
+        return (MacsReport(self._macs), *super().report())
 
     def _distance(self, student: Tensor, teacher: Tensor) -> Tensor:
-        """The batch's mean divergence of the student from the teacher, times T^2."""
-        said, right = (functional.log_softmax(logits / self.temperature, 1) for logits in (student, teacher))
-        return functional.kl_div(said, right, log_target=True, reduction="batchmean") * self.temperature**2
+        """Returns the batch's mean divergence of the student from the teacher, times T^2."""
+        student, teacher = (functional.log_softmax(logits / self.temperature, 1) for logits in (student, teacher))
+        return functional.kl_div(student, teacher, log_target=True, reduction="batchmean") * self.temperature**2

@@ -7,20 +7,19 @@ takes one step on it, and counts the examples that went through each operator.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
-from lit_fednas.data import ClientData
-from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask
+from lit_fednas.messages import ClientTask, MacsReport, OperatorReport, Report
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
 from lit_fednas.objectives.loads import Load, NoLoad
 from lit_fednas.objectives.wrapped import WrappedObjective
-from lit_fednas.supernets import PathNetwork, PathSupernet, Supernet, path_sampler
+from lit_fednas.supernets import PathNetwork, PathSupernet, path_sampler
 
 
 class PathSampling(WrappedObjective):
@@ -31,28 +30,25 @@ class PathSampling(WrappedObjective):
 
     Args:
         objective: The loss on a path.
-        load: How busy the client is with something else, batch by batch (section 3.1: "dynamic").
+        load: The share of the client's budget that is free, batch by batch (section 3.1: "dynamic").
 
-    It reports ``operators`` (examples by operator, for :class:`~lit_fednas.aggregation.OperatorAverage`), ``macs``
-    (of all forward passes) and ``greatest`` (the dearest path drawn, in the unit of the tier's limit).
+    It reports the examples by operator (for :class:`~lit_fednas.aggregation.OperatorAverage`), and the
+    multiply-accumulates of all forward passes.
+
+    Attributes:
+        highest_cost: The cost of the most expensive path drawn in the last fit, in the unit of the tier's limit.
     """
+
+    supernet_kind: ClassVar[type] = PathSupernet
+    added_reports: ClassVar[tuple[type[Report], ...]] = (OperatorReport, MacsReport)
 
     def __init__(self, objective: Objective = CrossEntropy(), load: Load = NoLoad()) -> None:
         super().__init__(objective)
         self.load = load
+        self.highest_cost = 0
 
-    def setup(self, supernet: Supernet, clients: ClientData) -> None:
-        """Keeps what knows the operators' costs."""
-        if not isinstance(supernet, PathSupernet):
-            raise ConfigError(
-                f"model.objective: PathSampling chooses among operators, {type(supernet).__name__} has none; use "
-                f"a supernet such as PathCNN, or another objective"
-            )
-        self._supernet = supernet
-        super().setup(supernet, clients)
-
+    @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
-        """Prepares the sampler of the client's subspace."""
         self._sampler = path_sampler(self._supernet, task.arch, task.limits, task.unsupported, task.tier)
         macs = self._supernet.path_costs("macs")
         self._macs_fixed = macs.base(task.arch.labels)
@@ -62,27 +58,25 @@ class PathSampling(WrappedObjective):
         self._step = 0
         self._examples: Counter[str] = Counter()
         self._macs = 0
-        self._greatest = 0
+        self.highest_cost = 0
         super().begin(network, task, generator)
 
+    @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss on a new path."""
-        assert isinstance(network, PathNetwork)
         free = self.load.free(self._task.round, self._step, self._rng)
         path, cost = self._sampler.sample(self._rng, free)
         assert cost <= self._sampler.most, "a path over the client's budget"
-        network.path = path
+        cast(PathNetwork, network).path = path
         loss = self.objective.loss(network, inputs, targets)
         self._step += 1
-        self._greatest = max(self._greatest, cost)
+        self.highest_cost = max(self.highest_cost, cost)
         macs = self._macs_fixed
         for layer, name in enumerate(path):
-            self._examples[f"{layer}.{name}"] += len(targets)
+            self._examples[f"layers.{layer}.{name}"] += len(targets)
             macs += self._macs_of[layer][name]
         self._macs += macs * len(targets)
         return loss
 
-    def report(self) -> dict[str, Any]:
-        """Examples by operator, multiply-accumulates, and the dearest path."""
-        counted = {"operators": dict(self._examples), "macs": self._macs, "greatest": self._greatest}
-        return {**super().report(), **counted}
+    @override
+    def report(self) -> tuple[Report, ...]:
+        return (OperatorReport(dict(self._examples)), MacsReport(self._macs), *super().report())

@@ -11,19 +11,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
-from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask
+from lit_fednas.messages import ClientTask, Report
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
 from lit_fednas.objectives.wrapped import WrappedObjective
+from lit_fednas.ranges import NonNegativeFloat, checked
 
 
+@checked("objective")
 class Proximal(WrappedObjective):
     """Adds ``mu / 2 * ||w - w_received||^2`` over the parameters that are trained.
 
-    What a client's loss is logged as contains the term. Frozen parameters do not count, nor do buffers. What a
-    batch does not go through (an operator that is not on its path) is drawn back by the term as well. Around an
+    The logged loss of a client contains the term. Frozen parameters do not count, nor do buffers. The
+    term also pulls back what a batch does not go through (an operator that is not on its path). Around an
     objective that calls another one several times per batch it counts once; inside of it, once per call.
 
     Args:
@@ -44,21 +46,19 @@ class Proximal(WrappedObjective):
         2.6931
     """
 
-    def __init__(self, objective: Objective = CrossEntropy(), mu: float = 0.01) -> None:
-        if not mu >= 0:
-            raise ConfigError(f"objective.mu: {mu} must be at least 0; 0 is the loss without the proximal term")
+    def __init__(self, objective: Objective = CrossEntropy(), mu: NonNegativeFloat = 0.01) -> None:
         super().__init__(objective)
         self.mu = mu
 
+    @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
-        """Copies the parameters as they were received."""
         # all of them: an objective inside may freeze or thaw some in its loss
         self._parameters = list(network.parameters()) if self.mu else []
         self._received = [parameter.detach().clone() for parameter in self._parameters]
         super().begin(network, task, generator)
 
+    @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss and the term."""
         loss = self.objective.loss(network, inputs, targets)
         pairs = zip(self._parameters, self._received, strict=True)
         trained = [(parameter, received) for parameter, received in pairs if parameter.requires_grad]
@@ -67,9 +67,9 @@ class Proximal(WrappedObjective):
         parameters, received = zip(*trained, strict=True)
         return loss + self.mu / 2 * _SquaredDistance.apply(received, *parameters)
 
-    def report(self) -> dict[str, Any]:
-        """What the objective inside reports; the fit is over, so the copies go."""
-        self._parameters, self._received = [], []
+    @override
+    def report(self) -> tuple[Report, ...]:
+        self._parameters, self._received = [], []  # the fit is over
         return super().report()
 
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lit_fednas.costs import count_macs
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask
+from lit_fednas.messages import ClientTask, MacsReport, Report
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
-from lit_fednas.objectives.logits import KnownLogits, check_sees_logits_alone
-from lit_fednas.objectives.wrapped import WrappedObjective
+from lit_fednas.objectives.wrapped import KnownLogits, WrappedObjective, check_sees_logits_alone
+from lit_fednas.ranges import NonNegativeFloat, checked
 from lit_fednas.supernets import OutputsNetwork, Supernet
 
 
+@checked("objective")
 class SideObjective(WrappedObjective):
     """The loss of the client's network plus those of all exits that it holds, on the same batch in one pass.
 
@@ -25,48 +27,49 @@ class SideObjective(WrappedObjective):
     (``ClientTraining``).
 
     Args:
-        objective: The loss of each exit, which sees its logits alone; what looks at a network's weights, as a
-            proximal term does, goes around this objective.
+        objective: The loss of each exit, which sees its logits alone; an objective that needs a network's
+            weights, as a proximal term does, goes around this objective.
         weight: What the loss of an exit before the last one counts (the paper: 1).
 
-    It reports ``macs``, which contain those of the heads.
+    It reports the multiply-accumulates of all forward passes, which contain those of the heads.
 
     Raises:
         ConfigError: The weight is negative, the supernet has no exits, or the objective inside wraps another one.
     """
 
     compilable = False  # it runs parts of the network
+    added_reports: ClassVar[tuple[type[Report], ...]] = (MacsReport,)
 
-    def __init__(self, objective: Objective = CrossEntropy(), weight: float = 1.0) -> None:
-        if weight < 0:
-            raise ConfigError(f"objective.weight: {weight} must be at least 0")
+    def __init__(self, objective: Objective = CrossEntropy(), weight: NonNegativeFloat = 1.0) -> None:
         super().__init__(objective)
         self.weight = weight
 
-    def setup(self, supernet: Supernet, clients: ClientData) -> None:
-        """Sees that there are exits to train."""
+    @override
+    def check_supernet(self, supernet: Supernet) -> None:
         network = supernet.skeleton(supernet.space.largest)
         if not isinstance(network, OutputsNetwork):
             raise ConfigError(
                 f"model.objective: SideObjective trains exits, and {type(supernet).__name__} has none; use a "
                 f"supernet such as EarlyExitResNet, or another objective"
             )
-        check_sees_logits_alone(self, self.objective)
-        self._supernet = supernet
-        self._macs_of: dict[Any, int] = {}
-        super().setup(supernet, clients)
 
+    @override
+    def setup(self, supernet: Supernet, clients: ClientData) -> None:
+        check_sees_logits_alone(self, self.objective)
+        super().setup(supernet, clients)
+        self._macs_of: dict[Any, int] = {}
+
+    @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
-        """Starts to count."""
         if task.arch not in self._macs_of:
-            whole = _All(self._supernet.skeleton(task.arch))
+            whole = _AllHeads(self._supernet.skeleton(task.arch))
             self._macs_of[task.arch] = count_macs(whole, self._supernet.input_shape)
         self._macs_per_example = self._macs_of[task.arch]
         self._seen = 0
         super().begin(network, task, generator)
 
+    @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The sum over exits."""
         assert isinstance(network, OutputsNetwork)
         *early, last = network.outputs(inputs)
         self._seen += len(targets)
@@ -75,12 +78,12 @@ class SideObjective(WrappedObjective):
             loss = loss + self.weight * self.objective.loss(KnownLogits(logits), inputs, targets)
         return loss
 
-    def report(self) -> dict[str, Any]:
-        """Multiply-accumulates of the passes, heads included."""
-        return {**super().report(), "macs": self._macs_per_example * self._seen}
+    @override
+    def report(self) -> tuple[Report, ...]:
+        return (MacsReport(self._macs_per_example * self._seen), *super().report())
 
 
-class _All(nn.Module):
+class _AllHeads(nn.Module):
     """A network that runs all its heads."""
 
     def __init__(self, network: nn.Module) -> None:

@@ -6,18 +6,16 @@ Federated Learning using Invariant Dropout", NeurIPS): units whose weights hardl
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
-from lit_fednas.data import ClientData
-from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask
+from lit_fednas.messages import ClientTask, Report, UnitChangesReport
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
 from lit_fednas.objectives.wrapped import WrappedObjective
-from lit_fednas.supernets import Supernet
 from lit_fednas.supernets.width.supernet import WidthSupernet
 
 #: What the norm of a unit's weights is at least taken for, so that the change of one without weights is finite.
@@ -29,47 +27,43 @@ class UnitChanges(WrappedObjective):
 
     A unit's weights are its entries in all parameters whose first dimension is cut by its group: what comes into
     it, and its norm's scale and shift. Its change is relative: the Euclidean norm of the difference that training
-    made, divided by the norm before. The report has ``unit_changes``: per group a list of numbers, one per unit;
-    only of clients that train the whole network.
+    made, divided by the norm before. The report has a number per unit of each group; it is empty
+    unless the client trains the whole network.
 
     Args:
         objective: The loss.
 
     Raises:
-        ConfigError: The supernet is not cut by width (told before training).
+        ConfigError: The supernet is not cut by width (reported before training).
     """
+
+    supernet_kind: ClassVar[type] = WidthSupernet
+    added_reports: ClassVar[tuple[type[Report], ...]] = (UnitChangesReport,)
 
     def __init__(self, objective: Objective = CrossEntropy()) -> None:
         super().__init__(objective)
 
-    def setup(self, supernet: Supernet, clients: ClientData) -> None:
-        """Keeps what knows the units."""
-        if not isinstance(supernet, WidthSupernet):
-            raise ConfigError(
-                f"model.objective: UnitChanges looks at units, and {type(supernet).__name__} is not cut by them; "
-                f"use a WidthSupernet, or another objective"
-            )
-        self._supernet = supernet
-        super().setup(supernet, clients)
-
+    @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
-        """Keeps the weights as they were received, if the network is whole."""
         self._network = network
         self._before: dict[str, Tensor] = {}
         if task.arch == self._supernet.space.largest:
             self._before = {name: weights.clone() for name, weights in self._weights().items()}
         super().begin(network, task, generator)
 
+    @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """That of the objective inside."""
         return self.objective.loss(network, inputs, targets)
 
     @torch.no_grad()
-    def report(self) -> dict[str, Any]:
-        """The units' changes."""
-        found = super().report()
+    @override
+    def report(self) -> tuple[Report, ...]:
+        return (UnitChangesReport(self._changes()), *super().report())
+
+    def _changes(self) -> dict[str, list[float]]:
+        """Returns the relative change of each unit by group; nothing if the network is not whole."""
         if not self._before:
-            return found
+            return {}
         moved: dict[str, Tensor] = {}
         was: dict[str, Tensor] = {}
         for name, weights in self._weights().items():
@@ -80,13 +74,12 @@ class UnitChanges(WrappedObjective):
             moved[group] = moved.get(group, 0) + (weights - before).reshape(units, -1).square().sum(1)
             was[group] = was.get(group, 0) + before.reshape(units, -1).square().sum(1)
         self._before = {}
-        changes = {
+        return {
             group: (moved[group].sqrt() / was[group].sqrt().clamp_min(_LEAST_NORM)).tolist() for group in moved
         }
-        return {**found, "unit_changes": changes}
 
     def _weights(self) -> dict[str, Tensor]:
-        """The parameters whose first dimension is cut."""
+        """Returns the parameters whose first dimension is cut."""
         return {
             name: parameter.detach()
             for name, parameter in self._network.named_parameters()

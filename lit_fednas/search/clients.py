@@ -28,15 +28,15 @@ def write_clients(model: FederatedLightningModule, datamodule: FederatedDataModu
         if tier.name not in files.tier_names:
             continue
         arch, network = load_tier_network(model.supernet, files, tier.name)
-        found = client_scores(
-            network.to(device),
-            datamodule.clients,
-            model.population.members(tier.name),
-            model.supernet.num_classes,
-            settings=model.evaluation,
-            labels=partial(model.supernet.targets, arch),
-        )
-        rows += [{**score._asdict(), "tier": tier.name} for score in found]
+        for client in model.population.members(tier.name):
+            scores = client_scores(
+                network.to(device),
+                datamodule.clients,
+                [client],
+                settings=model.evaluation,
+                targets=partial(model.supernet.targets, arch),
+            )
+            rows += [{**score._asdict(), "tier": tier.name} for score in scores]
     if rows:
         write_client_scores(files.folder, sorted(rows, key=lambda row: row["client"]))
     return bool(rows)

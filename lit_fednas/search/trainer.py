@@ -143,7 +143,7 @@ class SearchTrainer(FederatedTrainer):
         check_readable(ckpt_path)
         datamodule.prepare_data()
         datamodule.setup("validate")
-        model.divide(datamodule.clients.num_clients)
+        model.divide(datamodule.clients)
         model.trainer = self
         self.strategy.connect(model)
         if ckpt_path is not None:

@@ -220,17 +220,6 @@ class Supernet(nn.Module, ABC):
         """
         return _COUNTERS[unit](self.skeleton(arch), self.input_shape)
 
-    def operator_of(self, name: str) -> str | None:
-        """The operator that a subnet's tensor belongs to, where not all examples go through all tensors.
-
-        Args:
-            name: Of a parameter or buffer of a subnet.
-
-        Returns:
-            The operator, as an objective counts examples by it; ``None`` for what every example goes through.
-        """
-        return None
-
     def targets(self, arch: Any, classes: Tensor) -> Tensor:
         """Returns the targets of an architecture: the classes, unless its classifier has another label set.
 
@@ -344,6 +333,7 @@ class NestedSupernet(Supernet):
         network: The shared weights: the network of the space's superset.
 
     Example:
+        >>> from lit_fednas.supernets import Ladder
         >>> class WideOrNarrow(NestedSupernet):
         ...     def __init__(self, input_shape, num_classes):
         ...         super().__init__(input_shape, num_classes)

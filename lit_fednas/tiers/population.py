@@ -154,6 +154,7 @@ class Population:
         num_clients: Their number.
         tiers: From the least to the most capable; none if nobody asked for tiers.
         places: For each client the position of its tier among them.
+        sizes: Training examples of each client; empty where nothing depends on them.
 
     Example:
         >>> small, large = Tier("small", {"macs": 1e6}), Tier("large", {"macs": 2e6})
@@ -165,6 +166,7 @@ class Population:
     num_clients: int
     tiers: tuple[Tier, ...] = ()
     places: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
 
     def tier(self, client: int) -> Tier | None:
         """Returns a client's tier, if there are tiers."""

@@ -20,7 +20,7 @@ from lit_fednas.federation import (
     FederatedTrainer,
     UniformCohort,
 )
-from lit_fednas.federation.client import ClientFits
+from lit_fednas.federation.client import ClientRunner
 from lit_fednas.federation.machine import keep_freed_memory
 from lit_fednas.messages import ClientTask
 from lit_fednas.objectives import CrossEntropy
@@ -100,7 +100,7 @@ class Fits:
         keep_freed_memory()
         self.setting = setting
         self.client = client
-        self._fits = ClientFits(
+        self._runner = ClientRunner(
             net,
             CrossEntropy(),
             clients_of(setting, data),
@@ -113,7 +113,7 @@ class Fits:
     def train(self, number: int, client: int, arch: Any) -> None:
         """Trains a client; ``result`` and ``update`` then say how it went."""
         task = ClientTask(number, client, arch, self.setting.sizes[client])
-        self.result, self.update = self._fits.fit(task)
+        self.result, self.update = self._runner.fit(task)
 
     def train_unit(self, arch: Any, unit: int) -> None:
         """Trains one client after another, in a new round each."""

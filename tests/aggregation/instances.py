@@ -6,20 +6,15 @@ A new aggregation needs a line in ``INSTANCES``; a test fails as long as it has 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lit_fednas.aggregation import (
-    Aggregation,
-    ClassAverage,
-    MaxNet,
-    OperatorAverage,
-    OverlapAverage,
-    SoftAverage,
-)
-from lit_fednas.messages import ClientTask, ClientUpdate
+from lit_fednas.aggregation import Aggregation, ClassAverage, MaxNet, OperatorAverage, OverlapAverage
+from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, ClientUpdate, OperatorReport, RoundValues
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
 
@@ -32,12 +27,6 @@ INSTANCES: dict[str, Callable[[], Aggregation]] = {
     "operators-alone": lambda: OperatorAverage(min_clients=1),
     "overlap": OverlapAverage,
     "overlap-alike": lambda: OverlapAverage(weighted=False),
-}
-
-#: Those that mix the models of a suite, and want one.
-OF_SUITES: dict[str, Callable[[], Aggregation]] = {
-    "soft": SoftAverage,
-    "soft-alike": lambda: SoftAverage(weighted=False, decay=1.0, from_larger=True),
 }
 
 #: The classifiers of supernets that do not call theirs ``classifier``.
@@ -54,7 +43,7 @@ def suited(aggregation: Aggregation, net: Supernet) -> Aggregation:
 def update(net: Supernet, client: int, arch: object, examples: int, seed: int = 0) -> ClientUpdate:
     """A client's update with random weights, one in five of them exactly zero, and counters from 0 to 99.
 
-    Client 0 reports to have all classes, every other one lacks each third.
+    Client 0 reports to have all classes, every other one lacks each third; no network has operators to choose.
     """
     draws = generator(seed, "update", client)
 
@@ -68,7 +57,13 @@ def update(net: Supernet, client: int, arch: object, examples: int, seed: int = 
     weights = {name: trained(tensor) for name, tensor in [*network.named_parameters(), *network.named_buffers()]}
     task = ClientTask(round=0, client=client, arch=arch, num_examples=examples)
     classes = [number for number in range(net.num_classes) if client == 0 or (number + client) % 3]
-    return ClientUpdate(task, weights, num_steps=1, num_seen=examples, loss=0.0, report={"classes": classes})
+    reports = (ClassesReport(classes), OperatorReport({}))
+    return ClientUpdate(ClientResult(task, num_steps=1, num_seen=examples, loss=0.0, reports=reports), weights)
+
+
+def changed(one: ClientUpdate, **settings: Any) -> ClientUpdate:
+    """The update with another result."""
+    return replace(one, result=replace(one.result, **settings))
 
 
 def random_updates(net: Supernet, size: int, largest: bool, seed: int) -> list[ClientUpdate]:
@@ -84,17 +79,28 @@ def random_updates(net: Supernet, size: int, largest: bool, seed: int) -> list[C
     ]
 
 
+def start(aggregation: Aggregation, net: Supernet, tasks: Sequence[ClientTask], **settings: Any) -> None:
+    """Begins a round; the aggregation is set up once for a supernet, as in a run."""
+    if getattr(aggregation, "_supernet", None) is not net:
+        aggregation.setup(net)
+    aggregation.start(tasks, **settings)
+
+
 def aggregate(
     aggregation: Aggregation,
     net: Supernet,
     updates: Sequence[ClientUpdate],
     tasks: Sequence[ClientTask] | None = None,
+    rejected: Sequence[Any] = (),
+    values: RoundValues | None = None,
+    by_architecture: bool = False,
 ) -> dict[str, Tensor]:
     """One round; ``tasks`` if more were asked than have answered."""
-    aggregation.start(net, [u.task for u in updates] if tasks is None else tasks)
+    tasks = [u.task for u in updates] if tasks is None else tasks
+    start(aggregation, net, tasks, values=values, by_architecture=by_architecture)
     for one in updates:
         aggregation.add(one)
-    return aggregation.finish()
+    return aggregation.finish(rejected)
 
 
 def archs_of(updates: Sequence[ClientUpdate]) -> list:

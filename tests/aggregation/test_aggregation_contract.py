@@ -14,13 +14,12 @@ from torch import Tensor
 import lit_fednas.aggregation
 from lit_fednas.aggregation import Aggregation
 from lit_fednas.supernets import BatchNorm, Supernet
-from tests.aggregation.instances import INSTANCES, OF_SUITES, aggregate, random_updates, suited, update
+from tests.aggregation.instances import INSTANCES, aggregate, changed, random_updates, start, suited, update
 from tests.supernets.instances import kept_instance
 from tests.supernets.suites import grown_suite
 
-ALL = {**INSTANCES, **OF_SUITES}
 NETS = ["elastic-batchnorm", "plain", "rolling"]
-PAIRS = [*itertools.product(NETS, sorted(INSTANCES)), *itertools.product(["suite"], sorted(OF_SUITES))]
+PAIRS = [*itertools.product(NETS, sorted(INSTANCES)), ("suite", "overlap"), ("suite", "overlap-alike")]
 
 
 @pytest.fixture(params=PAIRS, ids="-".join)
@@ -35,7 +34,7 @@ def net(pair: tuple[str, str]) -> Supernet:
 
 @pytest.fixture
 def aggregation(pair: tuple[str, str], net: Supernet) -> Aggregation:
-    return suited(ALL[pair[1]](), net)
+    return suited(INSTANCES[pair[1]](), net)
 
 
 def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
@@ -54,7 +53,7 @@ def test_every_aggregation_has_an_kept_instance() -> None:
             todo.append(kind)
             if kind.__module__.startswith("lit_fednas.") and not inspect.isabstract(kind):
                 found.add(kind)
-    missing = sorted(kind.__name__ for kind in found - {type(make()) for make in ALL.values()})
+    missing = sorted(kind.__name__ for kind in found - {type(make()) for make in INSTANCES.values()})
     assert not missing, f"add instances of {missing} to tests/aggregation/instances.py"
 
 
@@ -88,7 +87,7 @@ def test_several_ranks_are_one(aggregation: Aggregation, net: Supernet) -> None:
     kinds = [type(aggregation).__new__(type(aggregation)) for _ in range(3)]
     for rank, other in enumerate(kinds):
         other.__dict__.update(aggregation.__dict__)
-        other.start(net, tasks)
+        start(other, net, tasks)
         for one in updates[rank::3]:
             other.add(one)
     for totals in zip(*(other.sums() for other in kinds), strict=True):
@@ -98,7 +97,7 @@ def test_several_ranks_are_one(aggregation: Aggregation, net: Supernet) -> None:
 
 def test_updates_are_neither_changed_nor_kept(aggregation: Aggregation, net: Supernet) -> None:
     updates = random_updates(net, 3, largest=True, seed=4)
-    aggregation.start(net, [u.task for u in updates])
+    start(aggregation, net, [u.task for u in updates])
     copies = [{name: tensor.clone() for name, tensor in u.weights.items()} for u in updates]
     for one in updates:
         aggregation.add(one)
@@ -117,7 +116,7 @@ def test_later_writing_into_the_tensors_does_no_harm(aggregation: Aggregation, n
     """A client's network is used again for the next client."""
     updates = random_updates(net, 3, largest=True, seed=5)
     expected = aggregate(aggregation, net, updates)
-    aggregation.start(net, [u.task for u in updates])
+    start(aggregation, net, [u.task for u in updates])
     for one in updates:
         aggregation.add(one)
         for tensor in one.weights.values():
@@ -135,7 +134,7 @@ def test_rounds_do_not_touch_each_other(aggregation: Aggregation, net: Supernet)
 def test_an_unfinished_round_is_forgotten(aggregation: Aggregation, net: Supernet) -> None:
     updates = random_updates(net, 4, largest=True, seed=8)
     expected = aggregate(aggregation, net, updates)
-    aggregation.start(net, [u.task for u in updates])
+    start(aggregation, net, [u.task for u in updates])
     aggregation.add(updates[0])
     assert_equal(aggregate(aggregation, net, updates), expected)
 
@@ -143,7 +142,7 @@ def test_an_unfinished_round_is_forgotten(aggregation: Aggregation, net: Superne
 def test_updates_that_agree_are_the_result(aggregation: Aggregation, net: Supernet) -> None:
     one = update(net, 0, net.space.largest, 10)
     updates = [one] + [
-        replace(one, task=replace(one.task, client=client, num_examples=10 * client), num_seen=1)
+        changed(one, task=replace(one.task, client=client, num_examples=10 * client), num_seen=1)
         for client in (1, 2)
     ]
     result = aggregate(aggregation, net, updates)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +12,8 @@ from torch import Tensor, nn
 
 from lit_fednas.aggregation import Aggregation, ClassAverage, OverlapAverage
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask, ClientUpdate
+from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, ClientUpdate
+from lit_fednas.objectives import CrossEntropy, MaskedCrossEntropy
 from lit_fednas.supernets import (
     Ladder,
     NestedSupernet,
@@ -24,7 +24,7 @@ from lit_fednas.supernets import (
     Width,
     labelled_space,
 )
-from tests.aggregation.instances import aggregate, random_updates, suited, update
+from tests.aggregation.instances import aggregate, changed, random_updates, start, suited, update
 from tests.supernets.instances import kept_instance
 
 
@@ -33,6 +33,16 @@ def places(net: Supernet, region: Region) -> Tensor:
     shape = net.shared_tensors()[region.name].shape
     numbers = torch.arange(shape.numel()).view(shape)
     return numbers if region.index is None else numbers[region.index]
+
+
+def classes_of(update: ClientUpdate) -> Sequence[int]:
+    report = update.result.report(ClassesReport)
+    assert report is not None
+    return report.classes
+
+
+def with_classes(update: ClientUpdate, classes: Sequence[int]) -> ClientUpdate:
+    return changed(update, reports=(ClassesReport(classes),))
 
 
 def by_element(
@@ -51,7 +61,7 @@ def by_element(
                 where, value = places(net, region), one.weights[own]
                 for row in range(len(where)) if where.dim() else [None]:
                     in_classifier = own in (f"{classifier}.weight", f"{classifier}.bias")
-                    if in_classifier and row not in one.report["classes"]:
+                    if in_classifier and row not in classes_of(one):
                         continue
                     at, said = (where, value) if row is None else (where[row], value[row])
                     for place, element in zip(at.flatten().tolist(), said.flatten().tolist(), strict=True):
@@ -110,16 +120,15 @@ def made_for(name: str, seed: int) -> tuple[Supernet, ClassAverage, list[ClientU
     drawn = torch.rand(len(updates), net.num_classes, generator=draws) < 0.4
     drawn[:, 1] = False  # a class that nobody has
     drawn[0, [0, 2]] = True
-    with_classes = [
-        replace(one, report={"classes": has.nonzero().flatten().tolist()})
-        for one, has in zip(updates, drawn, strict=True)
+    updates = [
+        with_classes(one, has.nonzero().flatten().tolist()) for one, has in zip(updates, drawn, strict=True)
     ]
     aggregation = ClassAverage()
     if name == "crossed":
         aggregation.classifier = "1"
     else:
         suited(aggregation, net)
-    return net, aggregation, with_classes
+    return net, aggregation, updates
 
 
 NETS = ["elastic-batchnorm", "elastic-narrow", "plain", "rolling", "widths-cnn", "windows", "crossed"]
@@ -158,9 +167,8 @@ def test_by_hand() -> None:
 
     def said(client: int, examples: int, value: float, classes: list[int]) -> ClientUpdate:
         weights = {"classifier.weight": torch.full((4, 1), value), "classifier.bias": torch.full((4,), -value)}
-        return ClientUpdate(
-            ClientTask(0, client, "whole", examples), weights, 1, examples, 0.0, {"classes": classes}
-        )
+        task = ClientTask(0, client, "whole", examples)
+        return ClientUpdate(ClientResult(task, num_seen=examples, reports=(ClassesReport(classes),)), weights)
 
     updates = [said(0, 1, 2.0, [1, 0]), said(1, 3, 6.0, [0, 2, 0, 2])]  # what is named twice counts once
     result = aggregate(ClassAverage(), net, updates)
@@ -174,7 +182,7 @@ def test_by_hand() -> None:
 def test_with_all_classes_it_is_overlap_averaging(name: str) -> None:
     net, aggregation, updates = made_for(name, seed=3)
     everything = list(range(net.num_classes))
-    updates = [replace(one, report={"classes": everything}) for one in updates]
+    updates = [with_classes(one, everything) for one in updates]
     expected = aggregate(OverlapAverage(), net, updates)
     for key, tensor in aggregate(aggregation, net, updates).items():
         torch.testing.assert_close(tensor, expected[key], rtol=1e-6, atol=1e-6, msg=key)
@@ -188,7 +196,7 @@ def test_each_client_on_a_rank_of_its_own(name: str) -> None:
     expected = by_element(net, updates, aggregation.classifier, weighted=True)
     ranks: list[Aggregation] = [copy.copy(aggregation) for _ in updates]
     for rank, one in zip(ranks, updates, strict=True):
-        rank.start(net, tasks)
+        start(rank, net, tasks)
         rank.add(one)
     for totals in zip(*(rank.sums() for rank in ranks), strict=True):
         for other in totals[1:]:
@@ -198,7 +206,7 @@ def test_each_client_on_a_rank_of_its_own(name: str) -> None:
 
 def test_a_client_without_any_class_says_nothing_of_the_classifier() -> None:
     net, aggregation, updates = made_for("rolling", seed=5)
-    silent = replace(updates[0], report={"classes": []})
+    silent = with_classes(updates[0], [])
     result = aggregate(aggregation, net, [silent])
     for kind in ("weight", "bias"):
         assert torch.equal(result[f"network.4.{kind}"], net.shared_tensors()[f"network.4.{kind}"].detach())
@@ -208,20 +216,21 @@ def test_a_client_without_any_class_says_nothing_of_the_classifier() -> None:
 # ---- what it cannot work with -------------------------------------------------------------------------
 
 
-def test_classes_must_be_told() -> None:
-    net, aggregation, updates = made_for("plain", seed=6)
-    with pytest.raises(ConfigError, match=r"ClassAverage .* set model.objective to MaskedCrossEntropy"):
-        aggregate(aggregation, net, [replace(updates[0], report={})])
+def test_classes_must_be_reported() -> None:
+    words = r"model.aggregation: ClassAverage needs a ClassesReport of every client, .* CrossEntropy does not give"
+    with pytest.raises(ConfigError, match=words):
+        ClassAverage().check_reports(CrossEntropy().report_types, "CrossEntropy")
+    ClassAverage().check_reports(MaskedCrossEntropy().report_types, "MaskedCrossEntropy")
 
 
 @pytest.mark.parametrize("classifier", ["classifier", "3", "0", "", "4.weight"])
-def test_a_classifier_that_is_none_is_refused_at_start(classifier: str) -> None:
+def test_a_classifier_that_is_none_is_refused_at_setup(classifier: str) -> None:
     net = kept_instance("plain")
     with pytest.raises(
         ConfigError,
-        match=rf"aggregation.classifier: '{classifier}' is no module with a row for each of the 3 .*; such are 4",
+        match=rf"aggregation.classifier: '{classifier}' is not a module with a row for each of .*; choose from 4",
     ):
-        ClassAverage(classifier=classifier).start(net, [ClientTask(0, 0, "whole", 5)])
+        ClassAverage(classifier=classifier).setup(net)
 
 
 def test_the_networks_of_all_tasks_are_looked_at() -> None:
@@ -231,6 +240,6 @@ def test_the_networks_of_all_tasks_are_looked_at() -> None:
     pairs = labelled_space(net.space, "pairs").sample(np.random.default_rng(0))
     name = next(name for name in net.regions(own) if ".heads." in f".{name}" and name.endswith(".weight"))
     classifier = name.removesuffix(".weight")
-    ClassAverage(classifier=classifier).start(net, [ClientTask(0, 0, own, 5)])
+    start(ClassAverage(classifier=classifier), net, [ClientTask(0, 0, own, 5)])
     with pytest.raises(ConfigError, match=r"it has none, use OverlapAverage"):
-        ClassAverage(classifier=classifier).start(net, [ClientTask(0, 0, own, 5), ClientTask(0, 1, pairs, 5)])
+        start(ClassAverage(classifier=classifier), net, [ClientTask(0, 0, own, 5), ClientTask(0, 1, pairs, 5)])

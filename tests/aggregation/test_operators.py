@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from lit_fednas.aggregation import OperatorAverage, OverlapAverage
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientUpdate
+from lit_fednas.messages import ClientUpdate, OperatorReport
+from lit_fednas.objectives import CrossEntropy, PathSampling, Proximal
 from lit_fednas.supernets import Operators
-from tests.aggregation.instances import aggregate, update
+from tests.aggregation.instances import aggregate, changed, start, update
 from tests.references.fedoras import equation_5
 from tests.supernets.instances import kept_instance
 
@@ -32,9 +31,13 @@ SEEN = [40, 12, 10]
 def updates() -> list[ClientUpdate]:
     made = [update(NET, client, arch, 100 + client) for client, arch in enumerate(SUBSPACES)]
     return [
-        replace(one, num_seen=seen, report={"operators": examples})
+        changed(one, num_seen=seen, reports=(reported(examples),))
         for one, seen, examples in zip(made, SEEN, EXAMPLES, strict=True)
     ]
+
+
+def reported(examples: dict[str, int]) -> OperatorReport:
+    return OperatorReport({f"layers.{operator}": count for operator, count in examples.items()})
 
 
 @pytest.mark.parametrize("min_clients", [1, 2, 3])
@@ -107,7 +110,7 @@ def test_clients_are_counted_over_all_ranks(name: str) -> None:
     whole = aggregate(OperatorAverage(), net, made)
     ranks = [OperatorAverage() for _ in made]
     for rank, one in zip(ranks, made, strict=True):
-        rank.start(net, [other.task for other in made])
+        start(rank, net, [other.task for other in made])
         rank.add(one)
     for totals in zip(*(rank.sums() for rank in ranks), strict=True):
         for other in totals[1:]:
@@ -118,13 +121,16 @@ def test_clients_are_counted_over_all_ranks(name: str) -> None:
     assert any(not torch.equal(whole[key], old.to(whole[key].dtype)) for key, old in net.shared_tensors().items())
 
 
-def test_examples_must_be_told() -> None:
-    with pytest.raises(ConfigError, match=r"set model.objective to PathSampling"):
-        aggregate(OperatorAverage(), NET, [update(NET, 0, SUBSPACES[0], 10)])
+def test_examples_must_be_reported() -> None:
+    words = r"model.aggregation: OperatorAverage needs a OperatorReport of every client, .* CrossEntropy does not"
+    with pytest.raises(ConfigError, match=words):
+        OperatorAverage().check_reports(CrossEntropy().report_types, "CrossEntropy")
+    OperatorAverage().check_reports(PathSampling().report_types, "PathSampling")
+    OperatorAverage().check_reports(Proximal(PathSampling()).report_types, "Proximal")
 
 
 def test_the_share_that_was_changed() -> None:
-    made = [replace(one, report={"operators": {}}) for one in updates()]
+    made = [changed(one, reports=(OperatorReport({}),)) for one in updates()]
     aggregation = OperatorAverage()
     aggregate(aggregation, NET, made)
     names = NET.shared_tensors()
@@ -133,5 +139,5 @@ def test_the_share_that_was_changed() -> None:
 
 
 def test_a_privacy_rule_below_one_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"aggregation.min_clients: 0"):
+    with pytest.raises(ConfigError, match=r"aggregation.min_clients: 0 must be at least 1"):
         OperatorAverage(0)

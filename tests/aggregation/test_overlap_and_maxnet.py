@@ -5,15 +5,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_fednas.aggregation import MaxNet, OverlapAverage
+from lit_fednas.aggregation import Beta, MaxNet, OverlapAverage
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask, ClientUpdate
+from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate, RoundValues
 from lit_fednas.supernets import Ladder, PlainNetwork, Region, Supernet
 from tests.aggregation.instances import (
     aggregate,
     archs_of,
     examples_of,
     random_updates,
+    start,
     update,
     weights_of,
 )
@@ -85,7 +86,7 @@ class Vector(PlainNetwork):
 
 def answer(client: int, examples: int, values: list[float]) -> ClientUpdate:
     task = ClientTask(round=0, client=client, arch=len(values), num_examples=examples)
-    return ClientUpdate(task, {"w": torch.tensor(values)}, 1, examples, 0.0)
+    return ClientUpdate(ClientResult(task, num_steps=1, num_seen=examples), {"w": torch.tensor(values)})
 
 
 def test_by_hand() -> None:
@@ -268,13 +269,13 @@ def test_memory_is_that_of_the_supernet(kind: type[OverlapAverage]) -> None:
     aggregation = kind()
     for size in (1, 9):
         whole = [update(net, client, net.space.largest, 3) for client in range(size)]
-        aggregation.start(net, [u.task for u in whole])
+        start(aggregation, net, [u.task for u in whole])
         for one in whole:
             aggregation.add(one)
         held = sum(total.numel() for total in aggregation.sums())
         assert elements <= held <= elements + PADDING * len(net.shared_tensors())
     mixed = [*whole, update(net, 20, net.space.smallest, 3)]
-    aggregation.start(net, [u.task for u in mixed])
+    start(aggregation, net, [u.task for u in mixed])
     partial = {
         "network." + name
         for name, tensor in net.subnet(net.space.smallest).named_parameters()
@@ -286,19 +287,29 @@ def test_memory_is_that_of_the_supernet(kind: type[OverlapAverage]) -> None:
     assert elements + extra <= held <= elements + extra + PADDING * tensors
     places = [total.data_ptr() for total in aggregation.sums()[:2]]
     aggregation.finish()
-    aggregation.start(net, [u.task for u in mixed])
+    start(aggregation, net, [u.task for u in mixed])
     assert [total.data_ptr() for total in aggregation.sums()[:2]] == places  # the next round has the same memory
     assert not any(total.any() for total in aggregation.sums())
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, -0.1, 1.5])
 def test_beta_lies_between_zero_and_one(beta: float) -> None:
-    with pytest.raises(ConfigError, match=r"aggregation.beta"):
+    with pytest.raises(ConfigError, match=rf"aggregation.beta: {beta} must be above 0 and below 1"):
         MaxNet(beta)
 
 
-def test_beta_is_logged() -> None:
-    aggregation = MaxNet(0.6)
-    aggregation.beta = 0.4
-    assert aggregation.metrics() == {"beta": 0.4}
+def test_the_round_s_beta_counts_and_is_logged() -> None:
+    """A value that a schedule gives holds for its round alone."""
+    net = kept_instance("elastic")
+    updates = random_updates(net, 4, True, 5)
+    aggregation, given = MaxNet(0.6), RoundValues()
+    assert aggregation.metrics() == {"beta": 0.6}
+    given.give(Beta(0.4))
+    for values, beta in ((given, 0.4), (RoundValues(), 0.6), (None, 0.6)):
+        result = aggregate(aggregation, net, updates, values=values)
+        assert aggregation.metrics() == {"beta": beta}
+        expected = aggregate(MaxNet(beta), net, updates)
+        assert all(torch.equal(result[name], tensor) for name, tensor in expected.items())
+    other = aggregate(MaxNet(0.4), net, updates)
+    assert not all(torch.equal(result[name], tensor) for name, tensor in other.items())
     assert OverlapAverage().metrics() == {}

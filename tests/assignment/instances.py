@@ -5,7 +5,10 @@ A new assignment needs a line in ``INSTANCES``; a test fails as long as it has n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
 
 from lit_fednas.assignment import (
     Assignment,
@@ -17,12 +20,13 @@ from lit_fednas.assignment import (
     RandomArchitectures,
     RandomBases,
     RollingWidths,
+    Round,
     Sandwich,
     Subspaces,
     TrackingSandwich,
 )
-from lit_fednas.supernets import BaseNetworks, PrunedSequence, SearchSpace, Supernet
-from lit_fednas.supernets.growing.suite import ModelSuite
+from lit_fednas.messages import ClientTask
+from lit_fednas.supernets import BaseNetworks, ModelSuite, PrunedSequence, SearchSpace, Supernet
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import Population, Tier
 
@@ -61,7 +65,7 @@ OF_SUITES: dict[str, Callable[[], Assignment]] = {
 #: Those that try candidates, and want a sequence of pruned models and :data:`TIERS`.
 OF_SEQUENCES: dict[str, Callable[[], Assignment]] = {
     "candidate-groups": CandidateGroups,
-    "candidate-groups-few": lambda: CandidateGroups(drop=0.5, initial_clients=2),
+    "candidate-groups-few": lambda: CandidateGroups(initial_clients=2),
 }
 
 #: Every second client is strong; there are no limits, so that tiers are what the assignments say of them.
@@ -73,6 +77,20 @@ class _SpaceOnly:
 
     def __init__(self, space: SearchSpace) -> None:
         self.space = space
+
+
+def planned(
+    assignment: Assignment, round: int, cohort: Sequence[int], space: SearchSpace, rng: np.random.Generator
+) -> list[Any]:
+    """The architectures of a round's plan, in its order."""
+    return [task.arch for task in plan(assignment, round, cohort, space, rng)]
+
+
+def plan(
+    assignment: Assignment, round: int, cohort: Sequence[int], space: SearchSpace, rng: np.random.Generator
+) -> list[ClientTask]:
+    population = getattr(assignment, "_population", Population(1000))
+    return assignment.plan(Round(round, cohort, space, population, rng))
 
 
 def set_up(assignment: Assignment, space: SearchSpace | Supernet, num_clients: int) -> None:

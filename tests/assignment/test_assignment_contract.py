@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import lit_fednas.assignment
-from lit_fednas.assignment import Assignment, Part
+from lit_fednas.assignment import Assignment
 from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.messages import ClientResult
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import BaseNetworks, ElasticSpace, Ladder, PathCNN, SearchSpace, Supernet
 from lit_fednas.supernets.width.cnn import SlicedCNN
@@ -24,6 +25,8 @@ from tests.assignment.instances import (
     OF_SEQUENCES,
     OF_SUITES,
     OF_WIDTHS,
+    plan,
+    planned,
     set_up,
 )
 from tests.supernets.instances import kept_instance
@@ -62,41 +65,49 @@ def cohort(round: int, size: int = 5) -> list[int]:
 
 
 def rounds(assignment: Assignment, first: int, last: int, space: SearchSpace | None = None) -> list[list]:
+    """Plans rounds and lets the assignment observe them; what the clients' losses are belongs to the round."""
     space = space or SPACES.get(type(assignment), SPACE)
-    return [
-        assignment.assign(t, cohort(t), space, numpy_generator(0, "assignment", t)) for t in range(first, last)
-    ]
+    archs = []
+    for t in range(first, last):
+        tasks = plan(assignment, t, cohort(t), space, numpy_generator(0, "assignment", t))
+        assignment.observe([ClientResult(task, num_seen=4, loss=1.0 + (task.client * t) % 5) for task in tasks])
+        archs.append([task.arch for task in tasks])
+    return archs
 
 
 pytestmark = pytest.mark.parametrize("name", sorted({**INSTANCES, **SPECIAL}))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, CLIENTS])
-def test_one_architecture_of_the_space_per_client(name: str, size: int) -> None:
-    assignment = ready(name)
+def test_tasks_are_of_the_cohort_and_of_the_space(name: str, size: int) -> None:
+    assignment, space = ready(name), space_of(name)
     for t in range(5):
-        space = space_of(name)
-        archs = assignment.assign(t, cohort(t, size), space, np.random.default_rng(t))
-        assert isinstance(archs, list)
-        assert len(archs) == size
-        assert [space.parse(str(arch)) for arch in archs] == archs
+        clients = cohort(t, size)
+        tasks = plan(assignment, t, clients, space, np.random.default_rng(t))
+        assert isinstance(tasks, list)
+        assert all(task.round == t for task in tasks)
+        assert [space.parse(str(task.arch)) for task in tasks] == [task.arch for task in tasks]
+        if name == "candidate-groups-few":
+            assert len(tasks) == min(size, 2)
+            assert {task.client for task in tasks} <= set(clients)
+        else:
+            assert [task.client for task in tasks] == clients
+    assert plan(assignment, 5, [], space, np.random.default_rng(5)) == []
 
 
-def test_parts_are_of_the_cohort_and_of_the_space(name: str) -> None:
-    space = space_of(name)
-    parts = ready(name).parts(0, cohort(0), space, numpy_generator(0, "assignment", 0))
-    assert {part.client for part in parts} <= set(cohort(0))
-    assert [space.parse(str(part.arch)) for part in parts] == [part.arch for part in parts]
-    if name not in OF_SEQUENCES:
-        archs = ready(name).assign(0, cohort(0), space, numpy_generator(0, "assignment", 0))
-        assert parts == [Part(client, arch) for client, arch in zip(cohort(0), archs, strict=True)]
-    assert ready(name).parts(0, [], space, np.random.default_rng(0)) == []
+def test_a_plan_changes_no_state(name: str) -> None:
+    assignment = ready(name)
+    rounds(assignment, 0, 3)
+    state = copy.deepcopy(assignment.state_dict())
+    twice = [plan(assignment, 3, cohort(3), space_of(name), numpy_generator(0, "assignment", 3)) for _ in range(2)]
+    assert twice[0] == twice[1]
+    assert assignment.state_dict() == state
 
 
 def test_a_space_of_one(name: str) -> None:
     if name in SPECIAL:
         kind = type(SPECIAL[name]()).__name__
-        words = rf"model.assignment: {kind} .* PlainNetwork (has none|does not cut)|model.tiers: is null"
+        words = rf"model.assignment: {kind} does not work with model.supernet PlainNetwork|model.tiers: is null"
         with pytest.raises(ConfigError, match=words):
             set_up(SPECIAL[name](), kept_instance("plain"), CLIENTS)
         return
@@ -114,7 +125,7 @@ def test_the_generator_decides(name: str) -> None:
 
 def test_the_cohort_is_left_alone(name: str) -> None:
     clients = cohort(0)
-    ready(name).assign(0, clients, space_of(name), np.random.default_rng(0))
+    planned(ready(name), 0, clients, space_of(name), np.random.default_rng(0))
     assert clients == cohort(0)
 
 

@@ -5,9 +5,10 @@ import pytest
 
 from lit_fednas.assignment import Assignment, FixedArchitecture, RandomArchitectures, Sandwich, TrackingSandwich
 from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.messages import ClientResult
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import ElasticSpace
-from tests.assignment.instances import set_up
+from tests.assignment.instances import plan, planned, set_up
 from tests.references.superfed import least_seen
 
 LARGE = ElasticSpace((0, 1, 2), (0.1, 0.14, 0.18, 0.22, 0.25), (256, 512, 1024, 2048), 8)  # no bound by chance
@@ -15,7 +16,10 @@ TINY = ElasticSpace((0,), (0.1, 0.25), (256,), 8)  # nothing but the smallest an
 
 
 def draw(assignment: Assignment, t: int, cohort: list[int], space: ElasticSpace) -> list:
-    return assignment.assign(t, cohort, space, numpy_generator(0, "assignment", t))
+    """A round's architectures, once the assignment has observed how it went."""
+    tasks = plan(assignment, t, cohort, space, numpy_generator(0, "assignment", t))
+    assignment.observe([ClientResult(task) for task in tasks])
+    return [task.arch for task in tasks]
 
 
 def cohort(t: int, clients: int, size: int) -> list[int]:
@@ -130,7 +134,7 @@ def test_ties_are_broken_by_the_generator() -> None:
     for seed in range(1500):
         tracking = TrackingSandwich()
         set_up(tracking, LARGE, 5)
-        archs = tracking.assign(0, list(range(5)), LARGE, np.random.default_rng(seed))
+        archs = planned(tracking, 0, list(range(5)), LARGE, np.random.default_rng(seed))
         first[archs.index(LARGE.largest), archs.index(LARGE.smallest)] += 1
     assert len(first) == 20
     assert all(count == pytest.approx(75, abs=45) for count in first.values())

@@ -9,6 +9,7 @@ from lit_fednas.assignment import ByTier
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import EarlyExitResNet, ElasticResNet, GroupNorm
 from lit_fednas.tiers import Population, Tier
+from tests.assignment.instances import planned
 from tests.supernets.instances import elastic
 
 NET = EarlyExitResNet((3, 8, 8), 5, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=[1, 2, 3])
@@ -21,7 +22,7 @@ def population(*limits: float, cost: str = "macs") -> Population:
 
 
 def assigned(assignment: ByTier, cohort: list[int]) -> list[str]:
-    return [str(arch) for arch in assignment.assign(3, cohort, NET.space, np.random.default_rng(0))]
+    return [str(arch) for arch in planned(assignment, 3, cohort, NET.space, np.random.default_rng(0))]
 
 
 def test_a_tier_gets_the_dearest_that_it_affords():
@@ -40,7 +41,7 @@ def test_by_whatever_cost_is_limited():
             limits.append(limit)
     by_tier = ByTier()
     by_tier.setup(net, population(limits[0], limits[-1], cost="parameters"))
-    small, large = by_tier.assign(0, [0, 1], net.space, np.random.default_rng(0))
+    small, large = planned(by_tier, 0, [0, 1], net.space, np.random.default_rng(0))
     assert (costs[small].parameters, costs[large].parameters) == (limits[0], limits[-1])
 
 
@@ -66,5 +67,7 @@ def test_errors(archs, limits, text):
 
 
 def test_a_space_too_large_to_look_at():
-    with pytest.raises(ConfigError, match=r"archs: is null, and the space has \d+ architectures to look at"):
+    with pytest.raises(
+        ConfigError, match=r"archs: is null, and the space has \d+ architectures, too many to compare"
+    ):
         ByTier().setup(ElasticResNet((3, 16, 16), 10), population(1e9, 2e9))

@@ -8,14 +8,15 @@ from math import exp, sqrt
 import numpy as np
 import pytest
 
-from lit_fednas.aggregation import OverlapAverage, SoftAverage
 from lit_fednas.assignment import ByUtility
 from lit_fednas.assignment.by_utility import softmax, standardised
+from lit_fednas.callbacks import SoftAverage
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import UniformCohort
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.supernets import Model, ModelSuite
 from lit_fednas.tiers import Budgets, ClientTiers, Population, Tier
+from tests.assignment.instances import planned
 from tests.supernets.suites import GROWTH, grown_suite
 from tests.support import fit, make_module, tiny_data, weights
 
@@ -31,7 +32,7 @@ def by_utility(suite: ModelSuite = SUITE, clients: int = 10, tiers=(), places=()
 
 
 def given(assignment: ByUtility, cohort, suite: ModelSuite = SUITE, seed: int = 0) -> list[int]:
-    return [arch.number for arch in assignment.assign(0, cohort, suite.space, np.random.default_rng(seed))]
+    return [arch.number for arch in planned(assignment, 0, cohort, suite.space, np.random.default_rng(seed))]
 
 
 def result(client: int, model: int, loss: float, status: str = "ok") -> ClientResult:
@@ -209,8 +210,8 @@ def test_another_run_starts_anew():
 @pytest.mark.parametrize(
     ("state", "text"),
     [
-        ({}, "holds no utilities for ByUtility"),
-        ({"utilities": {}, "more": 1}, "holds no utilities for ByUtility"),
+        ({}, "the checkpoint holds no state, and ByUtility keeps utilities"),
+        ({"utilities": {}, "more": 1}, "the checkpoint holds more, utilities, and ByUtility keeps utilities"),
         ({"utilities": {10: [0.0]}}, "utilities of client 10, the data have 10 clients; set data.num_clients"),
         ({"utilities": {-1: [0.0]}}, "utilities of client -1"),
         ({"utilities": {1: [0.0] * 5}}, "are not those of 4 models"),
@@ -237,17 +238,17 @@ def test_a_tier_that_can_run_nothing():
 # ---- a run --------------------------------------------------------------------------------------------
 
 
-def run(aggregation) -> tuple[dict, ByUtility]:
+def run(*callbacks) -> tuple[dict, ByUtility]:
     tiers = ClientTiers(Budgets({"weak": {"macs": float(MACS[0])}, "strong": {"macs": float(MACS[2])}}))
     assignment = ByUtility()
-    module = make_module(grown_suite(), assignment, aggregation, UniformCohort(count=6), tiers=tiers)
-    fit(module, tiny_data(), max_rounds=3)
+    module = make_module(grown_suite(), assignment, cohort=UniformCohort(count=6), tiers=tiers)
+    fit(module, tiny_data(), max_rounds=3, callbacks=list(callbacks))
     return weights(module), assignment
 
 
 def test_a_run():
     """All six clients are seen; models lend each other weights; who is weak uses the first model."""
-    alone, _ = run(OverlapAverage())
+    alone, _ = run()
     mixed, assignment = run(SoftAverage())
     state = assignment.state_dict()["utilities"]
     assert sorted(state) == list(range(6))

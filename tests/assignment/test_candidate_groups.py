@@ -1,181 +1,111 @@
-"""Candidates by groups of clients, and who is dropped when: FedNAS, sections 4.2 and 4.3."""
+"""Candidates by groups of clients: FedNAS, section 4.2."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from lit_fednas.assignment import CandidateGroups, Part
-from lit_fednas.assignment.candidate_groups import degradation, fused_accuracy
+from lit_fednas.assignment import CandidateGroups, Round
+from lit_fednas.assignment.candidate_groups import CandidateSchedule
+from lit_fednas.callbacks import PruneByBudgets
+from lit_fednas.callbacks.candidate_trials import CandidateTrials, Trial
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.messages import ClientResult, ClientTask
-from lit_fednas.supernets import Model
+from lit_fednas.federation import ServerRound
+from lit_fednas.messages import ClientTask, RoundValues
+from lit_fednas.supernets import Model, PrunedSequence
 from lit_fednas.tiers import Population, Tier
 from tests.supernets.sequences import pruned_sequence
-from tests.support import tiny_supernet
-
-UNITS = ["a", "b", "c", "d", "e", "f"]
-RNG = np.random.default_rng(0)
+from tests.support import make_module, tiny_supernet
 
 
-def prepared(
-    accuracies: dict[str, float],
-    drop: float = 0.33,
-    saved: dict | None = None,
-    fuse: bool = True,
-    before: float = 0.9,
-) -> tuple[CandidateGroups, list[ClientResult]]:
-    """An iteration with one client per group and candidate, and what the clients of a round say."""
-    assignment = CandidateGroups(drop)
-    assignment.setup(pruned_sequence(), Population(len(accuracies)))
-    units = list(accuracies)
-    assignment.begin(
-        [[place] for place in range(len(units))],
-        {unit: place for place, unit in enumerate(units)},
-        saved or dict.fromkeys(units, 0.1),
-        before,
-        fuse,
-    )
-    return assignment, [result(unit, place, accuracies[unit]) for place, unit in enumerate(units)]
+def prepared(sequence: PrunedSequence, clients: int = 8, **settings) -> CandidateGroups:
+    assignment = CandidateGroups(**settings)
+    assignment.setup(sequence, Population(clients, sizes=tuple(10 + client for client in range(clients))))
+    return assignment
 
 
-def result(unit: str, client: int, accuracy: float, tested: int = 10, **settings) -> ClientResult:
-    task = ClientTask(0, client, Model(1, unit), 5, group=client)
-    return ClientResult(task, accuracy=accuracy, num_tested=tested, **settings)
+def plan(
+    assignment: CandidateGroups, cohort: Sequence[int], schedule: CandidateSchedule | None = None, round: int = 0
+) -> list[ClientTask]:
+    values = RoundValues()
+    if schedule is not None:
+        values.give(schedule)
+    sequence, population = assignment._supernet, assignment._population
+    rng = np.random.default_rng(round)
+    return assignment.plan(Round(round, cohort, sequence.space, population, rng, values=values))
 
 
-def test_accuracy_is_fused_by_the_examples_tested() -> None:
-    """By hand: (0.5 * 10 + 1.0 * 30) / 40."""
-    found = [result("a", 0, 0.5, 10), result("a", 1, 1.0, 30)]
-    assert fused_accuracy(found) == pytest.approx(0.875)
-    gone = result("a", 2, 0.0, 100, status="error")
-    untested = result("a", 3, math.nan, 0)
-    assert fused_accuracy([*found, gone, untested]) == pytest.approx(0.875)
-    assert math.isnan(fused_accuracy([gone, untested]))
-
-
-def test_degradation_is_accuracy_lost_per_resource_saved() -> None:
-    assert degradation(0.8, 0.6, 0.1) == pytest.approx(2.0)
-    assert degradation(0.8, 0.9, 0.1) == pytest.approx(-1.0)  # better than before
-
-
-@pytest.mark.parametrize(
-    ("drop", "left"),
-    [
-        (0.0, [6, 6, 6, 6]),
-        (0.33, [4, 2, 1, 1]),  # 1.98, rounded: "all non-optimal candidates will be dropped after 3 rounds"
-        (0.5, [3, 1, 1, 1]),
-        (1.0, [1, 1, 1, 1]),
-        (0.01, [5, 4, 3, 2]),  # at least one
-    ],
-)
-def test_a_share_of_the_candidates_that_it_began_with_leaves_each_round(drop: float, left: list[int]) -> None:
-    accuracies = {unit: 0.1 * place for place, unit in enumerate(UNITS, start=1)}
-    assignment, results = prepared(accuracies, drop)
-    for count in left:
-        before = assignment.live
-        those = [one for one in results if one.task.arch.unit in before]
-        withheld = assignment.withheld(those)
-        assert {arch.unit for arch in withheld} == set(before) - set(assignment.live)
-        assert assignment.live == UNITS[6 - count :]  # the accurate ones
-    assert assignment.best == "f"
-    assert assignment.rounds == len(left)
-    gone = [
-        next((turn for turn, count in enumerate(left, start=1) if place < 6 - count), None) for place in range(6)
-    ]
-    assert [assignment.trials[unit].dropped for unit in UNITS] == gone
-
-
-def test_fourteen_candidates_are_gone_after_three_rounds() -> None:
-    """MobileNet's K = 14 with 33 %: 14 - 5 = 9, 4, 1."""
-    units = [f"u{place}" for place in range(14)]
-    assignment, results = prepared({unit: 0.01 * place for place, unit in enumerate(units)})
-    counts = []
-    for _ in range(3):
-        live = set(assignment.live)
-        assignment.withheld([one for one in results if one.task.arch.unit in live])
-        counts.append(len(assignment.live))
-    assert counts == [9, 4, 1]
-
-
-def test_what_is_ranked_is_the_loss_per_saving_not_the_accuracy() -> None:
-    accuracies = {"a": 0.70, "b": 0.60, "c": 0.65}
-    assignment, results = prepared(accuracies, 1.0, saved={"a": 0.05, "b": 0.2, "c": 0.1})
-    assignment.withheld(results)  # (0.9 - 0.7) / 0.05 = 4, 0.3 / 0.2 = 1.5, 0.25 / 0.1 = 2.5
-    assert assignment.live == ["b"]
-    assert [assignment.trials[unit].degradations for unit in "abc"] == [
-        [pytest.approx(4.0)],
-        [pytest.approx(1.5)],
-        [pytest.approx(2.5)],
-    ]
-
-
-def test_the_best_is_that_of_the_last_round() -> None:
-    assignment, results = prepared({"a": 0.8, "b": 0.7}, 0.0)
-    assignment.withheld(results)
-    assert assignment.best == "a"
-    assignment.withheld([result("a", 0, 0.5), result("b", 1, 0.6)])
-    assert assignment.best == "b"
-    assert assignment.trials["a"].accuracies == [0.8, 0.5]
-
-
-def test_ties_go_to_the_candidate_made_first() -> None:
-    assignment, results = prepared({"a": 0.5, "b": 0.5, "c": 0.5}, 0.33)
-    assignment.withheld(results)
-    assert assignment.live == ["a", "b"]
-
-
-def test_with_no_rounds_nothing_is_fused() -> None:
-    assignment, results = prepared({"a": 0.8, "b": 0.7}, 1.0, fuse=False)
-    assert {arch.unit for arch in assignment.withheld(results)} == {"a", "b"}
-    assert assignment.best == "a"
-
-
-def test_a_candidate_that_nobody_could_test_keeps_its_rank() -> None:
-    assignment, results = prepared({"a": 0.8, "b": 0.7, "c": 0.2}, 0.0)
-    assignment.withheld(results)
-    assignment.withheld([result("b", 1, 0.75), result("c", 2, 0.1)])  # a's client went away
-    assert assignment.best == "a"
-    fresh, results = prepared({"a": 0.8, "b": 0.7}, 1.0)
-    fresh.withheld([result("a", 0, math.nan, 0, status="error"), results[1]])
-    assert fresh.best == "b"  # who was never tested ranks last
+def newest(clients: Sequence[int], arch: Model = Model(0)) -> list[ClientTask]:
+    return [ClientTask(0, client, arch, 10 + client) for client in clients]
 
 
 def test_who_trains_what() -> None:
     """Each candidate its group; a group of two candidates trains both; who is not in the cohort is left out."""
-    assignment = CandidateGroups()
     sequence = pruned_sequence(steps=1, candidates=True)
-    assignment.setup(sequence, Population(6))
-    assignment.begin([[0, 3], [1, 4, 5]], {"conv1": 1, "conv2": 1}, {"conv1": 0.1, "conv2": 0.1}, 0.5)
-    parts = assignment.parts(0, [0, 1, 2, 3, 5], sequence.space, RNG)
-    assert parts == [Part(client, Model(2, unit), 1) for unit in ("conv1", "conv2") for client in (1, 5)]
-    assert all(sequence.regions(part.arch) for part in parts)
+    conv1, conv2 = Model(2, "conv1"), Model(2, "conv2")
+    assignment = prepared(sequence)
+    groups = ((0, 3), (1, 4, 5))
+    tasks = plan(assignment, [0, 1, 2, 3, 5], CandidateSchedule(((conv1, 1), (conv2, 1)), groups))
+    assert tasks == [ClientTask(0, n, arch, 10 + n, group=1) for arch in (conv1, conv2) for n in (1, 5)]
+    assert all(sequence.regions(task.arch) for task in tasks)
+    tasks = plan(assignment, [0, 1, 3, 4], CandidateSchedule(((conv2, 0), (conv1, 1)), groups))
+    assert [(task.client, task.arch, task.group) for task in tasks] == [
+        (0, conv2, 0),
+        (3, conv2, 0),
+        (1, conv1, 1),
+        (4, conv1, 1),
+    ]
+    assert plan(assignment, [2, 6], CandidateSchedule(((conv1, 1), (conv2, 1)), groups)) == []
+
+
+def test_candidates_that_were_dropped_are_not_trained() -> None:
+    conv1, conv2 = Model(1, "conv1"), Model(1, "conv2")
+    assignment = prepared(pruned_sequence(candidates=True))
+    groups = ((0, 3), (1, 4))
+    for candidates in (((conv1, 0), (conv2, 1)), ((conv2, 1),)):
+        tasks = plan(assignment, range(5), CandidateSchedule(candidates, groups))
+        assert {task.arch for task in tasks} == {arch for arch, _ in candidates}
 
 
 def test_before_the_first_iteration_the_initial_model_is_trained() -> None:
     sequence = pruned_sequence()
-    everybody = CandidateGroups()
-    everybody.setup(sequence, Population(8))
-    assert everybody.parts(0, [1, 2, 5], sequence.space, RNG) == [Part(n, Model(0)) for n in (1, 2, 5)]
-    tested = [ClientResult(ClientTask(0, n, Model(0), 5), accuracy=0.1 * n, num_tested=n) for n in (1, 3)]
-    assert everybody.withheld(tested) == set()
-    assert everybody.accuracy == pytest.approx((0.1 + 0.9) / 4)
-    assert everybody.withheld([]) == set()
-    assert everybody.accuracy is None
-    some = CandidateGroups(initial_clients=2)
-    some.setup(sequence, Population(8))
-    drawn = [some.parts(r, range(8), sequence.space, np.random.default_rng(r)) for r in range(20)]
-    assert {len(parts) for parts in drawn} == {2}
-    assert {part.client for parts in drawn for part in parts} == set(range(8))
-    assert some.parts(0, [3], sequence.space, RNG) == [Part(3, Model(0))]
-    some.measure()  # by all, and nothing is used
-    assert some.parts(0, range(8), sequence.space, RNG) == [Part(n, Model(0)) for n in range(8)]
-    assert some.withheld(tested) == {Model(0)}
-    assert some.accuracy == pytest.approx(0.25)
-    some.begin([[0]], {"conv1": 0}, {"conv1": 0.1}, 0.25)
-    assert not some.measuring
+    assert plan(prepared(sequence), [1, 2, 5]) == newest([1, 2, 5])
+    some = prepared(sequence, initial_clients=2)
+    drawn = [plan(some, range(8), round=r) for r in range(20)]
+    assert {len(tasks) for tasks in drawn} == {2}
+    assert {task.client for tasks in drawn for task in tasks} == set(range(8))
+    assert {task.arch for tasks in drawn for task in tasks} == {Model(0)}
+    assert all(sorted(task.client for task in tasks) == [task.client for task in tasks] for tasks in drawn)
+    assert plan(some, [3]) == newest([3])
+    assert plan(some, []) == []
+    assert plan(some, range(8), CandidateSchedule()) == newest(range(8))  # it is measured, by all
+
+
+def test_the_newest_model_is_trained_without_candidates() -> None:
+    assert plan(prepared(pruned_sequence(steps=2)), [1, 4]) == newest([1, 4], Model(2))
+
+
+def test_the_callback_schedules_what_the_assignment_plans() -> None:
+    sequence = pruned_sequence(steps=1, candidates=True)
+    callback, module = PruneByBudgets(0.5), make_module(sequence, CandidateGroups())
+
+    def given() -> CandidateSchedule | None:
+        round = ServerRound(0, module.restructure)
+        callback.on_round_start(None, module, round)  # type: ignore[arg-type]
+        return round.values.get(CandidateSchedule)
+
+    assert given() is None  # in the initial rounds
+    callback.measuring = True
+    assert given() == CandidateSchedule()
+    callback.measuring = False
+    trials = {"conv1": Trial(1, 0.1), "conv2": Trial(0, 0.1)}
+    callback.trials = CandidateTrials([[0, 3], [1, 4, 5]], trials, 0.5)
+    both = ((Model(2, "conv1"), 1), (Model(2, "conv2"), 0))
+    assert given() == CandidateSchedule(both, ((0, 3), (1, 4, 5)))
+    trials["conv1"].dropped = 1
+    assert given() == CandidateSchedule(both[1:], ((0, 3), (1, 4, 5)))
 
 
 def test_what_a_client_uses_is_the_largest_that_its_tier_affords() -> None:
@@ -192,37 +122,22 @@ def test_what_a_client_uses_is_the_largest_that_its_tier_affords() -> None:
         assignment.deployed(0)
 
 
-def test_state_goes_there_and_back() -> None:
-    assignment, results = prepared(dict.fromkeys(UNITS, 0.1))
-    assignment.withheld(results)
-    state = assignment.state_dict()
-    live = assignment.live
-    assignment.withheld([one for one in results if one.task.arch.unit in live])
-    assert state["rounds"] == 1  # a copy
-    again = CandidateGroups()
-    again.setup(pruned_sequence(), Population(6))
-    again.load_state_dict(state)
-    assert (again.live, again.rounds, again.state_dict()) == (live, 1, state)
-    fresh = CandidateGroups()
-    fresh.setup(pruned_sequence(), Population(6))
-    fresh.measure()
-    fresh.withheld([ClientResult(ClientTask(0, 0, Model(0), 5), accuracy=0.5, num_tested=2)])
-    other = CandidateGroups()
-    other.setup(pruned_sequence(), Population(6))
-    other.load_state_dict(fresh.state_dict())
-    assert (other.measuring, other.accuracy) == (True, 0.5)
+def test_it_has_no_state() -> None:
+    assignment = prepared(pruned_sequence())
+    assert assignment.state_dict() == {}
+    assignment.load_state_dict({})
     with pytest.raises(CheckpointError, match="CandidateGroups"):
-        again.load_state_dict({})
+        assignment.load_state_dict({"trials": {}})
 
 
-@pytest.mark.parametrize(
-    ("settings", "match"), [({"drop": 1.5}, "drop"), ({"drop": -0.1}, "drop"), ({"initial_clients": 0}, "initial")]
-)
-def test_settings_out_of_range_are_refused(settings: dict, match: str) -> None:
-    with pytest.raises(ConfigError, match=match):
-        CandidateGroups(**settings)
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"assignment.initial_clients: 0 must be at least 1"):
+        CandidateGroups(initial_clients=0)
 
 
 def test_another_supernet_is_refused() -> None:
-    with pytest.raises(ConfigError, match="PrunedSequence"):
+    words = (
+        r"model.assignment: CandidateGroups does not work with model.supernet ElasticResNet; use a PrunedSequence"
+    )
+    with pytest.raises(ConfigError, match=words):
         CandidateGroups().setup(tiny_supernet(), Population(2))

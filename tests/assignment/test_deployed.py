@@ -17,7 +17,7 @@ from lit_fednas.assignment import (
     TrackingSandwich,
 )
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientResult, ClientTask
+from lit_fednas.messages import ClientResult, ClientTask, UnitChangesReport
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import BaseNetworks, Model, Supernet
 from lit_fednas.supernets.base_networks import Bases
@@ -25,6 +25,7 @@ from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.supernets.width.space import Width
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import Population, Tier
+from tests.assignment.instances import planned
 from tests.supernets.suites import GROWTH, grown_suite
 
 TIERS = (Tier("weak", {}), Tier("strong", {}))
@@ -36,7 +37,7 @@ BASES = BaseNetworks((1, 4, 4), 3, SlicedCNN((4, 6)), count=4)
 def ready(assignment: Assignment, net: Supernet, population: Population = POPULATION) -> Assignment:
     assignment.setup(net, population)
     for round in range(5):  # what was assigned does not change it
-        assignment.assign(round, [0, 1, 2], net.space, numpy_generator(0, "assignment", round))
+        planned(assignment, round, [0, 1, 2], net.space, numpy_generator(0, "assignment", round))
     return assignment
 
 
@@ -66,8 +67,8 @@ def test_kept_units_are_not_deployed():
     invariant = ready(InvariantUnits({"weak": 0.5, "strong": 1}), WIDTHS)
     changes = {"layer0": [0.1, 0.2, 0.3, 0.4], "layer1": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]}
     task = ClientTask(0, 1, Width(1.0), 10)
-    invariant.observe([ClientResult(task, report={"unit_changes": changes})])
-    (trained,) = invariant.assign(1, [0], WIDTHS.space, numpy_generator(0, "assignment", 1))
+    invariant.observe([ClientResult(task, reports=(UnitChangesReport(changes),))])
+    (trained,) = planned(invariant, 1, [0], WIDTHS.space, numpy_generator(0, "assignment", 1))
     assert trained != Width(0.5) == invariant.deployed(0)
 
 
@@ -83,5 +84,7 @@ def test_the_largest_is_that_of_the_end():
 def test_not_all_say_it(kind):
     assignment = kind()
     name = type(assignment).__name__
-    with pytest.raises(ConfigError, match=f"assignment: {name} does not say which architecture client 2 uses"):
+    with pytest.raises(
+        ConfigError, match=f"model.assignment: {name} does not define which architecture client 2 uses"
+    ):
         assignment.deployed(2)

@@ -12,12 +12,13 @@ from lit_fednas.assignment import InvariantUnits
 from lit_fednas.assignment.invariant_units import left_out
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import UniformCohort
-from lit_fednas.messages import ClientResult, ClientTask
-from lit_fednas.objectives import UnitChanges
+from lit_fednas.messages import ClientResult, ClientTask, UnitChangesReport
+from lit_fednas.objectives import CrossEntropy, UnitChanges
 from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.supernets.width.space import Kept, Width
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, ListedTiers, Population, Tier
+from tests.assignment.instances import planned
 from tests.support import fit, linear_net, make_module, tiny_data
 
 NET = WidthSupernet((1, 4, 4), 3, SlicedCNN((4, 6)), widths=[1, 0.5, 0.25])
@@ -33,13 +34,13 @@ def invariant(ratios=RATIOS, tiers=TIERS, places=PLACES, **settings) -> Invarian
 
 
 def given(assignment: InvariantUnits, cohort=(0, 1, 2), round: int = 1) -> list:
-    return assignment.assign(round, list(cohort), NET.space, np.random.default_rng(0))
+    return planned(assignment, round, list(cohort), NET.space, np.random.default_rng(0))
 
 
 def result(client: int, changes=None, arch=None, status: str = "ok") -> ClientResult:
     arch = arch or Width(1.0)
-    report = {} if changes is None else {"unit_changes": changes}
-    return ClientResult(ClientTask(0, client, arch, 10), status, report=report)
+    reports = () if changes is None else (UnitChangesReport(changes),)
+    return ClientResult(ClientTask(0, client, arch, 10), status, reports=reports)
 
 
 def changes(first, second) -> dict[str, list[float]]:
@@ -197,13 +198,14 @@ def test_a_run():
     given_out, seen = [], []
 
     class Listening(InvariantUnits):
-        def assign(self, round, cohort, space, rng):
-            given_out.append(super().assign(round, cohort, space, rng))
-            return given_out[-1]
+        def plan(self, round):
+            tasks = super().plan(round)
+            given_out.append([task.arch for task in tasks])
+            return tasks
 
         def observe(self, results):
             super().observe(results)
-            seen.append([result.report["unit_changes"] for result in results if result.task.tier == "fast"])
+            seen.append([one.report(UnitChangesReport).changes for one in results if one.task.tier == "fast"])
 
     module = make_module(
         WidthSupernet((1, 8, 8), 4, SlicedCNN((4, 6)), widths=[1, 0.5]),
@@ -293,12 +295,15 @@ def test_wrong_ratios(ratios, words):
 
 
 def test_wrong_surroundings():
-    with pytest.raises(ConfigError, match=r"InvariantUnits leaves out units, which PlainNetwork does not cut"):
+    with pytest.raises(
+        ConfigError, match=r"InvariantUnits does not work with .* PlainNetwork; use a WidthSupernet"
+    ):
         InvariantUnits().setup(linear_net(), Population(2, TIERS, (0, 1)))
     with pytest.raises(ConfigError, match=r"model.tiers: is null"):
         InvariantUnits().setup(NET, Population(2))
-    with pytest.raises(ConfigError, match=r"set model.objective to UnitChanges"):
-        invariant().observe([result(2)])
+    with pytest.raises(ConfigError, match=r"InvariantUnits needs a UnitChangesReport of every client"):
+        invariant().check_reports(CrossEntropy().report_types, "CrossEntropy")
+    invariant().check_reports(UnitChanges().report_types, "UnitChanges")
 
 
 def test_shared_weights_of_what_is_left_out_are_not_sent():

@@ -12,6 +12,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import BaseNetworks, Bases
 from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.tiers import Population, Tier
+from tests.assignment.instances import planned
 from tests.support import linear_net
 
 NET = BaseNetworks((1, 4, 4), 3, SlicedCNN((10, 10)), 5)
@@ -23,7 +24,7 @@ COUNTS = {"weak": 1, "middle": 2, "strong": 5}
 def dealt(places, counts=COUNTS, tiers=TIERS, seed: int = 0) -> list[tuple[int, ...]]:
     assignment = RandomBases(counts)
     assignment.setup(NET, Population(len(places), tiers, tuple(places)))
-    archs = assignment.assign(0, range(len(places)), NET.space, np.random.default_rng(seed))
+    archs = planned(assignment, 0, range(len(places)), NET.space, np.random.default_rng(seed))
     return [arch.members for arch in archs]
 
 
@@ -55,7 +56,7 @@ def test_without_tiers_everybody_trains_all():
     assert dealt([], tiers=(), counts=None) == []
     assignment = RandomBases()
     assignment.setup(NET, Population(3))
-    archs = assignment.assign(0, [0, 2], NET.space, np.random.default_rng(0))
+    archs = planned(assignment, 0, [0, 2], NET.space, np.random.default_rng(0))
     assert archs == [NET.space.largest] * 2
 
 
@@ -86,7 +87,7 @@ def test_wrong_counts(counts, words):
 
 
 def test_wrong_surroundings():
-    with pytest.raises(ConfigError, match=r"RandomBases deals out base networks, PlainNetwork has none"):
+    with pytest.raises(ConfigError, match=r"RandomBases does not work with .* PlainNetwork; use a BaseNetworks"):
         RandomBases().setup(linear_net(), Population(2))
     with pytest.raises(ConfigError, match=r"assignment.counts: .*set model.tiers, or leave counts out"):
         RandomBases({"weak": 1}).setup(NET, Population(2))

@@ -15,6 +15,7 @@ from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.supernets.width.space import Width
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import Population, Tier
+from tests.assignment.instances import planned
 from tests.support import linear_net
 
 NET = WidthSupernet((1, 4, 4), 3, SlicedCNN((4, 6)), widths=[1, 0.5, 0.25])
@@ -29,7 +30,7 @@ def rolling(archs=HALF, net: WidthSupernet = NET, tiers=TIERS, **settings) -> Ro
 
 
 def given(assignment: RollingWidths, round: int, net: WidthSupernet = NET) -> list[Width]:
-    return assignment.assign(round, [0, 1], net.space, np.random.default_rng(round))
+    return planned(assignment, round, [0, 1], net.space, np.random.default_rng(round))
 
 
 def window(j: int, beta: float, size: int) -> list[int]:
@@ -101,9 +102,12 @@ def test_the_dearest_within_the_limits():
         ({"weak": "width: 0.5"}, "assignment.archs: names weak"),
         (
             {"weak": "width: 0.5, shift: 1", "strong": "largest"},
-            "assignment.archs.weak: 'width: 0.5, shift: 1' says",
+            "assignment.archs.weak: 'width: 0.5, shift: 1' selects its units",
         ),
-        ({"weak": "kept: 0,1/0-3", "strong": "largest"}, "assignment.archs.weak: 'kept: 0-1/0-3' says"),
+        (
+            {"weak": "kept: 0,1/0-3", "strong": "largest"},
+            "assignment.archs.weak: 'kept: 0-1/0-3' selects its units",
+        ),
         ({"weak": "width: 0.3", "strong": "largest"}, "none of the widths"),
     ],
 )
@@ -113,11 +117,13 @@ def test_wrong_architectures(archs, words):
 
 
 def test_wrong_settings():
-    with pytest.raises(ConfigError, match=r"assignment.step: -1 must be 0"):
+    with pytest.raises(ConfigError, match=r"assignment.step: -1 must be at least 0"):
         RollingWidths(step=-1)
     with pytest.raises(ConfigError, match=r"assignment.every: 0 must be at least 1"):
         RollingWidths(every=0)
-    with pytest.raises(ConfigError, match=r"RollingWidths rolls over units, which PlainNetwork does not cut"):
+    with pytest.raises(
+        ConfigError, match=r"RollingWidths does not work with .* PlainNetwork; use a WidthSupernet"
+    ):
         RollingWidths().setup(linear_net(), Population(2, TIERS, (0, 1)))
     with pytest.raises(ConfigError, match=r"model.tiers: is null"):
         RollingWidths().setup(NET, Population(2))

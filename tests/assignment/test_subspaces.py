@@ -12,6 +12,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import nbytes
 from lit_fednas.supernets import Operators, PathCNN, path_sampler
 from lit_fednas.tiers import Population, Tier
+from tests.assignment.instances import planned
 
 NET = PathCNN((1, 8, 8), 4, width=8, stage_layers=[2, 2], strides=[2, 2])
 WITHOUT_ID = PathCNN(
@@ -35,7 +36,7 @@ def population(*tiers: Tier) -> Population:
 
 def drawn(net: PathCNN, subspaces: Subspaces, count: int, *tiers: Tier, client: int = 0) -> list[Operators]:
     subspaces.setup(net, population(*tiers))
-    return subspaces.assign(0, [client] * count, net.space, np.random.default_rng(0))
+    return planned(subspaces, 0, [client] * count, net.space, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_each_client_gets_its_own_draw():
     subspaces = Subspaces(share=0.5)
     subspaces.setup(NET, population())
     rng = np.random.default_rng(0)
-    sent = [subspaces.assign(round, [0, 1, 2], NET.space, rng) for round in range(5)]
+    sent = [planned(subspaces, round, [0, 1, 2], NET.space, rng) for round in range(5)]
     assert len({arch for archs in sent for arch in archs}) == 15
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lit_fednas.aggregation import MaxNet, OverlapAverage
+from lit_fednas.aggregation import Beta, MaxNet, OverlapAverage
 from lit_fednas.assignment import TrackingSandwich
 from lit_fednas.callbacks import BetaDecay, RoundCheckpoint
 from lit_fednas.errors import ConfigError
@@ -50,18 +50,19 @@ def test_the_final_value_is_one_over_the_cohort(cohort):
 
 @pytest.mark.parametrize("settings", [{"beta0": 0.0}, {"beta0": 1.0}, {"final": 0.0}, {"final": 1.0}])
 def test_beta_must_lie_between_0_and_1(settings):
-    with pytest.raises(ConfigError, match="must lie between 0 and 1"):
+    ((name, value),) = settings.items()
+    with pytest.raises(ConfigError, match=rf"beta_decay\.{name}: {value} must be above 0 and below 1"):
         BetaDecay(**settings)
 
 
 @pytest.mark.parametrize("period", [0.0, -0.5, 1.1])
 def test_the_period_is_a_share(period):
-    with pytest.raises(ConfigError, match=r"beta_decay.period: .* share"):
+    with pytest.raises(ConfigError, match=rf"beta_decay\.period: {period} must be above 0 and at most 1"):
         BetaDecay(period=period)
 
 
 def test_an_aggregation_without_beta_is_refused():
-    with pytest.raises(ConfigError, match=r"model\.aggregation is OverlapAverage, which has no beta"):
+    with pytest.raises(ConfigError, match=r"beta_decay: gives a Beta, .*model\.aggregation OverlapAverage reads"):
         fit(make_module(aggregation=OverlapAverage()), tiny_data(), callbacks=[BetaDecay()])
 
 
@@ -78,10 +79,10 @@ class Betas(FederatedCallback):
         self.used: dict[int, float] = {}
         self.logged: dict[int, float] = {}
 
-    def on_cohort_start(self, trainer, module, tasks):
-        if tasks[0].round == self.stop_at:
+    def on_cohort_start(self, trainer, module, round):
+        if round.number == self.stop_at:
             raise RuntimeError("enough")
-        self.used[tasks[0].round] = module.aggregation.beta
+        self.used[round.number] = round.values.get(Beta).value
 
     def on_train_epoch_end(self, trainer, pl_module):
         self.logged[trainer.current_epoch] = float(trainer.callback_metrics["beta"])
@@ -120,7 +121,7 @@ def test_a_resumed_run_goes_on_with_its_rounds_beta(tmp_path, stop_at):
 def test_a_constant_beta_needs_no_end():
     class TwoRounds(FederatedCallback):
         def on_train_epoch_end(self, trainer, pl_module):
-            assert pl_module.aggregation.beta == 0.6
+            assert pl_module.aggregation.metrics() == {"beta": 0.6}
             trainer.should_stop = trainer.current_epoch == 1
 
     trainer = fit(

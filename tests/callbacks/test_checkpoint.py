@@ -55,7 +55,7 @@ def test_the_last_is_written_every_so_many_rounds_and_at_the_end(tmp_path, every
             if path.exists() and step(path) not in self.steps:
                 self.steps.append(step(path))
 
-        def on_cohort_start(self, trainer, module, tasks):
+        def on_cohort_start(self, trainer, module, round):
             self.look()
 
         def on_train_end(self, trainer, pl_module):
@@ -207,7 +207,7 @@ def test_a_checkpoint_that_cannot_be_taken_in_is_not_overwritten(tmp_path):
 
 def test_an_error_before_the_first_round_is_over_writes_nothing(tmp_path):
     class Early(FederatedCallback):
-        def on_client_end(self, trainer, module, result):
+        def on_client_end(self, trainer, module, result, update):
             raise RuntimeError("out of the blue")
 
     with pytest.raises(RuntimeError, match="out of the blue"):

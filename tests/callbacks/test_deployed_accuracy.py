@@ -332,7 +332,7 @@ class Silent(ByTier):
 
 
 class NoRound(DeployedAccuracy):
-    def on_cohort_start(self, trainer, module, tasks):
+    def on_cohort_start(self, trainer, module, round):
         raise AssertionError("a round was begun")
 
 

@@ -13,8 +13,8 @@ from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import ByTier, RandomArchitectures
 from lit_fednas.callbacks import DeviceAverage, RoundCheckpoint
 from lit_fednas.data import Dirichlet
-from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
-from lit_fednas.messages import ClientTask, ClientUpdate
+from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, ServerRound, UniformCohort
+from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives import SideObjective
 from lit_fednas.supernets import BatchNorm, EarlyExitResNet, GroupNorm, Norm
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TierShares
@@ -56,7 +56,7 @@ class Witness(FederatedCallback):
         self.last: dict[int, tuple[str, int, dict[str, Tensor]]] = {}
         self.wanted: list[dict[str, float]] = []
 
-    def on_client_update(self, trainer, module, update):
+    def on_client_end(self, trainer, module, result, update):
         copied = {name: tensor.clone() for name, tensor in update.weights.items()}
         self.last[update.task.client] = (str(update.task.arch), update.task.num_examples, copied)
 
@@ -180,11 +180,12 @@ def test_what_an_interrupted_round_had_trained_is_forgotten():
     trainer = make_trainer(1, callbacks=[average])
     arch = module.supernet.space.smallest
     weights = module.supernet.views(arch)
-    average.on_client_update(trainer, module, ClientUpdate(ClientTask(0, 7, arch, 3), weights, 1, 3, 0.0))
-    average.on_cohort_start(trainer, module, [])
+    result = ClientResult(ClientTask(0, 7, arch, 3), num_steps=1, num_seen=3, loss=0.0)
+    average.on_client_end(trainer, module, result, ClientUpdate(result, weights))
+    average.on_cohort_start(trainer, module, ServerRound(1, module.restructure))
     average.on_train_batch_end(trainer, module, None, None, 0)
     assert average.average(str(arch)) is None
-    average.on_client_update(trainer, module, ClientUpdate(ClientTask(1, 7, arch, 3), weights, 1, 3, 0.0))
+    average.on_client_end(trainer, module, result, ClientUpdate(result, weights))
     average.on_train_batch_end(trainer, module, None, None, 0)
     assert_same(average.average(str(arch)), {name: tensor.detach() for name, tensor in weights.items()})
 

@@ -12,8 +12,10 @@ import pytest
 from lit_fednas.assignment import Assignment
 from lit_fednas.callbacks import RoundProgress, progress
 from lit_fednas.federation import FederatedCallback, UniformCohort
-from lit_fednas.supernets import GrowableCNN, Members, Model, ModelSuite
+from lit_fednas.messages import ClientTask
+from lit_fednas.supernets import GrowableCNN, Model, ModelSuite
 from lit_fednas.supernets.growing.growth import plan
+from lit_fednas.supernets.side_by_side import Members
 from tests.support import linear_net, make_module, make_trainer, tiny_data
 
 LINE = r"round {}/{}  loss \d\.\d+  val accuracy [01]\.?\d*  failed 0  \d+\.\d\d s/round"
@@ -139,7 +141,7 @@ def test_without_an_end_the_bar_has_no_total(bars):
 
 def test_bars_are_closed_after_an_error(bars):
     class Break(FederatedCallback):
-        def on_client_end(self, trainer, module, result):
+        def on_client_end(self, trainer, module, result, update):
             raise RuntimeError("out of the blue")
 
     with pytest.raises(RuntimeError, match="out of the blue"):
@@ -195,9 +197,10 @@ def test_no_bar_where_none_is_wanted():
 class ByRound(Assignment):
     """In round 0 all have model 0; then clients 0 and 1 the first, client 2 the second, and others both."""
 
-    def assign(self, round, cohort, space, rng):
+    def plan(self, round):
         archs = [Model(0), Model(0), Model(1), Members((Model(0), Model(1)))]
-        return [archs[min(client, 3)] if round else Model(0) for client in cohort]
+        first = round.number == 0
+        return [round.task(client, Model(0) if first else archs[min(client, 3)]) for client in round.cohort]
 
 
 def run_suite(shown, rounds=2):
@@ -208,26 +211,30 @@ def run_suite(shown, rounds=2):
     trainer.fit(module, datamodule=tiny_data())
 
 
-def test_a_line_says_how_many_clients_train_which_model(capsys):
+def test_lines_have_the_figures_alone(capsys):
     run_suite(RoundProgress(refresh_seconds=0.0))
-    first, second = lines(capsys)
-    assert "models" not in first
-    assert "  models 0:2 0,1:3 1:1  " in second
+    found = lines(capsys)
+    assert len(found) == 2
+    for done, line in enumerate(found, start=1):
+        assert re.fullmatch(LINE.format(done, 2), line), line
 
 
-def test_the_bar_of_the_cohort_says_so_too(bars):
+def test_the_bar_of_the_cohort_says_how_many_clients_train_which_architecture(bars):
     shown = []
 
     class Watched(RoundProgress):
-        def on_client_end(self, trainer, module, result):
-            super().on_client_end(trainer, module, result)
+        def on_client_end(self, trainer, module, result, update):
+            super().on_client_end(trainer, module, result, update)
             shown.append(bars[1].postfix)
 
     run_suite(Watched())
-    assert shown == [""] * 6 + ["models 0:2 0,1:3 1:1"] * 6
-    assert "models" not in bars[0].postfix
+    assert shown == [""] * 6 + ["model: 0 (2), model: 0 | model: 1 (3), model: 1 (1)"] * 6
+    assert "model" not in bars[0].postfix
 
 
-def test_architectures_of_other_supernets_are_not_named(capsys):
-    run(RoundProgress(refresh_seconds=0.0))
-    assert not any("models" in line for line in lines(capsys))
+def test_of_many_architectures_the_first_few_are_named():
+    tasks = [ClientTask(0, client, f"width {client % 6}", 1) for client in range(9)]
+    shown = "width 0 (2), width 1 (2), width 2 (2), width 3 (1), ..."
+    assert progress.clients_by_arch(tasks) == shown
+    assert progress.clients_by_arch(tasks[:4]) == "width 0 (1), width 1 (1), width 2 (1), width 3 (1)"
+    assert progress.clients_by_arch(tasks[:1]) == progress.clients_by_arch([]) == ""

@@ -33,7 +33,7 @@ def test_one_record_per_round_with_its_clients(tmp_path):
         def __init__(self):
             self.results = []
 
-        def on_client_end(self, trainer, module, result):
+        def on_client_end(self, trainer, module, result, update):
             self.results.append(result)
 
     seen = Seen()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from lit_fednas.assignment import ByTier
 from lit_fednas.callbacks import RoundCheckpoint, RoundTime, RunRecorder
 from lit_fednas.data import Dirichlet
 from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.federation import ClientSettings, FaultPolicy, RoundResult, UniformCohort
+from lit_fednas.federation import ClientSettings, FaultPolicy, ServerRound, UniformCohort
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.records import read_rounds
 from lit_fednas.tiers import ArchitectureTiers, ClientSpeed, ClientTiers, CSVTrace, DeviceSpeeds, SyntheticTrace
@@ -38,6 +39,13 @@ def run(folder, callback, rounds=ROUNDS, ckpt_path=None, **settings):
     )
     trainer.fit(made, datamodule=tiny_data(8, partitioner=Dirichlet(1.0, min_size=4)), ckpt_path=ckpt_path)
     return made, list(read_rounds(folder))
+
+
+def server_round(module, results):
+    """Round 0, with what the clients answered."""
+    round = ServerRound(0, module.restructure)
+    round.results = results
+    return round
 
 
 def seconds_of(record, speeds, made):
@@ -103,7 +111,7 @@ def test_a_round_without_clients_takes_no_time():
     made, logged = make_module(linear_net()), {}
     made.log = lambda name, value: logged.update({name: value})
     callback = RoundTime()
-    callback.on_train_batch_end(make_trainer(), made, None, RoundResult(0, []), 0)
+    callback.on_train_batch_end(make_trainer(), made, None, server_round(made, []), 0)
     assert logged == dict.fromkeys(("time/round", "time/mean", "time/std", "time/total"), 0.0)
     assert callback.times.parts == 0
 
@@ -124,7 +132,7 @@ def test_groups_tests_and_withheld_updates_by_hand():
     Group 1 has client 3 alone, which went away: 10.4 s.
     """
     made, logged = make_module(linear_net()), {}
-    made.divide(4)
+    made.divide(SimpleNamespace(num_clients=4, sizes=[100] * 4))
     made.log = lambda name, value: logged.update({name: value})
     results = [
         ClientResult(ClientTask(0, client, arch, 100, group=group), status, num_seen=seen, num_tested=tested)
@@ -138,14 +146,14 @@ def test_groups_tests_and_withheld_updates_by_hand():
     ]
     callback = RoundTime(Listed())
     for _ in range(2):
-        callback.on_train_batch_end(make_trainer(), made, None, RoundResult(0, results), 0)
+        callback.on_train_batch_end(make_trainer(), made, None, server_round(made, results), 0)
     clients = [110.4 + 100, 97.6 + 144.8, 10.4]
     wanted = {"round": 110.4 + 144.8, "mean": np.mean(clients), "std": np.std(clients), "total": 2 * 255.2}
     assert logged == pytest.approx({f"time/{name}": value for name, value in wanted.items()})
     assert callback.times.parts == 6
     alone = RoundTime(Listed())
     ungrouped = [replace(result, task=replace(result.task, group=None)) for result in results]
-    alone.on_train_batch_end(make_trainer(), made, None, RoundResult(0, ungrouped), 0)
+    alone.on_train_batch_end(make_trainer(), made, None, server_round(made, ungrouped), 0)
     assert logged["time/round"] == pytest.approx(97.6 + 144.8)
 
 
@@ -176,7 +184,7 @@ def test_clients_that_are_tested_take_a_forward_pass_longer(tmp_path):
 
 def test_what_cannot_be_simulated_is_told_before_training(tmp_path):
     class NoRound(RoundTime):
-        def on_cohort_start(self, trainer, module, tasks):
+        def on_cohort_start(self, trainer, module, round):
             raise AssertionError("a round was begun")
 
     with pytest.raises(ConfigError, match="there are no tiers"):

@@ -22,7 +22,7 @@ from lit_fednas.records import SearchFiles
 from lit_fednas.supernets import Cut, GrowableCNN, Model, ModelSuite, PrunedSequence, SlicedCNN
 from lit_fednas.supernets.growing.growth import Deepen, Widen
 from tests.analysis.searching import write_search
-from tests.support import make_module, make_trainer, tiny_data, tiny_supernet
+from tests.support import fit, make_module, make_trainer, tiny_data, tiny_supernet
 
 BLOCK = 32768
 
@@ -169,9 +169,9 @@ class Grow(FederatedCallback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         steps = {1: Widen("conv1", {"conv1.out": 8}), 2: Deepen("conv1", ("conv1_m2",))}
-        if batch.round in steps:
-            parent = batch.round - 1
-            pl_module.add_model(lambda: pl_module.supernet.add(parent, [steps[batch.round]], 0, batch.round))
+        if batch.number in steps:
+            parent = batch.number - 1
+            batch.restructure(lambda: pl_module.supernet.add(parent, [steps[batch.number]], 0, batch.number))
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelSuite, list[Re
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_SILENT", "true")
         logger = WandbLogger("grown", save_dir=str(folder), project="test", offline=True)
-        trainer = make_trainer(4, logger=logger, callbacks=[WandbLogging(), Grow()])
+        trainer = make_trainer(4, logger=logger, callbacks=[Grow(), WandbLogging()])
         trainer.fit(make_module(suite), datamodule=tiny_data())
         wandb.finish()
     return suite, written(folder), folder
@@ -235,23 +235,35 @@ def test_the_summary_has_all_models(grown: tuple[ModelSuite, list[Record], Path]
 
 
 def test_a_model_of_another_supernet_is_not_logged() -> None:
-    WandbLogging().on_model_added(make_trainer(), make_module(tiny_supernet()), None)
+    class Refuse(WandbLogging):
+        def _log_models(self, *settings: Any) -> None:
+            raise AssertionError(settings)
+
+    fit(make_module(tiny_supernet()), tiny_data(), 2, callbacks=[Refuse()])
+
+
+class Select(FederatedCallback):
+    """Cuts a group of the newest model after rounds 3 and 4."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        steps = {3: ("layer1", {"layer0": 8, "layer1": 10}), 4: ("layer0", {"layer0": 4, "layer1": 10})}
+        if batch.number not in steps:
+            return
+        sequence, (group, sizes) = pl_module.supernet, steps[batch.number]
+        removed = {group: sequence.models[-1].sizes[group] - sizes[group]}
+        batch.restructure(lambda: sequence.propose([Cut(group, removed, sizes, resource=0.0)]))
+        batch.restructure(lambda: sequence.select(group, batch.number))
 
 
 @pytest.fixture(scope="module")
 def pruned(tmp_path_factory: pytest.TempPathFactory) -> tuple[PrunedSequence, list[Record], Path]:
-    """A sequence of three models, each of which was told of when it was selected, and what was logged."""
+    """A sequence of three models, and what was logged of the run that selected them."""
     folder = tmp_path_factory.mktemp("pruned")
     sequence = PrunedSequence((1, 8, 8), 4, SlicedCNN((8, 16)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_SILENT", "true")
-        trainer = make_trainer(logger=WandbLogger("pruned", save_dir=str(folder), project="test", offline=True))
-        module = make_module(sequence)
-        steps = {"layer1": {"layer0": 8, "layer1": 10}, "layer0": {"layer0": 4, "layer1": 10}}
-        for round, (group, sizes) in enumerate(steps.items()):
-            removed = {group: sequence.models[-1].sizes[group] - sizes[group]}
-            sequence.propose([Cut(group, removed, sizes, resource=0.0)])
-            WandbLogging().on_model_added(trainer, module, sequence.select(group, 3 + round))
+        logger = WandbLogger("pruned", save_dir=str(folder), project="test", offline=True)
+        fit(make_module(sequence), tiny_data(), 5, logger=logger, callbacks=[Select(), WandbLogging()])
         wandb.finish()
     return sequence, written(folder), folder
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from lit_fednas.aggregation import OperatorAverage, SoftAverage
+from lit_fednas.aggregation import OperatorAverage
 from lit_fednas.assignment import ByTier, ByUtility, CandidateGroups, RandomBases, RollingWidths, Subspaces
 from lit_fednas.data import Dirichlet
 from lit_fednas.federation import (
@@ -22,6 +22,7 @@ from lit_fednas.federation import (
     FederatedLightningModule,
     UniformCohort,
 )
+from lit_fednas.messages import OperatorReport
 from lit_fednas.objectives import CrossEntropy, IndependentBases, MaskedCrossEntropy, PathSampling, SideObjective
 from lit_fednas.supernets import BaseNetworks, EarlyExitResNet, ElasticResNet, GroupNorm, PathCNN, PlainNetwork
 from lit_fednas.supernets.width.cnn import SlicedCNN
@@ -36,6 +37,8 @@ from tests.support import make_module, sgd, tiny_data
 ROUNDS = 3
 #: Candidates by groups; it wants a callback, and clients that test.
 CANDIDATES = "candidates by groups"
+#: A suite of models; callbacks let them grow, and lend each other weights.
+SUITE = "a suite of models"
 
 
 def data(name: str = ""):
@@ -100,6 +103,19 @@ def bases_net() -> BaseNetworks:
 TWO_TIERS = ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"}))
 
 
+class NoOperators(CrossEntropy):
+    """Reports, of a network without a choice among operators, that nothing went through any."""
+
+    report_types = (OperatorReport,)
+
+    def report(self):
+        return (OperatorReport({}),)
+
+
+#: What the clients optimise for the aggregations that need a report.
+OBJECTIVES = {"classes": MaskedCrossEntropy, "operators": NoOperators}
+
+
 def method(**settings) -> Callable[[], FederatedLightningModule]:
     def make() -> FederatedLightningModule:
         chosen = {name: value() if callable(value) else value for name, value in settings.items()}
@@ -122,7 +138,7 @@ METHODS: dict[str, Callable[[], FederatedLightningModule]] = {
         f"aggregation {name}": method(
             assignment=ASSIGNMENTS["tracking-sandwich"],
             aggregation=kind,
-            objective=MaskedCrossEntropy if name.startswith("classes") else CrossEntropy,
+            objective=OBJECTIVES.get(name.partition("-")[0], CrossEntropy),
         )
         for name, kind in AGGREGATIONS.items()
     },
@@ -144,9 +160,7 @@ METHODS: dict[str, Callable[[], FederatedLightningModule]] = {
         tiers=TWO_TIERS,
         cohort=UniformCohort(count=6),
     ),
-    "a suite of models": method(
-        supernet=grown_suite, assignment=ByUtility, aggregation=SoftAverage, tiers=TWO_TIERS
-    ),
+    SUITE: method(supernet=grown_suite, assignment=ByUtility, tiers=TWO_TIERS),
     CANDIDATES: method(
         supernet=lambda: pruned_sequence(hidden=(6, 8)),
         assignment=CandidateGroups,

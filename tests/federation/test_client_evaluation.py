@@ -9,11 +9,12 @@ from torch import nn
 from lit_fednas.data import Dirichlet
 from lit_fednas.federation import EvaluationSettings
 from lit_fednas.federation.client_evaluation import (
+    ClientScore,
     batches_of_clients,
     client_scores,
-    joint_client_scores,
     normalises_over_batches,
 )
+from lit_fednas.rng import generator
 from tests.support import tiny_data
 
 
@@ -37,9 +38,27 @@ def jointly(network, clients, batch_size, **settings):
     found = [
         score
         for those in batches
-        for score in joint_client_scores(network, clients, those, batch_size=batch_size, **settings)
+        for score in client_scores(network, clients, those, batch_size=batch_size, **settings)
     ]
     return found, batches
+
+
+def by_hand(network, clients, split="test", settings=EvaluationSettings(), targets=lambda classes: classes):
+    """Client by client, from its examples and nobody else's."""
+    found = []
+    for client in range(clients.num_clients):
+        batches = list(clients.batches(client, 4, generator(0, "x"), split=split, shuffle=False, augment=False))
+        if not batches:
+            continue
+        inputs, classes = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        with torch.no_grad():
+            logits, labels = settings.logits(network, inputs).double(), targets(classes)
+        # how many labels are likelier than the right one
+        better = (logits > logits.gather(1, labels[:, None])).sum(1)
+        loss = (logits.logsumexp(1) - logits.gather(1, labels[:, None])[:, 0]).mean()
+        accuracy = (better < settings.top_k).double().mean()
+        found.append(ClientScore(client, len(labels), float(accuracy), float(loss)))
+    return found
 
 
 def assert_equal(found, wanted):
@@ -54,18 +73,26 @@ def assert_equal(found, wanted):
 def test_equal_to_one_by_one(batch_size, top_k):
     clients, network = clients_of(), net()
     settings = EvaluationSettings(top_k=top_k)
-    wanted = list(client_scores(network, clients, range(9), 4, settings=settings))
+    wanted = by_hand(network, clients, settings=settings)
     assert len({score.accuracy for score in wanted}) > 2
     found, batches = jointly(network, clients, batch_size, settings=settings)
     assert_equal(found, wanted)
     assert (len(batches) == 1) == (batch_size == 512)
+    alone = [
+        score for client in range(9) for score in client_scores(network, clients, [client], settings=settings)
+    ]
+    assert_equal(alone, wanted)
 
 
 def test_settings_and_labels_are_respected():
     clients, network = clients_of(client_val=0.2), net(2)
     settings = EvaluationSettings(precision="bf16-mixed", channels_last=True)
-    given = {"split": "val", "settings": settings, "labels": lambda classes: classes // 2}  # 2 labels of 4 classes
-    wanted = list(client_scores(network, clients, range(9), 4, **given))
+    given = {
+        "split": "val",
+        "settings": settings,
+        "targets": lambda classes: classes // 2,
+    }  # 2 labels of 4 classes
+    wanted = by_hand(network, clients, **given)
     assert_equal(jointly(network, clients, 512, **given)[0], wanted)
     full = jointly(network, clients, 512, **{**given, "settings": EvaluationSettings()})[0]
     assert any(one.loss != pytest.approx(other.loss, rel=1e-5) for one, other in zip(full, wanted, strict=True))
@@ -73,7 +100,7 @@ def test_settings_and_labels_are_respected():
 
 def test_more_likeliest_labels_than_there_are():
     clients, network = clients_of(), net(2)
-    given = {"settings": EvaluationSettings(top_k=3), "labels": lambda classes: classes // 2}
+    given = {"settings": EvaluationSettings(top_k=3), "targets": lambda classes: classes // 2}
     found, _ = jointly(network, clients, 512, **given)
     assert {score.accuracy for score in found} == {1.0}
 

@@ -8,7 +8,6 @@ from lit_fednas.federation import (
     AlwaysAvailable,
     Availability,
     CohortSampler,
-    DailyAvailability,
     RandomAvailability,
     SizeWeightedCohort,
     UniformCohort,
@@ -146,26 +145,3 @@ def test_random_availability() -> None:
     for away in (-0.1, 1.0):
         with pytest.raises(ConfigError, match=r"availability\.away"):
             RandomAvailability(away)
-
-
-@pytest.mark.parametrize(
-    ("day", "share", "there"), [(4, 0.5, 2), (24, 0.25, 6), (5, 0.5, 3), (4, 0.01, 1), (3, 1.0, 3)]
-)
-def test_daily_availability(day: int, share: float, there: int) -> None:
-    """Every client is there for one unbroken stretch a day, the same every day, and not all at once."""
-    availability = DailyAvailability(day, share)
-    table = [set(availability.available(t, 60, seed=2)) for t in range(3 * day)]
-    for client in range(60):
-        presence = [client in row for row in table]
-        assert sum(presence[:day]) == there
-        assert presence[:day] == presence[day : 2 * day] == presence[2 * day :]
-        arrivals = sum(presence[t] and not presence[t - 1] for t in range(day, 2 * day))
-        assert arrivals == (0 if there == day else 1)
-    if there < day:
-        assert any(0 < len(row) < 60 for row in table)
-
-
-@pytest.mark.parametrize("settings", [{"day": 0}, {"day": 4, "share": 0.0}, {"day": 4, "share": 1.1}])
-def test_daily_settings_out_of_range(settings: dict) -> None:
-    with pytest.raises(ConfigError, match=r"cohort\.availability"):
-        DailyAvailability(**settings)

@@ -51,7 +51,7 @@ class Statuses(FederatedCallback):
     def __init__(self):
         self.all = []
 
-    def on_client_end(self, trainer, module, result):
+    def on_client_end(self, trainer, module, result, update):
         self.all.append((result.status, result.num_steps))
 
 

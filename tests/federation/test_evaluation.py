@@ -13,7 +13,7 @@ from torch.nn import functional
 from lit_fednas.assignment import TrackingSandwich
 from lit_fednas.callbacks import RoundCheckpoint
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, RoundResult, UniformCohort
+from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, ServerRound, UniformCohort
 from lit_fednas.federation.evaluation import Recalibration, SubnetMetrics, recalibrated
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.rng import generator, numpy_generator
@@ -368,11 +368,11 @@ def test_survivors_are_those_whose_update_is_used():
     results = [
         ClientResult(ClientTask(3, client, "whole", 5), status=status) for client, status in enumerate(states)
     ]
-    round = RoundResult(3, iter(results))
-    assert round.round == 3
-    assert round.results == results
+    round = ServerRound(3, make_module().restructure)
+    assert round.number == 3
+    assert round.survivors == []
+    round.results = results
     assert [result.task.client for result in round.survivors] == [0, 2]
-    assert RoundResult(0, []).survivors == []
 
 
 # ---- precision and layout -----------------------------------------------------------------------------------

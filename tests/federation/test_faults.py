@@ -18,7 +18,7 @@ class Results(FederatedCallback):
     def __init__(self):
         self.all = []
 
-    def on_client_end(self, trainer, module, result):
+    def on_client_end(self, trainer, module, result, update):
         self.all.append(result)
 
     def status(self):

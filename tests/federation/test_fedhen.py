@@ -57,7 +57,9 @@ class Kept(FederatedCallback):
     def __init__(self) -> None:
         self.sent: dict[int, tuple[Any, dict[str, Tensor]]] = {}
 
-    def on_client_update(self, trainer, module, update):
+    def on_client_end(self, trainer, module, result, update):
+        if update is None:
+            return
         copied = {name: tensor.clone() for name, tensor in update.weights.items()}
         self.sent[update.task.client] = (update.task.arch, copied)
 

@@ -24,7 +24,7 @@ from lit_fednas.federation import (
 )
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.loggers import RunLogger
-from lit_fednas.messages import ClientResult
+from lit_fednas.messages import ClientResult, MacsReport, OperatorReport
 from lit_fednas.objectives import PathSampling
 from lit_fednas.records import read_rounds
 from lit_fednas.rng import numpy_generator
@@ -65,6 +65,18 @@ class Witness(FederatedCallback):
         self.by_hand[trainer.global_step] = float(sum(accuracies)) / SAMPLED, float(sum(losses)) / SAMPLED
 
 
+class NotedPaths(PathSampling):
+    """Keeps what the most expensive path of every fit cost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.highest: dict[tuple[int, int], float] = {}
+
+    def report(self):
+        self.highest[self._task.round, self._task.client] = self.highest_cost
+        return super().report()
+
+
 def fedoras(**settings: Any) -> Any:
     evaluation = EvaluationSettings(["smallest", "largest"], sampled=settings.pop("sampled", SAMPLED))
     return make_module(
@@ -72,7 +84,7 @@ def fedoras(**settings: Any) -> Any:
             "supernet": net(),
             "tiers": ClientTiers(Budgets({name: {"operations": limit} for name, limit in LIMITS.items()})),
             "assignment": Subspaces(share=0.5),
-            "objective": PathSampling(),
+            "objective": NotedPaths(),
             "aggregation": OperatorAverage(),
             "cohort": UniformCohort(count=COHORT),
             "evaluation": evaluation,
@@ -117,10 +129,15 @@ def test_every_client_keeps_to_its_tier(straight):
         assert result.ok
         assert task.tier == module.population.tier(task.client).name
         assert task.limits == {"operations": LIMITS[task.tier]}
-        assert result.report["greatest"] <= LIMITS[task.tier]
-        assert result.report["greatest"] <= module.supernet.operations(task.arch)
+        highest = module.objective.highest[task.round, task.client]
+        assert 0 < highest <= LIMITS[task.tier]
+        assert highest <= module.supernet.operations(task.arch)
     greatest = {
-        name: max(result.report["greatest"] for result in witness.results if result.task.tier == name)
+        name: max(
+            module.objective.highest[result.task.round, result.task.client]
+            for result in witness.results
+            if result.task.tier == name
+        )
         for name in LIMITS
     }
     # the limits bind: stronger tiers go where weaker ones may not
@@ -131,11 +148,14 @@ def test_every_client_keeps_to_its_tier(straight):
 
 def test_every_example_is_counted_once_per_layer(straight):
     for result in straight[2].results:
-        for layer in ("0.", "1."):
-            through = [n for name, n in result.report["operators"].items() if name.startswith(layer)]
+        examples = result.report(OperatorReport).examples
+        for layer in ("layers.0.", "layers.1."):
+            through = [n for name, n in examples.items() if name.startswith(layer)]
             assert sum(through) == result.num_seen
-        received = {f"{layer}.{name}" for layer, names in enumerate(result.task.arch.layers) for name in names}
-        assert set(result.report["operators"]) <= received
+        received = {
+            f"layers.{layer}.{name}" for layer, names in enumerate(result.task.arch.layers) for name in names
+        }
+        assert set(examples) <= received
 
 
 def test_the_ledger_counts_the_paths_and_the_subspaces(straight):
@@ -145,7 +165,7 @@ def test_the_ledger_counts_the_paths_and_the_subspaces(straight):
     by_client: dict[str, RoundCost] = {}
     for result in witness.results:
         size = supernet.cost(result.task.arch).bytes
-        spent = RoundCost(result.report["macs"], size, size)
+        spent = RoundCost(result.report(MacsReport).macs, size, size)
         assert spent.macs < supernet.cost(result.task.arch).macs * result.num_seen  # of the dearest path
         assert size <= supernet.cost(supernet.space.superset).bytes
         total += spent
@@ -169,7 +189,7 @@ def test_records_tell_the_tier(straight):
     for told, result in zip(clients, witness.results, strict=True):
         assert told["client"] == result.task.client
         assert told["tier"] == result.task.tier
-        assert told["macs"] == result.report["macs"]
+        assert told["macs"] == result.report(MacsReport).macs
         assert told["bytes_down"] == told["bytes_up"] == module.supernet.cost(result.task.arch).bytes
         assert module.supernet.space.parse(told["arch"]) == result.task.arch
 
@@ -246,7 +266,7 @@ def test_clients_that_go_away_have_spent_their_way_down_alone(tmp_path):
     gone = [result for result in witness.results if not result.ok]
     assert 0 < len(gone) < ROUNDS * COHORT
     ledger = json.loads((folder / "ledger.json").read_text())["total"]
-    assert ledger["macs"] == sum(result.report["macs"] for result in witness.results if result.ok)
+    assert ledger["macs"] == sum(result.report(MacsReport).macs for result in witness.results if result.ok)
     lost = sum(module.supernet.cost(result.task.arch).bytes for result in gone)
     assert ledger["bytes_down"] - ledger["bytes_up"] == lost
 
@@ -260,7 +280,7 @@ def test_unsupported_operators_reach_the_clients(tmp_path):
     ran: dict[str, set[str]] = {"weak": set(), "strong": set()}
     for result in witness.results:
         assert result.task.unsupported == (tuple(never) if result.task.tier == "weak" else ())
-        ran[result.task.tier] |= {name.split(".")[1] for name in result.report["operators"]}
+        ran[result.task.tier] |= {name.split(".")[2] for name in result.report(OperatorReport).examples}
     assert not ran["weak"] & set(never)
     assert ran["strong"] & set(never)
 
@@ -268,7 +288,10 @@ def test_unsupported_operators_reach_the_clients(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"supernet": tiny_supernet()}, "model.objective: PathSampling chooses among operators"),
+        (
+            {"supernet": tiny_supernet()},
+            "model.objective: NotedPaths does not work with model.supernet ElasticResNet",
+        ),
         ({"assignment": Subspaces(share=0.05)}, "assignment.share: a budget of"),
         ({"tiers": ClientTiers(Budgets({"weak": {"operations": 5.0}}))}, "model.tiers: weak cannot run any path"),
     ],

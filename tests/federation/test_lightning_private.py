@@ -59,7 +59,8 @@ def test_one_client_trainer_fits_many_modules_without_moving_them():
     for _ in range(3):
         network = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
         before = [p.data_ptr() for p in network.parameters()]
-        module = ClientModule(ClientNetwork(network), CrossEntropy(), ClientSettings(sgd(0.1)))
+        module = ClientModule(CrossEntropy(), ClientSettings(sgd(0.1)))
+        module.begin(ClientNetwork(network))
         batch = (torch.rand(6, 4), torch.randint(2, (6,)))
         trainer.fit(module, train_dataloaders=iter([batch, batch]))
         assert module.num_steps == 2
@@ -76,7 +77,8 @@ def test_a_failed_client_fit_leaves_the_trainer_usable():
 
     batch = (torch.rand(6, 4), torch.randint(2, (6,)))
     for objective in (Broken(), CrossEntropy()):
-        module = ClientModule(ClientNetwork(nn.Linear(4, 2)), objective, ClientSettings(sgd(0.1)))
+        module = ClientModule(objective, ClientSettings(sgd(0.1)))
+        module.begin(ClientNetwork(nn.Linear(4, 2)))
         try:
             trainer.fit(module, train_dataloaders=iter([batch]))
         except RuntimeError:

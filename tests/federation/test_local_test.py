@@ -45,10 +45,10 @@ class Look(FederatedCallback):
         self.updates: dict = {}
         self.results: list = []
 
-    def on_cohort_start(self, trainer, module, tasks):
+    def on_cohort_start(self, trainer, module, round):
         self.sent = weights(module)
 
-    def on_client_update(self, trainer, module, update):
+    def on_client_end(self, trainer, module, result, update):
         self.updates[update.task.client] = {name: tensor.clone() for name, tensor in update.weights.items()}
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):

@@ -70,10 +70,10 @@ class StopAt(FederatedCallback):
         self.at = round, client
         self.how = how
 
-    def on_cohort_start(self, trainer, module, tasks):
+    def on_cohort_start(self, trainer, module, round):
         self.count = 0
 
-    def on_client_end(self, trainer, module, result):
+    def on_client_end(self, trainer, module, result, update):
         self.count += 1
         if (result.task.round, self.count) == self.at:
             if self.how == "error":
@@ -151,7 +151,7 @@ def test_a_kill_in_mid_round_loses_that_round_only(tmp_path, straight):
         "from lit_fednas.federation import FederatedCallback\n"
         "from tests.federation.test_resume import run\n"
         "class Pause(FederatedCallback):\n"
-        "    def on_client_end(self, trainer, module, result):\n"
+        "    def on_client_end(self, trainer, module, result, update):\n"
         "        if result.task.round == 3:\n"
         "            Path(sys.argv[3]).touch(); time.sleep(60)\n"
         "run(Path(sys.argv[1]), Pause())\n"
@@ -180,8 +180,8 @@ def test_lightnings_own_checkpoints_resume_exactly(tmp_path, when):
         cohorts = []
 
         class Cohorts(FederatedCallback):
-            def on_cohort_start(self, trainer, module, tasks):
-                cohorts.append([task.client for task in tasks])
+            def on_cohort_start(self, trainer, module, round):
+                cohorts.append([task.client for task in round.tasks])
 
         module = superfed(aggregation=OverlapAverage())
         trainer = make_trainer(
@@ -222,7 +222,9 @@ def test_a_checkpoint_of_another_seed_or_assignment_is_refused(tmp_path, finishe
     last = str(finished / "checkpoints" / "last.ckpt")
     with pytest.raises(CheckpointError, match="seed_everything: 1 is not that of the checkpoint's run, 0"):
         run(tmp_path / "other", ckpt_path=last, seed=1)
-    with pytest.raises(CheckpointError, match="RandomArchitectures does not keep"):
+    with pytest.raises(
+        CheckpointError, match="holds largest_seen, smallest_seen, and RandomArchitectures keeps none"
+    ):
         run(tmp_path / "third", ckpt_path=last, assignment=RandomArchitectures())
 
 

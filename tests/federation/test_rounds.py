@@ -57,8 +57,8 @@ class Cohorts(FederatedCallback):
     def __init__(self):
         self.seen = []
 
-    def on_cohort_start(self, trainer, module, tasks):
-        self.seen.append([task.client for task in tasks])
+    def on_cohort_start(self, trainer, module, round):
+        self.seen.append([task.client for task in round.tasks])
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -86,7 +86,8 @@ def test_one_client_with_all_data_equals_an_ordinary_trainer():
         """The same steps in Lightning's own Trainer and automatic optimization."""
 
         def __init__(self, network):
-            super().__init__(ClientNetwork(network), CrossEntropy(), ClientSettings(sgd(0.1), batch_size=8))
+            super().__init__(CrossEntropy(), ClientSettings(sgd(0.1), batch_size=8))
+            self.begin(ClientNetwork(network))
             self.automatic_optimization = True
 
         def training_step(self, batch, batch_idx):
@@ -156,8 +157,8 @@ def test_every_round_draws_anew():
     drawn = []
 
     class Drawn(FederatedCallback):
-        def on_cohort_start(self, trainer, module, tasks):
-            drawn.append(([task.client for task in tasks], [task.arch for task in tasks]))
+        def on_cohort_start(self, trainer, module, round):
+            drawn.append(([task.client for task in round.tasks], [task.arch for task in round.tasks]))
 
     fit(make_module(assignment=RandomArchitectures()), tiny_data(), 6, callbacks=[Drawn()])
     cohorts, archs = zip(*drawn, strict=True)
@@ -182,7 +183,7 @@ def test_a_clients_training_does_not_depend_on_the_others():
         def __init__(self):
             self.by_client = {}
 
-        def on_client_end(self, trainer, module, result):
+        def on_client_end(self, trainer, module, result, update):
             self.by_client[result.task.client] = result.loss
 
     def losses(count):
@@ -217,7 +218,7 @@ def test_local_steps_replace_epochs():
     results = []
 
     class Steps(FederatedCallback):
-        def on_client_end(self, trainer, module, result):
+        def on_client_end(self, trainer, module, result, update):
             results.append((result.num_steps, result.num_seen))
 
     # 20 examples per client, batches of 8: 3 steps an epoch, so 7 steps are two epochs and one batch
@@ -230,7 +231,7 @@ def test_a_smaller_last_batch_can_be_left_out():
     results = []
 
     class Seen(FederatedCallback):
-        def on_client_end(self, trainer, module, result):
+        def on_client_end(self, trainer, module, result, update):
             results.append((result.num_steps, result.num_seen))
 
     # 20 examples per client, batches of 8: the last has 4; batches of 32: the only one has 20
@@ -279,8 +280,8 @@ def test_server_momentum_is_that_of_torch():
     original = OverlapAverage.finish
 
     class Kept(OverlapAverage):
-        def finish(self):
-            result = original(self)
+        def finish(self, rejected=()):
+            result = original(self, rejected)
             aggregates.append({name: value.clone() for name, value in result.items()})
             return result
 

@@ -31,7 +31,7 @@ class Results(FederatedCallback):
     def __init__(self):
         self.all = []
 
-    def on_client_end(self, trainer, module, result):
+    def on_client_end(self, trainer, module, result, update):
         self.all.append(result)
 
     def by_client(self):
@@ -41,23 +41,22 @@ class Results(FederatedCallback):
 class MeanInDoubles(Aggregation):
     """Every element's mean over the clients that hold it; the package's own aggregations sum in float32."""
 
-    def start(self, supernet, tasks):
-        self.supernet = supernet
-        self.totals = {
-            name: torch.zeros_like(t, dtype=torch.float64) for name, t in supernet.shared_tensors().items()
-        }
+    def start(self, tasks, values=None, by_architecture=False):
+        shared = self._supernet.shared_tensors()
+        self.totals = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in shared.items()}
         self.counts = copy.deepcopy(self.totals)
 
     def add(self, update):
-        for name, region in self.supernet.regions(update.task.arch).items():
+        for name, region in self._supernet.regions(update.task.arch).items():
             region.add_to(self.totals[region.name], update.weights[name].double())
             region.add_to(self.counts[region.name], 1.0)
 
     def sums(self):
         return [*self.totals.values(), *self.counts.values()]
 
-    def finish(self):
-        shared = self.supernet.shared_tensors()
+    def finish(self, rejected=()):
+        assert not rejected  # as no callback rejects any
+        shared = self._supernet.shared_tensors()
         means = {name: total / self.counts[name] for name, total in self.totals.items()}
         return {name: torch.where(self.counts[name] > 0, mean, shared[name]) for name, mean in means.items()}
 
@@ -428,7 +427,7 @@ def test_a_stop_is_no_fault(caplog):
                 if next(calls, None) is None:
                     raise Interrupted(2)
 
-            trainer.fit_loop._fits.check = check
+            trainer.fit_loop._runner.check = check
 
     module = make_module(client=ClientSettings(sgd(0.1), batch_size=8, together=4))
     with pytest.raises(Interrupted):
@@ -490,7 +489,7 @@ def test_what_cannot_be_stacked_is_told_before_any_training(settings, message, s
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"together": 0}, "client.together: 0 must be above 0"),
+        ({"together": 0}, "client.together: 0 must be at least 1"),
         ({"together": 2, "precision": "16-mixed"}, "client.precision: 16-mixed .* or client.together to 1"),
         ({"together": 2, "channels_last": True}, "client.channels_last: true .* or client.together to 1"),
     ],

@@ -63,7 +63,7 @@ def test_a_checkpoint_plugin_of_ones_own_is_kept():
 
 
 def test_data_are_needed_and_must_fit():
-    with pytest.raises(ConfigError, match="data: the trainer has none"):
+    with pytest.raises(ConfigError, match="data: the trainer has no data module"):
         make_trainer().fit(make_module())
     from lit_fednas.supernets import ElasticResNet
 

@@ -152,8 +152,8 @@ class Assigned(FederatedCallback):
     def __init__(self) -> None:
         self.archs: list[dict[str, Any]] = []
 
-    def on_cohort_start(self, trainer, module, tasks):
-        self.archs.append({task.tier: task.arch for task in tasks})
+    def on_cohort_start(self, trainer, module, round):
+        self.archs.append({task.tier: task.arch for task in round.tasks})
 
 
 @pytest.mark.parametrize("family", [FAMILY, GrowableViT(dim=16, heads=4, depth=1, patch_size=4)])

@@ -12,7 +12,13 @@ from typing import Any
 import torch
 from torch import distributed
 
-from lit_fednas.callbacks import DeviceAverage, PruneByBudgets, RoundCheckpoint, TransformOnConvergence
+from lit_fednas.callbacks import (
+    DeviceAverage,
+    PruneByBudgets,
+    RoundCheckpoint,
+    SoftAverage,
+    TransformOnConvergence,
+)
 from lit_fednas.federation import FaultPolicy, FederatedCallback
 from lit_fednas.objectives import CrossEntropy
 from tests.federation import methods
@@ -26,7 +32,7 @@ class Witness(FederatedCallback):
         self.rounds: list[list[tuple[Any, ...]]] = []
         self.live: list[int] = []
 
-    def on_client_end(self, trainer, module, result):
+    def on_client_end(self, trainer, module, result, update):
         self.live.append(result.task.client)
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
@@ -39,8 +45,8 @@ def run(name: str, rounds: int = methods.ROUNDS, folder: Path | None = None, **s
     """One method's run: weights, results, validation; what each rank has of it."""
     module, witness = methods.METHODS[name](), Witness()
     callbacks: list[Any] = [witness, DeviceAverage()]
-    if name == "a suite of models":  # and it grows on the way
-        callbacks.append(TransformOnConvergence(threshold=1e9, gamma=1, delta=1))
+    if name == methods.SUITE:  # and it grows on the way
+        callbacks += [TransformOnConvergence(threshold=1e9, gamma=1, delta=1), SoftAverage()]
     if name == methods.CANDIDATES:  # an iteration ends on the way, and another begins
         callbacks.append(PruneByBudgets(budget=0.2, first=0.2, rounds={1: 2}, groups=2))
     if folder is not None:
@@ -73,7 +79,7 @@ class Broken(CrossEntropy):
 class BrokenCallback(FederatedCallback):
     """Fails on the second rank alone, in its share of the cohort."""
 
-    def on_client_end(self, trainer, module, result):
+    def on_client_end(self, trainer, module, result, update):
         if trainer.global_rank == 1:
             raise ArithmeticError("eight apples")
 

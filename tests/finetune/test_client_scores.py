@@ -35,10 +35,12 @@ def test_scores_are_those_counted_by_hand(split, batch_size):
     data = small_data(client_val=0.3, client_test=0.2)
     data.setup("fit")
     network = Brightest()
-    found = list(client_scores(network, data.clients, [5, 0, 2, 3], 4, split=split, batch_size=batch_size))
-    holders = [client for client in (5, 0, 2, 3) if data.clients.size(client, split)]
-    assert [score.client for score in found] == holders
-    for score in found:
+    chosen = (5, 0, 2, 3)
+    jointly = client_scores(network, data.clients, chosen, split, batch_size=batch_size)
+    singly = [client_scores(network, data.clients, [client], split, batch_size=batch_size) for client in chosen]
+    holders = [client for client in chosen if data.clients.size(client, split)]
+    assert [score.client for score in jointly] == [score.client for one in singly for score in one] == holders
+    for score in [*jointly, *(score for one in singly for score in one)]:
         inputs, targets = one_by_one(data, score.client, split)
         accuracy, loss = accuracy_and_loss(network, inputs, targets)
         assert score.num_examples == len(targets) == round({"val": 0.3, "test": 0.2}[split] * SIZES[score.client])
@@ -49,18 +51,18 @@ def test_scores_are_those_counted_by_hand(split, batch_size):
 def test_clients_without_such_data_are_left_out():
     data = small_data(client_test=0.2)
     data.setup("fit")
-    assert [score.client for score in client_scores(Brightest(), data.clients, range(6), 4)] == [0, 1, 3, 4, 5]
-    assert list(client_scores(Brightest(), data.clients, range(6), 4, split="val")) == []
-    assert list(client_scores(Brightest(), data.clients, [2], 4)) == []
+    assert [score.client for score in client_scores(Brightest(), data.clients, range(6))] == [0, 1, 3, 4, 5]
+    assert client_scores(Brightest(), data.clients, range(6), "val") == []
+    assert client_scores(Brightest(), data.clients, [2]) == []
 
 
 def test_settings_of_evaluation_are_kept():
     data = small_data(client_test=0.2)
     data.setup("fit")
     settings = EvaluationSettings(top_k=4)
-    assert {
-        score.accuracy for score in client_scores(Brightest(), data.clients, range(6), 4, settings=settings)
-    } == {1.0}
+    assert {score.accuracy for score in client_scores(Brightest(), data.clients, range(6), settings=settings)} == {
+        1.0
+    }
 
 
 @pytest.mark.parametrize("kind", ["search", "finetune"])
@@ -100,7 +102,7 @@ def test_searches_and_fine_tunings_write_them(tuned_once, tmp_path, kind):
 def test_they_are_evaluated_as_the_run_is(tuned_once, tmp_path):
     folder = shutil.copytree(tuned_once.folder / "search", tmp_path / "search")
     module = module_of(tuned_once.module.supernet, evaluation=EvaluationSettings(["largest"], top_k=4))
-    module.divide(6)
+    module.divide(tuned_once.data.clients)
     assert write_clients(module, tuned_once.data, SearchFiles(folder))
     assert {row["accuracy"] for row in rows(folder / "clients.csv")} == {"1.0"}
 
@@ -110,7 +112,7 @@ def test_what_is_not_there_is_not_written(tuned_once, tmp_path):
     folder = shutil.copytree(tuned_once.folder / "search", tmp_path / "search", ignore=lambda *_: {"clients.csv"})
     files = SearchFiles(folder)
     untiered = module_of(tuned_once.module.supernet, tiers=None)
-    untiered.divide(6)
+    untiered.divide(tuned_once.data.clients)
     assert not write_clients(untiered, tuned_once.data, files)
     without = small_data(client_test=0.0)
     without.setup("fit")

@@ -35,7 +35,7 @@ class StopIn(FederatedCallback):
         self.made += 1
         return self
 
-    def on_client_end(self, trainer, module, result):
+    def on_client_end(self, trainer, module, result, update):
         if (self.made, result.task.round) == self.at:
             if self.how == "error":
                 raise Stop
@@ -120,7 +120,7 @@ def test_after_the_end_nothing_is_trained_again(trained, straight, monkeypatch):
         def __init__(self, *given):
             pass
 
-        def on_client_end(self, trainer, module, result):
+        def on_client_end(self, trainer, module, result, update):
             asked.append(result)
 
     monkeypatch.setattr(finetune_trainer, "_Stop", Counted)

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from lit_fednas.assignment import RandomBases
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, UniformCohort
+from lit_fednas.messages import MacsReport
 from lit_fednas.objectives import CrossEntropy, HeadOnly, IndependentBases, Objective, Proximal
 from lit_fednas.supernets import BaseNetworks, Bases, BatchNorm, GroupNorm
 from lit_fednas.supernets.families import NetworkFamily
@@ -127,13 +128,13 @@ class Unstackable(CrossEntropy):
         return super().loss(network, inputs, targets)
 
     def report(self):
-        return {"said": 3}
+        return (MacsReport(3),)
 
 
 def test_the_objective_inside_is_asked():
     assert IndependentBases().stackable
     assert not IndependentBases(Unstackable()).stackable
-    assert IndependentBases(Unstackable()).report() == {"said": 3}
+    assert IndependentBases(Unstackable()).report() == (MacsReport(3),)
     assert isinstance(IndependentBases(), Objective)
 
 
@@ -147,6 +148,6 @@ def test_wrong_compositions():
     for inside in (Proximal(), HeadOnly()):
         with pytest.raises(
             ConfigError,
-            match=rf"model.objective.objective: .*put IndependentBases inside of {type(inside).__name__}",
+            match=rf"model.objective.objective: .*put IndependentBases inside {type(inside).__name__}",
         ):
             IndependentBases(inside).setup(net, None)  # type: ignore[arg-type]

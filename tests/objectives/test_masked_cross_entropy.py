@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.data import Examples, InMemoryClients
-from lit_fednas.messages import ClientTask
+from lit_fednas.messages import ClassesReport, ClientResult, ClientTask
 from lit_fednas.objectives import CrossEntropy, MaskedCrossEntropy, PathSampling
 from lit_fednas.supernets import PathCNN, PlainNetwork
 
@@ -94,7 +94,7 @@ def test_each_fit_has_the_classes_of_its_own_client() -> None:
     objective.loss(network, *batch(0))
     for client in (2, 1, 0):
         objective.begin(network, ClientTask(0, client, "whole", 2), torch.Generator())
-        assert objective.report() == {"classes": list(CLASSES[client])}
+        assert objective.report() == (ClassesReport(CLASSES[client]),)
         fresh = begun(client)[1]
         assert torch.equal(objective.loss(network, *batch(client)), fresh.loss(network, *batch(client)))
 
@@ -110,7 +110,8 @@ def test_inside_of_another_objective() -> None:
     (gradient,) = [p.grad for name, p in network.named_parameters() if "heads" in name and name.endswith("weight")]
     assert gradient is not None
     assert [bool(row.any()) for row in gradient] == [False, True, False, True]
-    assert objective.report()["classes"] == [1, 3]
+    result = ClientResult(ClientTask(0, 0, arch, 3), reports=objective.report())
+    assert result.report(ClassesReport) == ClassesReport((1, 3))
 
 
 def test_it_is_not_trained_for_several_clients_at_once() -> None:

@@ -18,7 +18,7 @@ from lit_fednas.assignment import FixedArchitecture
 from lit_fednas.data import Shards
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, UniformCohort
-from lit_fednas.messages import ClientTask
+from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, MacsReport, Report
 from lit_fednas.objectives import CrossEntropy, MaskedCrossEntropy, Objective, OrderedDropout, Proximal
 from lit_fednas.supernets import SlicedCNN, Width, WidthSupernet
 from tests.support import fit, linear_net, make_module, sgd, tiny_data, tiny_supernet
@@ -233,9 +233,9 @@ def test_multiply_accumulates_of_all_passes(distill: bool) -> None:
             expected += NET.macs(Width(0.75)) * len(targets)
         below += drawn < 0.75
     assert 0 < below < 12
-    assert objective.report() == {"macs": expected}
+    assert objective.report() == (MacsReport(expected),)
     begun(objective, 0.75)
-    assert objective.report() == {"macs": 0}
+    assert objective.report() == (MacsReport(0),)
 
 
 # ---- other objectives ---------------------------------------------------------------------------------
@@ -256,8 +256,8 @@ class Doubled(Objective):
     def loss(self, network, inputs, targets):
         return 2 * functional.cross_entropy(network(inputs), targets)
 
-    def report(self):
-        return {"mine": 5, "macs": -1}
+    def report(self) -> tuple[Report, ...]:
+        return (ClassesReport([5]), MacsReport(-1))
 
 
 def test_the_inner_objective_is_the_loss_of_every_width() -> None:
@@ -272,9 +272,9 @@ def test_the_inner_objective_is_the_loss_of_every_width() -> None:
             )
         assert inner.calls[0] is NET
         assert inner.calls[1].client == 3
-        report = doubled.report()
-        assert report["mine"] == 5
-        assert report["macs"] == plain.report()["macs"]
+        result = ClientResult(inner.calls[1], reports=doubled.report())
+        assert result.report(ClassesReport) == ClassesReport([5])
+        assert (result.report(MacsReport),) == plain.report()
 
 
 def test_absent_classes_are_masked_in_every_width() -> None:
@@ -289,7 +289,7 @@ def test_absent_classes_are_masked_in_every_width() -> None:
         assert [bool(row.any()) for row in gradient] == [True, False, True, False]
         seen.add(drawn)
     assert seen == set(WIDTHS)
-    assert objective.report()["classes"] == [0, 2]
+    assert ClassesReport((0, 2)) in objective.report()
 
 
 @pytest.mark.parametrize("outside", [True, False])
@@ -337,7 +337,7 @@ def test_a_run_with_masks_a_proximal_term_and_rows_by_class() -> None:
 def test_a_supernet_without_widths_is_refused_at_setup(make: Any) -> None:
     with pytest.raises(
         ConfigError,
-        match=rf"model.objective: OrderedDropout draws widths, {type(make()).__name__} has none; use a",
+        match=rf"OrderedDropout does not work with model.supernet {type(make()).__name__}; use a WidthSupernet",
     ):
         OrderedDropout().setup(make(), Classes())  # type: ignore[arg-type]
 
@@ -346,15 +346,15 @@ def test_a_client_that_keeps_units_one_by_one_is_refused() -> None:
     objective = OrderedDropout()
     objective.setup(NET, Classes())  # type: ignore[arg-type]
     arch = NET.space.parse("kept: 0,2/1-3")
-    with pytest.raises(ConfigError, match=r"client 3 has none, but kept: 0,2/1-3; use an assignment of widths"):
+    with pytest.raises(ConfigError, match=r"client 3 has kept: 0,2/1-3; use an assignment of widths"):
         objective.begin(NET.subnet(arch), ClientTask(0, 3, arch, 5), torch.Generator())
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"alpha": -0.1}, r"objective.alpha: -0.1 must be from 0"),
-        ({"alpha": 1.1}, r"objective.alpha: 1.1 must be from 0"),
+        ({"alpha": -0.1}, r"objective.alpha: -0.1 must be at least 0 and at most 1"),
+        ({"alpha": 1.1}, r"objective.alpha: 1.1 must be at least 0 and at most 1"),
         ({"temperature": 0.0}, r"objective.temperature: 0.0 must be above 0"),
         ({"temperature": float("nan")}, r"objective.temperature: nan must be above 0"),
     ],

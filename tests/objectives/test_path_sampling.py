@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask
-from lit_fednas.objectives import CrossEntropy, Load, NoLoad, Objective, PathSampling, RandomLoad, ScheduledLoad
+from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, MacsReport, OperatorReport, Report
+from lit_fednas.objectives import CrossEntropy, Load, NoLoad, Objective, PathSampling, RandomLoad
 from lit_fednas.supernets import Operators, PathCNN
 from tests.support import linear_net, tiny_supernet
 
@@ -32,6 +32,26 @@ def batches(count: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         size = SIZES[number % 4]
         inputs = torch.randn(size, 1, 8, 8, generator=draws)
         yield inputs, torch.randint(4, (size,), generator=draws)
+
+
+class Scheduled(Load):
+    """Free shares that repeat, each for so many batches."""
+
+    def __init__(self, shares: Sequence[float], every: int = 1) -> None:
+        self.shares = shares
+        self.every = every
+
+    def free(self, round, step, rng):
+        return self.shares[step // self.every % len(self.shares)]
+
+
+def reported(objective: Objective) -> tuple[dict[str, int], int]:
+    """The examples by operator without the names' beginning, and the multiply-accumulates."""
+    operators, macs = objective.report()
+    assert isinstance(operators, OperatorReport)
+    assert isinstance(macs, MacsReport)
+    assert all(name.startswith("layers.") for name in operators.examples)
+    return {name.removeprefix("layers."): count for name, count in operators.examples.items()}, macs.macs
 
 
 class Step(NamedTuple):
@@ -99,7 +119,7 @@ def test_no_path_is_above_the_limit(cost, share):
     objective, limits = PathSampling(), limited(share, cost)
     steps = train(objective, task(limits=limits, tier="weak"), 40)
     costs = [NET.path_costs(cost).of(step.path) for step in steps]
-    assert objective.report()["greatest"] == max(costs) <= limits[cost]
+    assert objective.highest_cost == max(costs) <= limits[cost]
     assert (len(set(costs)) == 1) == (share == 0)
 
 
@@ -160,12 +180,13 @@ def test_the_generator_alone_decides(load):
 
 
 def test_a_second_fit_starts_anew():
-    objective = PathSampling(load=ScheduledLoad([1.0, 0.3]))
+    objective = PathSampling(load=Scheduled([1.0, 0.3]))
     train(objective, task(), 5, seed=9)
     train(objective, task(limits=limited(0.5)), 12)
-    fresh = PathSampling(load=ScheduledLoad([1.0, 0.3]))
+    fresh = PathSampling(load=Scheduled([1.0, 0.3]))
     train(fresh, task(limits=limited(0.5)), 12)
     assert objective.report() == fresh.report()
+    assert objective.highest_cost == fresh.highest_cost > 0
 
 
 # ---- what is counted ----------------------------------------------------------------------------------
@@ -174,38 +195,61 @@ def test_a_second_fit_starts_anew():
 def test_examples_by_operator_and_multiply_accumulates():
     objective = PathSampling()
     steps = train(objective, task(limits=limited(0.6)), 30)
-    report = objective.report()
+    operators, macs = reported(objective)
     expected: Counter[str] = Counter()
     for step in steps:
         for layer, (name,) in enumerate(step.path.layers):
             expected[f"{layer}.{name}"] += step.size
-    assert report["operators"] == dict(expected)
+    assert operators == dict(expected)
     for layer in range(3):
-        through = [count for key, count in report["operators"].items() if key.startswith(f"{layer}.")]
+        through = [count for key, count in operators.items() if key.startswith(f"{layer}.")]
         assert sum(through) == sum(step.size for step in steps) == 7 * sum(SIZES) + 16
-    assert report["macs"] == sum(NET.macs(step.path) * step.size for step in steps)
-    assert report["macs"] < NET.macs(HALF) * sum(step.size for step in steps)
+    assert macs == sum(NET.macs(step.path) * step.size for step in steps)
+    assert macs < NET.macs(HALF) * sum(step.size for step in steps)
+
+
+def operator_of(name: str) -> str | None:
+    """``layers.3.sep_e1.block.0.0.weight`` belongs to ``3.sep_e1``; the fixed parts to no operator."""
+    first, *rest = name.split(".")
+    return ".".join(rest[:2]) if first == "layers" else None
 
 
 def test_reported_operators_are_those_of_the_supernet():
     objective = PathSampling()
     train(objective, task(), 20)
-    known = {NET.operator_of(name.removeprefix("network.")) for name in NET.shared_tensors()}
+    operators, _ = reported(objective)
+    known = {operator_of(name.removeprefix("network.")) for name in NET.shared_tensors()}
     known |= {f"{layer}.id" for layer in range(3)}
-    assert set(objective.report()["operators"]) <= known
+    assert set(operators) <= known
+
+
+def test_a_tensor_has_the_examples_of_its_operator():
+    """Whatever the shared tensor is called, by the name of its operator; the fixed layers have no count."""
+    objective = PathSampling()
+    train(objective, task(), 20)
+    counts, _ = reported(objective)
+    report = objective.report()[0]
+    assert isinstance(report, OperatorReport)
+    names = [name for name, _ in [*NET.skeleton(HALF).named_parameters(), *NET.skeleton(HALF).named_buffers()]]
+    for name in names:
+        operator = operator_of(name)
+        assert report.through(name) == (None if operator is None else counts.get(operator, 0)), name
+    assert {report.through(name) is None for name in names} == {True, False}
+    assert report.through("layers.0.mb1_e05.0.weight") == 0  # which the client did not hold
 
 
 def test_no_batch_no_report():
     objective = PathSampling()
     begun(objective, task())
-    assert objective.report() == {"operators": {}, "macs": 0, "greatest": 0}
+    assert objective.report() == (OperatorReport({}), MacsReport(0))
+    assert objective.highest_cost == 0
 
 
 # ---- what is trained ----------------------------------------------------------------------------------
 
 
 def operator(name: str) -> str | None:
-    return NET.operator_of(name)
+    return operator_of(name)
 
 
 def test_operators_off_the_path_are_left_alone():
@@ -257,8 +301,8 @@ class Scaled(Objective):
     def loss(self, network, inputs, targets):
         return 2 * functional.cross_entropy(network(inputs), targets)
 
-    def report(self):
-        return {"mine": 5, "macs": -1}
+    def report(self) -> tuple[Report, ...]:
+        return (ClassesReport([5]), MacsReport(-1))
 
 
 def test_the_inner_objective_is_used():
@@ -270,9 +314,10 @@ def test_the_inner_objective_is_used():
     torch.testing.assert_close(doubled[0].loss, 2 * plain.loss)
     assert inner.calls[0] is NET
     assert inner.calls[1][1] == task()
-    report = objective.report()
-    assert report["mine"] == 5
-    assert report["macs"] == NET.macs(plain.path) * 8  # of the paths, whatever the inner one says
+    result = ClientResult(task(), reports=objective.report())
+    assert result.report(ClassesReport) == ClassesReport([5])
+    # of the paths, whatever the inner one says
+    assert result.report(MacsReport) == MacsReport(NET.macs(plain.path) * 8)
 
 
 # ---- loads --------------------------------------------------------------------------------------------
@@ -292,7 +337,7 @@ class Witness(Load):
         return self.free_shares[-1]
 
 
-@pytest.mark.parametrize("load", [ScheduledLoad([1.0, 0.25, 0.0, 0.6], every=2), RandomLoad(0.1, 0.7), NoLoad()])
+@pytest.mark.parametrize("load", [Scheduled([1.0, 0.25, 0.0, 0.6], every=2), RandomLoad(0.1, 0.7), NoLoad()])
 def test_a_busy_client_keeps_to_what_is_free(load):
     witness, limits = Witness(load), limited(0.8)
     steps = train(PathSampling(load=witness), task(limits=limits), 80)
@@ -301,7 +346,7 @@ def test_a_busy_client_keeps_to_what_is_free(load):
     costs = [NET.operations(step.path) for step in steps]
     for cost, free in zip(costs, witness.free_shares, strict=True):
         assert cost <= least + free * (most - least) + 1e-6
-    if isinstance(load, ScheduledLoad):
+    if isinstance(load, Scheduled):
         assert witness.free_shares[:9] == [1.0, 1.0, 0.25, 0.25, 0.0, 0.0, 0.6, 0.6, 1.0]
         assert {cost for cost, free in zip(costs, witness.free_shares, strict=True) if free == 0} == {least}
         assert max(costs) > least + 0.6 * (most - least)
@@ -320,16 +365,9 @@ def test_random_loads_are_uniform():
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (
-            lambda: ScheduledLoad([]),
-            r"objective.load: shares \[\] must be from 0 to 1, and every 1 at least 1 batch",
-        ),
-        (lambda: ScheduledLoad([0.5, 1.1]), r"objective.load: shares \[0.5, 1.1\] must be from 0 to 1"),
-        (lambda: ScheduledLoad([-0.1]), r"objective.load: shares \[-0.1\] must be from 0 to 1"),
-        (lambda: ScheduledLoad([0.5], every=0), "every 0 at least 1 batch"),
-        (lambda: RandomLoad(0.6, 0.5), "objective.load: least 0.6 and most 0.5 must be shares, least not above"),
-        (lambda: RandomLoad(-0.1, 0.5), "objective.load: least -0.1 and most 0.5"),
-        (lambda: RandomLoad(0.5, 1.5), "objective.load: least 0.5 and most 1.5"),
+        (lambda: RandomLoad(0.6, 0.5), "objective.load.least: 0.6 is above most, 0.5; lower it"),
+        (lambda: RandomLoad(-0.1, 0.5), "objective.load.least: -0.1 must be at least 0 and at most 1"),
+        (lambda: RandomLoad(0.5, 1.5), "objective.load.most: 1.5 must be at least 0 and at most 1"),
     ],
 )
 def test_loads_that_are_none(build, words):
@@ -344,7 +382,7 @@ def test_loads_that_are_none(build, words):
 def test_a_supernet_without_operators_is_refused_at_setup(make):
     with pytest.raises(
         ConfigError,
-        match=rf"model.objective: PathSampling chooses among operators, {type(make()).__name__} has none",
+        match=rf"model.objective: PathSampling does not work with .* {type(make()).__name__}; use a PathSupernet",
     ):
         PathSampling().setup(make(), None)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask
+from lit_fednas.messages import ClientResult, ClientTask, OperatorReport
 from lit_fednas.objectives import CrossEntropy, HeadOnly, Objective, PathSampling, Proximal
 from lit_fednas.supernets import PathCNN
 
@@ -153,6 +153,11 @@ def test_what_another_objective_freezes_is_left_alone(outside: bool) -> None:
     assert float((loss - plain).detach()) == pytest.approx(distance / 2)
 
 
+def operator_of(name: str) -> str | None:
+    first, *rest = name.split(".")
+    return ".".join(rest[:2]) if first == "layers" else None
+
+
 def test_around_path_sampling() -> None:
     """Reports pass through, and nothing pulls at an operator that no batch went through."""
     supernet = PathCNN((1, 8, 8), 4, 8, [1, 1], [2, 2], ["conv1", "id"])
@@ -165,10 +170,12 @@ def test_around_path_sampling() -> None:
     objective.begin(net, ClientTask(0, 0, arch, 8), torch.Generator().manual_seed(0))
     loss = objective.loss(net, torch.randn(8, 1, 8, 8), torch.randint(4, (8,)))
     loss.backward()
-    taken = objective.report()["operators"]
-    assert sum(taken.values()) == 16
+    report = ClientResult(TASK, reports=objective.report()).report(OperatorReport)
+    assert report is not None
+    taken = {name.removeprefix("layers.") for name in report.examples}
+    assert sum(report.examples.values()) == 16
     for name, parameter in net.named_parameters():
-        operator = supernet.operator_of(name)
+        operator = operator_of(name)
         assert parameter.grad is not None
         assert bool(parameter.grad.any()) == (operator is None or operator in taken), name
 

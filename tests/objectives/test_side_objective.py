@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask
+from lit_fednas.messages import ClientTask, MacsReport
 from lit_fednas.objectives import CrossEntropy, Proximal, SideObjective
 from lit_fednas.supernets import EarlyExitResNet, GroupNorm, PlainNetwork
 
@@ -81,15 +81,15 @@ def test_macs_contain_the_heads():
     for size in (4, 2):
         objective.loss(network, torch.randn(size, *INPUTS), torch.zeros(size, dtype=torch.int64))
     head = 4 * 5  # the first exit's classifier: four channels, five classes
-    assert objective.report()["macs"] == 6 * (supernet.cost(supernet.space.largest).macs + head)
+    assert objective.report() == (MacsReport(6 * (supernet.cost(supernet.space.largest).macs + head)),)
     objective.begin(network, ClientTask(1, 0, supernet.space.smallest, 8), torch.Generator())
-    assert objective.report()["macs"] == 0
+    assert objective.report() == (MacsReport(0),)
 
 
 def test_errors():
     with pytest.raises(ConfigError, match=r"objective.weight: -1 must be at least 0"):
         SideObjective(weight=-1)
-    with pytest.raises(ConfigError, match="Proximal wants a network, and SideObjective has logits for it"):
+    with pytest.raises(ConfigError, match="Proximal needs a network, and SideObjective has only logits for it"):
         SideObjective(Proximal()).setup(net(), None)
     plain = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(192, 5)), INPUTS, 5)
     with pytest.raises(ConfigError, match="PlainNetwork has none; use a supernet such as EarlyExitResNet"):

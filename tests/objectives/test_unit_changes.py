@@ -10,7 +10,7 @@ from torch import nn
 from lit_fednas.assignment import ByTier
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, UniformCohort
-from lit_fednas.messages import ClientTask
+from lit_fednas.messages import ClientTask, MacsReport, UnitChangesReport
 from lit_fednas.objectives import CrossEntropy, UnitChanges
 from lit_fednas.supernets import BatchNorm, GroupNorm
 from lit_fednas.supernets.families import NetworkFamily
@@ -41,6 +41,12 @@ def cnn(norm=GroupNorm(2)) -> WidthSupernet:
         return WidthSupernet((1, 8, 8), 4, SlicedCNN((4, 6), norm=norm), widths=[1, 0.5])
 
 
+def changes_of(objective: UnitChanges) -> dict[str, list[float]]:
+    (report,) = objective.report()
+    assert isinstance(report, UnitChangesReport)
+    return dict(report.changes)
+
+
 def begun(net: WidthSupernet, arch, objective: UnitChanges | None = None) -> tuple[UnitChanges, nn.Module]:
     objective = objective or UnitChanges()
     objective.setup(net, None)  # type: ignore[arg-type]
@@ -61,7 +67,7 @@ def test_a_unit_s_change_by_hand():
         network[1].bias[2:4] = 5.0
         network[1].weight[4] = 4.0  # one of the third unit's two, without its bias: 4 of 10 numbers
         network[2].weight.fill_(9.0)  # what goes out of a unit is the next layer's
-    assert objective.report()["unit_changes"] == {"hidden": pytest.approx([0.0, 1.5, 0.4**0.5])}
+    assert changes_of(objective) == {"hidden": pytest.approx([0.0, 1.5, 0.4**0.5])}
 
 
 def test_all_that_comes_into_a_unit_counts():
@@ -73,7 +79,7 @@ def test_all_that_comes_into_a_unit_counts():
         for parameter in network.parameters():
             parameter += torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
     after = {name: tensor.detach().numpy() for name, tensor in network.named_parameters()}
-    changes = objective.report()["unit_changes"]
+    changes = changes_of(objective)
     assert {group: len(units) for group, units in changes.items()} == GROUPS
     for group, full in GROUPS.items():
         for unit in range(full):
@@ -91,7 +97,7 @@ def test_statistics_are_no_weights():
     objective, network = begun(net, net.space.largest)
     for buffer in network.buffers():
         buffer.add_(1)
-    assert objective.report()["unit_changes"] == {group: [0.0] * full for group, full in GROUPS.items()}
+    assert changes_of(objective) == {group: [0.0] * full for group, full in GROUPS.items()}
 
 
 def test_the_memory_format_does_not_matter():
@@ -99,13 +105,13 @@ def test_the_memory_format_does_not_matter():
     objective, network = begun(net, net.space.largest)
     with torch.no_grad():
         network.layer1.conv.weight[2] *= 3
-    expected = objective.report()
+    expected = changes_of(objective)
     network = net.subnet(net.space.largest).to(memory_format=torch.channels_last)
     objective.begin(network, ClientTask(0, 0, net.space.largest, 10), torch.Generator())
     with torch.no_grad():
         network.layer1.conv.weight[2] *= 3
-    assert objective.report() == expected
-    assert expected["unit_changes"]["layer1"][2] > 0
+    assert changes_of(objective) == expected
+    assert expected["layer1"][2] > 0
 
 
 def test_a_unit_without_weights_has_a_finite_change():
@@ -116,7 +122,7 @@ def test_a_unit_without_weights_has_a_finite_change():
     objective, network = begun(net, net.space.largest)
     with torch.no_grad():
         network.layer0.conv.bias[1] = 1e-3
-    changes = objective.report()["unit_changes"]["layer0"]
+    changes = changes_of(objective)["layer0"]
     assert 1e6 < changes[1] < float("inf")
     assert changes[0] == 0.0
 
@@ -128,12 +134,12 @@ def test_who_trains_a_part_reports_nothing(arch):
     objective, network = begun(net, arch, begin_whole)
     with torch.no_grad():
         network.layer0.conv.weight += 1
-    assert objective.report() == {}
+    assert objective.report() == (UnitChangesReport({}),)
 
 
 class Reporting(CrossEntropy):
     def report(self):
-        return {"said": 3}
+        return (MacsReport(3),)
 
 
 def test_the_objective_inside_is_asked():
@@ -142,14 +148,15 @@ def test_the_objective_inside_is_asked():
     inputs, targets = torch.randn(3, 1, 8, 8), torch.tensor([0, 1, 2])
     loss = objective.loss(network, inputs, targets)
     assert torch.equal(loss, CrossEntropy(label_smoothing=0.2).loss(network, inputs, targets))
-    assert set(objective.report()) == {"said", "unit_changes"}
+    own, inside = objective.report()
+    assert isinstance(own, UnitChangesReport)
+    assert inside == MacsReport(3)
     assert not UnitChanges().stackable
 
 
 def test_a_supernet_without_units_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"model.objective: UnitChanges looks at units, and PlainNetwork is not cut"
-    ):
+    words = r"model.objective: UnitChanges does not work with model.supernet PlainNetwork; use a WidthSupernet"
+    with pytest.raises(ConfigError, match=words):
         UnitChanges().setup(linear_net(), None)  # type: ignore[arg-type]
 
 
@@ -175,6 +182,8 @@ def test_the_server_is_told(lr):
     make_trainer(1).fit(module, datamodule=tiny_data(4))
     assert [result.task.tier for result in seen] == ["weak", "strong", "weak", "strong"]
     for result in seen:
-        assert ("unit_changes" in result.report) == (result.task.tier == "strong")
-        for units in result.report.get("unit_changes", {}).values():
+        report = result.report(UnitChangesReport)
+        assert report is not None
+        assert bool(report.changes) == (result.task.tier == "strong")
+        for units in report.changes.values():
             assert all(0 < change < 1 for change in units) if lr else set(units) == {0.0}

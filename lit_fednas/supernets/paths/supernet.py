@@ -12,8 +12,6 @@ from typing_extensions import override
 from lit_fednas.supernets.base import NestedSupernet
 from lit_fednas.supernets.paths.space import Operators, PathCosts, PathSpace
 
-_LAYERS = "layers"
-
 
 class PathNetwork(nn.Module):
     """The network of a path or of a subspace; of the operators that it holds, those of one path run.
@@ -91,8 +89,3 @@ class PathSupernet(NestedSupernet):
     def computation(self, unit: Literal["macs", "operations"], arch: Operators) -> int:
         """Returns the computation of a path, or of the most expensive path of a subspace."""
         return self.path_costs(unit).of(arch)
-
-    def operator_of(self, name: str) -> str | None:
-        """``layers.3.sep_e1.block.0.0.weight`` belongs to ``3.sep_e1``; the fixed parts to none."""
-        first, *rest = name.split(".")
-        return ".".join(rest[:2]) if first == _LAYERS else None

@@ -1,4 +1,4 @@
-"""Soft aggregation against Eq. 5, written out element by element, and by hand."""
+"""Soft averaging against Eq. 5, written out element by element, and by hand."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_fednas.aggregation import OverlapAverage, SoftAverage
+from lit_fednas.aggregation import OverlapAverage
+from lit_fednas.assignment import ByUtility
+from lit_fednas.callbacks import SoftAverage
 from lit_fednas.errors import ConfigError
+from lit_fednas.federation import FederatedCallback, UniformCohort
 from lit_fednas.messages import ClientTask
 from lit_fednas.rng import generator
 from lit_fednas.supernets import BatchNorm, Model, ModelSuite
-from tests.aggregation.instances import aggregate, random_updates
+from tests.aggregation.instances import aggregate
 from tests.supernets.instances import kept_instance
 from tests.supernets.suites import GROWTH, grown_suite
+from tests.support import fit, make_module, tiny_data, tiny_supernet, weights
 
 SUITE = grown_suite(norm=BatchNorm())
 BORN = [0, *(round for _, _, round in GROWTH)]
 MACS = [SUITE.macs(Model(number)) for number in range(4)]
-
-
-def started(suite: ModelSuite = SUITE, round: int = 0, **settings) -> SoftAverage:
-    soft = SoftAverage(**settings)
-    soft.start(suite, [ClientTask(round, 3, Model(0), 10)])
-    return soft
 
 
 def averages_of(suite: ModelSuite, seed: int = 0) -> dict[str, Tensor]:
@@ -74,8 +72,8 @@ def eq_5(
 def test_against_the_formula(from_larger, since, round):
     averages = averages_of(SUITE)
     before = {name: tensor.clone() for name, tensor in averages.items()}
-    soft = started(round=round, decay=0.8, decay_from=since, from_larger=from_larger)
-    mixed = soft.mix(averages)
+    soft = SoftAverage(decay=0.8, decay_from=since, from_larger=from_larger)
+    mixed = soft.mix(SUITE, round, averages)
     expected = eq_5(averages, round, 0.8, BORN if since == "birth" else [0] * 4, from_larger)
     assert mixed.keys() == before.keys()
     changed = set()
@@ -101,8 +99,11 @@ def two() -> tuple[ModelSuite, dict[str, Tensor], float]:
 def test_by_hand(round, since, t):
     """The models' weights are 1 and sim * 0.9^t; model 1 was added in round 2."""
     suite, averages, sim = two()
-    mixed = started(suite, round, decay=0.9, decay_from=since).mix(averages)
+    soft = SoftAverage(decay=0.9, decay_from=since)
+    mixed = soft.mix(suite, round, averages)
     share = sim * 0.9**t
+    assert soft.coefficients(suite, round, 0) == {0: 1.0}
+    assert soft.coefficients(suite, round, 1) == pytest.approx({0: share, 1: 1.0})
     shared = (3 + share * 1) / (1 + share)
     bias = mixed["networks.1.cells.head.classifier.bias"]
     torch.testing.assert_close(bias, torch.full_like(bias, shared))
@@ -118,7 +119,7 @@ def test_larger_models_are_cropped():
     suite, averages, sim = two()
     wide = averages["networks.1.cells.conv1.conv.weight"]  # [8, 1, 3, 3], and in model 0 [4, 1, 3, 3]
     wide[4:] = 1000.0
-    mixed = started(suite, from_larger=True).mix(averages)
+    mixed = SoftAverage(from_larger=True).mix(suite, 0, averages)
     narrow = mixed["networks.0.cells.conv1.conv.weight"]
     torch.testing.assert_close(narrow, torch.full((4, 1, 3, 3), (1 + 3 * sim) / (1 + sim)))
     torch.testing.assert_close(mixed["networks.1.cells.conv1.conv.weight"][4:], wide[4:])
@@ -127,30 +128,30 @@ def test_larger_models_are_cropped():
 def test_weights_do_not_shrink():
     """As printed, with the decay in the numerator alone, equal weights would not stay what they are."""
     same = {name: torch.full_like(tensor, 2.5) for name, tensor in averages_of(SUITE).items()}
-    for tensor in started(round=40, decay=0.5).mix(same).values():
+    for tensor in SoftAverage(decay=0.5).mix(SUITE, 40, same).values():
         torch.testing.assert_close(tensor, torch.full_like(tensor, 2.5))
 
 
 def test_late_rounds_leave_models_alone():
     averages = averages_of(SUITE)
-    for name, tensor in started(round=5000).mix(averages).items():
+    for name, tensor in SoftAverage().mix(SUITE, 5000, averages).items():
         torch.testing.assert_close(tensor, averages[name], rtol=1e-6, atol=1e-7)
 
 
 def test_one_model_is_left_alone():
     suite = grown_suite(models=1)
     averages = averages_of(suite)
-    mixed = started(suite, from_larger=True).mix(averages)
+    mixed = SoftAverage(from_larger=True).mix(suite, 0, averages)
     assert all(torch.equal(mixed[name], tensor) for name, tensor in averages.items())
 
 
 def test_a_suite_that_has_grown_since():
     """The next round mixes the new model, too."""
     suite = grown_suite(models=1)
-    soft = SoftAverage()
+    soft, average = SoftAverage(), OverlapAverage()
     for round in range(2):
-        soft.start(suite, [ClientTask(round, 0, Model(0), 10)])
-        mixed = soft.mix(soft.finish())
+        tasks = [ClientTask(round, 0, Model(0), 10)]
+        mixed = soft.mix(suite, round, aggregate(average, suite, [], tasks))
         assert mixed.keys() == suite.shared_tensors().keys()
         if round == 0:
             suite.add(*GROWTH[0][:2], seed=0, round=round)
@@ -163,24 +164,58 @@ def test_a_suite_that_has_grown_since():
 # ---- in a round ---------------------------------------------------------------------------------------
 
 
-def test_finish_averages_within_the_models():
-    updates = random_updates(SUITE, 6, largest=True, seed=0)
-    for weighted in (True, False):
-        plain = aggregate(OverlapAverage(weighted), SUITE, updates)
-        soft = SoftAverage(weighted)
-        found = aggregate(soft, SUITE, updates)
-        assert all(torch.equal(found[name], tensor) for name, tensor in plain.items())
-        assert soft.metrics() == {}
+class Recording(FederatedCallback):
+    """Notes each round's averages within the models, and what the server steps to."""
+
+    def __init__(self) -> None:
+        self.averages: list[dict[str, Tensor]] = []
+        self.weights: list[dict[str, Tensor]] = []
+
+    def on_results(self, trainer, module, round):
+        round.watch(lambda averages: self.averages.append({name: one.clone() for name, one in averages.items()}))
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.weights.append(weights(module))
+
+
+def run(*callbacks) -> tuple[ModelSuite, Recording, dict[str, float]]:
+    suite, recording = grown_suite(norm=BatchNorm()), Recording()
+    module = make_module(suite, ByUtility(), cohort=UniformCohort(count=6))
+    trainer = fit(module, tiny_data(), max_rounds=2, callbacks=[*callbacks, recording])
+    return suite, recording, trainer.callback_metrics
+
+
+def test_the_server_steps_to_the_mixed_averages():
+    """Callbacks after it still see the averages within the models."""
+    soft = SoftAverage(decay=0.9, from_larger=True)
+    suite, recording, _ = run(soft)
+    assert len(recording.averages) == len(recording.weights) == 2
+    for round, (averages, stepped) in enumerate(zip(recording.averages, recording.weights, strict=True)):
+        mixed = soft.mix(suite, round, averages)
+        for name, tensor in stepped.items():
+            torch.testing.assert_close(tensor, mixed[name].to(tensor.dtype), rtol=0, atol=0, msg=name)
+        assert not all(torch.equal(tensor, averages[name]) for name, tensor in mixed.items())
+
+
+def test_the_averages_are_those_within_the_models():
+    """In the first round the callback changes nothing before the averages are taken."""
+    _, with_soft, metrics = run(SoftAverage())
+    _, alone, plain_metrics = run()
+    assert with_soft.averages[0].keys() == alone.averages[0].keys()
+    assert all(torch.equal(tensor, alone.averages[0][name]) for name, tensor in with_soft.averages[0].items())
+    for name, tensor in alone.weights[0].items():
+        torch.testing.assert_close(tensor, alone.averages[0][name].to(tensor.dtype), rtol=0, atol=0, msg=name)
+    assert "others_share" in metrics
+    assert "others_share" not in plain_metrics
 
 
 def test_share_of_the_others():
-    suite, averages, sim = two()
-    soft = started(suite)
-    assert soft.metrics() == {}
-    soft.mix(averages)
-    assert soft.metrics() == {"others_share": pytest.approx((0 + sim / (1 + sim)) / 2)}
-    soft.start(suite, [ClientTask(1, 0, Model(0), 10)])
-    assert soft.metrics() == {}  # as long as nothing is mixed
+    suite, _, sim = two()
+    soft = SoftAverage(decay=0.5)
+    assert soft.others_share(suite, 0) == pytest.approx((0 + sim / (1 + sim)) / 2)
+    assert soft.others_share(suite, 3) == pytest.approx((0 + sim / 8 / (1 + sim / 8)) / 2)
+    _, _, metrics = run(soft)
+    assert float(metrics["others_share"]) == pytest.approx(soft.others_share(SUITE, 1))  # the last round's
 
 
 # ---- settings -----------------------------------------------------------------------------------------
@@ -189,9 +224,9 @@ def test_share_of_the_others():
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"decay": 0.0}, r"aggregation.decay: 0.0 must be above 0 and at most 1"),
-        ({"decay": 1.5}, r"aggregation.decay: 1.5 must be"),
-        ({"decay_from": "death"}, r"aggregation.decay_from: 'death' is unknown"),
+        ({"decay": 0.0}, r"soft_average.decay: 0.0 must be above 0 and at most 1"),
+        ({"decay": 1.5}, r"soft_average.decay: 1.5 must be above 0 and at most 1"),
+        ({"decay_from": "death"}, r"soft_average.decay_from: 'death' is unknown; choose from start, birth"),
     ],
 )
 def test_errors(settings, text):
@@ -200,6 +235,8 @@ def test_errors(settings, text):
 
 
 def test_nothing_but_suites():
-    net = kept_instance("plain")
-    with pytest.raises(ConfigError, match=r"model.aggregation: SoftAverage .* PlainNetwork has none; use Overlap"):
-        SoftAverage().start(net, [ClientTask(0, 0, "whole", 10)])
+    text = r"soft_average: SoftAverage does not work with model.supernet {}; use a ModelSuite"
+    with pytest.raises(ConfigError, match=text.format("PlainNetwork")):
+        SoftAverage().check_supernet(kept_instance("plain"))
+    with pytest.raises(ConfigError, match=text.format("ElasticResNet")):
+        fit(make_module(tiny_supernet()), tiny_data(), callbacks=[SoftAverage()])

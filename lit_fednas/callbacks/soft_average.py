@@ -1,0 +1,144 @@
+"""Models of a suite lend each other weights: FedTrans' Model Aggregator (section 4.3, Eq. 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal, cast
+
+import torch
+from lightning import Trainer
+from torch import Tensor
+from typing_extensions import override
+
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, ServerRound
+from lit_fednas.ranges import PositiveShare, checked
+from lit_fednas.supernets import Model, ModelSuite
+
+
+@checked("soft_average")
+class SoftAverage(FederatedCallback):
+    """After each model's clients are averaged, models are averaged with smaller ones that are similar to them.
+
+    The aggregation gives the averages within the models, and :meth:`mix` applies Eq. 5 to them: model j becomes
+    the mean of models i, weighted by decay^t * sim(i, j), and of itself, weighted by 1. The models i are those
+    before j in the suite's order by multiply-accumulates: large models are new and would disturb small ones, which
+    have nearly converged (Table 1). All right-hand sides are the averages before mixing.
+
+    Eq. 5 has the decay in the numerator alone, so that weights would shrink from round to round; here the sum is
+    divided by the same coefficients, decay included. Tensors are matched by their names in the networks. Where
+    shapes differ, model i is cropped as in HeteroFL: the corner that both have is averaged element by element, and
+    model i does not count for elements that it does not have. Running statistics are mixed as weights are; integer
+    buffers are left alone.
+
+    Args:
+        decay: What other models' weight is multiplied with each round, the paper's eta (Table 7); 1 for no decay.
+        decay_from: Since when the rounds t are counted: since the run's ``start``, as Eq. 5 has it ("round t"), or
+            since the ``birth`` of model j, the round in which it was added.
+        from_larger: Whether larger models are mixed into smaller ones, too (Table 1's "l2s").
+
+    Raises:
+        ConfigError: A setting is out of range, or the supernet is not a suite (reported before training).
+    """
+
+    supernet_kind: ClassVar[type] = ModelSuite
+
+    def __init__(
+        self,
+        decay: PositiveShare = 0.98,
+        decay_from: Literal["start", "birth"] = "start",
+        from_larger: bool = False,
+    ) -> None:
+        self.decay = decay
+        self.decay_from = decay_from
+        self.from_larger = from_larger
+
+    @override
+    def on_results(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        """Mixes the models, and logs ``others_share``: the mean weight of other models in a model."""
+        suite = cast(ModelSuite, module.supernet)
+
+        def mixture(averages: dict[str, Tensor]) -> dict[str, Tensor]:
+            module.log("others_share", self.others_share(suite, round.number))
+            return self.mix(suite, round.number, averages)
+
+        round.mix(mixture)
+
+    @torch.no_grad()
+    def mix(self, suite: ModelSuite, round: int, averages: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Applies Eq. 5.
+
+        Args:
+            suite: The models.
+            round: The round, from 0.
+            averages: The averages of the clients' weights, by the suite's names; not changed.
+
+        Returns:
+            The same names; tensors that were mixed are new, the others are those given.
+        """
+        mixed = dict(averages)
+        for model in suite.models:
+            coefficients = self.coefficients(suite, round, model.number)
+            own = coefficients.pop(model.number)
+            lenders = [(_tensors(suite, number), weight) for number, weight in coefficients.items() if weight > 0]
+            for name, whole in _tensors(suite, model.number).items():
+                lent = [(averages[theirs[name]], weight) for theirs, weight in lenders if name in theirs]
+                if lent:
+                    mixed[whole] = _mean(averages[whole], own, lent)
+        return mixed
+
+    def coefficients(self, suite: ModelSuite, round: int, number: int) -> dict[int, float]:
+        """Returns the weights of the models in a model's mean.
+
+        Args:
+            suite: The models.
+            round: The round t, from 0.
+            number: Of model j.
+
+        Returns:
+            decay^t * sim(i, j) for each model i that is mixed into it, 1 for itself; by the models' numbers, in
+            the suite's order by size.
+        """
+        born = suite.models[number].round
+        since = 0 if self.decay_from == "start" or born is None else born
+        decayed = self.decay ** (round - since)
+        order = [model.number for model in suite.space.rungs]
+        if not self.from_larger:
+            order = order[: order.index(number) + 1]
+        return {other: 1.0 if other == number else decayed * suite.similarity(other, number) for other in order}
+
+    def others_share(self, suite: ModelSuite, round: int) -> float:
+        """Returns the weight of other models in a model's mean, averaged over the models.
+
+        Args:
+            suite: The models.
+            round: The round, from 0.
+        """
+        shares = []
+        for model in suite.models:
+            coefficients = self.coefficients(suite, round, model.number)
+            own = coefficients.pop(model.number)
+            shares.append(1 - own / (own + sum(weight for weight in coefficients.values() if weight > 0)))
+        return sum(shares) / len(shares)
+
+
+def _tensors(suite: ModelSuite, number: int) -> dict[str, str]:
+    """Returns a model's tensors that are mixed: their names in the suite, by those in the network."""
+    shared = suite.shared_tensors()
+    regions = suite.regions(Model(number))
+    return {name: region.name for name, region in regions.items() if shared[region.name].is_floating_point()}
+
+
+def _mean(own: Tensor, weight: float, lent: Sequence[tuple[Tensor, float]]) -> Tensor:
+    """Returns a weighted mean, element by element, over the tensors that have the element.
+
+    Args:
+        own: The tensor whose elements are averaged.
+        weight: Its weight.
+        lent: Others of as many dimensions, and their weights.
+    """
+    total, weights = own * weight, torch.full_like(own, weight)
+    for tensor, share in lent:
+        corner = tuple(slice(0, min(sizes)) for sizes in zip(own.shape, tensor.shape, strict=True))
+        total[corner] += share * tensor[corner]
+        weights[corner] += share
+    return total.div_(weights)

@@ -1,0 +1,105 @@
+"""A round as the server and its callbacks see it, and the few ways in which callbacks may change it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from lit_fednas.messages import WITHHELD, ClientResult, ClientTask, RoundValues
+
+Averages = dict[str, Tensor]
+
+
+class ServerRound:
+    """One round; the "batch" of the server's step.
+
+    Callbacks read it, and change what happens between rounds through it alone: they give values of schedules,
+    reject updates, watch and mix averages, and add or remove architectures. (Training is stopped as everywhere in
+    Lightning, by ``trainer.should_stop``.)
+
+    Args:
+        number: The round, from 0.
+        restructure: Lets the supernet change; the server's optimizer and the evaluation follow.
+
+    Attributes:
+        number: The round, from 0.
+        values: What schedules gave, before the round is planned.
+        tasks: What the clients are asked, once the round is planned.
+        results: How it went, one result per task in the plan's order, once all clients have answered.
+        rejected: Architectures whose updates are not merged.
+    """
+
+    def __init__(self, number: int, restructure: Callable[[Callable[[], Any]], Any]) -> None:
+        self.number = number
+        self.values = RoundValues()
+        self.tasks: Sequence[ClientTask] = ()
+        self.results: list[ClientResult] = []
+        self.rejected: set[Any] = set()
+        self._restructure = restructure
+        self._watchers: list[Callable[[Averages], None]] = []
+        self._mixtures: list[Callable[[Averages], Averages]] = []
+
+    @property
+    def survivors(self) -> list[ClientResult]:
+        """The results whose updates are used."""
+        return [result for result in self.results if result.ok]
+
+    def give(self, value: Any) -> None:
+        """Sets the round's value of this type, in ``on_round_start``."""
+        self.values.give(value)
+
+    def reject(self, arch: Any) -> None:
+        """Rejects the updates of an architecture, in ``on_results``; they are not merged, and count as not sent.
+
+        Args:
+            arch: The architecture.
+        """
+        self.rejected.add(arch)
+        self.results = [
+            replace(result, status=WITHHELD) if result.ok and result.task.arch == arch else result
+            for result in self.results
+        ]
+
+    def watch(self, watcher: Callable[[Averages], None]) -> None:
+        """Shows the averages of the accepted updates before they are mixed, and before the server's step.
+
+        Args:
+            watcher: Is given the averages by the supernet's names, the same on all ranks, not to be changed; not
+                called in a round without enough survivors.
+        """
+        self._watchers.append(watcher)
+
+    def mix(self, mixture: Callable[[Averages], Averages]) -> None:
+        """Lets the server step towards a mixture of the averages.
+
+        Args:
+            mixture: Is given the averages by the supernet's names, and returns what replaces them; called after
+                all watchers.
+        """
+        self._mixtures.append(mixture)
+
+    def target(self, averages: Averages) -> Averages:
+        """Returns what the server steps towards.
+
+        Args:
+            averages: Of the accepted updates, by the supernet's names.
+        """
+        for watcher in self._watchers:
+            watcher(averages)
+        for mixture in self._mixtures:
+            averages = mixture(averages)
+        return averages
+
+    def restructure(self, change: Callable[[], Any]) -> Any:
+        """Lets the supernet add or remove architectures, after the server's step (``on_train_batch_end``).
+
+        Args:
+            change: Changes the supernet. All ranks must make the same change.
+
+        Returns:
+            What ``change`` returns.
+        """
+        return self._restructure(change)

@@ -1,0 +1,264 @@
+"""Rejected updates leave no trace, also where architectures share weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lit_fednas.aggregation import Aggregation, MaxNet, OperatorAverage, OverlapAverage
+from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate, OperatorReport
+from lit_fednas.supernets import (
+    Ladder,
+    Model,
+    NestedSupernet,
+    Operators,
+    Region,
+    SlicedCNN,
+    Supernet,
+    WidthSupernet,
+)
+from tests.aggregation.instances import INSTANCES, aggregate, changed, start, suited, update
+from tests.supernets.instances import kept_instance
+from tests.supernets.sequences import pruned_sequence
+
+PAIRS = [(net, name) for net in ("elastic-batchnorm", "rolling") for name in sorted(INSTANCES)]
+PAIRS += [("path-cnn", name) for name in ("operators", "operators-alone", "overlap")]
+
+
+@pytest.fixture(params=PAIRS, ids="-".join)
+def pair(request: pytest.FixtureRequest) -> tuple[Supernet, str]:
+    return kept_instance(request.param[0]), request.param[1]
+
+
+def made(pair: tuple[Supernet, str]) -> Aggregation:
+    return suited(INSTANCES[pair[1]](), pair[0])
+
+
+def cohort(net: Supernet, examples: Sequence[int], seed: int = 0) -> list[ClientUpdate]:
+    """Clients of four architectures, the largest once, the others in turns."""
+    rng = np.random.default_rng(seed)
+    drawn: list[Any] = []
+    while len(drawn) < 3:
+        arch = net.space.sample(rng)
+        if arch not in (*drawn, net.space.largest):
+            drawn.append(arch)
+    archs = [*(drawn[place % 3] for place in range(len(examples) - 1)), net.space.largest]
+    updates = [
+        update(net, client, arch, count, seed)
+        for client, (arch, count) in enumerate(zip(archs, examples, strict=True))
+    ]
+    if not isinstance(archs[0], Operators):
+        return updates
+    # each client trains the first operators that it holds, some of them by few examples
+    return [
+        changed(one, reports=(OperatorReport(trained(one.task.arch, 1 + place)), *one.result.reports))
+        for place, one in enumerate(updates)
+    ]
+
+
+def trained(arch: Operators, count: int) -> dict[str, int]:
+    return {f"layers.{layer}.{names[0]}": count for layer, names in enumerate(arch.layers)}
+
+
+def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+
+
+def assert_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        counter = tensor.dtype == torch.float64  # counters are rounded: a half may go up or down
+        torch.testing.assert_close(tensor, other[name], rtol=1e-5, atol=1 if counter else 1e-6, msg=name)
+
+
+def rejections(updates: Sequence[ClientUpdate]) -> list[list[Any]]:
+    """None, one that several clients have trained, the largest, two, all."""
+    archs = list(dict.fromkeys(one.task.arch for one in updates))
+    return [[], archs[:1], archs[-1:], archs[1:3], archs]
+
+
+def without(updates: Sequence[ClientUpdate], rejected: Sequence[Any]) -> list[ClientUpdate]:
+    return [one for one in updates if one.task.arch not in rejected]
+
+
+# ---- every aggregation --------------------------------------------------------------------------------
+
+
+def test_what_was_rejected_was_never_there(pair: tuple[Supernet, str]) -> None:
+    """Equal to an aggregation that was told of the same tasks, and never got those updates."""
+    net = pair[0]
+    updates = cohort(net, [30, 7, 12, 9, 40, 3, 11])
+    tasks = [one.task for one in updates]
+    results = []
+    for rejected in rejections(updates):
+        result = aggregate(made(pair), net, updates, tasks, rejected, by_architecture=True)
+        left = without(updates, rejected)
+        assert_equal(result, aggregate(made(pair), net, left, tasks, by_architecture=True))
+        assert_close(result, aggregate(made(pair), net, left, tasks))
+        results.append(result)
+    for name, old in net.shared_tensors().items():
+        assert torch.equal(results[-1][name], old.to(results[-1][name].dtype)), name  # all were rejected
+    for result in results[1:]:
+        assert any(not torch.equal(tensor, results[0][name]) for name, tensor in result.items())
+
+
+def test_sums_by_architecture_are_one_sum_exactly(pair: tuple[Supernet, str]) -> None:
+    """Where no sum has to be rounded: weights and shares are small multiples of powers of two."""
+    net, aggregation = pair[0], made(pair)
+    if isinstance(aggregation, MaxNet):
+        aggregation.beta = 0.5
+        updates = cohort(net, [2] * 9)  # 1 / 2 for the largest, 1 / 16 for each other client
+    else:
+        updates = cohort(net, [1, 3, 2, 2, 4, 1, 2, 1])
+    for one in updates:
+        for tensor in one.weights.values():
+            tensor.copy_((4 * tensor).round() / 4 if tensor.is_floating_point() else tensor)
+    whole = aggregate(aggregation, net, updates)
+    numbers = aggregation.metrics()
+    for order in (updates, updates[::-1]):
+        assert_equal(aggregate(aggregation, net, order, [u.task for u in updates], by_architecture=True), whole)
+        assert aggregation.metrics() == numbers
+    assert any(not torch.equal(tensor, whole[name]) for name, tensor in net.shared_tensors().items())
+
+
+def test_over_several_ranks(pair: tuple[Supernet, str]) -> None:
+    """Each rank keeps sums of all architectures, also of those that its own clients do not train."""
+    net = pair[0]
+    updates = cohort(net, [30, 7, 12, 9, 40])
+    tasks = [one.task for one in updates]
+    for rejected in rejections(updates)[:4]:
+        ranks = [made(pair) for _ in range(2)]
+        for number, rank in enumerate(ranks):
+            start(rank, net, tasks, by_architecture=True)
+            for one in updates[number::2]:
+                rank.add(one)
+        for totals in zip(*(rank.sums() for rank in ranks), strict=True):
+            totals[0].add_(totals[1])
+        whole = aggregate(made(pair), net, updates, tasks, rejected, by_architecture=True)
+        assert_close(ranks[0].finish(rejected), whole)
+
+
+def test_rounds_do_not_touch_each_other(pair: tuple[Supernet, str]) -> None:
+    """The sums' memory is used again, whether they were kept by architecture or not."""
+    net, aggregation = pair[0], made(pair)
+    first, second = cohort(net, [30, 7, 12, 9, 40]), cohort(net, [5, 8, 2, 6, 1], seed=1)
+    for updates, place in ((first, 0), (second, 1), (first, None), (first, 2)):
+        by_architecture = place is not None
+        rejected = [] if place is None else [updates[place].task.arch]
+        settings = {"rejected": rejected, "by_architecture": by_architecture}
+        result = aggregate(aggregation, net, updates, **settings)  # type: ignore[arg-type]
+        assert_equal(result, aggregate(made(pair), net, updates, **settings))  # type: ignore[arg-type]
+
+
+# ---- by hand ------------------------------------------------------------------------------------------
+
+
+class Vector(NestedSupernet):
+    """Four shared numbers, of which an architecture has some adjacent ones."""
+
+    def __init__(self) -> None:
+        super().__init__((1,), 1)
+        self.space = Ladder([(0, 2), (0, 4)])
+        self.network = nn.ParameterDict({"w": torch.tensor([10.0, 20.0, 30.0, 40.0])})
+
+    def build(self, arch: tuple[int, int]) -> nn.Module:
+        return nn.ParameterDict({"w": torch.zeros(arch[1] - arch[0])})
+
+    def index(self, arch: tuple[int, int]) -> dict[str, Region]:
+        return {"w": Region("network.w", None if arch == (0, 4) else (slice(*arch),))}
+
+
+def vector_update(client: int, arch: tuple[int, int], examples: int, value: float) -> ClientUpdate:
+    task = ClientTask(0, client, arch, examples)
+    result = ClientResult(task, num_seen=examples, reports=(OperatorReport({}),))
+    return ClientUpdate(result, {"w": torch.full((arch[1] - arch[0],), value)})
+
+
+VECTORS = [
+    vector_update(0, (0, 2), 1, 2.0),
+    vector_update(1, (1, 3), 3, 6.0),
+    vector_update(2, (0, 2), 3, 4.0),
+    vector_update(3, (2, 4), 1, 8.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("rejected", "expected"),
+    [
+        ([], [3.5, (2 + 12 + 18) / 7, (18 + 8) / 4, 8.0]),
+        ([(0, 2)], [10.0, 6.0, (18 + 8) / 4, 8.0]),
+        ([(1, 3)], [3.5, 3.5, 8.0, 8.0]),
+        ([(0, 2), (2, 4)], [10.0, 6.0, 6.0, 40.0]),
+        ([(0, 2), (1, 3), (2, 4)], [10.0, 20.0, 30.0, 40.0]),
+        ([(5, 9)], [3.5, (2 + 12 + 18) / 7, (18 + 8) / 4, 8.0]),  # nobody has trained it
+    ],
+)
+def test_elements_that_others_trained_take_their_average(rejected: list, expected: list[float]) -> None:
+    result = aggregate(OverlapAverage(), Vector(), VECTORS, rejected=rejected, by_architecture=True)
+    torch.testing.assert_close(result["network.w"], torch.tensor(expected))
+
+
+@pytest.mark.parametrize(
+    ("rejected", "expected", "changed"),
+    [
+        ([], [3.5, (2 + 12 + 18) / 7, (18 + 8) / 4, 40.0], 1.0),
+        ([(0, 2)], [10.0, 20.0, (18 + 8) / 4, 40.0], 1.0),  # of element 1 one client alone is left
+        ([(1, 3)], [3.5, 3.5, 30.0, 40.0], 1.0),
+        ([(0, 2), (2, 4)], [10.0, 20.0, 30.0, 40.0], 0.0),
+    ],
+)
+def test_rejected_clients_do_not_count_for_privacy(rejected: list, expected: list[float], changed: float) -> None:
+    """Elements that fewer than two accepted clients have trained keep their value."""
+    aggregation = OperatorAverage(min_clients=2)
+    result = aggregate(aggregation, Vector(), VECTORS, rejected=rejected, by_architecture=True)
+    torch.testing.assert_close(result["network.w"], torch.tensor(expected))
+    assert aggregation.metrics() == {"aggregation/changed": changed}
+
+
+def constant(net: Supernet, archs: dict, **settings: Any) -> dict[str, Tensor]:
+    """The aggregate of a client per architecture, each sending one number everywhere."""
+    updates = []
+    for client, (arch, value) in enumerate(archs.items()):
+        weights = {name: torch.full_like(tensor, value) for name, tensor in net.views(arch).items()}
+        updates.append(ClientUpdate(ClientResult(ClientTask(0, client, arch, 2 + client)), weights))
+    return aggregate(OverlapAverage(), net, updates, by_architecture=True, **settings)
+
+
+def test_networks_side_by_side_keep_what_they_had() -> None:
+    sequence = pruned_sequence(candidates=True)
+    one, other = Model(1, "conv1"), Model(1, "conv2")
+    result = constant(sequence, {one: 1.0, other: 2.0}, rejected={other})
+    for name, tensor in sequence.shared_tensors().items():
+        if name.startswith("candidates.0."):
+            assert torch.equal(result[name], torch.ones_like(tensor))
+        else:
+            assert torch.equal(result[name], tensor)
+
+
+def test_a_part_of_the_weights_keeps_what_it_had() -> None:
+    supernet = WidthSupernet((1, 8, 8), 4, SlicedCNN((4, 6), norm=None), widths=[1, 0.5])
+    narrow = supernet.space.smallest
+    assert any(region.index is not None for region in supernet.regions(narrow).values())
+    weight = supernet.network.layer0.conv.weight
+    assert not torch.equal(constant(supernet, {narrow: 1.0})["network.layer0.conv.weight"], weight)
+    result = constant(supernet, {narrow: 1.0}, rejected={narrow})
+    for name, tensor in supernet.shared_tensors().items():
+        assert torch.equal(result[name], tensor)
+
+
+def test_sums_of_networks_side_by_side_take_no_more_memory() -> None:
+    """Only what an architecture holds is kept for it."""
+    sequence = pruned_sequence(candidates=True)
+    tasks = [ClientTask(0, client, Model(1, unit), 5) for client, unit in enumerate(("conv1", "conv2"))]
+    average = OverlapAverage()
+    start(average, sequence, tasks, by_architecture=True)
+    held = sum(tensor.numel() for name, tensor in sequence.shared_tensors().items() if "candidates." in name)
+    tensors = sum("candidates." in name for name in sequence.shared_tensors())
+    assert held <= sum(total.numel() for total in average.sums()) <= held + 17 * tensors

@@ -1,0 +1,239 @@
+"""How candidates are ranked, and which are dropped when: FedNAS, section 4.3; what the callback makes of it."""
+
+from __future__ import annotations
+
+import io
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from lit_fednas.callbacks import PruneByBudgets
+from lit_fednas.callbacks.candidate_trials import CandidateTrials, Trial, degradation, fused_accuracy
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import ServerRound
+from lit_fednas.messages import WITHHELD, ClientResult, ClientTask
+from lit_fednas.supernets import Model, PrunedSequence
+from tests.supernets.sequences import pruned_sequence
+
+UNITS = ["a", "b", "c", "d", "e", "f"]
+
+
+def prepared(
+    units: list[str], saved: dict[str, float] | None = None, fuse: bool = True, before: float = 0.9
+) -> CandidateTrials:
+    """An iteration with one client per group and candidate."""
+    saved = saved or dict.fromkeys(units, 0.1)
+    trials = {unit: Trial(place, saved[unit]) for place, unit in enumerate(units)}
+    return CandidateTrials([[place] for place in range(len(units))], trials, before, fuse)
+
+
+def result(unit: str, client: int, accuracy: float, tested: int = 10, **settings: Any) -> ClientResult:
+    task = ClientTask(0, client, Model(1, unit), 5, group=client)
+    return ClientResult(task, accuracy=accuracy, num_tested=tested, **settings)
+
+
+# ---- accuracies ---------------------------------------------------------------------------------------
+
+
+def test_accuracy_is_fused_by_the_examples_tested() -> None:
+    """By hand: (0.5 * 10 + 1.0 * 30) / 40."""
+    found = [result("a", 0, 0.5, 10), result("a", 1, 1.0, 30)]
+    assert fused_accuracy(found) == pytest.approx(0.875)
+    gone = result("a", 2, 0.0, 100, status="error")
+    untested = result("a", 3, math.nan, 0)
+    assert fused_accuracy([*found, gone, untested]) == pytest.approx(0.875)
+    assert math.isnan(fused_accuracy([gone, untested]))
+    assert math.isnan(fused_accuracy([]))
+    rejected = result("a", 4, 0.125, 40, status=WITHHELD)  # the test counts, if not the update
+    assert fused_accuracy([*found, rejected]) == pytest.approx(0.5)
+
+
+def test_degradation_is_accuracy_lost_per_resource_saved() -> None:
+    assert degradation(0.8, 0.6, 0.1) == pytest.approx(2.0)
+    assert degradation(0.8, 0.9, 0.1) == pytest.approx(-1.0)  # better than before
+
+
+# ---- who is dropped -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("drop", "left"),
+    [
+        (0.0, [6, 6, 6, 6]),
+        (0.33, [4, 2, 1, 1]),  # 1.98, rounded: "all non-optimal candidates will be dropped after 3 rounds"
+        (0.5, [3, 1, 1, 1]),
+        (1.0, [1, 1, 1, 1]),
+        (0.01, [5, 4, 3, 2]),  # at least one
+    ],
+)
+def test_a_share_of_the_candidates_that_it_began_with_leaves_each_round(drop: float, left: list[int]) -> None:
+    accuracies = {unit: 0.1 * place for place, unit in enumerate(UNITS, start=1)}
+    trials = prepared(UNITS)
+    for count in left:
+        before = trials.live
+        trials, rejected = trials.after({unit: accuracies[unit] for unit in before}, drop)
+        assert set(rejected) == set(before) - set(trials.live)
+        assert trials.live == UNITS[6 - count :]  # the accurate ones
+    assert trials.best == "f"
+    assert trials.rounds == len(left)
+    gone = [
+        next((turn for turn, count in enumerate(left, start=1) if place < 6 - count), None) for place in range(6)
+    ]
+    assert [trials.trials[unit].dropped for unit in UNITS] == gone
+
+
+def test_fourteen_candidates_are_gone_after_three_rounds() -> None:
+    """MobileNet's K = 14 with 33 %: 14 - 5 = 9, 4, 1."""
+    units = [f"u{place}" for place in range(14)]
+    trials, counts = prepared(units), []
+    for _ in range(3):
+        trials, _ = trials.after({unit: 0.01 * int(unit[1:]) for unit in trials.live}, 0.33)
+        counts.append(len(trials.live))
+    assert counts == [9, 4, 1]
+
+
+def test_what_is_ranked_is_the_loss_per_saving_not_the_accuracy() -> None:
+    accuracies = {"a": 0.70, "b": 0.60, "c": 0.65}
+    trials, rejected = prepared(list("abc"), {"a": 0.05, "b": 0.2, "c": 0.1}).after(accuracies, 1.0)
+    assert trials.live == ["b"]  # (0.9 - 0.7) / 0.05 = 4, 0.3 / 0.2 = 1.5, 0.25 / 0.1 = 2.5
+    assert set(rejected) == {"a", "c"}
+    assert [trials.trials[unit].degradations for unit in "abc"] == [
+        [pytest.approx(4.0)],
+        [pytest.approx(1.5)],
+        [pytest.approx(2.5)],
+    ]
+
+
+def test_the_best_is_that_of_the_last_round() -> None:
+    trials, _ = prepared(["a", "b"]).after({"a": 0.8, "b": 0.7}, 0.0)
+    assert trials.best == "a"
+    assert trials.ranked() == ["a", "b"]
+    trials, _ = trials.after({"a": 0.5, "b": 0.6}, 0.0)
+    assert trials.best == "b"
+    assert trials.ranked() == ["b", "a"]
+    assert trials.trials["a"].accuracies == [0.8, 0.5]
+
+
+def test_ties_go_to_the_candidate_made_first() -> None:
+    trials, rejected = prepared(["a", "b", "c"]).after({"a": 0.5, "b": 0.5, "c": 0.5}, 0.33)
+    assert trials.live == ["a", "b"]
+    assert rejected == ["c"]
+
+
+def test_with_no_rounds_nothing_is_fused() -> None:
+    trials, rejected = prepared(["a", "b"], fuse=False).after({"a": 0.8, "b": 0.7}, 1.0)
+    assert set(rejected) == {"a", "b"}
+    assert trials.best == "a"
+
+
+def test_a_candidate_that_nobody_could_test_keeps_its_rank(caplog: pytest.LogCaptureFixture) -> None:
+    trials, _ = prepared(["a", "b", "c"]).after({"a": 0.8, "b": 0.7, "c": 0.2}, 0.0)
+    trials, _ = trials.after({"a": math.nan, "b": 0.75, "c": 0.1}, 0.0)  # a's client went away
+    assert trials.best == "a"
+    assert "candidate a: no client of its group could test it" in caplog.text
+    fresh, rejected = prepared(["a", "b"]).after({"a": math.nan, "b": 0.7}, 1.0)
+    assert (fresh.best, rejected) == ("b", ["a"])  # what was never tested ranks last
+
+
+def test_the_iteration_before_a_round_stays_as_it_was() -> None:
+    first = prepared(UNITS)
+    plain = first.to_plain()
+    second, _ = first.after(dict.fromkeys(UNITS, 0.1), 0.5)
+    assert first.to_plain() == plain != second.to_plain()
+    assert first.live == UNITS
+
+
+# ---- what is saved ------------------------------------------------------------------------------------
+
+
+def test_an_iteration_goes_there_and_back() -> None:
+    trials, _ = prepared(UNITS).after({**dict.fromkeys(UNITS, 0.1), "b": math.nan}, 0.33)
+    state = trials.to_plain()
+    again = CandidateTrials.from_plain(state)
+    live = trials.live
+    assert (again.live, again.rounds, again.groups, again.before, again.fuse) == (
+        live,
+        1,
+        trials.groups,
+        0.9,
+        True,
+    )
+    assert repr(again.to_plain()) == repr(state)  # NaN is not equal to itself
+    again.trials["a"].accuracies.append(9.0)
+    again.groups[0].append(9)
+    assert repr(trials.to_plain()) == repr(state)  # copies
+    assert repr(CandidateTrials.from_plain(state)) == repr(trials)
+
+
+def test_the_callback_saves_and_restores_plain_values() -> None:
+    callback = PruneByBudgets(0.5)
+    callback.trials = prepared(UNITS).after(dict.fromkeys(UNITS, 0.1), 0.33)[0]
+    stream = io.BytesIO()
+    torch.save(callback.state_dict(), stream)
+    stream.seek(0)
+    state = torch.load(stream, weights_only=True)
+    again = PruneByBudgets(0.5)
+    again.load_state_dict(state)
+    assert again.trials == callback.trials
+    assert again.state_dict() == callback.state_dict() == state
+    callback.trials, callback.measuring, callback.accuracy = None, True, 0.5
+    again.load_state_dict(callback.state_dict())
+    assert (again.trials, again.measuring, again.accuracy) == (None, True, 0.5)
+
+
+# ---- the callback in a round --------------------------------------------------------------------------
+
+
+def a_round(results: list[ClientResult]) -> ServerRound:
+    round = ServerRound(0, lambda change: change())
+    round.results = results
+    return round
+
+
+def after_results(callback: PruneByBudgets, sequence: PrunedSequence, results: list[ClientResult]) -> ServerRound:
+    round = a_round(results)
+    callback.on_results(None, SimpleNamespace(supernet=sequence), round)  # type: ignore[arg-type]
+    return round
+
+
+def test_what_was_dropped_is_rejected_and_nothing_is_remembered_before_the_server_s_step() -> None:
+    sequence = pruned_sequence(candidates=True)
+    callback = PruneByBudgets(0.5, drop=1.0)
+    callback.trials = prepared(["conv1", "conv2"])
+    state = callback.state_dict()
+    results = [result("conv1", 0, 0.6, 10), result("conv2", 1, 0.2, 10), result("conv2", 2, 0.8, 30)]
+    round = after_results(callback, sequence, results)
+    assert round.rejected == {Model(1, "conv1")}
+    assert [one.status for one in round.results] == [WITHHELD, "ok", "ok"]
+    assert round.survivors == results[1:]
+    assert callback.state_dict() == state  # an interrupted round leaves no trace
+    assert after_results(callback, sequence, results).rejected == round.rejected
+
+
+def test_with_no_rounds_all_candidates_are_rejected() -> None:
+    callback = PruneByBudgets(0.5, drop=0.0)
+    callback.trials = prepared(["conv1", "conv2"], fuse=False)
+    results = [result("conv1", 0, 0.6), result("conv2", 1, 0.2)]
+    round = after_results(callback, pruned_sequence(candidates=True), results)
+    assert round.rejected == {Model(1, "conv1"), Model(1, "conv2")}
+    assert round.survivors == []
+
+
+def test_the_initial_model_is_trained_unless_it_is_measured() -> None:
+    tested = [ClientResult(ClientTask(0, n, Model(0), 5), accuracy=0.1 * n, num_tested=n) for n in (1, 3)]
+    callback = PruneByBudgets(0.5, initial_rounds=2)
+    assert after_results(callback, pruned_sequence(), tested).rejected == set()
+    callback.measuring = True
+    round = after_results(callback, pruned_sequence(), tested)
+    assert round.rejected == {Model(0)}
+    assert [one.status for one in round.results] == [WITHHELD] * 2
+    assert fused_accuracy(round.results) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("drop", [1.5, -0.1])
+def test_a_drop_out_of_range_is_refused(drop: float) -> None:
+    with pytest.raises(ConfigError, match=rf"prune_by_budgets.drop: {drop} must be at least 0 and at most 1"):
+        PruneByBudgets(0.5, drop=drop)

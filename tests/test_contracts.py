@@ -1,0 +1,106 @@
+"""The contracts carry every method alike: read from the source of the whole package."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pkgutil
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+import lit_fednas
+from lit_fednas.aggregation import Aggregation
+from lit_fednas.assignment import Assignment
+from lit_fednas.federation import FederatedCallback
+from lit_fednas.objectives import Objective
+from lit_fednas.parts import Part
+from lit_fednas.supernets import SearchSpace, Supernet
+
+ROOT = Path(lit_fednas.__file__).parent
+BASES = [Aggregation, Assignment, FederatedCallback, Objective, SearchSpace, Supernet]
+
+
+def package_modules() -> list:
+    names = [one.name for one in pkgutil.walk_packages([str(ROOT)], "lit_fednas.") if "__main__" not in one.name]
+    return [import_module(name) for name in names]
+
+
+def classes() -> dict[str, type]:
+    """All classes of the package, by name."""
+    return {
+        name: kind
+        for module in package_modules()
+        for name, kind in vars(module).items()
+        if inspect.isclass(kind) and kind.__module__ == module.__name__
+    }
+
+
+def folder(module: str) -> str:
+    return module.split(".")[1]
+
+
+def concrete_parts() -> dict[str, str]:
+    """The folder of every concrete part, architecture and network, by the class's name."""
+    roles = {"supernets", "assignment", "objectives", "aggregation", "callbacks", "search", "tiers"}
+    return {
+        name: folder(kind.__module__)
+        for name, kind in classes().items()
+        if folder(kind.__module__) in roles
+        and not inspect.isabstract(kind)
+        and not any(base.__name__ == "ABC" for base in kind.__bases__)
+        and issubclass(kind, Part | Supernet | SearchSpace | nn.Module)
+    }
+
+
+def test_no_type_of_a_concrete_part_is_asked_for_outside_its_folder() -> None:
+    folders = concrete_parts()
+    assert len(folders) > 50
+    asked = []
+    for path in sorted(ROOT.rglob("*.py")):
+        here = path.relative_to(ROOT).parts[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
+                for name in re.findall(r"\w+", ast.unparse(node.args[1])):
+                    if name in folders and folders[name] != here:
+                        asked.append(f"{path.relative_to(ROOT)}:{node.lineno}: {name}")
+    assert asked == []
+
+
+def test_the_engine_names_no_method_and_no_concrete_part() -> None:
+    """Its defaults (plain averaging of a plain loss) are the parts of no method."""
+    allowed = {"CrossEntropy"}
+    methods = r"SuperFed|FedorAS|FedHeN|FedNAS|FedTrans|HeteroFL|FjORD|FedRolex|SplitMix|FLuID"
+    named = []
+    parts = {name for name, where in concrete_parts().items() if where != "callbacks"} - allowed
+    for path in sorted((ROOT / "federation").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docstrings = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node)
+        }
+        for node in ast.walk(tree):
+            words = [node.id] if isinstance(node, ast.Name) else []
+            words += [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+                words += re.findall(methods, node.value)
+            named += [f"{path.name}: {word}" for word in words if word in parts or re.fullmatch(methods, word)]
+    assert named == []
+
+
+@pytest.mark.parametrize("base", BASES, ids=lambda base: base.__name__)
+def test_no_member_of_a_base_has_a_single_overrider(base: type) -> None:
+    known = [kind for kind in {id(one): one for one in classes().values()}.values() if issubclass(kind, base)]
+    single = []
+    for name, member in vars(base).items():
+        own = name.startswith("_") or not (callable(member) or isinstance(member, property))
+        if own or getattr(member, "__isabstractmethod__", False):
+            continue
+        overriders = [kind.__name__ for kind in known if kind is not base and name in vars(kind)]
+        if len(overriders) == 1:
+            single.append(f"{base.__name__}.{name} by {overriders[0]} alone")
+    assert single == []
