@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,7 @@ from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE
 
 Groups = Mapping[str, Sequence[Path | str]]
+_LONG = 36  # characters of all names together that fit beside each other
 
 
 def read_client_scores(folder: Path | str) -> pd.DataFrame:
@@ -57,7 +58,7 @@ def read_client_scores(folder: Path | str) -> pd.DataFrame:
     return table[list(CLIENT_SCORE_COLUMNS)]
 
 
-def fairness_table(groups: Groups, value: Literal["accuracy", "loss"] = "accuracy") -> pd.DataFrame:
+def fairness_table(groups: Groups) -> pd.DataFrame:
     """Returns FedorAS' Table 7: what the clients of each tier reach, and how much they differ.
 
     Mean, deviation and worst client are found for each run by itself and averaged over the runs. The deviation is
@@ -65,7 +66,6 @@ def fairness_table(groups: Groups, value: Literal["accuracy", "loss"] = "accurac
 
     Args:
         groups: Folders with ``clients.csv``, of runs that differ in their seeds, by name.
-        value: ``accuracy``, whose worst is the least, or ``loss``, whose worst is the greatest.
 
     Returns:
         ``name``, ``tier`` (``*`` first), ``runs``, ``clients`` (mean over runs), ``mean``, ``deviation``,
@@ -76,23 +76,17 @@ def fairness_table(groups: Groups, value: Literal["accuracy", "loss"] = "accurac
     """
     rows = []
     for name, tables in read_groups(groups).items():
-        parts: dict[str, list[pd.Series]] = {ALL_TIERS: [table[value] for table in tables]}
+        parts = {ALL_TIERS: [table["accuracy"] for table in tables]}
         for tier in dict.fromkeys(tier for table in tables for tier in table["tier"].cat.categories):
-            parts[tier] = [table[value][table["tier"] == tier] for table in tables]
+            every = [table["accuracy"][table["tier"] == tier] for table in tables]
+            parts[tier] = [run for run in every if len(run)]
         for tier, runs in parts.items():
-            runs = [run for run in runs if len(run)]
-            worst = [run.min() if value == "accuracy" else run.max() for run in runs]
-            each = (
-                [len(run) for run in runs],
-                [run.mean() for run in runs],
-                [run.std(ddof=0) for run in runs],
-                worst,
-            )
-            rows.append((name, tier, len(runs), *(np.mean(figures) for figures in each)))
+            figures = [(len(run), run.mean(), run.std(ddof=0), run.min()) for run in runs]
+            rows.append((name, tier, len(runs), *np.mean(figures, axis=0)))
     return pd.DataFrame(rows, columns=["name", "tier", "runs", "clients", "mean", "deviation", "worst"])
 
 
-def fairness_text(table: pd.DataFrame, value: Literal["accuracy", "loss"] = "accuracy") -> str:
+def fairness_text(table: pd.DataFrame) -> str:
     """Writes a :func:`fairness_table` as Table 7 shows it: one row per name, accuracies in percent.
 
     Example:
@@ -101,75 +95,57 @@ def fairness_text(table: pd.DataFrame, value: Literal["accuracy", "loss"] = "acc
         name  runs  clients      all tiers              t  worst
         a        1        2  50.00 ± 10.00  50.00 ± 10.00  40.00
     """
-    scale = 100 if value == "accuracy" else 1
     tiers = [tier for tier in table["tier"].unique() if tier != ALL_TIERS]
     rows = []
     for name, lines in table.groupby("name", sort=False):
-        by_tier = lines.set_index("tier")
-        every = by_tier.loc[ALL_TIERS]
-        rows.append([str(name), f"{every['runs']}", f"{every['clients']:g}"])
-        for tier in (ALL_TIERS, *tiers):
-            there = tier in by_tier.index
-            rows[-1].append(_spread(scale, *by_tier.loc[tier, ["mean", "deviation"]]) if there else "–")
-        rows[-1].append(f"{scale * every['worst']:.2f}")
+        by_tier = {row.tier: row for row in lines.itertuples()}
+        every = by_tier[ALL_TIERS]
+        cells = [
+            f"{100 * row.mean:.2f} ± {100 * row.deviation:.2f}" if row else "–"
+            for row in map(by_tier.get, (ALL_TIERS, *tiers))
+        ]
+        rows.append([str(name), f"{every.runs}", f"{every.clients:g}", *cells, f"{100 * every.worst:.2f}"])
     return text_table(["name", "runs", "clients", "all tiers", *tiers, "worst"], rows)
 
 
-def ordered_scores(groups: Groups, same_data: bool = False) -> pd.DataFrame:
-    """Accuracies of the clients in ascending order, for Fig. 4.
+def ordered_scores(groups: Groups) -> pd.DataFrame:
+    """Returns accuracies of the clients in ascending order, for Fig. 4.
+
+    As a run's seed also partitions the data, every run's clients are ordered by themselves, and those of the same
+    rank are averaged.
 
     Args:
         groups: Folders with ``clients.csv``, of runs that differ in their seeds, by name.
-        same_data: Whether a client holds the same data in all runs of a name, as in the paper and in fine-tunings
-            of one run: then its mean over them is taken and the clients are ordered by it. Otherwise, as a run's
-            seed also partitions the data, every run's clients are ordered by themselves, and the mean is over
-            those of the same place.
 
     Returns:
-        ``name``, ``place`` (from 1), ``client`` (-1 without the same data), ``mean``, ``deviation`` (over runs, of
-        a sample; NaN for one run).
+        ``name``, ``place`` (from 1), ``mean``, ``deviation`` (over runs, of a sample; NaN for one run).
 
     Raises:
-        DataError: A name has no folder, a file is missing or broken, or its runs differ in their clients.
+        DataError: No folder, a file that is missing or broken, or runs have different numbers of clients.
     """
     parts = []
     for name, tables in read_groups(groups).items():
-        if same_data:
-            _check_same(name, groups[name], tables)
-            scores = pd.DataFrame([table.set_index("client")["accuracy"] for table in tables])
-            scores = scores[scores.mean().sort_values(kind="stable").index]
-        else:
-            if len({len(table) for table in tables}) > 1:
-                raise DataError(f"{name}: its runs have different numbers of clients; compare those of as many")
-            scores = pd.DataFrame([np.sort(table["accuracy"]) for table in tables])
-        parts.append(
-            pd.DataFrame(
-                {
-                    "name": name,
-                    "place": np.arange(1, scores.shape[1] + 1),
-                    "client": scores.columns if same_data else -1,
-                    "mean": scores.mean().to_numpy(),
-                    "deviation": scores.std().to_numpy(),
-                }
-            )
-        )
-    columns = ["name", "place", "client", "mean", "deviation"]
+        if len({len(table) for table in tables}) > 1:
+            raise DataError(f"{name}: its runs have different numbers of clients; compare those of as many")
+        scores = pd.DataFrame([np.sort(table["accuracy"]) for table in tables])
+        places = {"name": name, "place": scores.columns + 1}
+        parts.append(pd.DataFrame({**places, "mean": scores.mean(), "deviation": scores.std()}))
+    columns = ["name", "place", "mean", "deviation"]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
-def fairness_figure(groups: Groups, same_data: bool = False) -> Figure:
+def fairness_figure(groups: Groups) -> Figure:
     """Draws FedorAS' Fig. 4: clients by ascending accuracy, a line per name; the band is the deviation over runs.
 
     Args:
         groups: As in :func:`ordered_scores`.
-        same_data: As in :func:`ordered_scores`.
 
     Raises:
         DataError: As in :func:`ordered_scores`.
     """
     figure = new_figure()
     axes = figure.axes[0]
-    for place, (name, lines) in enumerate(ordered_scores(groups, same_data).groupby("name", sort=False)):
+    for place, (name, lines) in enumerate(ordered_scores(groups).groupby("name", sort=False)):
         low, high = (100 * (lines["mean"] + sign * lines["deviation"]).clip(0, 1) for sign in (-1, 1))
         draw_line(axes, lines["place"], 100 * lines["mean"], (low, high), place, str(name))
     label(axes, "clients by accuracy", "test accuracy (%)")
@@ -189,19 +165,6 @@ def read_groups(groups: Groups) -> dict[str, list[pd.DataFrame]]:
     return {name: [read_client_scores(folder) for folder in folders] for name, folders in groups.items()}
 
 
-def _check_same(name: str, folders: Sequence[Path | str], tables: Sequence[pd.DataFrame]) -> None:
-    """Validates that a client's number means the same data in all runs, by partitions and numbers of examples."""
-    sizes = [table.set_index("client")["num_examples"].sort_index() for table in tables]
-    places = [Path(folder).resolve() for folder in folders]  # a run's own folder, or one in it
-    files = [folder / "partition.csv" for place in places for folder in (place, place.parent)]
-    partitions = {path.read_text() for path in files if path.is_file()}
-    if len(partitions) > 1 or any(not one.equals(sizes[0]) for one in sizes[1:]):
-        raise DataError(
-            f"{name}: clients hold different data in its runs; compare fine-tunings of one run, or order each "
-            f"run's clients by themselves (same_data=False)"
-        )
-
-
 def _tiers(folder: Path, seen: pd.Series) -> list[str]:
     """Tiers in the order of ``settings.json``; others after them, by name and number."""
     path = folder / "settings.json"
@@ -210,13 +173,6 @@ def _tiers(folder: Path, seen: pd.Series) -> list[str]:
     names = set(seen)
     others = sorted(names - set(given), key=lambda name: [part.zfill(9) for part in re.split(r"(\d+)", name)])
     return [name for name in given if name in names] + others
-
-
-def _spread(scale: float, mean: float, deviation: float) -> str:
-    return f"{scale * mean:.2f} ± {scale * deviation:.2f}"
-
-
-_LONG = 36  # characters of all names together that fit beside each other
 
 
 def accuracy_spread(groups: Groups) -> pd.DataFrame:
@@ -236,13 +192,9 @@ def accuracy_spread(groups: Groups) -> pd.DataFrame:
     rows = []
     for name, tables in read_groups(groups).items():
         runs = [table["accuracy"] for table in tables]
-        each = (
-            [len(run) for run in runs],
-            [run.mean() for run in runs],
-            [run.quantile(0.75) - run.quantile(0.25) for run in runs],
-            [run.min() for run in runs],
-        )
-        rows.append((name, len(runs), *(np.mean(figures) for figures in each)))
+        iqr = [run.quantile(0.75) - run.quantile(0.25) for run in runs]
+        figures = [(len(run), run.mean(), one, run.min()) for run, one in zip(runs, iqr, strict=True)]
+        rows.append((name, len(runs), *np.mean(figures, axis=0)))
     return pd.DataFrame(rows, columns=["name", "runs", "clients", "mean", "iqr", "worst"])
 
 

@@ -17,8 +17,6 @@ import yaml
 
 from lit_fednas.errors import DataError
 from lit_fednas.records import (
-    CLIENT_SCORE_COLUMNS,
-    CLIENTS_FILE,
     FINETUNED_COLUMNS,
     ROUNDS_FILE,
     SEARCH_FILES,
@@ -155,18 +153,6 @@ class Run:
         texts = {"tier": str, "arch": str}
         table = self._table(f"{name}/tiers.csv", texts)
         return table if len(table.columns) else pd.DataFrame(columns=list(FINETUNED_COLUMNS))
-
-    def client_scores(self, name: str = "finetune") -> pd.DataFrame:
-        """Returns single clients on their own test data, each with its tier's network (FedorAS, section 4.4).
-
-        Args:
-            name: The folder of a search or a fine-tuning.
-
-        Returns:
-            ``client``, ``tier``, ``num_examples``, ``accuracy``, ``loss``; none where clients hold no test data.
-        """
-        table = self._table(f"{name}/{CLIENTS_FILE}", {"tier": str})
-        return table if len(table.columns) else pd.DataFrame(columns=list(CLIENT_SCORE_COLUMNS))
 
     @cached_property
     def _records(self) -> list[dict[str, Any]]:

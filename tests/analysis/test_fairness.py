@@ -66,12 +66,6 @@ def test_figures_of_each_run_are_averaged(one: Path, two: Path) -> None:
     assert table.loc[("both", "tier2"), "deviation"] == pytest.approx(0.05)  # of 0.8, 0.6 and of 0.6, 0.6
 
 
-def test_the_worst_loss_is_the_greatest(one: Path) -> None:
-    table = fairness_table({"a": [one]}, "loss").set_index("tier")
-    assert table.loc[ALL_TIERS, "worst"] == pytest.approx(0.8)
-    assert table.loc["tier2", ["mean", "worst"]].tolist() == pytest.approx([0.3, 0.4])
-
-
 def test_a_tier_that_a_run_has_no_client_in(one: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other", {"tier1": [0.5]})
     table = fairness_table({"a": [one, other]}).set_index("tier")
@@ -79,7 +73,7 @@ def test_a_tier_that_a_run_has_no_client_in(one: Path, tmp_path: Path) -> None:
     assert table.loc["tier1", ["runs", "clients", "mean"]].tolist() == pytest.approx([2, 2, 0.45])
 
 
-def test_as_text(one: Path, two: Path, tmp_path: Path) -> None:
+def test_as_text(one: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other", {"tier1": [0.5]})
     lines = fairness_text(fairness_table({"a": [one], "b": [other]})).splitlines()
     cells = [re.split("  +", line) for line in lines]
@@ -87,9 +81,6 @@ def test_as_text(one: Path, two: Path, tmp_path: Path) -> None:
     figures = ["58.33 ± 23.39", "40.00 ± 16.33", "70.00 ± 10.00", "90.00 ± 0.00", "20.00"]
     assert cells[1] == ["a", "1", "6", *figures]
     assert cells[2] == ["b", "1", "1", "50.00 ± 0.00", "50.00 ± 0.00", "–", "–", "50.00"]
-    loss = fairness_text(fairness_table({"a": [two]}, "loss"), "loss").splitlines()[1].split()
-    assert loss[3:6] == ["0.58", "±", "0.24"]
-    assert loss[-1] == "0.90"
 
 
 def test_tiers_in_the_order_of_the_settings(tmp_path: Path) -> None:
@@ -99,21 +90,13 @@ def test_tiers_in_the_order_of_the_settings(tmp_path: Path) -> None:
     assert fairness_table({"a": [folder]})["tier"].tolist() == [ALL_TIERS, "small", "large", "else"]
 
 
-def test_clients_are_ordered_by_their_mean_where_they_hold_the_same_data(one: Path, two: Path) -> None:
-    scores = ordered_scores({"a": [one, two]}, same_data=True)
-    means = {0: 0.7, 1: 0.6, 2: 0.8, 3: 0.3, 4: 0.25, 5: 0.35}
-    assert scores["client"].tolist() == [4, 3, 5, 1, 0, 2]
-    assert scores["mean"].tolist() == pytest.approx([means[client] for client in (4, 3, 5, 1, 0, 2)])
-    assert scores["place"].tolist() == [1, 2, 3, 4, 5, 6]
-    half = [0.15, 0.1, 0.25, 0.0, 0.1, 0.1]  # half of the difference; of a sample of two: times the root of 2
-    assert scores["deviation"].tolist() == pytest.approx([2**0.5 * one for one in half])
-
-
-def test_otherwise_those_of_the_same_place_are_averaged(one: Path, two: Path) -> None:
+def test_those_of_the_same_place_are_averaged(one: Path, two: Path, tmp_path: Path) -> None:
     scores = ordered_scores({"a": [one, two]})
     pairs = zip([0.2, 0.4, 0.6, 0.6, 0.8, 0.9], [0.1, 0.1, 0.4, 0.6, 0.6, 0.7], strict=True)
     assert scores["mean"].tolist() == pytest.approx([sum(pair) / 2 for pair in pairs])
-    assert set(scores["client"]) == {-1}
+    assert scores["place"].tolist() == [1, 2, 3, 4, 5, 6]
+    with pytest.raises(DataError, match="different numbers of clients"):
+        ordered_scores({"a": [one, write(tmp_path / "less", {"t": [0.1]})]})
     assert ordered_scores({"a": [one]})["deviation"].isna().all()
     assert ordered_scores({}).empty
 
@@ -127,30 +110,6 @@ def test_figure(one: Path, two: Path) -> None:
     ends = band.get_paths()[0].vertices[:, 1]
     assert ends.max() == pytest.approx(100 * (0.8 + 0.1 * 2**0.5))
     assert ends.min() == pytest.approx(100 * (0.25 - 0.15 * 2**0.5))  # the second: 0.4 and 0.1
-
-
-def test_other_data_are_refused_where_the_same_are_asked_for(one: Path, two: Path, tmp_path: Path) -> None:
-    other = write(tmp_path / "other" / "search", {"tier1": [0.5] * 6}, sizes=9)
-    with pytest.raises(DataError, match="hold different data"):
-        ordered_scores({"a": [one, other]}, same_data=True)
-    for folder, text in ((one, "client,size\n0,5\n"), (two, "client,size\n0,5\n")):
-        (folder.parent / "partition.csv").write_text(text)
-    assert len(ordered_scores({"a": [one, two]}, same_data=True)) == 6
-    (two.parent / "partition.csv").write_text("client,size\n0,6\n")
-    with pytest.raises(DataError, match="hold different data"):
-        ordered_scores({"a": [one, two]}, same_data=True)
-    with pytest.raises(DataError, match="different numbers of clients"):
-        ordered_scores({"a": [one, write(tmp_path / "less", {"t": [0.1]})]})
-
-
-def test_runs_own_folders_are_compared_by_their_partitions(tmp_path: Path) -> None:
-    folders = [write(tmp_path / "runs" / name, {"t": [0.1, 0.2]}) for name in ("one", "two")]
-    for folder, rows in zip(folders, ("0,5\n", "0,5\n"), strict=True):
-        (folder / "partition.csv").write_text(f"client,size\n{rows}")
-    assert len(ordered_scores({"a": folders}, same_data=True)) == 2
-    (folders[1] / "partition.csv").write_text("client,size\n0,6\n")
-    with pytest.raises(DataError, match="hold different data"):
-        ordered_scores({"a": folders}, same_data=True)
 
 
 @pytest.mark.parametrize(

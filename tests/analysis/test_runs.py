@@ -12,12 +12,10 @@ import pytest
 from lit_fednas.analysis import newest_run, read_run, read_search
 from lit_fednas.errors import DataError
 from lit_fednas.records import (
-    CLIENT_SCORE_COLUMNS,
     ROUNDS_FILE,
     SEARCH_FILES,
     FinetuneFiles,
     append_round,
-    write_client_scores,
 )
 from lit_fednas.records.tiers import CANDIDATE_COLUMNS, FINETUNED_COLUMNS
 
@@ -138,14 +136,3 @@ def test_a_fine_tuning_and_its_clients(tmp_path: Path) -> None:
     files.write("tiers", [])
     assert run.finetuned().empty
     assert list(run.finetuned().columns) == list(FINETUNED_COLUMNS)
-
-
-def test_scores_of_single_clients(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("{}")
-    run = read_run(tmp_path)
-    assert list(run.client_scores().columns) == list(CLIENT_SCORE_COLUMNS)
-    assert run.client_scores("search").empty
-    rows = [{"client": 3, "tier": "1", "num_examples": 4, "accuracy": 0.75, "loss": 0.5}]
-    write_client_scores(tmp_path / "search", rows)
-    assert run.client_scores("search").to_dict("records") == rows
-    assert run.client_scores().empty
