@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,18 +72,9 @@ class LabelSets:
         return self._tables[name][classes]
 
 
-@runtime_checkable
-class Labelled(Protocol):
-    """An architecture that names the label set of its classifier; a frozen dataclass."""
-
-    @property
-    def labels(self) -> str:
-        """The label set."""
-
-
 def labels_of(arch: Any) -> str:
     """Returns the label set of an architecture's classifier: the data's own unless it names another."""
-    return arch.labels if isinstance(arch, Labelled) else OWN
+    return getattr(arch, "labels", OWN)
 
 
 def with_labels(space: SearchSpace[Any], arch: Any, labels: str) -> Any:
@@ -99,7 +90,7 @@ def with_labels(space: SearchSpace[Any], arch: Any, labels: str) -> Any:
     """
     if labels_of(arch) == labels:
         return arch
-    if not isinstance(arch, Labelled) or not is_dataclass(arch):
+    if not hasattr(arch, "labels") or not is_dataclass(arch):
         raise ConfigError(
             f"labels: {labels!r} is not a label set of {type(space).__name__}, which has the data's own"
         )
