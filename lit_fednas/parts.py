@@ -35,7 +35,7 @@ class Part:
         if kind is not None and not isinstance(supernet, kind):
             raise ConfigError(
                 f"{self.field}: {type(self).__name__} does not work with model.supernet "
-                f"{type(supernet).__name__}; use a {kind.__name__}, or another {self.field.rpartition('.')[2]}"
+                f"{type(supernet).__name__}; use {kind.__name__}, or change {self.field}"
             )
 
     def check_reports(self, reports: tuple[type[Report], ...], objective: str) -> None:
@@ -51,6 +51,6 @@ class Part:
         for kind in self.needs:
             if not any(issubclass(given, kind) for given in reports):
                 raise ConfigError(
-                    f"{self.field}: {type(self).__name__} needs a {kind.__name__} of every client, which "
+                    f"{self.field}: {type(self).__name__} needs every client's {kind.__name__}, which "
                     f"model.objective {objective} does not give; use an objective that reports it"
                 )

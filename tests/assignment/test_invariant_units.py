@@ -295,13 +295,11 @@ def test_wrong_ratios(ratios, words):
 
 
 def test_wrong_surroundings():
-    with pytest.raises(
-        ConfigError, match=r"InvariantUnits does not work with .* PlainNetwork; use a WidthSupernet"
-    ):
+    with pytest.raises(ConfigError, match=r"InvariantUnits does not work with .* PlainNetwork; use WidthSupernet"):
         InvariantUnits().setup(linear_net(), Population(2, TIERS, (0, 1)))
     with pytest.raises(ConfigError, match=r"model.tiers: is null"):
         InvariantUnits().setup(NET, Population(2))
-    with pytest.raises(ConfigError, match=r"InvariantUnits needs a UnitChangesReport of every client"):
+    with pytest.raises(ConfigError, match=r"InvariantUnits needs every client's UnitChangesReport"):
         invariant().check_reports(CrossEntropy().report_types, "CrossEntropy")
     invariant().check_reports(UnitChanges().report_types, "UnitChanges")
 

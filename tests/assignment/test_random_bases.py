@@ -87,7 +87,7 @@ def test_wrong_counts(counts, words):
 
 
 def test_wrong_surroundings():
-    with pytest.raises(ConfigError, match=r"RandomBases does not work with .* PlainNetwork; use a BaseNetworks"):
+    with pytest.raises(ConfigError, match=r"RandomBases does not work with .* PlainNetwork; use BaseNetworks"):
         RandomBases().setup(linear_net(), Population(2))
     with pytest.raises(ConfigError, match=r"assignment.counts: .*set model.tiers, or leave counts out"):
         RandomBases({"weak": 1}).setup(NET, Population(2))

@@ -121,9 +121,7 @@ def test_wrong_settings():
         RollingWidths(step=-1)
     with pytest.raises(ConfigError, match=r"assignment.every: 0 must be at least 1"):
         RollingWidths(every=0)
-    with pytest.raises(
-        ConfigError, match=r"RollingWidths does not work with .* PlainNetwork; use a WidthSupernet"
-    ):
+    with pytest.raises(ConfigError, match=r"RollingWidths does not work with .* PlainNetwork; use WidthSupernet"):
         RollingWidths().setup(linear_net(), Population(2, TIERS, (0, 1)))
     with pytest.raises(ConfigError, match=r"model.tiers: is null"):
         RollingWidths().setup(NET, Population(2))

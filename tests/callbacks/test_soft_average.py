@@ -235,7 +235,7 @@ def test_errors(settings, text):
 
 
 def test_nothing_but_suites():
-    text = r"soft_average: SoftAverage does not work with model.supernet {}; use a ModelSuite"
+    text = r"soft_average: SoftAverage does not work with model.supernet {}; use ModelSuite"
     with pytest.raises(ConfigError, match=text.format("PlainNetwork")):
         SoftAverage().check_supernet(kept_instance("plain"))
     with pytest.raises(ConfigError, match=text.format("ElasticResNet")):

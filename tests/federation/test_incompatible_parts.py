@@ -73,28 +73,28 @@ def watched(kind: type[Objective], *args: Any) -> Objective:
         (
             tiny_supernet,
             {"objective": lambda: watched(PathSampling)},
-            "model.objective: PathSampling does not work with model.supernet ElasticResNet; use a PathSupernet",
+            "model.objective: PathSampling does not work with model.supernet ElasticResNet; use PathSupernet",
         ),
         (
             tiny_supernet,
             {"objective": lambda: watched(Proximal, PathSampling())},
-            "model.objective: PathSampling does not work with model.supernet ElasticResNet; use a PathSupernet",
+            "model.objective: PathSampling does not work with model.supernet ElasticResNet; use PathSupernet",
         ),
         (
             tiny_supernet,
             {"objective": lambda: watched(OrderedDropout)},
-            "model.objective: OrderedDropout does not work with model.supernet ElasticResNet; use a WidthSupernet",
+            "model.objective: OrderedDropout does not work with model.supernet ElasticResNet; use WidthSupernet",
         ),
         (
             tiny_supernet,
             {"objective": lambda: watched(UnitChanges)},
-            "model.objective: UnitChanges does not work with model.supernet ElasticResNet; use a WidthSupernet",
+            "model.objective: UnitChanges does not work with model.supernet ElasticResNet; use WidthSupernet",
         ),
         *[
             (
                 tiny_supernet,
                 {"assignment": make},
-                f"model.assignment: {name} does not work with model.supernet ElasticResNet; use a {kind}",
+                f"model.assignment: {name} does not work with model.supernet ElasticResNet; use {kind}",
             )
             for name, make, kind in [
                 ("ByUtility", ByUtility, "ModelSuite"),
@@ -108,25 +108,25 @@ def watched(kind: type[Objective], *args: Any) -> Objective:
         (
             tiny_supernet,
             {"aggregation": OperatorAverage},
-            "model.aggregation: OperatorAverage needs an? OperatorReport of every client, which model.objective "
+            "model.aggregation: OperatorAverage needs every client's OperatorReport, which model.objective "
             "CrossEntropy does not give",
         ),
         (
             tiny_supernet,
             {"aggregation": ClassAverage},
-            "model.aggregation: ClassAverage needs a ClassesReport of every client, which model.objective "
+            "model.aggregation: ClassAverage needs every client's ClassesReport, which model.objective "
             "CrossEntropy does not give",
         ),
         (
             cut_net,
             {"assignment": lambda: InvariantUnits(RATIOS), "tiers": two_tiers},
-            "model.assignment: InvariantUnits needs an? UnitChangesReport of every client, which model.objective "
+            "model.assignment: InvariantUnits needs every client's UnitChangesReport, which model.objective "
             "CrossEntropy does not give",
         ),
         (
             cut_net,
             {"aggregation": ClassAverage, "objective": lambda: watched(Proximal, UnitChanges())},
-            "model.aggregation: ClassAverage needs a ClassesReport of every client, which model.objective "
+            "model.aggregation: ClassAverage needs every client's ClassesReport, which model.objective "
             "Proximal does not give",
         ),
     ],
@@ -147,11 +147,11 @@ def test_incompatible_parts_are_refused_before_a_client_trains(
     [
         (
             SoftAverage,
-            "soft_average: SoftAverage does not work with model.supernet ElasticResNet; use a ModelSuite",
+            "soft_average: SoftAverage does not work with model.supernet ElasticResNet; use ModelSuite",
         ),
         (
             lambda: PruneByBudgets(0.5),
-            "prune_by_budgets: PruneByBudgets does not work with .* ElasticResNet; use a PrunedSequence",
+            "prune_by_budgets: PruneByBudgets does not work with .* ElasticResNet; use PrunedSequence",
         ),
     ],
 )

@@ -337,7 +337,7 @@ def test_a_run_with_masks_a_proximal_term_and_rows_by_class() -> None:
 def test_a_supernet_without_widths_is_refused_at_setup(make: Any) -> None:
     with pytest.raises(
         ConfigError,
-        match=rf"OrderedDropout does not work with model.supernet {type(make()).__name__}; use a WidthSupernet",
+        match=rf"OrderedDropout does not work with model.supernet {type(make()).__name__}; use WidthSupernet",
     ):
         OrderedDropout().setup(make(), Classes())  # type: ignore[arg-type]
 

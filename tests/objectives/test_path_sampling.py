@@ -382,7 +382,7 @@ def test_loads_that_are_none(build, words):
 def test_a_supernet_without_operators_is_refused_at_setup(make):
     with pytest.raises(
         ConfigError,
-        match=rf"model.objective: PathSampling does not work with .* {type(make()).__name__}; use a PathSupernet",
+        match=rf"model.objective: PathSampling does not work with .* {type(make()).__name__}; use PathSupernet",
     ):
         PathSampling().setup(make(), None)
 

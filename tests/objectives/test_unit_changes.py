@@ -155,7 +155,7 @@ def test_the_objective_inside_is_asked():
 
 
 def test_a_supernet_without_units_is_refused():
-    words = r"model.objective: UnitChanges does not work with model.supernet PlainNetwork; use a WidthSupernet"
+    words = r"model.objective: UnitChanges does not work with model.supernet PlainNetwork; use WidthSupernet"
     with pytest.raises(ConfigError, match=words):
         UnitChanges().setup(linear_net(), None)  # type: ignore[arg-type]
 
