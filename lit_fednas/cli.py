@@ -1,221 +1,214 @@
-"""The command line: ``lit-fednas fit | validate | test | partition | search | finetune | export | report``.
+"""The command line: ``lit-fednas fit | validate | test | search | finetune | export | partition | report``.
 
 A LightningCLI: every setting is a key of a YAML file and an option of the same name. A run is a folder, by
-default ``runs/<name>/version_<n>``; ``--ckpt_path last`` goes on in the newest one, in place. ``report`` alone
-takes no settings: it reads a run's folder.
+default ``runs/<name>/version_<n>``; ``--ckpt_path last`` goes on in the newest one, in place.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import signal
 import sys
 import warnings
+from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
+import yaml
+from jsonargparse import ArgumentError
 from jsonargparse._deprecated import JsonargparseDeprecationWarning
+from lightning import Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
+from typing_extensions import override
 
-from lit_fednas.analysis import pareto_figure, read_search
+from lit_fednas.analysis.figures import pareto_figure
 from lit_fednas.analysis.report import write_report
-from lit_fednas.callbacks import (
-    BetaDecay,
-    CostLedger,
-    DeployedAccuracy,
-    DeviceAverage,
-    PruneByBudgets,
-    RoundCheckpoint,
-    RoundsToTarget,
-    RoundTime,
-    SoftAverage,
-    TransformOnConvergence,
-    default_callbacks,
-)
+from lit_fednas.analysis.runs import read_search
+from lit_fednas.callbacks import OPTIONAL_CALLBACKS, CostLedger, RoundCheckpoint, default_callbacks
 from lit_fednas.data import FederatedDataModule
-from lit_fednas.errors import CheckpointError, ClientError, ConfigError, FedNASError, RankError
-from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.data.statistics import ShowPartition
+from lit_fednas.errors import ClientError, ConfigError, FedNASError, RankError
+from lit_fednas.export import Export
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.interrupts import Interrupted
-from lit_fednas.federation.run_folder import run_folder
 from lit_fednas.federation.trainer import check_readable
-from lit_fednas.finetune import FinetuneTrainer
-from lit_fednas.loggers import RunLogger
+from lit_fednas.finetune import Finetune
+from lit_fednas.loggers import continue_run
+from lit_fednas.records.files import replacing
+from lit_fednas.search import Search
 
-EPILOG = "lit-fednas report RUN writes a finished run's folder as one HTML page (lit-fednas report --help)."
-#: Commands that work on a trained run: without a checkpoint they take the newest.
-AFTER_TRAINING = ("search", "finetune", "export")
 RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
+PARTS = ("trainer", "model", "datamodule")
+#: Every parser raises errors, and takes no shortened options.
+STRICT: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
+
+
+class Report:
+    """The command ``report``."""
+
+    def run(self, run: Path, output: Path | None = None) -> None:
+        """Writes a finished run's folder as one HTML page that needs no network.
+
+        Args:
+            run: A run's folder, as runs/digits/version_0.
+            output: The file; report.html in the run's folder if not given.
+        """
+        print(f"written: {write_report(run, output)}")
+
+
+#: Commands besides the trainer's methods. The constructor of each says what it is handed of ``trainer``, ``model``
+#: and ``datamodule``, and the arguments of its ``run`` are its options.
+COMMANDS: dict[str, type] = {
+    "search": Search,
+    "finetune": Finetune,
+    "export": Export,
+    "partition": ShowPartition,
+    "report": Report,
+}
+
+
+class DrawFronts(FederatedCallback):
+    """Draws a search's fronts as ``pareto.png`` in its folder."""
+
+    @override
+    def on_search_end(self, trainer: Trainer, module: FederatedLightningModule, folder: Path) -> None:
+        with replacing(folder / "pareto.png") as file:
+            pareto_figure(read_search(folder)).savefig(file, dpi=150)
 
 
 class SaveConfig(SaveConfigCallback):
     """Saves the whole configuration as ``config.yaml`` in the run's folder, and in Weights & Biases if used."""
 
+    @override
     def save_config(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Hands the configuration to W&B as nested hyperparameters, so that sweeps can group by them."""
+        """Gives the configuration to W&B as nested hyperparameters, so that sweeps can group by them."""
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger):
-                logger.experiment.config.update(_plain(self.config.as_dict()), allow_val_change=True)
+                logger.experiment.config.update(
+                    yaml.safe_load(self.parser.dump(self.config, skip_none=False)), allow_val_change=True
+                )
 
 
 class FederatedCLI(LightningCLI):
-    """LightningCLI for one module, one data module and one trainer."""
+    """LightningCLI for one module, one data module and one trainer, with commands that are not the trainer's."""
 
     def __init__(self, args: Sequence[str] | None = None) -> None:
-        strict = {"exit_on_error": False, "allow_abbrev": False}
         super().__init__(
             model_class=FederatedLightningModule,
             datamodule_class=FederatedDataModule,
-            trainer_class=FinetuneTrainer,
+            trainer_class=FederatedTrainer,
             trainer_defaults={
                 "logger": RUN_LOGGER,
-                "callbacks": default_callbacks(),
+                "callbacks": [*default_callbacks(), DrawFronts()],
                 "enable_model_summary": False,
             },
             save_config_callback=SaveConfig,
             save_config_kwargs={"overwrite": True},
             seed_everything_default=0,
             auto_configure_optimizers=False,
-            parser_kwargs={**strict, "epilog": EPILOG, **{name: {**strict} for name in self.subcommands()}},
+            parser_kwargs=STRICT,
             args=list(args) if args is not None else None,
         )
 
-    @staticmethod
-    def subcommands() -> dict[str, set[str]]:
-        """Lightning's, ``partition``, and what comes after training."""
-        kept = {name: names for name, names in LightningCLI.subcommands().items() if name != "predict"}
-        own = ("partition", *AFTER_TRAINING)
-        return {**kept, **{name: {"model", "datamodule", "folder"} for name in own}}
+    @override
+    def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
+        self._subcommand_parsers: dict[str, LightningArgumentParser] = {}
+        added = parser.add_subcommands()
+        for name in ("fit", "validate", "test", *COMMANDS):
+            owner, method = (COMMANDS[name], "run") if name in COMMANDS else (FederatedTrainer, name)
+            description = str(inspect.getdoc(getattr(owner, method))).partition("\n")[0].rstrip(".")
+            parts = _parts(name)
+            subparser = self.init_parser(**STRICT, description=description)
+            if "trainer" in parts:
+                self._add_arguments(subparser)
+            else:
+                self._add_fewer_arguments(subparser, parts)
+            self._subcommand_method_arguments[name] = subparser.add_method_arguments(
+                owner, method, skip={"model", "datamodule"}, as_positional=not parts
+            )
+            self._subcommand_parsers[name] = subparser
+            added.add_subcommand(name, subparser, help=description)
 
+    def _add_fewer_arguments(self, parser: LightningArgumentParser, parts: Sequence[str]) -> None:
+        """Adds the data's arguments, if they are needed; what else a run's configuration may hold is ignored."""
+        if "datamodule" not in parts:
+            parser.add_argument("--seed_everything", default=False, help=SUPPRESS)  # nothing is drawn
+            return
+        self.add_default_arguments_to_parser(parser)
+        parser.add_lightning_class_args(FederatedDataModule, "data")
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=_seed)
+        for name in ("trainer", "model", "cost_ledger", "checkpoint", "ckpt_path", *OPTIONAL_CALLBACKS):
+            parser.add_argument(f"--{name}", type=Any, default=None, help=SUPPRESS)
+
+    @override
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the short names that sweeps set, and links what must agree."""
         parser.add_lightning_class_args(CostLedger, "cost_ledger")
         parser.add_lightning_class_args(RoundCheckpoint, "checkpoint")
-        parser.add_argument(
-            "--beta_decay", type=BetaDecay | None, default=None, help="MaxNet's beta over the rounds."
-        )
-        parser.add_argument(
-            "--device_average",
-            type=DeviceAverage | None,
-            default=None,
-            help="Evaluates the mean of what all devices last trained, besides the global weights.",
-        )
-        parser.add_argument(
-            "--deployed_accuracy",
-            type=DeployedAccuracy | None,
-            default=None,
-            help="Evaluates each client on its own data, with the model that it would use.",
-        )
-        parser.add_argument(
-            "--prune_by_budgets",
-            type=PruneByBudgets | None,
-            default=None,
-            help="Makes the model smaller step by step, and tries candidates by groups of clients.",
-        )
-        parser.add_argument(
-            "--round_time",
-            type=RoundTime | None,
-            default=None,
-            help="Simulated time of the rounds on the clients' devices.",
-        )
-        parser.add_argument(
-            "--rounds_to_target",
-            type=RoundsToTarget | None,
-            default=None,
-            help="The first rounds at which metrics reach their targets.",
-        )
-        parser.add_argument(
-            "--soft_average",
-            type=SoftAverage | None,
-            default=None,
-            help="Mixes the models of a suite with smaller ones.",
-        )
-        parser.add_argument(
-            "--transform_on_convergence",
-            type=TransformOnConvergence | None,
-            default=None,
-            help="Derives a larger model whenever training slows down.",
-        )
+        for name, callback in OPTIONAL_CALLBACKS.items():
+            shown = str(callback.__doc__).partition("\n")[0]
+            parser.add_argument(f"--{name}", type=callback | None, default=None, help=shown)
         parser.link_arguments("seed_everything", "model.seed", compute_fn=_seed)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=_seed)
         for name in ("num_classes", "input_shape"):
             parser.link_arguments(f"data.{name}", f"model.supernet.init_args.{name}", apply_on="instantiate")
 
+    @override
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parses, and sees that a checkpoint that is given can be read, before LightningCLI looks into it."""
+        """Parses, and validates a checkpoint that is given before LightningCLI reads it."""
         super().parse_arguments(parser, args)
         check_readable(self.config[self.config.subcommand].get("ckpt_path"))
 
+    @override
     def before_instantiate_classes(self) -> None:
-        """Finds the run's folder if a checkpoint is given."""
+        """Finds the run's folder if a checkpoint is given; commands after training take the newest by default."""
         config = self.config[self.subcommand]
-        if self.subcommand in AFTER_TRAINING and not config.get("ckpt_path"):
+        if "trainer" not in _parts(str(self.subcommand)):
+            return
+        if self.subcommand in COMMANDS and not config.get("ckpt_path"):
             config.ckpt_path = "last"
         if config.get("ckpt_path"):
-            continue_run(config)
+            config.ckpt_path = continue_run(config.trainer.logger, str(config.ckpt_path))
 
-    def after_search(self) -> None:
-        """Draws the search's fronts."""
-        folder = run_folder(self.trainer) / self.config_init.search.search.name
-        pareto_figure(read_search(folder)).savefig(folder / "pareto.png", dpi=150)
+    @override
+    def instantiate_classes(self) -> None:
+        """Makes what the command needs."""
+        if "trainer" in _parts(str(self.subcommand)):
+            super().instantiate_classes()
+            return
+        self.config_init = self.parser.instantiate_classes(self.config)
+        self.datamodule = self._get(self.config_init, "data")
 
-    def instantiate_trainer(self, **kwargs: Any) -> Any:
-        """Adds what is off by default, before the callbacks that record what it logs."""
+    @override
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Adds optional callbacks before those that record what they log."""
         trainer = super().instantiate_trainer(**kwargs)
-        off_by_default = ("rounds_to_target", "round_time", "deployed_accuracy", "device_average", "beta_decay")
-        for name in (*off_by_default, "soft_average", "transform_on_convergence", "prune_by_budgets"):
-            callback = self._get(self.config_init, name)
-            if callback is not None:
-                trainer.callbacks.insert(0, callback)  # type: ignore[attr-defined]
+        optional = [self._get(self.config_init, name) for name in OPTIONAL_CALLBACKS]
+        trainer.callbacks[:0] = [callback for callback in optional if callback is not None]  # type: ignore[attr-defined]
         return trainer
 
+    @override
+    def _run_subcommand(self, subcommand: str) -> None:
+        if subcommand not in COMMANDS:
+            super()._run_subcommand(subcommand)
+            return
+        command = COMMANDS[subcommand](**{name: getattr(self, name) for name in _parts(subcommand)})
+        command.run(**self.options)
 
-def continue_run(config: Namespace) -> None:
-    """Turns ``ckpt_path: last`` or ``best`` into the newest run's file, and points the logger at its folder.
-
-    Args:
-        config: A subcommand's configuration; changed in place.
-
-    Raises:
-        CheckpointError: There is no such run.
-    """
-    logger = config.trainer.logger
-    first = logger[0] if isinstance(logger, list) else logger
-    if not isinstance(first, Namespace | dict) or not first["class_path"].endswith(RunLogger.__name__):
-        return
-    settings = first["init_args"]
-    root = Path(settings["save_dir"]) / settings["name"]
-    word = str(config.ckpt_path)
-    if word in ("last", "best"):
-        found = sorted(root.glob("*/checkpoints/last.ckpt"), key=lambda path: path.stat().st_mtime)
-        if settings["version"] is not None:
-            version = settings["version"]
-            folder = version if isinstance(version, str) else f"version_{version}"
-            found = [path for path in found if path.parent.parent.name == folder]
-        if not found:
-            raise CheckpointError(f"ckpt_path: {word!r} finds no run in {root}; start one without it")
-        checkpoint = found[-1] if word == "last" else _best_of(found[-1])
-    else:
-        checkpoint = Path(word)
-    config.ckpt_path = str(checkpoint)
-    folder_of_run = checkpoint.parent.parent
-    if folder_of_run.parent.resolve() == root.resolve():
-        settings["version"] = folder_of_run.name
+    @property
+    def options(self) -> dict[str, Any]:
+        """The command's own options."""
+        names = self._subcommand_method_arguments[str(self.subcommand)]
+        return {name: self.config_init[self.subcommand][name] for name in names}
 
 
-def _best_of(last: Path) -> Path:
-    """The best checkpoint that a run's last one knows of."""
-    states = torch.load(last, map_location="cpu", weights_only=True)["callbacks"].values()
-    for state in states:
-        if isinstance(state, dict) and state.get("best_model_path"):
-            return last.parent / Path(state["best_model_path"]).name
-    raise CheckpointError(
-        f"ckpt_path: 'best' finds none in {last.parent}; train with --checkpoint.monitor, or use last"
-    )
+def _parts(subcommand: str) -> list[str]:
+    """Returns what a command is handed of ``trainer``, ``model`` and ``datamodule``: a trainer's method, all."""
+    given = inspect.signature(COMMANDS[subcommand]).parameters if subcommand in COMMANDS else PARTS
+    return [name for name in PARTS if name in given]
 
 
 def _seed(value: Any) -> int:
@@ -224,46 +217,23 @@ def _seed(value: Any) -> int:
     return value
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, int | float | bool | str | type(None)) else str(value)
-
-
 def _rank() -> int:
-    """This process among those of the run; known from the environment before the trainer is made."""
+    """Returns the rank of this process, known from the environment before the trainer is made."""
     return int(getattr(rank_zero_only, "rank", None) or 0)
 
 
 def _own_error(error: BaseException | None) -> BaseException | None:
-    """The error of ours behind one that jsonargparse has wrapped; none if there is none."""
+    """Returns the error of ours behind one that jsonargparse has wrapped, if there is one."""
     while error is not None and not isinstance(error, FedNASError | ClientError | RankError):
         error = error.__cause__ or error.__context__
     return error
-
-
-class _ToStderr(logging.StreamHandler):
-    """Writes to what ``sys.stderr`` is now, not to what it was when the first command ran in this process."""
-
-    @property
-    def stream(self) -> Any:
-        """Standard error."""
-        return sys.stderr
-
-    @stream.setter
-    def stream(self, value: Any) -> None:
-        pass
 
 
 def _quiet_surroundings() -> None:
     """Shows our own log lines plainly, and of Lightning's only warnings."""
     own = logging.getLogger("lit_fednas")
     if not own.handlers:
-        handler = _ToStderr()
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        own.addHandler(handler)
+        own.addHandler(logging._StderrHandler())  # type: ignore[attr-defined]  # writes to what sys.stderr is then, not to what it is now
         own.setLevel(logging.ERROR if _rank() else logging.INFO)  # every rank would say the same
         own.propagate = False
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
@@ -276,17 +246,6 @@ def _quiet_surroundings() -> None:
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
 
 
-def report(words: Sequence[str]) -> None:
-    """Runs ``lit-fednas report RUN``: one HTML page of all that a run's folder holds."""
-    parser = ArgumentParser(prog="lit-fednas report", description=write_report.__doc__, exit_on_error=False)
-    parser.add_argument("run", type=Path, help="A run's folder, as runs/digits/version_0.")
-    parser.add_argument(
-        "--output", type=Path | None, default=None, help="The file; report.html in the run's folder."
-    )
-    given = parser.parse_args(list(words))
-    print(f"written: {write_report(given.run, given.output)}")
-
-
 def main(args: Sequence[str] | None = None) -> int:
     """Runs a command.
 
@@ -294,17 +253,13 @@ def main(args: Sequence[str] | None = None) -> int:
         args: The words after ``lit-fednas``; those of the process if not given.
 
     Returns:
-        The exit status: 0; 2 for what the user can mend, told in one line; 1 if a client failed and the policy
-        is to stop, or another rank has gone; 128 and the signal's number if a signal stopped the run, whose state
-        is saved.
+        The exit status: 0; 2 for an error that the user can mend, told in one line; 1 if a client failed and the
+        policy is to stop, or another rank has gone; 128 and the signal's number if a signal stopped the run, whose
+        state is saved.
     """
     _quiet_surroundings()
-    words = sys.argv[1:] if args is None else list(args)
     try:
-        if words[:1] == ["report"]:
-            report(words[1:])
-        else:
-            FederatedCLI(args)
+        FederatedCLI(args)
     except ArgumentError as error:
         line = " ".join(str(error).split())
         print(f"lit-fednas: {line} (lit-fednas fit --help lists all options)", file=sys.stderr)
@@ -316,9 +271,8 @@ def main(args: Sequence[str] | None = None) -> int:
         print(f"lit-fednas{f' (rank {_rank()})' if _rank() else ''}: {own}", file=sys.stderr)
         return 2 if isinstance(own, FedNASError) else 1
     except Interrupted as stop:
-        name = signal.Signals(stop.signum).name
-        if _rank():
-            return 128 + stop.signum
-        print(f"lit-fednas: stopped by {name}; go on with --ckpt_path last", file=sys.stderr)
+        if not _rank():
+            name = signal.Signals(stop.signum).name
+            print(f"lit-fednas: stopped by {name}; go on with --ckpt_path last", file=sys.stderr)
         return 128 + stop.signum
     return 0

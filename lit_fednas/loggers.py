@@ -1,15 +1,19 @@
-"""A CSV logger whose file survives resuming."""
+"""A CSV logger whose file survives resuming, and the run that a checkpoint belongs to."""
 
 from __future__ import annotations
 
 import csv
 import os
+from pathlib import Path
 from typing import Any
 
+import torch
+from jsonargparse import Namespace
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 
+from lit_fednas.errors import CheckpointError
 from lit_fednas.records.files import replace_table
 
 
@@ -19,7 +23,7 @@ class RunLogger(CSVLogger):
     Rows of rounds that the resumed run does again are dropped when it logs them.
 
     Args:
-        save_dir: Where runs are kept.
+        save_dir: The folder of all runs.
         name: The run's name.
         version: Its number, or a name; the next free number if not given.
     """
@@ -30,18 +34,67 @@ class RunLogger(CSVLogger):
     @property
     @rank_zero_only
     def experiment(self) -> Any:
-        """The writer, made at first use."""
+        """The writer, created at first use."""
         if self._experiment is None:
             os.makedirs(self.root_dir, exist_ok=True)
             self._experiment = _ResumingWriter(log_dir=self.log_dir)
         return self._experiment
 
 
+def continue_run(loggers: Any, ckpt_path: str) -> str:
+    """Finds the newest run of a :class:`RunLogger`, and lets the logger write into the folder of its checkpoint.
+
+    Args:
+        loggers: The configuration of a logger, or of several, of which the first counts; changed in place.
+        ckpt_path: ``last`` or ``best`` of the newest run, or a file.
+
+    Returns:
+        The checkpoint's file; ``ckpt_path`` as it is with another logger.
+
+    Raises:
+        CheckpointError: There is no such run.
+    """
+    first = loggers[0] if isinstance(loggers, list) else loggers
+    if not isinstance(first, Namespace | dict) or not first["class_path"].endswith(RunLogger.__name__):
+        return ckpt_path
+    settings = first["init_args"]
+    root = Path(settings["save_dir"]) / settings["name"]
+    checkpoint = (
+        _newest(root, settings["version"], ckpt_path) if ckpt_path in ("last", "best") else Path(ckpt_path)
+    )
+    folder = checkpoint.parent.parent
+    if folder.parent.resolve() == root.resolve():
+        settings["version"] = folder.name
+    return str(checkpoint)
+
+
+def _newest(root: Path, version: int | str | None, word: str) -> Path:
+    """Returns the last or the best checkpoint of the newest run, or of a version."""
+    name = f"version_{version}" if isinstance(version, int) else version
+    runs = [path for path in root.glob("*") if name in (None, path.name)]
+    checkpoints = [path for run in runs for path in run.glob("checkpoints/last.ckpt")]
+    if not checkpoints:
+        raise CheckpointError(f"ckpt_path: {word!r} finds no run in {root}; start one without it")
+    newest = max(checkpoints, key=lambda path: path.stat().st_mtime)
+    return newest if word == "last" else _best_of(newest)
+
+
+def _best_of(last: Path) -> Path:
+    """Returns the best checkpoint that a run's last one names."""
+    states = torch.load(last, map_location="cpu", weights_only=True)["callbacks"].values()
+    for state in states:
+        if isinstance(state, dict) and state.get("best_model_path"):
+            return last.parent / Path(state["best_model_path"]).name
+    raise CheckpointError(
+        f"ckpt_path: 'best' finds none in {last.parent}; train with --checkpoint.monitor, or use last"
+    )
+
+
 class _ResumingWriter(ExperimentWriter):
     """Writes ``metrics.csv``; rows already there are kept up to the first step that is logged again."""
 
     def _check_log_dir_exists(self) -> None:
-        """Reads the rows of the earlier part instead of removing them."""
+        """Reads the rows of the run's earlier part instead of removing them."""
         self._earlier: list[dict[str, Any]] | None = None
         if os.path.isfile(self.metrics_file_path):
             with open(self.metrics_file_path, newline="") as file:
@@ -49,13 +102,12 @@ class _ResumingWriter(ExperimentWriter):
                 self._earlier = list(csv.DictReader(whole))
 
     def log_metrics(self, metrics_dict: dict[str, float], step: int | None = None) -> None:
-        """Adds a row; before the first, drops the earlier part's rows from its step on."""
+        """Adds a row; before the first one, drops earlier rows from its step on."""
         if self._earlier is not None and step is not None:
             self._keep([row for row in self._earlier if int(row["step"]) < step])
             self._earlier = None
         super().log_metrics(metrics_dict, step)
 
     def _keep(self, rows: list[dict[str, Any]]) -> None:
-        """Replaces the file by one of these rows; a kill leaves the one or the other."""
         self.metrics_keys = sorted({name for row in rows for name in row})
         replace_table(self.metrics_file_path, self.metrics_keys, rows, lineterminator="\r\n")  # as Lightning's

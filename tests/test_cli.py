@@ -241,5 +241,5 @@ def test_help_names_all_commands(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out
-    for command in ("fit", "validate", "test", "partition", "search", "export", "report"):
+    for command in ("fit", "validate", "test", "partition", "search", "finetune", "export", "report"):
         assert command in shown

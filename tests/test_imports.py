@@ -40,7 +40,8 @@ ALLOWED: dict[str, set[str]] = {
     "analysis": {"errors", "ranges", "records", "formatting"},  # nobody but the command line imports it
     "search": ENGINE,
     "finetune": ENGINE | {"callbacks", "loggers", "search"},
-    "cli": ENGINE | {"callbacks", "loggers", "search", "finetune", "analysis"},
+    "export": ENGINE | {"search"},
+    "cli": ENGINE | {"callbacks", "loggers", "search", "finetune", "export", "analysis"},
     "__main__": {"cli"},
     "": set(),  # lit_fednas/__init__.py
 }

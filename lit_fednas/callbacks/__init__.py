@@ -1,5 +1,7 @@
 """Callbacks: what changes, is counted, written or shown over the rounds."""
 
+import re
+
 from lightning import Callback
 
 from lit_fednas.callbacks.beta_decay import BetaDecay
@@ -19,6 +21,7 @@ from lit_fednas.callbacks.transform_on_convergence import TransformOnConvergence
 from lit_fednas.callbacks.wandb_logging import WandbLogging
 
 __all__ = [
+    "OPTIONAL_CALLBACKS",
     "BetaDecay",
     "CostLedger",
     "DeployedAccuracy",
@@ -36,6 +39,22 @@ __all__ = [
     "WandbLogging",
     "default_callbacks",
 ]
+
+#: What a run may have besides, by its key in YAML, in the order in which they are called: before the callbacks
+#: that every run has, and those that log before those that read what is logged.
+OPTIONAL_CALLBACKS: dict[str, type[Callback]] = {
+    re.sub(r"(?<!^)(?=[A-Z])", "_", callback.__name__).lower(): callback
+    for callback in (
+        PruneByBudgets,
+        TransformOnConvergence,
+        SoftAverage,
+        BetaDecay,
+        DeviceAverage,
+        DeployedAccuracy,
+        RoundTime,
+        RoundsToTarget,
+    )
+}
 
 
 def default_callbacks() -> list[Callback]:

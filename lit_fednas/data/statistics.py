@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
+from lit_fednas.data.datamodule import FederatedDataModule
 from lit_fednas.data.partition import Partition
 from lit_fednas.formatting import text_table
 from lit_fednas.records.files import replace_text, replacing
@@ -98,6 +99,31 @@ def write_partition(
     with replacing(picture) as file:
         plot_partition(partition, targets, class_names).savefig(file, dpi=150)
     return table, picture
+
+
+class ShowPartition:
+    """The command ``partition``.
+
+    Args:
+        datamodule: The data.
+    """
+
+    def __init__(self, datamodule: FederatedDataModule) -> None:
+        self.datamodule = datamodule
+
+    def run(self, output: str = "partition") -> None:
+        """Shows how the data are dealt to the clients: a table, and SuperFed's Fig. 9 as a picture.
+
+        Args:
+            output: A folder for ``partition.csv`` and ``partition.png``.
+        """
+        data = self.datamodule
+        data.prepare_data()
+        data.setup("fit")
+        shown = data.partition, data.targets, data.class_names
+        print(partition_table(*shown))
+        table, picture = write_partition(*shown, Path(output))
+        print(f"written: {table}, {picture}")
 
 
 def _frame(figure: Figure, num_clients: int, class_names: Sequence[str], height: float) -> None:

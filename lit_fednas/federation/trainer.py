@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.plugins.io import CheckpointIO
+from typing_extensions import override
 
-from lit_fednas.data import FederatedDataModule, partition_table, write_partition
+from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.lightning_private import AtomicCheckpointIO, strategy_with_ranks
 from lit_fednas.federation.loop import RoundLoop
 from lit_fednas.federation.machine import threads_set
 from lit_fednas.federation.module import FederatedLightningModule
+from lit_fednas.ranges import PositiveInt, Range, checked
 
 #: Arguments of Lightning's Trainer that are settled here.
 MEANINGLESS = {
@@ -46,6 +48,7 @@ MEANINGLESS_BUT = {
 }
 
 
+@checked("trainer")
 class FederatedTrainer(pl.Trainer):
     """Lightning's Trainer with rounds in place of epochs.
 
@@ -62,15 +65,12 @@ class FederatedTrainer(pl.Trainer):
     """
 
     def __init__(
-        self, max_rounds: int = 100, check_val_every_n_rounds: int = 1, threads: int | None = None, **kwargs: Any
+        self,
+        max_rounds: Annotated[int, Range(at_least=-1)] = 100,
+        check_val_every_n_rounds: PositiveInt = 1,
+        threads: PositiveInt | None = None,
+        **kwargs: Any,
     ) -> None:
-        if max_rounds < -1 or check_val_every_n_rounds < 1:
-            raise ConfigError(
-                f"trainer: max_rounds {max_rounds} must be -1 or more, "
-                f"check_val_every_n_rounds {check_val_every_n_rounds} at least 1"
-            )
-        if threads is not None and threads < 1:
-            raise ConfigError(f"trainer.threads: {threads} must be at least 1, or null for a suitable number")
         for name in sorted(MEANINGLESS & kwargs.keys()):
             instead = MEANINGLESS_BUT.get(name, "it speaks of batches of training, which a round has not")
             raise ConfigError(f"trainer.{name}: {kwargs[name]} has no meaning here; {instead}")
@@ -117,6 +117,7 @@ class FederatedTrainer(pl.Trainer):
         """Rounds of the whole run."""
         return -1 if self.max_epochs is None else self.max_epochs
 
+    @override
     def fit(  # type: ignore[override]
         self,
         model: pl.LightningModule,
@@ -136,9 +137,10 @@ class FederatedTrainer(pl.Trainer):
         check_readable(ckpt_path)
         super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path, weights_only=True)
 
+    @override
     def validate(  # type: ignore[override]
         self,
-        model: pl.LightningModule | None = None,
+        model: FederatedLightningModule | None = None,
         datamodule: pl.LightningDataModule | None = None,
         ckpt_path: str | None = None,
         verbose: bool = False,
@@ -154,15 +156,12 @@ class FederatedTrainer(pl.Trainer):
         Raises:
             CheckpointError: The checkpoint is missing or damaged.
         """
-        check_readable(ckpt_path)
-        with self._threads(model):
-            return super().validate(
-                model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=verbose, weights_only=True
-            )
+        return self._evaluate(super().validate, model, datamodule, ckpt_path, verbose)
 
+    @override
     def test(  # type: ignore[override]
         self,
-        model: pl.LightningModule | None = None,
+        model: FederatedLightningModule | None = None,
         datamodule: pl.LightningDataModule | None = None,
         ckpt_path: str | None = None,
         verbose: bool = False,
@@ -178,50 +177,73 @@ class FederatedTrainer(pl.Trainer):
         Raises:
             CheckpointError: The checkpoint is missing or damaged.
         """
-        check_readable(ckpt_path)
-        with self._threads(model):
-            return super().test(
-                model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=verbose, weights_only=True
+        return self._evaluate(super().test, model, datamodule, ckpt_path, verbose)
+
+    def load(
+        self, model: FederatedLightningModule, datamodule: FederatedDataModule, ckpt_path: str | None
+    ) -> None:
+        """Sets up module and data for what comes after training, as ``validate`` does, without running anything.
+
+        Args:
+            model: The server's module.
+            datamodule: The data.
+            ckpt_path: A checkpoint of the weights; ``None`` for the module as it is.
+
+        Raises:
+            CheckpointError: The checkpoint is missing, damaged, or of another supernet.
+            ConfigError: There are several processes.
+        """
+        if self.world_size > 1:
+            raise ConfigError(
+                f"trainer.devices: a search runs in one process, not in {self.world_size}; set it to 1"
             )
+        check_readable(ckpt_path)
+        datamodule.prepare_data()
+        datamodule.setup("validate")
+        model.divide(datamodule.clients)
+        model.trainer = self
+        self.strategy.connect(model)
+        if ckpt_path is not None:
+            checkpoint: dict[str, Any] = torch.load(ckpt_path, map_location="cpu", weights_only=True)
+            model.on_load_checkpoint(checkpoint)
+            model.load_state_dict(checkpoint["state_dict"])
+        device = self.strategy.root_device
+        model.to(device).eval()
+        datamodule.move_to(device)
 
     @contextmanager
-    def _threads(self, model: pl.LightningModule | None) -> Iterator[None]:
-        """The threads of an evaluation."""
-        module = model or self.lightning_module
-        assert isinstance(module, FederatedLightningModule)
-        with threads_set(self.threads, module.supernet, module.client.batch_size, self.ranks_here):
+    def computing(self, model: FederatedLightningModule) -> Iterator[None]:
+        """Sets the number of threads for what runs outside of training."""
+        with threads_set(self.threads, model.supernet, model.client.batch_size, self.ranks_here):
             yield
+
+    def _evaluate(
+        self,
+        run: Callable[..., Any],
+        model: FederatedLightningModule | None,
+        datamodule: pl.LightningDataModule | None,
+        ckpt_path: str | None,
+        verbose: bool,
+    ) -> Any:
+        check_readable(ckpt_path)
+        with self.computing(model or self.lightning_module):  # type: ignore[arg-type]
+            return run(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=verbose, weights_only=True)
 
     @property
     def ranks_here(self) -> int:
         """How many ranks share this node."""
         return self.world_size // self.num_nodes
 
-    def partition(
-        self,
-        model: pl.LightningModule | None = None,
-        datamodule: FederatedDataModule | None = None,
-        output: str | None = None,
-    ) -> None:
-        """Shows how the data are dealt to the clients: a table, and SuperFed's Fig. 9 as a picture.
-
-        Args:
-            model: Not used; the command line hands it over.
-            datamodule: The data.
-            output: A folder for ``partition.csv`` and ``partition.png``; the run's folder if not given.
-        """
-        assert datamodule is not None
-        datamodule.prepare_data()
-        datamodule.setup("fit")
-        folder = Path(output or self.log_dir or self.default_root_dir)
-        shown = datamodule.partition, datamodule.targets, datamodule.class_names
-        write_partition(*shown, folder)
-        print(partition_table(*shown))
-        print(f"written: {folder / 'partition.csv'}, {folder / 'partition.png'}")
-
 
 def check_readable(path: Any) -> None:
-    """Raises ``CheckpointError`` if a path is given that is no checkpoint; words like ``last`` pass."""
+    """Validates that a checkpoint can be read.
+
+    Args:
+        path: Its path; ``None`` and words like ``last`` pass.
+
+    Raises:
+        CheckpointError: There is no such file, or it is not a checkpoint.
+    """
     if path is None or str(path) in ("last", "best", "hpc"):
         return
     if not Path(path).is_file():

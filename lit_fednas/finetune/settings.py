@@ -1,4 +1,4 @@
-"""What a fine-tuning is asked to do."""
+"""The settings of a fine-tuning."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Literal
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, CohortSampler
 from lit_fednas.objectives import Objective
+from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
+from lit_fednas.records.files import check_folder_name
 
 
+@checked("finetune")
 @dataclass(frozen=True)
 class FinetuneSettings:
     """Federated averaging of each tier's network (FedorAS, section 3.3, Tables 10 and 11), or of named models.
@@ -18,13 +21,13 @@ class FinetuneSettings:
     Args:
         rounds: Rounds per tier.
         client: How clients train; as in the run's training if not given.
-        cohort: Which of the eligible clients take part in a round; as in the run's training if not given.
+        cohort: How the clients of a round are drawn from the eligible ones; as in the run's training if not given.
         objective: What a client optimises; plain cross-entropy if not given.
         initial: ``supernet`` starts from the weights of the supernet, ``random`` from scratch (the paper's
             rand-init).
         tier_aware: Whether only clients of a tier and above train its network; else all clients do, as they do
             with named ``models``.
-        labels: The label set that all networks shall tell apart; that of their tier if not given. Only clients
+        labels: The label set that all networks shall classify; that of their tier if not given. Only clients
             whose labels are at least as fine take part.
         head_rounds: Rounds before those, in which the classifier alone is trained (transfer to other labels,
             App. H).
@@ -33,48 +36,40 @@ class FinetuneSettings:
         models: Architectures to train in place of the search's (FedNAS, section 4.4, FL-tune): each as the space
             writes it, for instance ``"model: 12"``; ``smallest`` or ``largest``; or ``0.5 of macs``, which in a
             row of models is the largest of those whose MACs are at most half of the largest one's. No search is
-            needed. Each is a tier of its own, called after it (``model-12``).
+            needed. Each is a tier of its own, named after it (``model-12``).
         in_groups: Whether the eligible clients are dealt into as many groups as there are candidates, each of
             which trains one of them, so that all could be trained at the same time (FedNAS, section 4.4); else
             each is trained by all eligible clients. A cohort has as many clients as without groups, if its group
             has so many.
         search: The search whose tiers are trained.
         check_val_every_n_rounds: How often the server's validation set is evaluated.
-        seed: Of the draws; that of the run if not given.
-        name: The folder in the run's folder.
+        seed: The seed of the draws; that of the run if not given.
+        name: The name of the fine-tuning's folder in the run's folder.
 
     Raises:
         ConfigError: A setting is out of range.
     """
 
-    rounds: int = 100
+    rounds: PositiveInt = 100
     client: ClientSettings | None = None
     cohort: CohortSampler | None = None
     objective: Objective | None = None
     initial: Literal["supernet", "random"] = "supernet"
     tier_aware: bool = True
     labels: str | None = None
-    head_rounds: int = 0
-    architectures: int = 0
+    head_rounds: NonNegativeInt = 0
+    architectures: NonNegativeInt = 0
     models: Sequence[str] | None = None
     in_groups: bool = False
     search: str = "search"
-    check_val_every_n_rounds: int = 10
+    check_val_every_n_rounds: PositiveInt = 10
     seed: int | None = None
     name: str = "finetune"
 
     def __post_init__(self) -> None:
-        if self.head_rounds < 0:
-            raise ConfigError(f"finetune.head_rounds: {self.head_rounds} must be at least 0")
-        if self.rounds < 1 or self.check_val_every_n_rounds < 1 or self.architectures < 0:
-            raise ConfigError(
-                f"finetune: rounds {self.rounds} and check_val_every_n_rounds {self.check_val_every_n_rounds} "
-                f"must be at least 1, architectures {self.architectures} at least 0"
-            )
         if self.models is not None:
             self._check_models(self.models)
-        if not self.name or "/" in self.name or self.name.startswith("."):
-            raise ConfigError(f"finetune.name: {self.name!r} cannot name a folder; use letters, digits, - and _")
+        check_folder_name("finetune.name", self.name)
         if self.name == self.search:
             raise ConfigError(f"finetune.name: {self.name!r} is the search's folder; give another")
 

@@ -1,16 +1,13 @@
 """After training: the best network for every device tier."""
 
+from lit_fednas.search.command import Search
 from lit_fednas.search.evaluator import Evaluator
 from lit_fednas.search.evolution import Evolution
-from lit_fednas.search.exhaustive import Exhaustive
 from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.federated import ClientDraw, FederatedEvaluation, FederatedEvaluator, union_bytes
-from lit_fednas.search.method import Proposals, Score, SearchMethod
+from lit_fednas.search.method import Exhaustive, Proposals, RandomSearch, Score, SearchMethod
 from lit_fednas.search.nsga2 import NSGA2
-from lit_fednas.search.random_search import RandomSearch
-from lit_fednas.search.run import TierSearch
-from lit_fednas.search.settings import SearchSettings
-from lit_fednas.search.trainer import SearchTrainer
+from lit_fednas.search.tier_search import SearchSettings, TierSearch
 
 __all__ = [
     "NSGA2",
@@ -24,9 +21,9 @@ __all__ = [
     "Proposals",
     "RandomSearch",
     "Score",
+    "Search",
     "SearchMethod",
     "SearchSettings",
-    "SearchTrainer",
     "TierSearch",
     "union_bytes",
 ]

@@ -1,10 +1,11 @@
-"""How good an architecture is with the weights it shares, on the server's validation data."""
+"""The accuracy of architectures with the weights that they share; each is evaluated once, and written at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +17,11 @@ from lit_fednas.federation.evaluation import EvaluationSettings, SubnetMetrics, 
 from lit_fednas.records import SearchFiles
 from lit_fednas.rng import generator
 from lit_fednas.supernets import Supernet
+from lit_fednas.tiers import ArchitectureCosts
 
 
 class Metrics(NamedTuple):
-    """Of one architecture on one data set."""
+    """Accuracy and loss of one architecture on one data set."""
 
     accuracy: float
     loss: float
@@ -76,11 +78,11 @@ class Evaluator:
         return self.metrics(self.running(arch), partial(self.supernet.targets, arch))
 
     def scorer(self, generation: Generation) -> Callable[[Any], Metrics]:
-        """What scores a generation's architectures, none of which was scored before: here, the same for all."""
+        """Returns what scores an architecture of a generation; none of them was scored before."""
         return self
 
     def description(self, tiers: Sequence[str]) -> dict[str, Any]:
-        """What ``settings.json`` says of how the architectures of these tiers are scored."""
+        """Returns how the architectures of these tiers are scored, for ``settings.json``."""
         return {
             "num_examples": self.num_examples,
             "top_k": self.settings.top_k,
@@ -90,16 +92,16 @@ class Evaluator:
         }
 
     def finish(self, files: SearchFiles) -> dict[str, Any]:
-        """Writes down what the scores of a finished search cost; returns what ``settings.json`` says of it."""
+        """Writes what the scores of a finished search cost; returns what to add to ``settings.json``."""
         return {}
 
     def running(self, arch: Any) -> Callable[[Tensor], Tensor]:
-        """The architecture in place, or :meth:`network` where its norms need new statistics."""
+        """Returns the architecture in place, or :meth:`network` where its norms need new statistics."""
         self.supernet.eval()
         return self.network(arch) if self.recalibration else lambda inputs: self.supernet(inputs, arch)
 
     def network(self, arch: Any) -> nn.Module:
-        """The architecture as a network of its own, as it is evaluated: with its norms' new statistics, if any."""
+        """Returns a copy of the architecture as it is evaluated: with its norms' new statistics, if any."""
         network = self.supernet.subnet(arch).eval()
         return recalibrated(network, self.recalibration) if self.recalibration else network
 
@@ -110,17 +112,74 @@ class Evaluator:
         """Evaluates any network on the same data.
 
         Args:
-            network: It.
-            labels: What it is to say of examples, given their classes (``Supernet.targets``).
+            network: Returns logits.
+            labels: Its targets, given the examples' classes (``Supernet.targets``).
         """
         for inputs, classes in self.batches:
             self._metrics.update(0, self.settings.logits(network, inputs), labels(classes))
-        found = self._metrics.compute()
-        return Metrics(float(found["arch/accuracy"]), float(found["arch/loss"]))
+        values = self._metrics.compute()
+        return Metrics(float(values["arch/accuracy"]), float(values["arch/loss"]))
+
+
+class Evaluations:
+    """The rows of the evaluated architectures, in the order of their first evaluation.
+
+    Args:
+        evaluator: Scores architectures.
+        costs: Counts what they cost.
+        files: Where their rows are kept; rows that are there already are not evaluated again.
+    """
+
+    def __init__(self, evaluator: Evaluator, costs: ArchitectureCosts, files: SearchFiles) -> None:
+        self.evaluator = evaluator
+        self.costs = costs
+        self.files = files
+        self.fresh = 0  # evaluated by this process
+        self._rows: dict[Any, dict[str, Any]] = {}
+        self._first: dict[Any, tuple[str, int]] = {}  # the tier and generation that proposed each first
+        for row in files.rows("evaluations"):
+            self._rows[costs.supernet.space.parse(row["arch"])] = row
+        files.write("evaluations", self._rows.values())  # without a line that was cut short
+
+    def of(self, generation: Generation) -> Iterator[dict[str, Any]]:
+        """Yields the rows of a generation (``lit_fednas.records.tiers``), one by one, as they are evaluated.
+
+        The evaluator is told which architectures no generation before has proposed. It is told the same when a
+        search is replayed over its rows.
+        """
+        proposer = generation.tier, generation.number
+        new = [arch for arch in generation.archs if self._first.setdefault(arch, proposer) == proposer]
+        score = self.evaluator.scorer(replace(generation, archs=new))
+        for arch in generation.archs:
+            if arch not in self._rows:
+                started = perf_counter()
+                metrics = score(arch)
+                row = {
+                    "number": len(self._rows),
+                    "arch": str(arch),
+                    "encoding": "-".join(map(str, self.costs.supernet.space.encode(arch))),
+                    **metrics._asdict(),
+                    **self.costs.all(arch),
+                    "seconds": round(perf_counter() - started, 6),
+                }
+                self.files.append("evaluations", [row])
+                self._rows[arch] = row
+                self.fresh += 1
+            yield self._rows[arch]
+
+    def __getitem__(self, arch: Any) -> dict[str, Any]:
+        return self._rows[arch]
+
+    def items(self) -> list[tuple[Any, dict[str, Any]]]:
+        """Returns architectures and their rows."""
+        return list(self._rows.items())
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 def share_of(batches: EvalBatches, share: float, seed: int) -> EvalBatches:
-    """A uniform share of validation data (FedorAS, App. K.1).
+    """Draws a uniform share of validation data (FedorAS, App. K.1).
 
     Args:
         batches: All of it.
@@ -128,12 +187,12 @@ def share_of(batches: EvalBatches, share: float, seed: int) -> EvalBatches:
         seed: Of the draw.
 
     Raises:
-        ConfigError: The share is out of range or leaves nothing.
+        ConfigError: The share leaves nothing.
     """
     rows = batches.rows
     count = round(share * len(rows))
-    if not 0 < share <= 1 or count < 1:
-        raise ConfigError(f"search.validation_share: {share} of {len(rows)} examples; give above 0, at most 1")
+    if count < 1:
+        raise ConfigError(f"search.validation_share: {share} of {len(rows)} examples leaves none; give more")
     if count == len(rows):
         return batches
     chosen = torch.randperm(len(rows), generator=generator(seed, "search-validation"))[:count]

@@ -13,39 +13,34 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
-from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import PositiveShare, checked
 from lit_fednas.search.feasible import Feasible
-from lit_fednas.search.method import Proposals, Score, SearchMethod
+from lit_fednas.search.method import AtLeastTwo, Proposals, Score, SearchMethod
 
 _TRIES = 100  # per child, until one is new
 
 
+@checked("search.method")
 @dataclass(frozen=True)
 class Evolution(SearchMethod):
     """Evolves one population towards accuracy within the tier.
 
     Args:
         population: Architectures per generation.
-        parent_share: Which share of a generation are parents of the next.
-        mutation_share: Which share of the children are mutants; the rest are crossings.
-        mutation_rate: With what probability a mutant draws a gene anew.
+        parent_share: The share of a generation that are parents of the next.
+        mutation_share: The share of the children that are mutants; the others are crossed.
+        mutation_rate: The probability with which a mutant draws a gene anew.
     """
 
-    population: int = 100
-    parent_share: float = 0.25
-    mutation_share: float = 0.5
-    mutation_rate: float = 0.1
+    population: AtLeastTwo = 100
+    parent_share: PositiveShare = 0.25
+    mutation_share: PositiveShare = 0.5
+    mutation_rate: PositiveShare = 0.1
 
-    def __post_init__(self) -> None:
-        if self.population < 2:
-            raise ConfigError(f"search.method.population: {self.population} must be at least 2")
-        for name in ("parent_share", "mutation_share", "mutation_rate"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(f"search.method.{name}: {getattr(self, name)} must be above 0 and at most 1")
-
+    @override
     def search(self, feasible: Feasible, rng: np.random.Generator) -> Proposals:
-        """Yields a generation's new architectures; its parents are not evaluated again."""
         known: set[Any] = set()
         parents: list[Score] = []
         proposed = feasible.distinct(known, self.population, rng)
@@ -80,4 +75,4 @@ class Evolution(SearchMethod):
 def _crossing(parents: list[Any], feasible: Feasible, rng: np.random.Generator) -> tuple[int, ...]:
     pair = [feasible.space.encode(parents[int(rng.integers(len(parents)))]) for _ in range(2)]
     takes = rng.integers(2, size=len(pair[0]))
-    return tuple(pair[take][place] for place, take in enumerate(takes))
+    return tuple(pair[take][gene] for gene, take in enumerate(takes))

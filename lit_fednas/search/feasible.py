@@ -1,4 +1,4 @@
-"""The part of a space that fits a tier: sampling it, and moving into it what does not fit."""
+"""The part of a space that fits a tier: sampling it, and repairing architectures that do not fit."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _REPEATS = 2000  # known architectures in a row after which a tier counts as exh
 class Feasible:
     """The architectures that fit a tier.
 
-    In a wide tier, sampling is drawing until one fits. In a narrow one that would not end: what does not fit is
-    then moved, gene by gene in random order, towards an architecture that does, until it fits. This needs nothing
-    of the space but its genes, and ends always.
+    In a wide tier, architectures are drawn until one fits. In a narrow one that would not end: an architecture
+    that does not fit is repaired, by moving its genes one by one in random order towards one that does. This needs
+    nothing of the space but its genes, and always ends.
 
     Args:
         space: The space.
@@ -43,11 +43,11 @@ class Feasible:
         self._anchors = [space.encode(self._first(rng))]
 
     def fits(self, arch: Any) -> bool:
-        """Whether an architecture is within all limits."""
+        """Returns whether an architecture is within all limits."""
         return self.excess(arch) == 0
 
     def excess(self, arch: Any) -> float:
-        """By how much it is not (:meth:`ArchitectureCosts.excess`)."""
+        """Returns by how much it breaks the limits (:meth:`ArchitectureCosts.excess`)."""
         return self.costs.excess(arch, self.tier)
 
     def sample(self, rng: np.random.Generator) -> Any:
@@ -64,23 +64,23 @@ class Feasible:
 
         Args:
             known: Those that are known; the new ones are added.
-            count: How many.
+            count: The number of architectures to draw.
             rng: Random numbers.
         """
-        found: list[Any] = []
+        drawn: list[Any] = []
         repeats = 0
-        while len(found) < count and repeats < _REPEATS:
+        while len(drawn) < count and repeats < _REPEATS:
             arch = self.sample(rng)
             if arch in known:
                 repeats += 1
                 continue
             known.add(arch)
-            found.append(arch)
+            drawn.append(arch)
             repeats = 0
-        return found
+        return drawn
 
     def repaired(self, genes: Sequence[int], rng: np.random.Generator) -> tuple[int, ...]:
-        """Moves genes into the tier; those that fit stay, written canonically.
+        """Moves genes into the tier; genes that fit stay, written canonically.
 
         Returns:
             Genes of an architecture that fits.
@@ -95,10 +95,10 @@ class Feasible:
         return self.space.encode(arch)
 
     def _towards(self, genes: list[int], anchor: Sequence[int], rng: np.random.Generator) -> Iterator[Any]:
-        """The architectures on the way to another; the last is that other."""
-        for place in rng.permutation(len(genes)):
-            if genes[place] != anchor[place]:
-                genes[place] = anchor[place]
+        """Yields the architectures on the way to another; the last is that other."""
+        for position in rng.permutation(len(genes)):
+            if genes[position] != anchor[position]:
+                genes[position] = anchor[position]
                 yield self.space.decode(genes)
         yield self.space.decode(anchor)
 
@@ -110,12 +110,11 @@ class Feasible:
             self._anchors[int(rng.integers(_ANCHORS))] = genes
 
     def _first(self, rng: np.random.Generator) -> Any:
-        """An architecture that fits: the smallest or the largest, or one found by descending the excess."""
+        """Returns a fitting architecture: the smallest or the largest, or one found by descending the excess."""
         least = min([self.space.smallest, self.space.largest], key=self.excess)
         starts = iter(range(_STARTS))
         while not self.fits(least) and next(starts, None) is not None:
-            found = self._descended(self.space.sample(rng), rng)
-            least = min([least, found], key=self.excess)
+            least = min([least, self._descended(self.space.sample(rng), rng)], key=self.excess)
         if not self.fits(least):
             has = ", ".join(f"{name} {self.costs.cost(least, name):g}" for name in self.tier.limited)
             limits = [f"{name} at most {limit:g}" for name, limit in self.tier.at_most.items()]
@@ -133,8 +132,8 @@ class Feasible:
             if excess == 0:
                 break
             genes = list(self.space.encode(arch))
-            place = int(rng.integers(len(genes)))
-            genes[place] = int(rng.integers(self.space.cardinalities[place]))
+            position = int(rng.integers(len(genes)))
+            genes[position] = int(rng.integers(self.space.cardinalities[position]))
             changed = self.space.decode(genes)
             if (changed_excess := self.excess(changed)) <= excess:
                 arch, excess = changed, changed_excess

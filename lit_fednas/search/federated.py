@@ -19,12 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.modules.batchnorm import _BatchNorm
+from typing_extensions import override
 
 from lit_fednas.costs import RoundCost
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
+from lit_fednas.federation.client_evaluation import normalises_over_batches
 from lit_fednas.federation.evaluation import EvaluationSettings
+from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.records import ALL_TIERS, SearchFiles
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.search.evaluator import Evaluator, Generation, Metrics
@@ -34,6 +36,7 @@ from lit_fednas.tiers import Population
 _ANSWER_BYTES = 2 * 4  # per architecture: the right answers and the sum of the losses, float32
 
 
+@checked("search.federated")
 @dataclass(frozen=True)
 class FederatedEvaluation:
     """Lets clients score the architectures instead of the server.
@@ -41,28 +44,24 @@ class FederatedEvaluation:
     Args:
         rounds: Evaluation rounds per generation, each of as many clients as the training's cohort has. (With 4,
             the paper's rankings agree with central ones to a Kendall's tau above 0.8.)
-        split: Which of a client's examples: those held out by ``data.client_val``, or those it trained on.
+        split: The examples of a client: those held out by ``data.client_val``, or those it trained on.
 
     Raises:
-        ConfigError: There is no round.
+        ConfigError: A setting is out of range.
     """
 
-    rounds: int = 4
+    rounds: PositiveInt = 4
     split: Literal["val", "train"] = "val"
-
-    def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise ConfigError(f"search.federated.rounds: {self.rounds} must be at least 1")
 
 
 class ClientDraw:
-    """Which clients are asked about a generation.
+    """Draws the clients that are asked about a generation.
 
     Args:
         clients: All clients' data.
         population: Their tiers.
         cohort: Clients per evaluation round.
-        settings: How many rounds, and on which split.
+        settings: The number of rounds, and the split.
         seed: Of the search.
 
     Raises:
@@ -85,11 +84,11 @@ class ClientDraw:
             )
 
     def size(self, client: int) -> int:
-        """The examples that a client scores on."""
+        """Returns the number of examples that a client scores on."""
         return self.clients.size(client, self.settings.split)
 
     def eligible(self, tier: str) -> list[int]:
-        """The clients that can be asked in a tier's search: of the tier and above, with examples.
+        """Returns the clients that can be asked in a tier's search: of the tier and above, with examples.
 
         Raises:
             ConfigError: The tier is not one of the clients', or none of its clients has an example.
@@ -97,30 +96,30 @@ class ClientDraw:
         names = [one.name for one in self.population.tiers]
         if names and tier not in (*names, ALL_TIERS):
             raise ConfigError(
-                f"search.tiers: {tier!r} is no tier of the clients ({', '.join(names)}), so nobody knows whom to "
-                f"ask; leave search.tiers out, or use these names"
+                f"search.tiers: {tier!r} is not a tier of the clients ({', '.join(names)}), so nobody can be "
+                f"asked; leave search.tiers out, or use these names"
             )
-        anyone = not names or tier == ALL_TIERS
-        able = range(self.population.num_clients) if anyone else self.population.eligible(tier)
-        found = [client for client in able if self.size(client) >= self.least]
-        if not found:
+        of_any_tier = not names or tier == ALL_TIERS
+        able = range(self.population.num_clients) if of_any_tier else self.population.eligible(tier)
+        eligible = [client for client in able if self.size(client) >= self.least]
+        if not eligible:
             raise ConfigError(
                 f"data.client_val: leaves none of the {len(able)} clients that can run {tier!r} examples enough "
                 f"to score on ({self.least}); raise it, or lower data.num_clients"
             )
-        return found
+        return eligible
 
     def order(self, tier: str, generation: int) -> list[int]:
-        """A tier's eligible clients in the order in which a generation's rounds would ask them."""
+        """Returns a tier's eligible clients in the order in which a generation's rounds would ask them."""
         rng = numpy_generator(self.seed, f"federated-search-{tier}", generation)
         return [int(client) for client in rng.permutation(self.eligible(tier))]
 
     def asked(self, tier: str, generation: int) -> list[int]:
-        """The clients that are asked about a generation."""
+        """Returns the clients that are asked about a generation."""
         return self.order(tier, generation)[: self.settings.rounds * self.cohort]
 
     def rounds(self, clients: int) -> int:
-        """The evaluation rounds that so many clients take."""
+        """Returns the number of evaluation rounds in which so many clients are asked."""
         return -(-clients // self.cohort)
 
 
@@ -150,28 +149,29 @@ class FederatedEvaluator(Evaluator):
         super().__init__(supernet, [], settings, recalibration)
         self.draw = draw
         self.batch_size = batch_size
-        if not recalibration and _normalises_by_batch(supernet):
+        if not recalibration and normalises_over_batches(supernet.skeleton(supernet.space.smallest)):
             draw.least = 2  # one example has no statistics
         self._rows: dict[tuple[str, int], dict[str, Any]] = {}
         self._read: tuple[list[int], list[list[tuple[Tensor, Tensor]]]] = ([], [])
 
     @property
+    @override
     def num_examples(self) -> int:
-        """Examples of all clients together."""
         return sum(map(self.draw.size, range(self.draw.clients.num_clients)))
 
+    @override
     def __call__(self, arch: Any) -> Metrics:
-        """Evaluates an architecture on all clients that have examples."""
         return self.score(arch, self.draw.eligible(ALL_TIERS))
 
+    @override
     def scorer(self, generation: Generation) -> Callable[[Any], Metrics]:
-        """Draws the generation's clients, and notes what asking them costs; nobody is asked about nothing."""
+        """Draws the generation's clients, if there is anything to ask, and notes what asking them costs."""
         asked = self.draw.asked(generation.tier, generation.number) if generation.archs else []
         self._rows[generation.tier, generation.number] = self._row(generation, asked)
         return lambda arch: self.score(arch, asked)
 
     def score(self, arch: Any, clients: Sequence[int]) -> Metrics:
-        """The mean over all examples of some clients."""
+        """Returns the mean over all examples of some clients."""
         count = sum(map(self.draw.size, clients))
         # float32, as torchmetrics gives it to the central evaluator
         accuracy, loss = (self.answers(arch, clients).sum(0) / count).astype(np.float32).tolist()
@@ -179,30 +179,26 @@ class FederatedEvaluator(Evaluator):
 
     @torch.no_grad()
     def answers(self, arch: Any, clients: Sequence[int]) -> np.ndarray:
-        """What clients answer about an architecture.
+        """Lets clients evaluate an architecture.
 
         Args:
             arch: The architecture.
-            clients: Who is asked.
+            clients: The clients.
 
         Returns:
-            float64 ``[clients, 2]``: how many examples it gets right, and the sum of its losses.
+            float64 ``[clients, 2]``: the number of right answers, and the sum of the losses.
         """
         network = self.running(arch)
-        found = []
+        answers = []
         for batches in self._batches(clients):
             parts = [
                 self._answer(network, inputs, self.supernet.targets(arch, classes)) for inputs, classes in batches
             ]
-            found.append(torch.stack(parts).sum(0))
-        return torch.stack(found).double().cpu().numpy()
+            answers.append(torch.stack(parts).sum(0))
+        return torch.stack(answers).double().cpu().numpy()
 
+    @override
     def description(self, tiers: Sequence[str]) -> dict[str, Any]:
-        """Adds how many clients are asked, of how many.
-
-        Raises:
-            ConfigError: A tier has no clients to ask.
-        """
         federated = {
             **asdict(self.draw.settings),
             "cohort": self.draw.cohort,
@@ -210,8 +206,8 @@ class FederatedEvaluator(Evaluator):
         }
         return {**super().description(tiers), "federated": federated}
 
+    @override
     def finish(self, files: SearchFiles) -> dict[str, Any]:
-        """Writes ``federated.csv``; returns its totals."""
         files.write("federated", self._rows.values())
         total = RoundCost()
         for row in self._rows.values():
@@ -219,7 +215,7 @@ class FederatedEvaluator(Evaluator):
         return {"communication": asdict(total)}
 
     def _row(self, generation: Generation, clients: Sequence[int]) -> dict[str, Any]:
-        """Of ``federated.csv``."""
+        """Returns a generation's row of ``federated.csv``."""
         size = union_bytes(self.supernet, generation.archs)
         examples = sum(map(self.draw.size, clients))
         return {
@@ -242,7 +238,7 @@ class FederatedEvaluator(Evaluator):
         return torch.stack([right.float(), functional.cross_entropy(logits, targets, reduction="sum")])
 
     def _batches(self, clients: Sequence[int]) -> list[list[tuple[Tensor, Tensor]]]:
-        """Each client's examples in batches of near-equal size; kept until others are asked."""
+        """Returns each client's examples in batches of near-equal size; kept until others are asked."""
         if self._read[0] != list(clients):
             self._read = list(clients), [self._batches_of(client) for client in clients]
         return self._read[1]
@@ -256,10 +252,10 @@ class FederatedEvaluator(Evaluator):
 
 
 def union_bytes(supernet: Supernet, archs: Iterable[Any]) -> int:
-    """The bytes of the smallest supernet that holds some architectures (FedorAS, App. K.2).
+    """Returns the bytes of the smallest supernet that holds some architectures (FedorAS, App. K.2).
 
     Args:
-        supernet: Any; elements of its shared tensors that several architectures share are sent once.
+        supernet: The supernet; elements of its shared tensors that several architectures share are sent once.
         archs: The architectures.
 
     Returns:
@@ -283,9 +279,3 @@ def union_bytes(supernet: Supernet, archs: Iterable[Any]) -> int:
                 mask[region.index] = True
     counts = {name: shared[name].numel() if mask is None else int(mask.sum()) for name, mask in covered.items()}
     return sum(count * shared[name].element_size() for name, count in counts.items())
-
-
-def _normalises_by_batch(supernet: Supernet) -> bool:
-    """Whether evaluation uses the batch's own statistics."""
-    modules = supernet.skeleton(supernet.space.smallest).modules()
-    return any(isinstance(module, _BatchNorm) and module.running_mean is None for module in modules)

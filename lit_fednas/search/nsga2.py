@@ -17,18 +17,20 @@ from pymoo.core.sampling import Sampling
 from pymoo.core.termination import NoTermination
 from pymoo.operators.crossover.ux import UniformCrossover
 from pymoo.problems.static import StaticProblem
+from typing_extensions import override
 
-from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import PositiveInt, UnitInterval, checked
 from lit_fednas.search.feasible import Feasible
-from lit_fednas.search.method import Proposals, SearchMethod
+from lit_fednas.search.method import AtLeastTwo, Proposals, SearchMethod
 
 
+@checked("search.method")
 @dataclass(frozen=True)
 class NSGA2(SearchMethod):
     """Trades error against the objective cost, within a tier.
 
-    Genes are crossed uniformly and drawn anew when mutated. What breaks a limit is moved into the tier
-    (:meth:`Feasible.repaired`), so every evaluation is of an architecture that fits; none is proposed twice.
+    Genes are crossed uniformly and drawn anew when mutated. Infeasible architectures are
+    repaired before evaluation (:meth:`Feasible.repaired`); none is proposed twice.
 
     Args:
         population: Architectures that survive (FedorAS: 128).
@@ -40,22 +42,13 @@ class NSGA2(SearchMethod):
         ConfigError: A number is out of range.
     """
 
-    population: int = 128
-    sample: int = 64
-    crossover_rate: float = 0.9
-    mutation_rate: float | None = None
+    population: AtLeastTwo = 128
+    sample: PositiveInt = 64
+    crossover_rate: UnitInterval = 0.9
+    mutation_rate: UnitInterval | None = None
 
-    def __post_init__(self) -> None:
-        if self.population < 2 or self.sample < 1:
-            raise ConfigError(
-                f"search.method: population {self.population} must be at least 2, sample {self.sample} at least 1"
-            )
-        for name, rate in (("crossover_rate", self.crossover_rate), ("mutation_rate", self.mutation_rate)):
-            if rate is not None and not 0 <= rate <= 1:
-                raise ConfigError(f"search.method.{name}: {rate} must be between 0 and 1")
-
+    @override
     def search(self, feasible: Feasible, rng: np.random.Generator) -> Proposals:
-        """Asks pymoo for generations and tells it how they did."""
         space = feasible.space
         genes = len(space.cardinalities)
         problem = Problem(n_var=genes, n_obj=2, xl=0, xu=np.array(space.cardinalities) - 1, vtype=int)
@@ -66,7 +59,7 @@ class NSGA2(SearchMethod):
             sampling=_FeasibleSampling(known),
             crossover=UniformCrossover(prob=self.crossover_rate),
             mutation=_RedrawGenes(1 / genes if self.mutation_rate is None else self.mutation_rate),
-            repair=_IntoTier(feasible),
+            repair=_RepairIntoTier(feasible),
             eliminate_duplicates=known,
         )
         algorithm.setup(problem, seed=int(rng.integers(2**31)), termination=NoTermination())
@@ -79,7 +72,7 @@ class NSGA2(SearchMethod):
 
 
 class _Algorithm(PymooNSGA2):
-    """pymoo's, which ends when mating finds nothing new: here the generation is then filled up from the tier."""
+    """pymoo's algorithm, but a generation for which mating finds too little is filled up from the tier."""
 
     def _infill(self) -> Any:
         children = self.mating.do(
@@ -118,8 +111,8 @@ class _RedrawGenes(Mutation):
         return np.where(random_state.random(X.shape) < self.rate, drawn, X)
 
 
-class _IntoTier(Repair):
-    """Writes genes canonically, and moves what does not fit into the tier."""
+class _RepairIntoTier(Repair):
+    """Writes genes canonically, and repairs those that do not fit the tier."""
 
     def __init__(self, feasible: Feasible) -> None:
         super().__init__()
@@ -139,13 +132,13 @@ class _Known(DuplicateElimination):
         self.proposed: set[Any] = set()
 
     def add(self, population: Any) -> None:
-        """Remembers a generation."""
+        """Adds a generation to what was proposed."""
         self.proposed.update(self._archs(population))
 
     def _do(self, pop: Any, other: Any, is_duplicate: np.ndarray) -> np.ndarray:
         seen = set(self.proposed) if other is None else set(self._archs(other))
-        for place, arch in enumerate(self._archs(pop)):
-            is_duplicate[place] = arch in seen
+        for number, arch in enumerate(self._archs(pop)):
+            is_duplicate[number] = arch in seen
             if other is None:
                 seen.add(arch)
         return is_duplicate

@@ -1,36 +1,61 @@
-"""The network of a tier on disk: its weights, and which architecture they are of."""
+"""The network of a tier on disk: its weights, its architecture, and its accuracy for single clients."""
 
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.federation.client_evaluation import client_scores
 from lit_fednas.federation.evaluation import fresh_statistics
-from lit_fednas.records import TierFiles, TierModel
+from lit_fednas.records import TierFiles, TierModel, write_client_scores
 from lit_fednas.records.files import replacing
 from lit_fednas.supernets import Supernet
 
 WEIGHTS_FILE = "weights.pt"
 
 
+def tier_model(supernet: Supernet, tier: str, arch: Any, recalibrated: bool, **further: Any) -> TierModel:
+    """Describes a tier's network for ``architecture.json``.
+
+    Args:
+        supernet: The supernet.
+        tier: The tier's name.
+        arch: The tier's architecture.
+        recalibrated: Whether the norms hold running statistics that were gathered anew.
+        **further: Costs and metrics, and whether it was fine-tuned.
+    """
+    return TierModel(
+        tier=tier,
+        arch=str(arch),
+        encoding=[int(gene) for gene in supernet.space.encode(arch)],
+        supernet=type(supernet).__name__,
+        input_shape=list(supernet.input_shape),
+        num_classes=supernet.num_classes,
+        recalibrated=recalibrated,
+        **further,
+    )
+
+
 def save_tier_model(files: TierFiles, model: TierModel, network: nn.Module) -> None:
     """Writes ``weights.pt`` and ``architecture.json`` of a tier.
 
-    The old ``architecture.json`` goes first and the new one comes last: a kill in between leaves a tier without
-    a network, never one architecture with another's weights.
+    The old ``architecture.json`` is removed first and the new one written last: a kill in between leaves a tier
+    without a network, never one architecture with another's weights.
 
     Args:
-        files: The search's folder.
-        model: What to say of the network.
+        files: The folder of a search or a fine-tuning.
+        model: The content of ``architecture.json``.
         network: On any device; its tensors may be views of larger ones, of which only the views are written.
     """
     folder = files.tier_folder(model.tier)
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / "architecture.json").unlink(missing_ok=True)
     weights = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -46,7 +71,7 @@ def load_tier_network(supernet: Supernet, files: TierFiles, tier: str) -> tuple[
 
     Args:
         supernet: The one that was searched; it builds the network and is left as it is.
-        files: The search's folder.
+        files: The folder of a search or a fine-tuning.
         tier: The tier's name.
 
     Returns:
@@ -57,17 +82,45 @@ def load_tier_network(supernet: Supernet, files: TierFiles, tier: str) -> tuple[
         CheckpointError: The weights cannot be read, or are not those of the architecture.
     """
     if tier not in files.tier_names:
-        there = ", ".join(files.tier_names) or "none; run 'lit-fednas search' first"
-        raise ConfigError(f"tier: {tier!r} has no network in {files.folder}; there are: {there}")
+        names = ", ".join(files.tier_names) or "none; run 'lit-fednas search' first"
+        raise ConfigError(f"tier: {tier!r} has no network in {files.folder}; there are: {names}")
     model = files.tier_model(tier)
     arch = _architecture(supernet, model)
     network = supernet.subnet(arch).cpu()
     if model.recalibrated:
         fresh_statistics(network)
     weights = _weights(files, tier)
-    _must_fit(network.state_dict(), weights, files.tier_folder(tier) / WEIGHTS_FILE)
+    _check_shapes(network.state_dict(), weights, files.tier_folder(tier) / WEIGHTS_FILE)
     network.load_state_dict(weights)
     return arch, network.eval()
+
+
+def write_clients(model: FederatedLightningModule, datamodule: FederatedDataModule, files: TierFiles) -> bool:
+    """Writes ``clients.csv``: the accuracy of its tier's network for every client (FedorAS, section 4.4).
+
+    Args:
+        model: Its population has the clients' tiers.
+        datamodule: The clients' data.
+        files: The folder of a search or a fine-tuning, with the tiers' networks.
+
+    Returns:
+        Whether anything was written: there are tiers of clients, and clients that hold test data.
+    """
+    device = next(model.supernet.parameters()).device
+    rows = []
+    for tier in model.population.tiers:
+        if tier.name not in files.tier_names:
+            continue
+        arch, network = load_tier_network(model.supernet, files, tier.name)
+        network, targets = network.to(device), partial(model.supernet.targets, arch)
+        for client in model.population.members(tier.name):
+            scores = client_scores(
+                network, datamodule.clients, [client], settings=model.evaluation, targets=targets
+            )
+            rows += [{**score._asdict(), "tier": tier.name} for score in scores]
+    if rows:
+        write_client_scores(files.folder, sorted(rows, key=lambda row: row["client"]))
+    return bool(rows)
 
 
 def _architecture(supernet: Supernet, model: TierModel) -> Any:
@@ -91,12 +144,12 @@ def _weights(files: TierFiles, tier: str) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: cannot be read ({reason}); run the search again") from None
 
 
-def _must_fit(expected: dict[str, Tensor], found: dict[str, Tensor], path: Path) -> None:
-    """Names the first tensor that is missing, left over or of another shape."""
-    for name in (*expected, *found):
-        shapes = [list(tensors[name].shape) if name in tensors else None for tensors in (expected, found)]
+def _check_shapes(expected: dict[str, Tensor], weights: dict[str, Tensor], path: Path) -> None:
+    """Raises ``CheckpointError`` for the first tensor that is missing, left over or of another shape."""
+    for name in (*expected, *weights):
+        shapes = [list(tensors[name].shape) if name in tensors else "none" for tensors in (expected, weights)]
         if shapes[0] != shapes[1]:
-            wanted, there = ("none" if shape is None else shape for shape in shapes)
             raise CheckpointError(
-                f"{path}: of {name}, the architecture has {wanted} and the file {there}; run the search again"
+                f"{path}: of {name}, the architecture has {shapes[0]} and the file {shapes[1]}; run the search "
+                f"again"
             )

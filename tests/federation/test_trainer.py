@@ -26,9 +26,15 @@ def test_arguments_without_meaning_are_refused(name, value, instead):
         FederatedTrainer(**{name: value})
 
 
-@pytest.mark.parametrize("settings", [{"max_rounds": -2}, {"check_val_every_n_rounds": 0}])
-def test_rounds_out_of_range(settings):
-    with pytest.raises(ConfigError, match="trainer: max_rounds"):
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_rounds": -2}, r"^trainer.max_rounds: -2 must be at least -1"),
+        ({"check_val_every_n_rounds": 0}, r"^trainer.check_val_every_n_rounds: 0 must be at least 1"),
+    ],
+)
+def test_rounds_out_of_range(settings, message):
+    with pytest.raises(ConfigError, match=message):
         FederatedTrainer(**settings)
 
 

@@ -13,10 +13,16 @@ from torch import Tensor
 
 from lit_fednas.assignment import RandomArchitectures
 from lit_fednas.data import FederatedDataModule, Partitioner
-from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedLightningModule, UniformCohort
-from lit_fednas.finetune import FinetuneSettings, FinetuneTrainer
+from lit_fednas.federation import (
+    ClientSettings,
+    EvaluationSettings,
+    FederatedLightningModule,
+    FederatedTrainer,
+    UniformCohort,
+)
+from lit_fednas.finetune import Finetune, FinetuneSettings
 from lit_fednas.records import FinetuneFiles
-from lit_fednas.search import RandomSearch, SearchSettings
+from lit_fednas.search import RandomSearch, Search, SearchSettings
 from lit_fednas.supernets import PathCNN, Supernet
 from lit_fednas.tiers import ClientTiers, ListedTiers, Tier, TierSource
 from tests.support import fit, make_module, sgd, tiny_data
@@ -65,17 +71,16 @@ class Trained(NamedTuple):
 
     def finetune(self, **settings: Any) -> FinetuneFiles:
         """Without a checkpoint: the module's weights are those that were searched."""
-        return trainer().finetune(
-            self.module, self.data, None, FinetuneSettings(**{"rounds": ROUNDS, **settings}), self.folder
-        )
+        command = Finetune(trainer(), self.module, self.data, self.folder)
+        return command.run(None, FinetuneSettings(**{"rounds": ROUNDS, **settings}))
 
     def path(self, tier: str, number: int = 0, name: str = "finetune") -> Path:
         """A candidate's folder."""
         return self.folder / name / "runs" / f"{tier}-{number}"
 
 
-def trainer() -> FinetuneTrainer:
-    return FinetuneTrainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+def trainer() -> FederatedTrainer:
+    return FederatedTrainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
 
 
 def path_cnn(seed: int = 0, **settings: Any) -> PathCNN:
@@ -104,7 +109,9 @@ def searched(folder: Path, data: dict[str, Any] | None = None, **settings: Any) 
     """Trains for two rounds, and searches."""
     made = Trained(module_of(**settings), small_data(**(data or {})), folder)
     fit(made.module, made.data, 4, check_val_every_n_rounds=4)
-    trainer().search(made.module, made.data, None, SearchSettings(method=RandomSearch(), evaluations=6), folder)
+    Search(trainer(), made.module, made.data, folder).run(
+        None, SearchSettings(method=RandomSearch(), evaluations=6)
+    )
     return made
 
 

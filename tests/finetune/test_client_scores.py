@@ -12,8 +12,7 @@ from lit_fednas.federation import EvaluationSettings
 from lit_fednas.federation.client_evaluation import client_scores
 from lit_fednas.records import SearchFiles
 from lit_fednas.rng import generator
-from lit_fednas.search.clients import write_clients
-from lit_fednas.search.tier_models import load_tier_network
+from lit_fednas.search.tier_models import load_tier_network, write_clients
 from tests.finetune.small import MEMBERS, SIZES, Trained, accuracy_and_loss, module_of, rows, small_data
 
 

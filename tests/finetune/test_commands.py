@@ -14,7 +14,7 @@ import yaml
 from lit_fednas.cli import main
 from lit_fednas.federation import EvaluationSettings, FederatedCallback
 from lit_fednas.federation.evaluation import recalibrated
-from lit_fednas.finetune import trainer as finetune_trainer
+from lit_fednas.finetune import finetuning
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.search.tier_models import load_tier_network
 from tests.finetune.small import (
@@ -127,7 +127,7 @@ class StopIn(FederatedCallback):
 def test_a_command_that_is_stopped_goes_on(home, capsys, monkeypatch):
     command = ["finetune", *options(), "--config", "finetune.yaml"]
     with monkeypatch.context() as patch:
-        patch.setattr(finetune_trainer, "_Stop", StopIn)
+        patch.setattr(finetuning, "_Stop", StopIn)
         assert main(command) == 128 + signal.SIGINT
     assert "stopped by SIGINT" in capsys.readouterr().err
     assert len(cohorts(RUN / "finetune/runs/large-0")) == 1
@@ -139,7 +139,7 @@ def test_a_command_that_is_stopped_goes_on(home, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--finetune.rounds", "0"], "finetune: rounds 0"),
+        (["--finetune.rounds", "0"], "finetune.rounds: 0 must be at least 1"),
         (["--finetune.name", "search"], "finetune.name: 'search' is the search's folder"),
         (
             ["--finetune.search", "nothing"],

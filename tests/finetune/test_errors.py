@@ -86,9 +86,9 @@ def test_a_tier_that_nothing_fits(trained):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"rounds": 0}, "finetune: rounds 0 and"),
-        ({"check_val_every_n_rounds": 0}, "check_val_every_n_rounds 0 must be at least 1"),
-        ({"architectures": -1}, "architectures -1 at least 0"),
+        ({"rounds": 0}, "finetune.rounds: 0 must be at least 1"),
+        ({"check_val_every_n_rounds": 0}, "finetune.check_val_every_n_rounds: 0 must be at least 1"),
+        ({"architectures": -1}, "finetune.architectures: -1 must be at least 0"),
         ({"name": ""}, "finetune.name: '' cannot name a folder"),
         ({"name": "a/b"}, "finetune.name: 'a/b' cannot name a folder"),
         ({"name": ".."}, "finetune.name: '..' cannot name a folder"),

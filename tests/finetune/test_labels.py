@@ -11,7 +11,7 @@ import torch
 from lit_fednas.aggregation import OperatorAverage
 from lit_fednas.assignment import Subspaces
 from lit_fednas.objectives import PathSampling
-from lit_fednas.search import RandomSearch, SearchSettings
+from lit_fednas.search import RandomSearch, Search, SearchSettings
 from tests.finetune.small import (
     CLIENT,
     TIERS,
@@ -46,7 +46,7 @@ def trained(folder: Path, labels: str | None = None) -> Trained:
     made = Trained(module, small_data(), folder)
     fit(made.module, made.data, 4, check_val_every_n_rounds=4)
     settings = SearchSettings(method=RandomSearch(), evaluations=6, labels=labels)
-    trainer().search(made.module, made.data, None, settings, folder)
+    Search(trainer(), made.module, made.data, folder).run(None, settings)
     return made
 
 

@@ -12,10 +12,8 @@ import pytest
 from lit_fednas.assignment import FixedArchitecture
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import UniformCohort
-from lit_fednas.finetune import FinetuneSettings
-from lit_fednas.finetune import trainer as finetune_trainer
-from lit_fednas.finetune.groups import dealt
-from lit_fednas.finetune.models import named_architectures, own_tiers
+from lit_fednas.finetune import FinetuneSettings, finetuning
+from lit_fednas.finetune.candidates import dealt, named_architectures, own_tiers
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.search.tier_models import load_tier_network
@@ -235,7 +233,9 @@ def test_models_of_a_sequence():
     assert str(small) in ("model: 2", "model: 3")
     assert [tier.name for tier in own_tiers(named_architectures(net, ["model: 3", "2"]))] == ["model-3", "model-2"]
     net.propose([Cut("layer0", {"layer0": 1}, {"layer0": 5, "layer1": 8}, 0.0)])
-    refused(net, ["candidate: 4 layer0"], "'candidate: 4 layer0' is no model of PrunedSequence (architecture cand")
+    refused(
+        net, ["candidate: 4 layer0"], "'candidate: 4 layer0' is not a model of PrunedSequence (architecture cand"
+    )
     refused(net, ["0.01 of macs"], "no model has at most 0.01 of macs; the smallest has 0.")
 
 
@@ -252,11 +252,11 @@ def refused(net: Any, texts: list[str], told: str) -> None:
 def test_models_that_are_not_there():
     net = sequence()
     refused(
-        net, ["model: 0", "model: 9"], "'model: 9' is no model of PrunedSequence (architecture model: 9: name netw"
+        net, ["model: 0", "model: 9"], "'model: 9' is not a model of PrunedSequence (architecture model: 9: name netw"
     )
-    refused(net, ["nonsense"], "'nonsense' is no model of PrunedSequence (")
-    refused(net, ["half of macs"], "'half of macs' is no model")
-    refused(net, ["0.5 of bytes"], "'0.5 of bytes' is no model")
+    refused(net, ["nonsense"], "'nonsense' is not a model of PrunedSequence (")
+    refused(net, ["half of macs"], "'half of macs' is not a model")
+    refused(net, ["0.5 of bytes"], "'0.5 of bytes' is not a model")
     refused(net, ["model: 0", "model: 0"], "names model: 0 twice, as 'model: 0'; name each once")
     refused(net, ["model: 0", "largest"], "names model: 0 twice, as 'model: 0' and 'largest'")
     refused(path_cnn(), ["0.5 of macs"], "'0.5 of macs' chooses from a row of models, which PathCNN does not have")
@@ -279,7 +279,7 @@ def test_settings_that_do_not_go_together(given, told):
 
 
 def test_nothing_is_written_for_what_is_refused(bare):
-    with pytest.raises(ConfigError, match=r"^finetune.models: 'nonsense' is no model of PathCNN"):
+    with pytest.raises(ConfigError, match=r"^finetune.models: 'nonsense' is not a model of PathCNN"):
         bare.finetune(models=["nonsense"])
     with pytest.raises(ConfigError, match=r"set finetune.architectures to train random ones, or finetune.models$"):
         bare.finetune()
@@ -366,7 +366,7 @@ def test_what_was_stopped_goes_on(bare, paths, monkeypatch):
     settings = {"models": paths, "in_groups": True}
     expected = named_everything(bare._replace(folder=bare.folder / "straight").finetune(**settings))
     with monkeypatch.context() as patch:
-        patch.setattr(finetune_trainer, "_Stop", StopIn(1, 1, "error"))
+        patch.setattr(finetuning, "_Stop", StopIn(1, 1, "error"))
         with pytest.raises(Stop):
             bare.finetune(**settings)
     assert len(rounds(bare.path(slug(paths[1])))) == 1

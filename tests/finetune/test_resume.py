@@ -11,8 +11,7 @@ import pytest
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback
 from lit_fednas.federation.interrupts import Interrupted
-from lit_fednas.finetune import run as finetune_run
-from lit_fednas.finetune import trainer as finetune_trainer
+from lit_fednas.finetune import finetuning
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.tiers import ClientTiers, ListedTiers
 from tests.finetune.small import Ranges, everything, module_of, rounds
@@ -50,7 +49,7 @@ def straight(tuned_once):
 @pytest.mark.parametrize(("how", "raised"), [("error", Stop), ("SIGTERM", Interrupted)])
 def test_in_the_second_candidates_second_round(trained, straight, monkeypatch, how, raised):
     with monkeypatch.context() as patch:
-        patch.setattr(finetune_trainer, "_Stop", StopIn(1, 1, how))
+        patch.setattr(finetuning, "_Stop", StopIn(1, 1, how))
         with pytest.raises(raised):
             trained.finetune()
     files = FinetuneFiles(trained.folder / "finetune")
@@ -64,7 +63,7 @@ def test_in_the_second_candidates_second_round(trained, straight, monkeypatch, h
 
 def test_in_the_first_round_of_all(trained, straight, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(finetune_trainer, "_Stop", StopIn(0, 0, "SIGINT"))
+        patch.setattr(finetuning, "_Stop", StopIn(0, 0, "SIGINT"))
         with pytest.raises(Interrupted):
             trained.finetune()
     assert not (trained.path("small") / "checkpoints" / "last.ckpt").exists()
@@ -74,7 +73,7 @@ def test_in_the_first_round_of_all(trained, straight, monkeypatch):
 @pytest.mark.parametrize(("how", "where"), [("error", "_initial"), ("SIGINT", "_score"), ("SIGTERM", "_keep")])
 def test_between_the_rounds_of_two_candidates(trained, straight, monkeypatch, how, where):
     """A signal that comes while nothing is trained is remembered until the next candidate begins."""
-    plain = getattr(finetune_run.Finetuning, where)
+    plain = getattr(finetuning.Finetuning, where)
     calls = []
 
     def stopping(self, *given):
@@ -87,7 +86,7 @@ def test_between_the_rounds_of_two_candidates(trained, straight, monkeypatch, ho
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetune_run.Finetuning, where, stopping)
+        patch.setattr(finetuning.Finetuning, where, stopping)
         with pytest.raises(Stop if how == "error" else Interrupted):
             trained.finetune()
     assert not trained.path("large").exists()
@@ -95,7 +94,7 @@ def test_between_the_rounds_of_two_candidates(trained, straight, monkeypatch, ho
 
 
 def test_a_signal_before_the_loop_listens_stops_the_candidate_at_once(trained, straight, monkeypatch):
-    plain = finetune_trainer.RoundCheckpoint
+    plain = finetuning.RoundCheckpoint
 
     def stopping():
         """While the candidate's trainer is made."""
@@ -103,7 +102,7 @@ def test_a_signal_before_the_loop_listens_stops_the_candidate_at_once(trained, s
         return plain()
 
     with monkeypatch.context() as patch:
-        patch.setattr(finetune_trainer, "RoundCheckpoint", stopping)
+        patch.setattr(finetuning, "RoundCheckpoint", stopping)
         with pytest.raises(Interrupted):
             trained.finetune()
     assert not (trained.path("small") / "rounds.jsonl").exists()
@@ -123,7 +122,7 @@ def test_after_the_end_nothing_is_trained_again(trained, straight, monkeypatch):
         def on_client_end(self, trainer, module, result, update):
             asked.append(result)
 
-    monkeypatch.setattr(finetune_trainer, "_Stop", Counted)
+    monkeypatch.setattr(finetuning, "_Stop", Counted)
     assert everything(trained.finetune()) == straight
     assert asked == []
     assert {path: path.stat().st_mtime_ns for path in trained.folder.rglob("last.ckpt")} == stamps
@@ -151,7 +150,7 @@ def test_several_candidates_of_a_tier_are_gone_on_with(trained, monkeypatch):
     there = trained._replace(folder=trained.folder / "straight")
     expected = everything(there.finetune(architectures=2))
     with monkeypatch.context() as patch:
-        patch.setattr(finetune_trainer, "_Stop", StopIn(1, 1, "error"))
+        patch.setattr(finetuning, "_Stop", StopIn(1, 1, "error"))
         with pytest.raises(Stop):
             trained.finetune(architectures=2)
     assert len(rounds(trained.path("middle", 1))) == 1

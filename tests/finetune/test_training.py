@@ -350,14 +350,15 @@ def test_precision_and_top_k_are_those_of_the_runs_evaluation(trained):
 
 
 def test_the_runs_folder_is_the_trainers_by_default(trained):
-    from lit_fednas.finetune import FinetuneSettings, FinetuneTrainer
+    from lit_fednas.federation import FederatedTrainer
+    from lit_fednas.finetune import Finetune, FinetuneSettings
 
-    there = FinetuneTrainer(
+    there = FederatedTrainer(
         accelerator="cpu",
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         default_root_dir=str(trained.folder),
     )
-    files = there.finetune(trained.module, trained.data, None, FinetuneSettings(rounds=1, client=STILL))
+    files = Finetune(there, trained.module, trained.data).run(None, FinetuneSettings(rounds=1, client=STILL))
     assert files.folder == Path(trained.folder) / "finetune"

@@ -11,7 +11,6 @@ import torch
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import Evaluator, RandomSearch, SearchSettings, TierSearch
 from lit_fednas.search.evolution import Evolution
-from lit_fednas.search.outcome import write_tiers
 from lit_fednas.tiers import Budgets
 from tests.support import tiny_supernet
 
@@ -30,7 +29,7 @@ def searches(tmp_path):
             files = SearchFiles(tmp_path / f"{type(method).__name__}{seed}")
             search = TierSearch(settings, Evaluator(supernet, data), files, seed)
             search.run()
-            write_tiers(search, search.evaluator)
+            search.write_tiers(search.evaluator)
     return tmp_path
 
 

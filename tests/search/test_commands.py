@@ -70,7 +70,7 @@ def test_search_export_report(run, capsys):
     assert "12/12 architectures" in out.err
     files = SearchFiles("runs/digits/version_0/search")
     assert files.settings()["complete"]
-    assert (files.folder / "pareto.png").stat().st_size > 0
+    assert (files.folder / "pareto.png").stat().st_size > 5000
     assert files.settings()["checkpoint"].endswith("last.ckpt")
     assert not Path("runs/digits/version_1").exists()
 
@@ -105,7 +105,7 @@ def test_the_saved_config_of_a_run_can_be_searched(run):
     ("words", "expected"),
     [
         (["search", "--search.evaluations", "0"], "search.evaluations: 0"),
-        (["search", "--search.cost", "flops"], "search.cost: 'flops'"),
+        (["search", "--search.cost", "flops"], 'key "search.cost": Expected'),
         (["search", "--trainer.logger.init_args.name", "none"], "finds no run in runs/none"),
         (["search", "--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt does not exist"),
         (["search", "--data.server_val", "0", "--search.name", "x"], "data.server_val: 0"),

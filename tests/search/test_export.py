@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import lit_fednas
+from lit_fednas import export
 from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.export import BatchStatistics, export_network, export_tier
 from lit_fednas.federation.evaluation import recalibrated
 from lit_fednas.records import SearchFiles
 from lit_fednas.rng import generator
-from lit_fednas.search import export
-from lit_fednas.search.export import BatchStatistics, export_network, export_tier
 from lit_fednas.search.tier_models import save_tier_model
 from lit_fednas.supernets import Supernet
 from tests.search.test_tier_models import model_of

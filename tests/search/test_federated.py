@@ -27,8 +27,8 @@ from lit_fednas.search import (
     FederatedEvaluation,
     FederatedEvaluator,
     RandomSearch,
+    Search,
     SearchSettings,
-    SearchTrainer,
     TierSearch,
     union_bytes,
 )
@@ -37,7 +37,7 @@ from lit_fednas.supernets import BatchNorm, PathCNN
 from lit_fednas.supernets.paths.space import Operators
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers, Population, Tier
 from tests.supernets.instances import kept_instance, names
-from tests.support import fit, make_module, sgd, tiny_data, tiny_supernet
+from tests.support import fit, make_module, make_trainer, sgd, tiny_data, tiny_supernet
 
 #: As the clients' tiers: two clients of the small one, four of the large one.
 BUDGETS = Budgets({"small": {"macs": 70_000.0}, "large": {"macs": 120_000.0}})
@@ -76,9 +76,9 @@ def trained():
 
 def search(trained: Any, folder: Path, **settings: Any) -> SearchFiles:
     module, data = trained
-    trainer = SearchTrainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    trainer = make_trainer()
     defaults = {"method": NSGA2(6, 4), "evaluations": 14, "federated": FederatedEvaluation(2)}
-    return trainer.search(module, data, None, SearchSettings(**{**defaults, **settings}), folder)
+    return Search(trainer, module, data, folder).run(None, SearchSettings(**{**defaults, **settings}))
 
 
 def evaluator(trained: Any, rounds: int = 2, seed: int = 0, **settings: Any) -> FederatedEvaluator:
@@ -442,7 +442,7 @@ def test_without_validation_data_of_clients_nothing_begins(trained, tmp_path):
 
 
 def test_tiers_that_the_clients_do_not_have_are_refused(trained, tmp_path):
-    with pytest.raises(ConfigError, match=r"search.tiers: 'tiny' is no tier of the clients \(small, large\)"):
+    with pytest.raises(ConfigError, match=r"search.tiers: 'tiny' is not a tier of the clients \(small, large\)"):
         search(trained, tmp_path, tiers=Budgets({"tiny": {"macs": 70_000.0}}))
     assert list(tmp_path.iterdir()) == []
     search(trained, tmp_path, tiers=Budgets({"tiny": {"macs": 70_000.0}}), per_tier=False, evaluations=2)

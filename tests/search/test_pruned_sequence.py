@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from lit_fednas.cli import main
-from lit_fednas.finetune import trainer as finetune_trainer
+from lit_fednas.finetune import finetuning
 from lit_fednas.records import FinetuneFiles, read_rounds, read_sequence
 from lit_fednas.tiers import DeviceSpeeds, Population
 from tests.finetune.small import cohorts, rounds, tier_weights
@@ -104,7 +104,7 @@ def test_named_models_are_fine_tuned_in_groups_and_exported(home: Path, monkeypa
     command = ["finetune", *OPTIONS, "--config", "finetune.yaml"]
     monkeypatch.setattr(StopIn, "made", 0)
     with monkeypatch.context() as patch:
-        patch.setattr(finetune_trainer, "_Stop", StopIn)
+        patch.setattr(finetuning, "_Stop", StopIn)
         assert main(command) == 128 + signal.SIGINT
     assert [len(rounds(path)) for path in sorted((RUN / "finetune" / "runs").iterdir())] == [2, 1]
     assert main(command) == 0
@@ -145,7 +145,7 @@ def test_what_is_no_model_is_told_in_one_line(home: Path, capsys: pytest.Capture
     capsys.readouterr()
     assert main(["finetune", *OPTIONS, "--finetune.models", '["0.5 of macs", "model: 99"]']) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lit-fednas:")]
-    assert "finetune.models: 'model: 99' is no model of PrunedSequence" in line
+    assert "finetune.models: 'model: 99' is not a model of PrunedSequence" in line
     assert not (RUN / "finetune").exists()
 
 

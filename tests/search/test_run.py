@@ -12,14 +12,13 @@ from torch.nn import functional
 
 from lit_fednas.assignment import RandomArchitectures
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation import ClientSettings, EvaluationSettings
+from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedTrainer
 from lit_fednas.federation.evaluation import recalibrated
 from lit_fednas.records import SearchFiles
-from lit_fednas.search import NSGA2, Evaluator, Exhaustive, RandomSearch, SearchSettings, SearchTrainer
+from lit_fednas.search import NSGA2, Evaluator, Exhaustive, RandomSearch, Search, SearchSettings
 from lit_fednas.search.evaluator import Metrics
-from lit_fednas.search.outcome import write_tiers
-from lit_fednas.search.run import TierSearch
 from lit_fednas.search.tier_models import load_tier_network
+from lit_fednas.search.tier_search import TierSearch
 from lit_fednas.supernets import ElasticResNet
 from lit_fednas.tiers import Budgets, CumulativeCostTiers
 from tests.supernets.instances import INSTANCES, names
@@ -32,8 +31,8 @@ class Stop(Exception):
     pass
 
 
-def trainer() -> SearchTrainer:
-    return SearchTrainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+def trainer() -> FederatedTrainer:
+    return FederatedTrainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def trained():
 def search(trained: Any, folder: Path, **settings: Any) -> SearchFiles:
     module, data = trained
     settings = {"tiers": TIERS, "method": NSGA2(population=8, sample=4), "evaluations": 16, **settings}
-    return trainer().search(module, data, None, SearchSettings(**settings), folder)
+    return Search(trainer(), module, data, folder).run(None, SearchSettings(**settings))
 
 
 def without_seconds(files: SearchFiles) -> dict[str, Any]:
@@ -289,7 +288,7 @@ def test_a_network_that_is_no_supernet_has_one_tier(tmp_path):
 
     module, data = make_module(linear_net()), tiny_data()
     fit(module, data, 1)
-    files = trainer().search(module, data, None, SearchSettings(), tmp_path)
+    files = Search(trainer(), module, data, tmp_path).run(None, SearchSettings())
     assert [(row["tier"], row["arch"]) for row in files.rows("tiers")] == [("tier1", "whole")]
 
 
@@ -299,12 +298,12 @@ def test_a_checkpoint_is_searched(trained, tmp_path):
     trained_in.save_checkpoint(tmp_path / "a.ckpt")
     settings = SearchSettings(tiers=TIERS, method=Exhaustive())
     blank = make_module(tiny_supernet(seed=7))
-    one = trainer().search(blank, tiny_data(), str(tmp_path / "a.ckpt"), settings, tmp_path / "one")
-    two = trainer().search(module, data, None, settings, tmp_path / "two")
+    one = Search(trainer(), blank, tiny_data(), tmp_path / "one").run(str(tmp_path / "a.ckpt"), settings)
+    two = Search(trainer(), module, data, tmp_path / "two").run(None, settings)
     assert one.rows("tiers") == two.rows("tiers")
     other = make_module(ElasticResNet((1, 8, 8), 4, stem_width=4, stage_widths=[8], depths=[0], ratios=[0.5]))
     with pytest.raises(CheckpointError, match="differs in"):
-        trainer().search(other, data, str(tmp_path / "a.ckpt"), settings, tmp_path / "three")
+        Search(trainer(), other, data, tmp_path / "three").run(str(tmp_path / "a.ckpt"), settings)
 
 
 @pytest.mark.parametrize("name", names())
@@ -317,7 +316,7 @@ def test_every_supernet_can_be_searched(tmp_path, name):
     files = SearchFiles(tmp_path)
     search = TierSearch(settings, Evaluator(supernet, [(inputs, targets)]), files, 0)
     search.run()
-    rows = write_tiers(search, search.evaluator)
+    rows = search.write_tiers(search.evaluator)
     assert rows
     for row in rows:
         assert row["val_accuracy"] == row["test_accuracy"]  # the same data

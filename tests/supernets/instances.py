@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import lit_fednas.supernets
 from lit_fednas.errors import ConfigError
-from lit_fednas.finetune.run import TierNetwork
+from lit_fednas.finetune.finetuning import TierNetwork
 from lit_fednas.records.models import write_suite
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets import (

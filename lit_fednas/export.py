@@ -1,13 +1,13 @@
-"""A tier's network as one file that runs without this package: torch.export's program, or ONNX.
+"""The command ``export``: a tier's network as one file that runs without this package.
 
-The file is read back and compared with the network, in batches of several sizes, before it is given its name.
+The file is torch.export's program, or ONNX. It is read back and compared with the network, in batches of several
+sizes, before it is given its name.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,8 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lit_fednas.data import FederatedDataModule
+from lit_fednas.data.readers import EvalBatches
 from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
+from lit_fednas.federation.run_folder import run_folder
 from lit_fednas.records import TierFiles
+from lit_fednas.records.files import replacing
+from lit_fednas.rng import generator
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.supernets import Supernet
 
@@ -36,14 +42,14 @@ TOLERANCE = 1e-4
 #: Sizes of the batches that are compared, beside that of all examples.
 SIZES = (1, 2)
 
-#: The same for networks that normalise by the statistics of the batch. In smaller ones their logits hang on how
+#: The same for networks that normalise by the statistics of the batch. In smaller ones their logits depend on how
 #: torch rounds: with two examples, and one pixel at the end, float32 and float64 differ by a thousandth and more.
 SIZES_OF_BATCH_STATISTICS = (8,)
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written, and how well it was seen to agree with the network.
+    """A file that was written, and how well it agrees with the network.
 
     Attributes:
         path: The file.
@@ -63,7 +69,7 @@ class Exported:
 
 
 class BatchStatistics(nn.Module):
-    """What a batch norm without running statistics computes, in operations that every runtime knows.
+    """A batch norm without running statistics, in operations that every runtime knows.
 
     ONNX has no batch normalisation by the batch's own statistics outside training.
 
@@ -89,6 +95,68 @@ class BatchStatistics(nn.Module):
             return y
         per_channel = [-1, *[1] * (x.ndim - 2)]
         return y * self.weight.reshape(per_channel) + self.bias.reshape(per_channel)
+
+
+class Export:
+    """The command ``export``.
+
+    Args:
+        trainer: Its device and loggers are used.
+        model: The server's module.
+        datamodule: The data; the exported network is compared on a batch of the server's validation data, or a
+            client's data where it has none.
+        folder: The run's folder; by default the first logger's.
+    """
+
+    def __init__(
+        self,
+        trainer: FederatedTrainer,
+        model: FederatedLightningModule,
+        datamodule: FederatedDataModule,
+        folder: Path | str | None = None,
+    ) -> None:
+        self.trainer = trainer
+        self.model = model
+        self.datamodule = datamodule
+        self.folder = Path(folder or run_folder(trainer))
+
+    def run(
+        self,
+        tier: str,
+        ckpt_path: str | None = "last",
+        format: Format = "torch-export",
+        output: str | None = None,
+        name: str = "search",
+    ) -> Exported:
+        """Writes a tier's network as a file that runs without this package, and checks it.
+
+        Args:
+            tier: The tier.
+            ckpt_path: The checkpoint that was searched.
+            format: ``torch-export`` (``.pt2``) or ``onnx``.
+            output: The file; by default ``network.pt2`` or ``network.onnx`` in the tier's folder.
+            name: The folder of the search or the fine-tuning in the run's folder.
+
+        Raises:
+            ConfigError: There is no such tier, or a package is missing.
+        """
+        self.trainer.load(self.model, self.datamodule, ckpt_path)
+        files = TierFiles(self.folder / name)
+        exported = export_tier(self.model.supernet.cpu(), files, tier, format, self._examples().cpu(), output)
+        print(
+            f"written: {exported.path} ({exported.bytes / 1e6:.2f} MB); on {exported.num_examples} examples "
+            f"its logits differ by at most {exported.difference:.1e}, {exported.agreement:.1%} of the "
+            f"predictions agree"
+        )
+        return exported
+
+    def _examples(self) -> Tensor:
+        """Returns a batch of the server's validation data; of a client's training data where it has none."""
+        batches = self.datamodule.val_dataloader()
+        if isinstance(batches, EvalBatches):
+            return next(iter(batches))[0]
+        size, draws = self.datamodule.eval_batch_size, generator(0, "export")
+        return next(self.datamodule.clients.batches(0, size, draws, shuffle=False, augment=False))[0]
 
 
 def export_tier(
@@ -136,7 +204,7 @@ def export_network(
     as SuperFed's do, still do so in the file; a warning says so.
 
     Args:
-        network: It is left as it is.
+        network: The network; it is left as it is.
         input_shape: Of one example.
         path: The file; one that is there is replaced.
         format: ``torch-export`` or ``onnx``.
@@ -152,19 +220,20 @@ def export_network(
     examples, path = examples.cpu(), Path(path)
     network = copy.deepcopy(network).cpu().eval()
     program, sizes = _program(network, examples)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=path.parent, prefix=".export-") as folder:
-        part = Path(folder) / f"network{SUFFIXES[format]}"  # torch.export writes the name into the file
-        run = _write_onnx(program, part) if format == "onnx" else _write_torch(program, part)
+    with TemporaryDirectory() as folder:
+        written = Path(folder) / f"network{SUFFIXES[format]}"  # torch.export writes the name into the file
+        run = _write_onnx(program, written) if format == "onnx" else _write_torch(program, written)
         difference, agreement = _compare(run, network, examples, sizes, format)
-        os.replace(part, path)
+        with replacing(path) as file:
+            file.write(written.read_bytes())
     return Exported(path, format, path.stat().st_size, difference, agreement, len(examples))
 
 
 def _check_examples(examples: Tensor, input_shape: Sequence[int]) -> None:
     if len(examples) < 8 or list(examples.shape[1:]) != list(input_shape):
         raise ConfigError(
-            f"export.examples: {list(examples.shape)} will not do; give 8 or more of shape {list(input_shape)}"
+            f"export.examples: {list(examples.shape)} cannot be compared; give 8 or more of shape "
+            f"{list(input_shape)}"
         )
 
 
@@ -186,7 +255,7 @@ def _check_searched(tensors: Mapping[str, Tensor], views: Mapping[str, Tensor], 
 
 
 def _program(network: nn.Module, examples: Tensor) -> tuple[torch.export.ExportedProgram, Sequence[int]]:
-    """Traces the network with zeros, for the file keeps what it was traced with; says which batches to compare."""
+    """Traces the network with zeros, which the file keeps; returns the sizes of the batches to compare as well."""
     traced = copy.deepcopy(network).requires_grad_(False)
     sizes: Sequence[int] = SIZES
     if _replace_norms(traced):
@@ -204,14 +273,14 @@ def _program(network: nn.Module, examples: Tensor) -> tuple[torch.export.Exporte
 
 
 def _replace_norms(network: nn.Module) -> bool:
-    """Puts :class:`BatchStatistics` where batch norms have no running statistics; whether there was one."""
-    found = False
+    """Replaces batch norms without running statistics by :class:`BatchStatistics`; returns whether any was."""
+    replaced = False
     for module in network.modules():
         for name, child in module._modules.items():
             if isinstance(child, _BatchNorm) and child.running_mean is None:
                 module._modules[name] = BatchStatistics(child)
-                found = True
-    return found
+                replaced = True
+    return replaced
 
 
 def _write_torch(program: torch.export.ExportedProgram, path: Path) -> Callable[[Tensor], Tensor]:
@@ -247,13 +316,13 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> Callable[[
 def _compare(
     run: Callable[[Tensor], Tensor], network: nn.Module, examples: Tensor, sizes: Sequence[int], format: Format
 ) -> tuple[float, float]:
-    """Greatest difference of the logits in any batch, agreement of the predictions in that of all examples."""
+    """Returns the greatest difference of the logits in any batch, and the agreement in that of all examples."""
     greatest, agreement = 0.0, 0.0
     for size in (*sizes, len(examples)):
         expected = network(examples[:size])
         logits = run(examples[:size])
         difference, allowed = _difference(logits, expected)
-        if not difference <= allowed:  # NaN is no agreement
+        if not difference <= allowed:  # NaN does not agree
             raise ConfigError(
                 f"export.format: the logits of {format} differ by {difference:.3g} in a batch of {size}, at most "
                 f"{allowed:.3g} is allowed; nothing was written; try the other format"
@@ -264,5 +333,5 @@ def _compare(
 
 
 def _difference(logits: Tensor, expected: Tensor) -> tuple[float, float]:
-    """Greatest difference, and how great it may be."""
+    """Returns the greatest difference, and how great it may be."""
     return float((logits - expected).abs().max()), TOLERANCE * max(1.0, float(expected.abs().max()))

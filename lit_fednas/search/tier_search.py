@@ -1,4 +1,4 @@
-"""A search from its first proposal to the tiers' networks.
+"""A search of device tiers, from its first proposal to the tiers' networks.
 
 The search itself keeps no state: methods draw from addressed generators and every evaluation is on disk. So a
 search that was stopped is started again, meets its own evaluations, and goes on where it stopped.
@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from typing import Any, Literal
 
+from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
-from lit_fednas.records import ALL_TIERS, SearchFiles
+from lit_fednas.ranges import PositiveInt, PositiveShare, checked
+from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
+from lit_fednas.records.files import check_folder_name
+from lit_fednas.records.tiers import CostName
 from lit_fednas.rng import numpy_generator
-from lit_fednas.search.evaluations import Evaluations
-from lit_fednas.search.evaluator import Evaluator, Generation
+from lit_fednas.search.evaluator import Evaluations, Evaluator, Generation, Metrics
 from lit_fednas.search.feasible import Feasible
-from lit_fednas.search.method import Score
+from lit_fednas.search.federated import FederatedEvaluation
+from lit_fednas.search.method import Score, SearchMethod
+from lit_fednas.search.nsga2 import NSGA2
 from lit_fednas.search.pareto import hypervolume, pareto_front
-from lit_fednas.search.settings import SearchSettings
+from lit_fednas.search.tier_models import save_tier_model, tier_model
 from lit_fednas.supernets import OWN, labelled_space
-from lit_fednas.tiers import ArchitectureCosts, CumulativeCostTiers, Tier
+from lit_fednas.tiers import ArchitectureCosts, CumulativeCostTiers, Tier, TierSource
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +35,57 @@ _LATENCY_SAMPLES = 24  # architectures that a source of latencies may learn from
 _FREE = {"evaluations", "complete", "reference", "latency", "checkpoint"}
 
 
+@checked("search")
+@dataclass(frozen=True)
+class SearchSettings:
+    """Settings of a search after training.
+
+    Args:
+        tiers: The device tiers; if not given, those of the clients (``model.tiers``), or else three found from the
+            space.
+        method: How each tier is searched.
+        evaluations: Distinct architectures of the tier to evaluate, per tier (FedorAS: 1000).
+        labels: The label set that all architectures classify; that of their tier if not given (FedorAS, App. H).
+        per_tier: Whether each tier has a search of its own; else one search covers the whole space with so many
+            evaluations, and the tiers choose from it.
+        cost: The objective besides accuracy.
+        metric: What is best on the validation data: the greatest ``accuracy`` or the least ``loss``.
+        federated: How clients score the architectures on their own data (FedorAS, section 4.7); if not given, the
+            server does, on its validation data.
+        validation_share: The share of the server's validation data that is used, drawn uniformly.
+        latency: The source of latencies; they are not known if not given.
+        seed: The search's seed; that of the run if not given.
+        name: The name of the search's folder in the run's folder.
+
+    Raises:
+        ConfigError: A setting is out of range.
+    """
+
+    tiers: TierSource | None = None
+    method: SearchMethod = field(default_factory=NSGA2)
+    evaluations: PositiveInt = 1000
+    labels: str | None = None
+    per_tier: bool = True
+    cost: CostName = "macs"
+    metric: Literal["accuracy", "loss"] = "accuracy"
+    federated: FederatedEvaluation | None = None
+    validation_share: PositiveShare = 1.0
+    latency: LatencySource | None = None
+    seed: int | None = None
+    name: str = "search"
+
+    def __post_init__(self) -> None:
+        check_folder_name("search.name", self.name)
+        if self.federated is not None and self.validation_share != 1:
+            raise ConfigError(
+                f"search.validation_share: {self.validation_share} is a share of the server's validation data, "
+                f"which search.federated does without; leave one of the two out, or lower data.client_val"
+            )
+
+
 @dataclass(frozen=True)
 class Progress:
-    """Where a search is.
+    """The progress of a search.
 
     Attributes:
         tier: The tier that is searched.
@@ -51,12 +104,12 @@ class TierSearch:
     """Searches tiers with one method and writes down what it finds.
 
     Args:
-        settings: What to do.
-        evaluator: The weights, and what scores architectures with them.
+        settings: The search's settings.
+        evaluator: Holds the weights, and scores architectures with them.
         files: The search's folder.
         seed: The run's seed.
-        checkpoint: Where the weights came from, for the reader of ``settings.json``.
-        tiers: Those of the clients, for settings that name none.
+        checkpoint: The file of the weights, for the reader of ``settings.json``.
+        tiers: The clients' tiers, for settings that name none.
         watch: Called after every evaluation; may raise to stop the search.
 
     Raises:
@@ -89,10 +142,12 @@ class TierSearch:
             self.tiers = source.tiers(self.space, self.costs, numpy_generator(self.seed, "search-tiers"))
         if settings.labels is not None:
             self.tiers = [replace(tier, labels=settings.labels) for tier in self.tiers]
-        self._refuse_names_that_stand_twice()
+        self._check_names()
         self.feasible = {tier.name: self._feasible(tier) for tier in self._searched()}
         self.written = self._description(checkpoint, latency)
-        self._check_and_begin()
+        # a client's scores belong to the tier that asked first: with more evaluations, that may be another
+        files.begin(self.written, _FREE - ({"evaluations"} if self.written["federated"] else set()))
+        self.costs.keep_latencies(files)
         self.evaluations = Evaluations(evaluator, self.costs, files)
 
     # ---- before the first evaluation ------------------------------------------------------------------
@@ -103,7 +158,7 @@ class TierSearch:
         rng = numpy_generator(self.seed, "search-latency")
         return self.costs.prepare_latency([self.space.sample(rng) for _ in range(_LATENCY_SAMPLES)])
 
-    def _refuse_names_that_stand_twice(self) -> None:
+    def _check_names(self) -> None:
         names = [tier.name for tier in self.tiers]
         for name in names:
             if names.count(name) > 1:
@@ -114,7 +169,7 @@ class TierSearch:
 
     @property
     def _everything(self) -> Tier:
-        """No limits; its accuracies are comparable, so of one label set."""
+        """A tier without limits; its accuracies are comparable, so of one label set."""
         return Tier(ALL_TIERS, {}, labels=self.settings.labels or OWN)
 
     def _feasible(self, tier: Tier) -> Feasible:
@@ -122,7 +177,7 @@ class TierSearch:
         return Feasible(labelled_space(self.space, tier.labels), self.costs, tier, rng)
 
     def reference(self, tier: str) -> float:
-        """What costs are divided by in a tier's hypervolume: its budget, or the largest architecture's cost."""
+        """Returns the divisor of costs in a tier's hypervolume: its budget, or the largest architecture's cost."""
         largest = self.costs.cost(self.space.largest, self.settings.cost)
         limits = {one.name: one.at_most.get(self.settings.cost, largest) for one in self.tiers}
         return float(min(limits.get(tier, largest), largest))
@@ -157,15 +212,10 @@ class TierSearch:
             "complete": False,
         }
 
-    def _check_and_begin(self) -> None:
-        # a client's scores belong to the tier that asked first: with more evaluations, that may be another
-        self.files.begin(self.written, _FREE - ({"evaluations"} if self.written["federated"] else set()))
-        self.costs.keep_latencies(self.files)
-
     # ---- the search -----------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Searches all tiers; writes the history, the front, and what the evaluator has to say."""
+        """Searches all tiers; writes the history, the front, and what the evaluations cost."""
         history = [row for tier in self._searched() for row in self._search(tier)]
         self.files.write("history", history)
         self.files.write("front", self._front_rows())
@@ -224,28 +274,57 @@ class TierSearch:
         costs = [row[self.settings.cost] for row in rows]
         return hypervolume(costs, [row["accuracy"] for row in rows], self.reference(tier))
 
-    # ---- what was found -------------------------------------------------------------------------------
+    # ---- results --------------------------------------------------------------------------------------
 
-    def fitting(self, tier: Tier) -> list[tuple[Any, dict[str, Any]]]:
-        """The evaluated architectures, by whichever tier's search, that fit a tier."""
-        return [(arch, row) for arch, row in self.evaluations.items() if self.costs.excess(arch, tier) == 0]
+    def fitting(self, tier: Tier) -> dict[Any, dict[str, Any]]:
+        """Returns the rows of the architectures that fit a tier, evaluated in any tier's search."""
+        return {arch: row for arch, row in self.evaluations.items() if self.costs.excess(arch, tier) == 0}
 
     def best(self, tier: Tier) -> Any | None:
-        """The best architecture that fits a tier: of least error, then cost, then the one found first."""
-        found = self.fitting(tier)
-        if not found:
-            return None
-        return min(found, key=lambda pair: (self._error(pair[1]), pair[1][self.settings.cost]))[0]
+        """Returns the best architecture that fits a tier: of least error, then cost, then the one found first."""
+        rows = self.fitting(tier)
+        return min(rows, key=lambda arch: (self._error(rows[arch]), rows[arch][self.settings.cost]), default=None)
 
     def hypervolume(self, tier: Tier) -> float:
-        """The share of a tier's square of cost and accuracy that what fits it dominates."""
-        return self._hypervolume([row for _, row in self.fitting(tier)], tier.name)
+        """Returns the share of a tier's square of cost and accuracy that the fitting architectures dominate."""
+        return self._hypervolume(list(self.fitting(tier).values()), tier.name)
 
     def _front_rows(self) -> list[dict[str, Any]]:
         rows = []
         for tier in [*self.tiers, self._everything]:
-            found = [row for _, row in self.fitting(tier)]
-            costs = [row[self.settings.cost] for row in found]
-            places = pareto_front(costs, [row["accuracy"] for row in found])
-            rows += [{"tier": tier.name, **found[place]} for place in places]
+            fitting = list(self.fitting(tier).values())
+            costs = [row[self.settings.cost] for row in fitting]
+            front = pareto_front(costs, [row["accuracy"] for row in fitting])
+            rows += [{"tier": tier.name, **fitting[number]} for number in front]
+        return rows
+
+    def write_tiers(self, test: Callable[[Any], Metrics] | None) -> list[dict[str, Any]]:
+        """Tests the best of every tier, and writes ``tiers.csv`` and the tiers' networks.
+
+        Args:
+            test: Evaluates an architecture on the test data, which are used here for the first time; ``None`` if
+                there are none.
+
+        Returns:
+            The rows of ``tiers.csv``.
+        """
+        rows = []
+        for tier in self.tiers:
+            arch = self.best(tier)
+            if arch is None:
+                log.warning("%s: none of %d evaluated architectures fits", tier.name, len(self.evaluations))
+                continue
+            row = self.evaluations[arch]
+            metrics = {"val_accuracy": row["accuracy"], "val_loss": row["loss"]}
+            if test is not None:
+                tested = test(arch)
+                metrics |= {"test_accuracy": tested.accuracy, "test_loss": tested.loss}
+            costs = {name: row[name] for name in COST_NAMES}
+            counts = {"evaluations": len(self.fitting(tier)), "hypervolume": self.hypervolume(tier)}
+            rows.append({"tier": tier.name, "arch": row["arch"], **metrics, **costs, **counts})
+            known = {name: cost for name, cost in costs.items() if cost is not None}
+            recalibrated = bool(self.evaluator.recalibration)
+            model = tier_model(self.supernet, tier.name, arch, recalibrated, costs=known, metrics=metrics)
+            save_tier_model(self.files, model, self.evaluator.network(arch))
+        self.files.write("tiers", rows)
         return rows

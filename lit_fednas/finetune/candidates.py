@@ -1,0 +1,250 @@
+"""The networks that a fine-tuning trains, and the clients that may train each.
+
+They are the networks that a search found for the tiers, random architectures of the tiers, or architectures that a
+user names. Each of the latter is a candidate of a tier of its own, which has its name and no limits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from lit_fednas.data import FederatedDataModule
+from lit_fednas.data.client_groups import balanced_groups
+from lit_fednas.errors import ConfigError
+from lit_fednas.finetune.settings import FinetuneSettings
+from lit_fednas.records import SearchFiles
+from lit_fednas.rng import numpy_generator
+from lit_fednas.search import Feasible
+from lit_fednas.supernets import OWN, Supernet, labelled_space, labels_of, with_labels
+from lit_fednas.tiers import ArchitectureCosts, Population, Tier
+
+_SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s+of\s+macs\s*")
+_LONGEST = 60  # of a name: folders' names have a limit, and architectures of many layers are long
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A network to train.
+
+    Attributes:
+        tier: Its tier; a named model has one of its own.
+        number: Among the tier's candidates, from 0.
+        arch: Its architecture in the supernet.
+    """
+
+    tier: Tier
+    number: int
+    arch: Any
+
+    @property
+    def folder(self) -> str:
+        """The name of its run's folder."""
+        return f"{self.tier.name}-{self.number}"
+
+
+def candidates_of(
+    settings: FinetuneSettings, supernet: Supernet, tiers: Sequence[Tier], search: SearchFiles, seed: int
+) -> list[Candidate]:
+    """Returns the networks to train.
+
+    Args:
+        settings: Of the fine-tuning.
+        supernet: The supernet.
+        tiers: The clients' tiers.
+        search: The search whose tiers are trained, unless others are asked for.
+        seed: Of the draws.
+
+    Raises:
+        ConfigError: The search is missing or of other weights, there are no tiers to draw for, or a text names no
+            architecture.
+    """
+    if settings.models is not None:
+        archs = named_architectures(supernet, settings.models, settings.labels)
+        return [Candidate(tier, 0, arch) for tier, arch in zip(own_tiers(archs), archs, strict=True)]
+    if settings.architectures:
+        if not tiers:
+            raise ConfigError("finetune.architectures: are drawn for the clients' tiers; set model.tiers")
+        return [one for tier in tiers for one in _drawn(settings, supernet, tier, seed)]
+    return _searched(settings, supernet, search)
+
+
+def _drawn(settings: FinetuneSettings, supernet: Supernet, tier: Tier, seed: int) -> list[Candidate]:
+    rng = numpy_generator(seed, f"finetune-architectures-{tier.name}")
+    tier = replace(tier, labels=settings.labels or tier.labels)
+    feasible = Feasible(labelled_space(supernet.space, tier.labels), ArchitectureCosts(supernet), tier, rng)
+    archs = feasible.distinct(set(), settings.architectures, rng)
+    return [Candidate(tier, number, arch) for number, arch in enumerate(archs)]
+
+
+def _searched(settings: FinetuneSettings, supernet: Supernet, search: SearchFiles) -> list[Candidate]:
+    searched, rows = search.settings(), search.rows("tiers")
+    if not searched.get("complete") or not rows:
+        raise ConfigError(
+            f"finetune.search: {search.folder} holds no finished search; run 'lit-fednas search' first, or "
+            f"set finetune.architectures to train random ones, or finetune.models"
+        )
+    if settings.initial == "supernet" and searched["weights"] != supernet.digest():
+        raise ConfigError(
+            f"finetune.search: {search.folder} was of other weights than the checkpoint's; run the search "
+            f"again, or give the checkpoint that was searched ({searched['checkpoint'] or 'unknown'})"
+        )
+    tiers = {one["name"]: Tier(one["name"], one["at_most"], one["above"]) for one in searched["tiers"]}
+    archs = [_labelled(supernet, supernet.space.parse(row["arch"]), settings.labels) for row in rows]
+    return [Candidate(tiers[row["tier"]], 0, arch) for row, arch in zip(rows, archs, strict=True)]
+
+
+def eligible_clients(
+    candidate: Candidate, population: Population, tier_aware: bool
+) -> list[int]:
+    """Returns the clients whose labels are those of a network, or finer; if ``tier_aware``, of its tier and above.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    tier, labels = candidate.tier.name, labels_of(candidate.arch)
+    clients = population.eligible(tier) if tier_aware else range(population.num_clients)
+    tiers = {client: population.tier(client) for client in clients}
+    eligible = [client for client, own in tiers.items() if own is None or own.labels in (OWN, labels)]
+    if not eligible and not tier_aware:
+        raise ConfigError(f"finetune: no client has the labels of {candidate.arch}; change model.tiers")
+    if not eligible:
+        raise ConfigError(
+            f"finetune: no client of tier {tier} or above has the labels of {candidate.arch}; change "
+            f"model.tiers, or set finetune.tier_aware to false"
+        )
+    return eligible
+
+
+def dealt(eligible: Mapping[str, Sequence[int]], data: FederatedDataModule) -> dict[str, list[int]]:
+    """Gives each candidate a group of clients of its own, balanced by their examples (FedNAS, section 4.2).
+
+    Args:
+        eligible: The clients that may train it, by candidate.
+        data: The clients' data.
+
+    Returns:
+        The clients of its group, ascending, by candidate.
+
+    Raises:
+        ConfigError: Not all candidates have the same eligible clients, or there are too few for so many groups.
+    """
+    (first, clients), *others = eligible.items()
+    for name, theirs in others:
+        if list(theirs) != list(clients):
+            raise ConfigError(
+                f"finetune.in_groups: {first} and {name} have other eligible clients ({len(clients)} and "
+                f"{len(theirs)}), which cannot be dealt out among them; set finetune.tier_aware or "
+                f"finetune.in_groups to false"
+            )
+    counts = np.stack([data.clients.label_counts(client, data.num_classes, ["train"]) for client in clients])
+    holders = int(counts.any(axis=1).sum())
+    if holders < len(eligible):
+        raise ConfigError(
+            f"finetune.in_groups: {holders} eligible clients hold examples, too few for {len(eligible)} "
+            f"candidates; train fewer at once, or set finetune.in_groups to false"
+        )
+    groups = balanced_groups(counts, len(eligible))
+    return {name: [clients[position] for position in group] for name, group in zip(eligible, groups, strict=True)}
+
+
+def named_architectures(supernet: Supernet, texts: Sequence[str], labels: str | None = None) -> list[Any]:
+    """Returns the architectures that a user names (FedNAS, section 4.4: "GM_T or other GMs if needed").
+
+    Args:
+        supernet: The supernet.
+        texts: Each as the space writes it; ``smallest`` or ``largest``; or ``0.5 of macs``, which in a row of
+            architectures (:class:`~lit_fednas.supernets.Ladder`) is that of most MACs among those that have at
+            most this share of the largest one's.
+        labels: The label set that all shall classify; that which they are named with if not given.
+
+    Raises:
+        ConfigError: A text names no architecture, or two texts name the same.
+
+    Example:
+        >>> from lit_fednas.supernets import SlicedCNN, WidthSupernet
+        >>> supernet = WidthSupernet((3, 8, 8), 10, SlicedCNN((8, 16)), widths=[1, 0.5, 0.25])
+        >>> [str(arch) for arch in named_architectures(supernet, ["smallest", "0.5 of macs"])]
+        ['width: 0.25', 'width: 0.5']
+    """
+    texts_of_archs: dict[Any, str] = {}
+    for text in texts:
+        arch = _labelled(supernet, _named(supernet, text), labels)
+        if arch in texts_of_archs:
+            first = texts_of_archs[arch]
+            twice = f"{text!r}" if text == first else f"{first!r} and {text!r}"
+            raise ConfigError(f"finetune.models: names {arch} twice, as {twice}; name each once")
+        texts_of_archs[arch] = text
+    return list(texts_of_archs)
+
+
+def own_tiers(archs: Sequence[Any]) -> list[Tier]:
+    """Returns one tier without limits per architecture, named after it with letters that a folder may have.
+
+    Args:
+        archs: All different.
+
+    Example:
+        >>> [tier.name for tier in own_tiers(["model: 12", "model: 3"])]
+        ['model-12', 'model-3']
+    """
+    slugs = [_slug(str(arch)) for arch in archs]
+    number = Counter(slugs)
+    return [
+        Tier(slug if slug and number[slug] == 1 and len(slug) <= _LONGEST else _told_apart(slug, str(arch)), {})
+        for slug, arch in zip(slugs, archs, strict=True)
+    ]
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")
+
+
+def _told_apart(slug: str, text: str) -> str:
+    """Returns a name of bounded length that no other architecture has."""
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    return f"{slug[: _LONGEST - len(digest) - 1]}-{digest}".lstrip("-")
+
+
+def _labelled(supernet: Supernet, arch: Any, labels: str | None) -> Any:
+    return arch if labels is None else with_labels(supernet.space, arch, labels)
+
+
+def _named(supernet: Supernet, text: str) -> Any:
+    space = supernet.space
+    share = _SHARE.fullmatch(text) if isinstance(text, str) else None
+    if share is not None:
+        return _by_share(supernet, text, float(share[1]))
+    try:
+        arch = space.named(text)
+        space.encode(arch)  # what clients may train is not always an architecture by itself
+    except ConfigError as error:
+        of = type(supernet).__name__
+        raise ConfigError(f"finetune.models: {text!r} is not a model of {of} ({error})") from None
+    return arch
+
+
+def _by_share(supernet: Supernet, text: str, share: float) -> Any:
+    space = supernet.space
+    rungs = getattr(space, "rungs", None)
+    if rungs is None:
+        raise ConfigError(
+            f"finetune.models: {text!r} chooses from a row of models, which {type(supernet).__name__} does not "
+            f"have; name architectures as its space writes them, such as {str(space.largest)!r}"
+        )
+    largest = supernet.macs(space.largest)
+    # a quotient of whole numbers is rounded as the number in the text is, so that equal ones are equal
+    shares = {arch: supernet.macs(arch) / largest for arch in rungs}
+    fitting = [arch for arch in rungs if shares[arch] <= share]
+    if not fitting:
+        raise ConfigError(
+            f"finetune.models: no model has at most {text}; the smallest has {min(shares.values()):.4g} of the "
+            f"largest one's"
+        )
+    return max(reversed(fitting), key=lambda arch: shares[arch])

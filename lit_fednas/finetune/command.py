@@ -1,0 +1,79 @@
+"""The command ``finetune``: networks trained federatedly on the clients of their tiers, after the search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lit_fednas.data import FederatedDataModule
+from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
+from lit_fednas.federation.run_folder import run_folder
+from lit_fednas.finetune.finetuning import Finetuning
+from lit_fednas.finetune.settings import FinetuneSettings
+from lit_fednas.formatting import text_table
+from lit_fednas.records import FinetuneFiles
+
+SHOWN = ("val_accuracy_before", "val_accuracy", "test_accuracy")
+
+
+class Finetune:
+    """The command ``finetune``.
+
+    Args:
+        trainer: Its device, threads and loggers are used.
+        model: The server's module.
+        datamodule: The data.
+        folder: The run's folder; by default the first logger's.
+    """
+
+    def __init__(
+        self,
+        trainer: FederatedTrainer,
+        model: FederatedLightningModule,
+        datamodule: FederatedDataModule,
+        folder: Path | str | None = None,
+    ) -> None:
+        self.trainer = trainer
+        self.model = model
+        self.datamodule = datamodule
+        self.folder = Path(folder or run_folder(trainer))
+
+    def run(
+        self, ckpt_path: str | None = "last", finetune: FinetuneSettings = FinetuneSettings()
+    ) -> FinetuneFiles:
+        """Trains each tier's network federatedly on the clients of that tier and above, or models that are named.
+
+        A fine-tuning that was stopped goes on where it was when it is started again.
+
+        Args:
+            ckpt_path: The checkpoint that was searched, or holds the models; ``None`` for the module as it is.
+            finetune: The fine-tuning's settings.
+
+        Returns:
+            The fine-tuning's folder.
+
+        Raises:
+            CheckpointError: The checkpoint is missing, damaged, or of another supernet.
+            ConfigError: The settings cannot work.
+        """
+        self.trainer.load(self.model, self.datamodule, ckpt_path)
+        tuning = Finetuning(finetune, self.trainer, self.model, self.datamodule, self.folder)
+        print(format_finetuned(tuning.run()))
+        return tuning.files
+
+
+def format_finetuned(rows: list[dict[str, Any]]) -> str:
+    """Returns the rows of ``tiers.csv`` as aligned text, costs in millions."""
+    head = ["tier", "architecture", "clients", "rounds", "MMACs", "val before", "val accuracy", "test accuracy"]
+    body = [
+        [
+            row["tier"],
+            row["arch"],
+            str(row["eligible"]),
+            str(row["rounds"]),
+            f"{row['macs_per_example'] / 1e6:.2f}",
+            *("" if row[key] is None else f"{row[key]:.4f}" for key in SHOWN),
+        ]
+        for row in rows
+    ]
+    return text_table(head, body, left=2)

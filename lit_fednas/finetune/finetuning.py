@@ -1,0 +1,328 @@
+"""Fine-tuning: each tier's network, or each named model, is trained by federated averaging on its clients.
+
+Every candidate is a federated run of its own, of a supernet with one architecture, in a folder of its own. So what
+was stopped goes on where it was: finished candidates are read back from their last checkpoint, the one that was
+interrupted resumes, the others follow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lightning import Trainer
+from torch import Tensor, nn
+from typing_extensions import override
+
+from lit_fednas.aggregation import OverlapAverage
+from lit_fednas.assignment import FixedArchitecture
+from lit_fednas.callbacks import RoundCheckpoint, RoundProgress, RunRecorder
+from lit_fednas.data import FederatedDataModule
+from lit_fednas.data.readers import EvalBatches
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.federation import (
+    EvaluationSettings,
+    FederatedCallback,
+    FederatedLightningModule,
+    FederatedTrainer,
+    ServerRound,
+)
+from lit_fednas.federation.interrupts import Interrupts
+from lit_fednas.finetune.candidates import Candidate, candidates_of, dealt, eligible_clients
+from lit_fednas.finetune.settings import FinetuneSettings
+from lit_fednas.loggers import RunLogger
+from lit_fednas.objectives import CrossEntropy, HeadOnly, Objective
+from lit_fednas.records import FinetuneFiles, SearchFiles, note_after_training, read_rounds
+from lit_fednas.rng import isolated
+from lit_fednas.search import Evaluator
+from lit_fednas.search.tier_models import save_tier_model, tier_model, write_clients
+from lit_fednas.supernets import PlainNetwork, Supernet
+
+log = logging.getLogger(__name__)
+
+#: The name of a candidate's architecture in metrics.
+NETWORK = "network"
+
+
+class TierNetwork(PlainNetwork):
+    """A tier's network as a supernet of one architecture, which may have other labels than the data's own.
+
+    Args:
+        supernet: The supernet that it was extracted from.
+        arch: Its architecture there.
+        network: The network.
+    """
+
+    def __init__(self, supernet: Supernet, arch: Any, network: nn.Module) -> None:
+        super().__init__(network, supernet.input_shape, supernet.num_classes)
+        self._targets = partial(supernet.targets, arch)
+
+    @override
+    def targets(self, arch: Any, classes: Tensor) -> Tensor:
+        return self._targets(classes)
+
+
+class Finetuning:
+    """Trains the candidates of all tiers and keeps the best of each.
+
+    Args:
+        settings: Of the fine-tuning.
+        trainer: Its device, threads and progress bar are used.
+        model: The trained supernet and its clients' tiers.
+        datamodule: The data.
+        folder: The run's folder.
+
+    Raises:
+        ConfigError: The fine-tuning's folder holds another one, the search is missing or of other weights, a text
+            names no architecture, there are no clients for a tier, or no data to choose the best candidate by.
+    """
+
+    def __init__(
+        self,
+        settings: FinetuneSettings,
+        trainer: FederatedTrainer,
+        model: FederatedLightningModule,
+        datamodule: FederatedDataModule,
+        folder: Path,
+    ) -> None:
+        self.settings = settings
+        self.trainer = trainer
+        self.model = model
+        self.datamodule = datamodule
+        self.supernet = model.supernet
+        self.seed = model.seed if settings.seed is None else settings.seed
+        self.files = FinetuneFiles(folder / settings.name)
+        self.recalibration = model.recalibration_batches(datamodule.clients)
+        self.interrupts = Interrupts()
+        if settings.architectures > 1 and self._batches("val") is None:
+            raise ConfigError(
+                f"data.server_val: 0 leaves nothing to choose the best of finetune.architectures "
+                f"{settings.architectures} by; give the server some examples, or set finetune.architectures to 1"
+            )
+        search = SearchFiles(folder / settings.search)
+        population = model.population
+        self.candidates = candidates_of(settings, self.supernet, population.tiers, search, self.seed)
+        self.eligible = {
+            one.folder: eligible_clients(one, population, self.tier_aware)
+            for one in self.candidates
+        }
+        if settings.in_groups:
+            self.eligible = dealt(self.eligible, datamodule)
+        self.written = self._description()
+        self.files.begin(self.written, {"complete"})
+
+    @property
+    def tier_aware(self) -> bool:
+        """Whether clients' tiers matter; the tiers of named models are not those of clients."""
+        return self.settings.tier_aware and self.settings.models is None
+
+    def _description(self) -> dict[str, Any]:
+        """``settings.json``."""
+        tiers = {one.tier.name: one.tier for one in self.candidates}.values()
+        return {
+            "seed": self.seed,
+            "rounds": self.settings.rounds,
+            "initial": self.settings.initial,
+            "tier_aware": self.tier_aware,
+            "labels": self.settings.labels,
+            "head_rounds": self.settings.head_rounds,
+            "architectures": self.settings.architectures,
+            "models": None if self.settings.models is None else [str(one.arch) for one in self.candidates],
+            "in_groups": self.settings.in_groups,
+            "search": self.settings.search,
+            "supernet": type(self.supernet).__name__,
+            "weights": self.supernet.digest() if self.settings.initial == "supernet" else None,
+            "tiers": [{"name": tier.name, "at_most": dict(tier.at_most)} for tier in tiers],
+            "eligible": self._eligible_numbers(),
+            "candidates": {one.folder: str(one.arch) for one in self.candidates},
+            "complete": False,
+        }
+
+    def _eligible_numbers(self) -> dict[str, int]:
+        """Returns how many clients may train a tier's candidates; in groups, each candidate."""
+        return {
+            one.folder if self.settings.in_groups else one.tier.name: len(self.eligible[one.folder])
+            for one in self.candidates
+        }
+
+    # ---- training -------------------------------------------------------------------------------------
+
+    def run(self) -> list[dict[str, Any]]:
+        """Trains all candidates; writes each tier's best network, and the tables.
+
+        Returns:
+            The rows of ``tiers.csv``.
+        """
+        with self.trainer.computing(self.model), self.interrupts.listening():
+            rows = self._train_all()
+            if self.settings.models is None:  # else no network is that of a client's tier
+                write_clients(self.model, self.datamodule, self.files)
+        return rows
+
+    def _train_all(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        best: dict[str, tuple[dict[str, Any], PlainNetwork]] = {}
+        for candidate in self.candidates:
+            row, network = self._train(candidate)
+            rows.append(row)
+            self.files.write("candidates", rows)
+            tier = candidate.tier.name
+            if tier not in best or row["val_accuracy"] > best[tier][0]["val_accuracy"]:  # one, or with scores
+                best[tier] = (row, network)
+                self._keep(candidate, network, row)
+        finished = [self._test(row, network) for row, network in best.values()]
+        self.files.write("tiers", finished)
+        costs = {name: sum(row[name] for row in rows) for name in ("macs", "bytes_down", "bytes_up")}
+        note_after_training(self.files.folder.parent, self.settings.name, costs)
+        self.files.write_settings({**self.written, "complete": True})
+        return finished
+
+    def _train(self, candidate: Candidate) -> tuple[dict[str, Any], PlainNetwork]:
+        network = self._initial(candidate)
+        before = self._score(network, "val")
+        eligible = self.eligible[candidate.folder]
+        log.info(
+            "%s: %s, %s, %d of %d clients",
+            candidate.folder,
+            candidate.arch,
+            "from the supernet's weights" if self.settings.initial == "supernet" else "from scratch",
+            len(eligible),
+            self.model.population.num_clients,
+        )
+        folder = self.files.folder / "runs" / candidate.folder
+        head = folder.with_name(f"{folder.name}-head")
+        objective = self.settings.objective or CrossEntropy()
+        if self.settings.head_rounds and _last(folder) is None:
+            self._fit(network, eligible, HeadOnly(objective), head, self.settings.head_rounds)
+        self._fit(network, eligible, objective, folder, self.settings.rounds)
+        after = self._score(network, "val")
+        records = [*read_rounds(head), *read_rounds(folder)]
+        clients = [client for record in records for client in record["clients"]]
+        row = {
+            "tier": candidate.tier.name,
+            "number": candidate.number,
+            "arch": str(candidate.arch),
+            "eligible": len(eligible),
+            "rounds": self.settings.rounds,
+            "val_accuracy_before": before["val_accuracy"],
+            "val_loss_before": before["val_loss"],
+            **after,
+            **{cost: sum(client[cost] for client in clients) for cost in ("macs", "bytes_down", "bytes_up")},
+        }
+        return row, network
+
+    def _fit(
+        self, network: PlainNetwork, eligible: Sequence[int], objective: Objective, folder: Path, rounds: int
+    ) -> None:
+        """Trains a network in place; goes on where it was if it was begun in the folder."""
+        module = self._module(network, eligible, objective)
+        self._trainer(folder, rounds).fit(module, self.datamodule, ckpt_path=_last(folder))
+        network.to(next(self.supernet.parameters()).device)  # Lightning leaves it on the CPU
+
+    def _trainer(self, folder: Path, rounds: int) -> FederatedTrainer:
+        """Returns the trainer of one candidate, which writes into a folder as any run's trainer does."""
+        self.interrupts.check()
+        device = self.trainer.strategy.root_device
+        shows_progress = self.trainer.progress_bar_callback is not None
+        progress = [RoundProgress()] if shows_progress else []  # Lightning refuses one that is turned off
+        return FederatedTrainer(
+            max_rounds=rounds,
+            check_val_every_n_rounds=min(self.settings.check_val_every_n_rounds, rounds),
+            threads=self.trainer.threads,
+            accelerator=device.type,
+            devices=1 if device.index is None else [device.index],
+            logger=RunLogger(str(folder.parent.parent), folder.parent.name, folder.name),
+            callbacks=[RunRecorder(), RoundCheckpoint(), _Stop(self.interrupts), *progress],
+            enable_model_summary=False,
+            enable_progress_bar=shows_progress,
+        )
+
+    def _initial(self, candidate: Candidate) -> PlainNetwork:
+        """Returns the candidate's network as a supernet of one architecture, with its first weights."""
+        if self.settings.initial == "supernet":
+            network = self.supernet.subnet(candidate.arch)
+        else:
+            with isolated(self.seed, f"finetune-weights-{candidate.folder}"):
+                network = self.supernet.build(candidate.arch)
+                self.supernet.initialise(network)
+        device = next(self.supernet.parameters()).device
+        return TierNetwork(self.supernet, candidate.arch, network.to(device))
+
+    def _module(
+        self, network: PlainNetwork, eligible: Sequence[int], objective: Objective
+    ) -> FederatedLightningModule:
+        """Returns federated averaging of one network on some of the clients."""
+        return FederatedLightningModule(
+            network,
+            FixedArchitecture(),
+            OverlapAverage(),
+            self.settings.client or self.model.client,
+            objective=objective,
+            cohort=(self.settings.cohort or self.model.cohort).among(eligible),
+            faults=self.model.faults,
+            evaluation=self.evaluation,
+            seed=self.seed,
+        )
+
+    @property
+    def evaluation(self) -> EvaluationSettings:
+        """The settings with which the supernet was evaluated."""
+        return replace(self.model.evaluation, subnets=[f"{NETWORK} = whole"], sampled=0)
+
+    def _batches(self, split: str) -> EvalBatches | None:
+        """Returns the server's data of a split; ``None`` if it has none."""
+        try:
+            data = self.datamodule
+            batches = data.val_dataloader() if split == "val" else data.test_dataloader()
+        except DataError:
+            return None
+        return batches if isinstance(batches, EvalBatches) else None
+
+    def _score(self, network: PlainNetwork, split: str) -> dict[str, float | None]:
+        """Returns ``<split>_accuracy`` and ``<split>_loss``; empty where there are no such data."""
+        batches = self._batches(split)
+        if batches is None:
+            return {f"{split}_accuracy": None, f"{split}_loss": None}
+        metrics = Evaluator(network, batches, self.model.evaluation, self.recalibration)("whole")
+        return {f"{split}_accuracy": metrics.accuracy, f"{split}_loss": metrics.loss}
+
+    # ---- results --------------------------------------------------------------------------------------
+
+    def _test(self, row: dict[str, Any], network: PlainNetwork) -> dict[str, Any]:
+        cost = network.cost("whole")
+        sizes = {"macs_per_example": cost.macs, "parameters": cost.parameters, "bytes": cost.bytes}
+        return {**row, **self._score(network, "test"), **sizes}
+
+    def _keep(self, candidate: Candidate, network: PlainNetwork, row: dict[str, Any]) -> None:
+        model = tier_model(
+            self.supernet,
+            candidate.tier.name,
+            candidate.arch,
+            recalibrated=self.evaluation.recalibrate_batches > 0,
+            costs={"macs": float(self.supernet.macs(candidate.arch))},
+            metrics={name: row[name] for name in ("val_accuracy", "val_loss") if row[name] is not None},
+            finetuned=True,
+        )
+        evaluated = Evaluator(network, [], self.model.evaluation, self.recalibration).network("whole")
+        save_tier_model(self.files, model, evaluated)
+
+
+class _Stop(FederatedCallback):
+    """Stops a candidate's training for a signal that came before its own loop listened."""
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self.interrupts = interrupts
+
+    @override
+    def on_cohort_start(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        self.interrupts.check()
+
+
+def _last(folder: Path) -> str | None:
+    """Returns a run's last checkpoint, if it was begun."""
+    path = folder / "checkpoints" / "last.ckpt"
+    return str(path) if path.exists() else None

@@ -1,0 +1,206 @@
+"""The command ``search``: the best architecture of every device tier, after training."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from lit_fednas.data import FederatedDataModule
+from lit_fednas.data.readers import EvalBatches
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
+from lit_fednas.federation.interrupts import Interrupts
+from lit_fednas.federation.lightning_private import call_hook
+from lit_fednas.federation.run_folder import run_folder
+from lit_fednas.formatting import cost_text, text_table
+from lit_fednas.records import SearchFiles, note_after_training
+from lit_fednas.search.evaluator import Evaluator, share_of
+from lit_fednas.search.federated import ClientDraw, FederatedEvaluator
+from lit_fednas.search.tier_models import write_clients
+from lit_fednas.search.tier_search import Progress, SearchSettings, TierSearch
+
+log = logging.getLogger(__name__)
+
+
+class Search:
+    """The command ``search``.
+
+    Args:
+        trainer: Its device, threads, loggers and callbacks are used.
+        model: The server's module, whose supernet is searched.
+        datamodule: The data; the server's validation data are searched on (or the clients', if
+            ``search.federated`` is set), its test data are used at the end.
+        folder: The run's folder; by default the first logger's.
+    """
+
+    def __init__(
+        self,
+        trainer: FederatedTrainer,
+        model: FederatedLightningModule,
+        datamodule: FederatedDataModule,
+        folder: Path | str | None = None,
+    ) -> None:
+        self.trainer = trainer
+        self.model = model
+        self.datamodule = datamodule
+        self.folder = Path(folder or run_folder(trainer))
+
+    def run(self, ckpt_path: str | None = "last", search: SearchSettings = SearchSettings()) -> SearchFiles:
+        """Finds the best architecture of every tier, tests it, and writes its network.
+
+        A search that was stopped goes on where it was when it is started again.
+
+        Args:
+            ckpt_path: A checkpoint of the weights; ``None`` for the module as it is.
+            search: The search's settings.
+
+        Returns:
+            The search's folder.
+
+        Raises:
+            CheckpointError: The checkpoint is missing, damaged, or of another supernet.
+            ConfigError: The settings cannot work.
+        """
+        self.trainer.load(self.model, self.datamodule, ckpt_path)
+        files = SearchFiles(self.folder / search.name)
+        progress = SearchProgress(search.evaluations, enabled=self.trainer.progress_bar_callback is not None)
+        interrupts = Interrupts()
+
+        def watch(done: Progress) -> None:
+            progress(done)
+            interrupts.check()
+
+        with self.trainer.computing(self.model), interrupts.listening():
+            evaluator = self._evaluator(search)
+            tiers = self.model.population.tiers
+            run = TierSearch(search, evaluator, files, self.model.seed, str(ckpt_path or ""), tiers, watch)
+            try:
+                run.run()
+            finally:
+                progress.close()
+            rows = run.write_tiers(self._tester(evaluator))
+            write_clients(self.model, self.datamodule, files)
+        files.write_settings({**run.written, "complete": True})
+        if "communication" in run.written:
+            note_after_training(self.folder, search.name, run.written["communication"])
+        print(format_tiers(rows, run.written["tiers"]))
+        call_hook(self.trainer, "on_search_end", files.folder)
+        return files
+
+    def _evaluator(self, search: SearchSettings) -> Evaluator:
+        model, clients = self.model, self.datamodule.clients
+        seed = model.seed if search.seed is None else search.seed
+        recalibration = model.recalibration_batches(clients)
+        if search.federated is not None:
+            cohort = model.cohort.size(clients.num_clients)
+            draw = ClientDraw(clients, model.population, cohort, search.federated, seed)
+            size = self.datamodule.eval_batch_size
+            return FederatedEvaluator(model.supernet, draw, model.evaluation, recalibration, size)
+        batches = self.datamodule.val_dataloader()
+        if not isinstance(batches, EvalBatches):
+            raise ConfigError(
+                "data.server_val: 0 leaves nothing to search on; give some examples to the server, or set "
+                "search.federated"
+            )
+        share = share_of(batches, search.validation_share, seed)
+        return Evaluator(model.supernet, share, model.evaluation, recalibration)
+
+    def _tester(self, like: Evaluator) -> Evaluator | None:
+        """Returns what evaluates on the test data as on the validation data; ``None`` if the source has none."""
+        try:
+            batches = self.datamodule.test_dataloader()
+        except DataError as error:
+            log.warning("no test: %s", error)
+            return None
+        return Evaluator(self.model.supernet, batches, self.model.evaluation, like.recalibration)
+
+
+class SearchProgress:
+    """Shows a bar per tier, or plain lines without a terminal: evaluations, best accuracy and hypervolume.
+
+    Args:
+        evaluations: Per tier.
+        enabled: False shows nothing.
+        refresh_seconds: Without a terminal, a line is printed at most this often.
+    """
+
+    def __init__(self, evaluations: int, enabled: bool = True, refresh_seconds: float = 10.0) -> None:
+        self.evaluations = evaluations
+        self.enabled = enabled
+        self.refresh_seconds = refresh_seconds
+        self._tier: str | None = None
+        self._bar: Any = None
+        self._last: Progress | None = None
+        self._printed = perf_counter()
+
+    def __call__(self, progress: Progress) -> None:
+        """Shows that one more architecture is evaluated."""
+        if not self.enabled:
+            return
+        if progress.tier != self._tier:
+            self.close()
+            self._tier = progress.tier
+            if sys.stderr.isatty() or "ipykernel" in sys.modules:
+                self._bar = tqdm(total=self.evaluations, desc=progress.tier, unit="architecture")
+        self._last = progress
+        if self._bar is not None:
+            self._bar.set_postfix(_figures(progress), refresh=False)
+            self._bar.update(progress.evaluations - self._bar.n)
+        elif perf_counter() - self._printed >= self.refresh_seconds:
+            self._print()
+
+    def close(self) -> None:
+        """Ends the tier's bar, or prints its last line."""
+        if self._bar is not None:
+            self._bar.close()
+        elif self._last is not None:
+            self._print()
+        self._bar = self._last = None
+
+    def _print(self) -> None:
+        last = self._last
+        assert last is not None
+        figures = "  ".join(f"{name} {value}" for name, value in _figures(last).items())
+        print(
+            f"{last.tier}: {last.evaluations}/{self.evaluations} architectures  {figures}",
+            file=sys.stderr,
+            flush=True,
+        )
+        self._printed = perf_counter()
+        self._last = None
+
+
+def _figures(progress: Progress) -> dict[str, str]:
+    volume = {} if progress.hypervolume is None else {"hypervolume": f"{progress.hypervolume:.4f}"}
+    return {"best": f"{progress.best:.4f}", **volume}
+
+
+def format_tiers(rows: Sequence[dict[str, Any]], limits: Sequence[dict[str, Any]]) -> str:
+    """Returns the tiers as aligned text, costs in millions.
+
+    Args:
+        rows: Of ``tiers.csv``.
+        limits: ``tiers`` of ``settings.json``.
+    """
+    allowed = {tier["name"]: tier["at_most"] for tier in limits}
+    head = ["tier", "architecture", "limit", "MMACs", "M params", "MB", "val accuracy", "test accuracy"]
+    body = [
+        [
+            row["tier"],
+            row["arch"],
+            ", ".join(f"{name} {cost_text(name, limit)}" for name, limit in allowed[row["tier"]].items()),
+            f"{row['macs'] / 1e6:.2f}",
+            f"{row['parameters'] / 1e6:.3f}",
+            f"{row['bytes'] / 1e6:.2f}",
+            f"{row['val_accuracy']:.4f}",
+            f"{row['test_accuracy']:.4f}" if row.get("test_accuracy") is not None else "",
+        ]
+        for row in rows
+    ]
+    return text_table(head, body, left=3)
