@@ -100,9 +100,7 @@ def _searched(settings: FinetuneSettings, supernet: Supernet, search: SearchFile
     return [Candidate(tiers[row["tier"]], 0, arch) for row, arch in zip(rows, archs, strict=True)]
 
 
-def eligible_clients(
-    candidate: Candidate, population: Population, tier_aware: bool
-) -> list[int]:
+def eligible_clients(candidate: Candidate, population: Population, tier_aware: bool) -> list[int]:
     """Returns the clients whose labels are those of a network, or finer; if ``tier_aware``, of its tier and above.
 
     Raises:

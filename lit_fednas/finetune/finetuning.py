@@ -106,10 +106,7 @@ class Finetuning:
         search = SearchFiles(folder / settings.search)
         population = model.population
         self.candidates = candidates_of(settings, self.supernet, population.tiers, search, self.seed)
-        self.eligible = {
-            one.folder: eligible_clients(one, population, self.tier_aware)
-            for one in self.candidates
-        }
+        self.eligible = {one.folder: eligible_clients(one, population, self.tier_aware) for one in self.candidates}
         if settings.in_groups:
             self.eligible = dealt(self.eligible, datamodule)
         self.written = self._description()

@@ -252,7 +252,9 @@ def refused(net: Any, texts: list[str], told: str) -> None:
 def test_models_that_are_not_there():
     net = sequence()
     refused(
-        net, ["model: 0", "model: 9"], "'model: 9' is not a model of PrunedSequence (architecture model: 9: name netw"
+        net,
+        ["model: 0", "model: 9"],
+        "'model: 9' is not a model of PrunedSequence (architecture model: 9: name netw",
     )
     refused(net, ["nonsense"], "'nonsense' is not a model of PrunedSequence (")
     refused(net, ["half of macs"], "'half of macs' is not a model")
