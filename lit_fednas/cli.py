@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentError
 from jsonargparse._deprecated import JsonargparseDeprecationWarning
-from lightning import Trainer
+from lightning import Callback, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
@@ -33,7 +33,7 @@ from lit_fednas.data import FederatedDataModule
 from lit_fednas.data.statistics import ShowPartition
 from lit_fednas.errors import ClientError, ConfigError, FedNASError, RankError
 from lit_fednas.export import Export
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
+from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.federation.trainer import check_readable
 from lit_fednas.finetune import Finetune
@@ -71,11 +71,11 @@ COMMANDS: dict[str, type] = {
 }
 
 
-class DrawFronts(FederatedCallback):
+class DrawFronts(Callback):
     """Draws a search's fronts as ``pareto.png`` in its folder."""
 
-    @override
     def on_search_end(self, trainer: Trainer, module: FederatedLightningModule, folder: Path) -> None:
+        """Called by the command ``search``, as a hook of callbacks, when the folder is written."""
         with replacing(folder / "pareto.png") as file:
             pareto_figure(read_search(folder)).savefig(file, dpi=150)
 
