@@ -14,10 +14,10 @@ from lightning import LightningModule, Trainer
 from typing_extensions import override
 
 from lit_fednas.assignment.candidate_groups import CandidateSchedule
+from lit_fednas.assignment.client_groups import balanced_groups, group_report, imbalance, random_groups
 from lit_fednas.callbacks.budget_schedule import BudgetSchedule, RoundSchedule
 from lit_fednas.callbacks.candidate_trials import CandidateTrials, Trial, fused_accuracy
 from lit_fednas.costs import LatencySource, RoundCost, client_cost
-from lit_fednas.data.client_groups import balanced_groups, group_report, imbalance, random_groups
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, ServerRound
 from lit_fednas.federation.initial_weights import load_initial

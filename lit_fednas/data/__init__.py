@@ -1,11 +1,18 @@
 """Data sources, partitions of them over clients, and the data module that serves both to the engine."""
 
-from lit_fednas.data.client_groups import GroupReport, balanced_groups, group_report, imbalance, random_groups
-from lit_fednas.data.clients import ClientData, InMemoryClients, LoaderClients
+from lit_fednas.data.clients import ClientData
 from lit_fednas.data.datamodule import FederatedDataModule
 from lit_fednas.data.examples import Examples
-from lit_fednas.data.partition import Partition
-from lit_fednas.data.partitioners import IID, BalancedDirichlet, ByColumn, Dirichlet, Partitioner, Shards
+from lit_fednas.data.partitioners import (
+    IID,
+    BalancedDirichlet,
+    ByColumn,
+    Dirichlet,
+    Partition,
+    Partitioner,
+    Shards,
+)
+from lit_fednas.data.readers import EvalBatches, LoaderReader, TensorReader
 from lit_fednas.data.sources import (
     CIFAR10,
     CIFAR100,
@@ -38,29 +45,25 @@ __all__ = [
     "DataSource",
     "Digits",
     "Dirichlet",
+    "EvalBatches",
     "Examples",
     "FashionMNIST",
     "FederatedDataModule",
-    "GroupReport",
     "ImageFolder",
     "ImageTable",
-    "InMemoryClients",
     "LazyImageFolder",
     "Leaf",
     "LeafImages",
-    "LoaderClients",
+    "LoaderReader",
     "Normalize",
     "Partition",
     "Partitioner",
     "RandomCrop",
     "RandomFlip",
     "Shards",
-    "balanced_groups",
-    "group_report",
-    "imbalance",
+    "TensorReader",
     "partition_rows",
     "partition_table",
     "plot_partition",
-    "random_groups",
     "write_partition",
 ]

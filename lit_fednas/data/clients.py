@@ -1,107 +1,40 @@
-"""What the engine asks of the data: the batches of one client, for one epoch.
+"""The clients' data, as the engine asks for them: the batches of one client, for one epoch.
 
 Nothing is kept per client but row numbers. An epoch's order is drawn on the CPU, so it is the same on every
-device; augmentation draws on the device where the data lie, from a generator seeded by the epoch's own.
+device; augmentation draws on the device of the data, from a generator seeded by the epoch's own.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lit_fednas.data.examples import ExampleDataset, Examples
-from lit_fednas.data.readers import Batch, LoaderReader, Reader, TensorReader
-from lit_fednas.data.transforms import Augmentation
+from lit_fednas.data.readers import Batch, Reader
 from lit_fednas.errors import DataError
 
 
-class ClientData(ABC):
-    """The data of all clients, each with splits ``train``, ``val`` and ``test`` of its own."""
-
-    @property
-    @abstractmethod
-    def num_clients(self) -> int:
-        """The number of clients in the population."""
-
-    @property
-    @abstractmethod
-    def sizes(self) -> tuple[int, ...]:
-        """The number of training examples of each client."""
-
-    @abstractmethod
-    def size(self, client: int, split: str = "train") -> int:
-        """Returns the number of examples of a client's split; 0 where it has no such split."""
-
-    @abstractmethod
-    def classes(self, client: int) -> tuple[int, ...]:
-        """Returns the classes of which a client has training examples, in ascending order."""
-
-    @abstractmethod
-    def label_counts(self, client: int, num_classes: int, splits: Sequence[str] = ("train", "val")) -> np.ndarray:
-        """Counts a client's examples of each class: what it tells the server of its data.
-
-        Args:
-            client: the client's number.
-            num_classes: the length of the result.
-            splits: which of the client's splits are counted together.
-
-        Returns:
-            int64 [num_classes].
-
-        Raises:
-            DataError: there is no such client or split, or a class outside 0..num_classes - 1.
-        """
-
-    @abstractmethod
-    def batches(
-        self,
-        client: int,
-        batch_size: int,
-        generator: torch.Generator,
-        *,
-        split: str = "train",
-        shuffle: bool = True,
-        augment: bool = True,
-        drop_last: bool = False,
-    ) -> Iterator[Batch]:
-        """Starts one pass over a client's split.
-
-        All draws from ``generator`` happen before this returns.
-
-        Args:
-            client: the client's number.
-            batch_size: examples per batch; the last batch may be smaller.
-            generator: on the CPU; gives the order, then the seed of the augmentation.
-            split: ``train``, ``val`` or ``test``.
-            shuffle: False keeps the order of the data set.
-            augment: False leaves the augmentation out.
-            drop_last: leaves a smaller last batch out, unless it is the client's only one.
-
-        Returns:
-            float32 normalised inputs and int64 targets, on the device of the data.
-
-        Raises:
-            DataError: there is no such client or split.
-        """
-
-    @abstractmethod
-    def move_to(self, device: torch.device | str) -> None:
-        """Gives out all later batches on ``device``."""
-
-
-class IndexedClients(ClientData):
-    """Clients that are row numbers into one data set.
+class ClientData:
+    """The data of all clients, row numbers into one data set; each has splits ``train``, ``val`` and ``test``.
 
     Args:
-        reader: reads rows of the data set.
-        indices: for each split, the rows of each client.
+        reader: Reads rows of the data set.
+        indices: For each split, the rows of each client.
 
     Raises:
-        DataError: no train split, or splits of different numbers of clients.
+        DataError: There is no train split, or splits have different numbers of clients.
+
+    Example:
+        >>> from lit_fednas.data import Examples, TensorReader
+        >>> from lit_fednas.rng import generator
+        >>> reader = TensorReader(Examples(torch.arange(6.0).view(6, 1), torch.arange(6)))
+        >>> clients = ClientData(reader, {"train": [np.array([0, 1, 2, 3]), np.array([4, 5])]})
+        >>> clients.sizes
+        (4, 2)
+        >>> [len(y) for x, y in clients.batches(0, 3, generator(0, "batches", 0, 0))]
+        [3, 1]
     """
 
     def __init__(self, reader: Reader, indices: Mapping[str, Sequence[np.ndarray]]) -> None:
@@ -129,7 +62,7 @@ class IndexedClients(ClientData):
 
     @property
     def device(self) -> torch.device:
-        """Where the batches lie."""
+        """The device of the batches."""
         return self.reader.device
 
     def size(self, client: int, split: str = "train") -> int:
@@ -137,7 +70,11 @@ class IndexedClients(ClientData):
         return len(self.rows(client, split))
 
     def rows(self, client: int, split: str = "train") -> Tensor:
-        """Returns the rows of a client's split in the data set, in their fixed order."""
+        """Returns the rows of a client's split in the data set, in their fixed order.
+
+        Raises:
+            DataError: There is no such client or split.
+        """
         if not 0 <= client < self.num_clients:
             raise DataError(f"client: {client} is not one of the {self.num_clients} clients; count from 0")
         if split not in ("train", "val", "test"):
@@ -150,7 +87,19 @@ class IndexedClients(ClientData):
         return tuple(targets[self.rows(client).to(targets.device)].unique().tolist())
 
     def label_counts(self, client: int, num_classes: int, splits: Sequence[str] = ("train", "val")) -> np.ndarray:
-        """Counts a client's examples of each class: see :meth:`ClientData.label_counts`."""
+        """Counts a client's examples of each class: what it tells the server of its data.
+
+        Args:
+            client: The client's number.
+            num_classes: The length of the result.
+            splits: Which of the client's splits are counted together.
+
+        Returns:
+            int64 [num_classes].
+
+        Raises:
+            DataError: There is no such client or split, or a class outside 0..num_classes - 1.
+        """
         targets = self.reader.targets
         rows = torch.cat([self.rows(client, split) for split in splits])
         labels = targets[rows.to(targets.device)].cpu().numpy()
@@ -172,7 +121,25 @@ class IndexedClients(ClientData):
         augment: bool = True,
         drop_last: bool = False,
     ) -> Iterator[Batch]:
-        """Starts one pass over a client's split: see :meth:`ClientData.batches`."""
+        """Starts one pass over a client's split.
+
+        All draws from ``generator`` happen before this returns.
+
+        Args:
+            client: The client's number.
+            batch_size: Examples per batch; the last batch may be smaller.
+            generator: On the CPU; gives the order, then the seed of the augmentation.
+            split: ``train``, ``val`` or ``test``.
+            shuffle: False keeps the order of the data set.
+            augment: False leaves the augmentation out.
+            drop_last: Leaves a smaller last batch out, unless it is the client's only one.
+
+        Returns:
+            float32 normalised inputs and int64 targets, on the device of the data.
+
+        Raises:
+            DataError: There is no such client or split.
+        """
         rows = self.rows(client, split)
         if shuffle:
             rows = rows[torch.randperm(len(rows), generator=generator)]
@@ -182,50 +149,9 @@ class IndexedClients(ClientData):
         return self.reader.read(rows, batch_size, draws)
 
     def move_to(self, device: torch.device | str) -> None:
-        """Gives out all later batches on ``device``."""
+        """Moves the data, where in memory; all later batches are on ``device``."""
         self.reader.move_to(device)
 
     def _augmentation_generator(self, generator: torch.Generator) -> torch.Generator:
         seed = int(torch.randint(2**62, (), generator=generator))
         return torch.Generator(device=self.reader.device).manual_seed(seed)
-
-
-class InMemoryClients(IndexedClients):
-    """Clients of a data set that is one tensor.
-
-    Example:
-        >>> from lit_fednas.rng import generator
-        >>> examples = Examples(torch.arange(6.0).view(6, 1), torch.arange(6))
-        >>> clients = InMemoryClients(examples, {"train": [np.array([0, 1, 2, 3]), np.array([4, 5])]})
-        >>> clients.sizes
-        (4, 2)
-        >>> [len(y) for x, y in clients.batches(0, 3, generator(0, "batches", 0, 0))]
-        [3, 1]
-    """
-
-    def __init__(
-        self,
-        examples: Examples,
-        indices: Mapping[str, Sequence[np.ndarray]],
-        normalize: Callable[[Tensor], Tensor] | None = None,
-        augmentation: Sequence[Augmentation] = (),
-    ) -> None:
-        super().__init__(TensorReader(examples, normalize, augmentation), indices)
-
-
-class LoaderClients(IndexedClients):
-    """Clients of a data set that is decoded on access: same interface and order, through a DataLoader.
-
-    Each batch is augmented by itself, where ``InMemoryClients`` augments many at once; so with equal
-    generators both give the same examples in the same order, but other crops and flips.
-    """
-
-    def __init__(
-        self,
-        dataset: ExampleDataset,
-        indices: Mapping[str, Sequence[np.ndarray]],
-        normalize: Callable[[Tensor], Tensor] | None = None,
-        augmentation: Sequence[Augmentation] = (),
-        num_workers: int = 0,
-    ) -> None:
-        super().__init__(LoaderReader(dataset, normalize, augmentation, num_workers), indices)

@@ -9,52 +9,54 @@ from typing import Any
 import numpy as np
 import torch
 from lightning import LightningDataModule
+from typing_extensions import override
 
-from lit_fednas.data.clients import ClientData, IndexedClients
+from lit_fednas.data.clients import ClientData
 from lit_fednas.data.examples import ExampleDataset, Examples
-from lit_fednas.data.partition import Partition
-from lit_fednas.data.partitioners import Partitioner
+from lit_fednas.data.partitioners import Partition, Partitioner
 from lit_fednas.data.readers import EvalBatches, LoaderReader, Reader, TensorReader
 from lit_fednas.data.sources import DataSource
 from lit_fednas.data.sources.base import Split
-from lit_fednas.data.splits import check_fraction, check_holdout, client_split, holdout_count, stratified_rows
+from lit_fednas.data.splits import client_split, holdout_count, stratified_rows
 from lit_fednas.data.transforms import Augmentation
 from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.ranges import NonNegativeInt, PositiveInt, ShareBelowOne, checked
 from lit_fednas.rng import numpy_generator
 
 log = logging.getLogger(__name__)
 
 
+@checked("data")
 class FederatedDataModule(LightningDataModule):
     """Deals a source's training examples out to clients, and keeps data for the server to evaluate on.
 
     There is no ``train_dataloader``: the engine asks ``clients`` for the batches of one client at a time.
 
-    Under several ranks every rank holds all data; who evaluates what is the server module's business.
+    Under several ranks every rank holds all data; the server module divides the evaluation.
 
     Args:
-        source: where the examples come from.
-        partitioner: who gets which of them.
+        source: Where the examples come from.
+        partitioner: Which client gets which of them.
         num_clients: None leaves the number to the partitioner, which only a natural one knows.
-        seed: of the partition and of all hold-outs.
-        server_val: what the server validates on where the source has no validation split: a number of
+        seed: Of the partition and of all hold-outs.
+        server_val: What the server validates on where the source has no validation split: a number of
             training examples (int) or a fraction of them (float), drawn with the class shares kept.
-        client_val: the fraction of each client's examples that it validates on, to the nearest number; small
+        client_val: The fraction of each client's examples that it validates on, to the nearest number; small
             clients may have none, and a client that would train on nothing is an error.
-        client_test: the fraction of each client's examples that it is tested on.
-        eval_batch_size: examples per batch in the server's validation and test.
+        client_test: The fraction of each client's examples that it is tested on.
+        eval_batch_size: Examples per batch in the server's validation and test.
         augment: False leaves the source's augmentation out.
         in_memory: False decodes examples when they are read, through a DataLoader.
-        num_workers: processes that decode, where not ``in_memory``.
+        num_workers: Processes that decode, where not ``in_memory``.
 
     Attributes:
-        clients: the clients' data; there after ``setup``, like all that follow.
-        partition: rows of each client, before its local hold-outs, into ``targets``.
-        targets: the class of each training example that is dealt out: the training split without
+        clients: The clients' data; set by ``setup``, like the following.
+        partition: Rows of each client, before its local hold-outs, into ``targets``.
+        targets: The class of each training example that is dealt out: the training split without
             ``server_val``.
 
     Raises:
-        ConfigError: a setting cannot work.
+        ConfigError: A setting is out of range, or settings contradict each other.
 
     Example:
         >>> from lit_fednas.data import IID, Digits
@@ -72,31 +74,24 @@ class FederatedDataModule(LightningDataModule):
         self,
         source: DataSource,
         partitioner: Partitioner,
-        num_clients: int | None = None,
-        seed: int = 0,
-        server_val: int | float = 0.1,
-        client_val: float = 0.0,
-        client_test: float = 0.0,
-        eval_batch_size: int = 512,
+        num_clients: PositiveInt | None = None,
+        seed: NonNegativeInt = 0,
+        server_val: NonNegativeInt | ShareBelowOne = 0.1,
+        client_val: ShareBelowOne = 0.0,
+        client_test: ShareBelowOne = 0.0,
+        eval_batch_size: PositiveInt = 512,
         augment: bool = True,
         in_memory: bool = True,
-        num_workers: int = 0,
+        num_workers: NonNegativeInt = 0,
     ) -> None:
         super().__init__()
-        if num_clients is not None and num_clients < 1:
-            raise ConfigError(f"num_clients: {num_clients} is not enough; give 1 or more")
-        if seed < 0:
-            raise ConfigError(f"seed: {seed} is negative; give 0 or more")
-        check_holdout("server_val", server_val)
-        check_fraction("client_val", client_val)
-        check_fraction("client_test", client_test)
+        if isinstance(server_val, float) and server_val >= 1:
+            raise ConfigError(f"data.server_val: {server_val} must be below 1; a number of examples is whole")
         if client_val + client_test >= 1:
             both = client_val + client_test
-            raise ConfigError(f"client_val + client_test: {both:g} leaves no training data; give less than 1")
-        if eval_batch_size < 1:
-            raise ConfigError(f"eval_batch_size: {eval_batch_size} is no batch; give 1 or more")
-        if num_workers < 0 or (in_memory and num_workers):
-            raise ConfigError(f"num_workers: {num_workers} with in_memory {in_memory}; give 0, or in_memory false")
+            raise ConfigError(f"data.client_val + client_test: {both:g} leaves no training data; give less than 1")
+        if in_memory and num_workers:
+            raise ConfigError(f"data.num_workers: {num_workers} needs in_memory: false; give 0, or set it so")
         self.source = source
         self.partitioner = partitioner
         self.num_clients = num_clients
@@ -126,8 +121,8 @@ class FederatedDataModule(LightningDataModule):
         """One name per class; known before ``setup``."""
         return self.source.class_names
 
+    @override
     def prepare_data(self) -> None:
-        """Downloads and decodes, once per node."""
         if self.in_memory:
             self.source.prepare()
         else:
@@ -137,7 +132,7 @@ class FederatedDataModule(LightningDataModule):
         """Loads the training examples and partitions them; a second call does nothing.
 
         Raises:
-            DataError: the data are missing, or too few for what was asked.
+            DataError: The data are missing, or too few for what was asked.
         """
         if self._readers:
             return
@@ -152,7 +147,7 @@ class FederatedDataModule(LightningDataModule):
         self.targets = all_targets[pool]
         self.partition = self.partitioner.partition(self.targets, self.num_clients, self.seed, columns)
         reader = self._reader(train, self.source.augmentation if self.augment else ())
-        self.clients = IndexedClients(reader, self._client_rows(pool))
+        self.clients = ClientData(reader, self._client_rows(pool))
         self._readers = {"train": reader}
         if val is not None:
             self._readers["val"] = self._reader(val)
@@ -168,7 +163,7 @@ class FederatedDataModule(LightningDataModule):
         """Returns the test batches; the test split is loaded on the first call.
 
         Raises:
-            DataError: the source has no test split.
+            DataError: The source has no test split.
         """
         if "test" not in self._readers:
             test = self._open("test")
@@ -181,7 +176,7 @@ class FederatedDataModule(LightningDataModule):
         return EvalBatches(self._readers["test"], None, self.eval_batch_size)
 
     def move_to(self, device: torch.device | str) -> None:
-        """Moves the data, where in memory, and gives out all later batches on ``device``."""
+        """Moves the data, where in memory; all later batches are on ``device``."""
         for reader in self._readers.values():
             reader.move_to(device)
 
@@ -226,13 +221,7 @@ class FederatedDataModule(LightningDataModule):
         for split, fraction in (("val", self.client_val), ("test", self.client_test)):
             without = sum(not len(part) for part in rows[split])
             if fraction and without:
-                clients = len(self.partition)
-                name = f"client_{split}"
                 log.info(
-                    "%s: %s leaves %d of %d clients without an example in %s",
-                    name,
-                    fraction,
-                    without,
-                    clients,
-                    split,
+                    "client_%s: %s leaves %d of %d clients without an example in %s",
+                    *(split, fraction, without, len(self.partition), split),
                 )

@@ -13,16 +13,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+from typing_extensions import override
 
 from lit_fednas.data.examples import ExampleDataset, Examples
 from lit_fednas.data.transforms import Augmentation, as_float
-from lit_fednas.errors import ConfigError
 from lit_fednas.rng import generator
 
 Batch = tuple[Tensor, Tensor]
 
+#: Examples whose float32 inputs fit in this many bytes are gathered, augmented and normalised at once.
 CHUNK_BYTES = 16 * 2**20
-"""Examples whose float32 inputs fit in this many bytes are gathered, augmented and normalised at once."""
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +31,8 @@ class Reader(ABC):
     """Reads batches by row number.
 
     Args:
-        normalize: makes a raw batch float32; None scales uint8 to [0, 1].
-        augmentation: applied to the raw batch, in this order, before it is normalised.
+        normalize: Makes a raw batch float32; None scales uint8 to [0, 1].
+        augmentation: Applied to the raw batch, in this order, before it is normalised.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Reader(ABC):
 
         Args:
             rows: int64 row numbers on the CPU; None reads all, from first to last.
-            batch_size: examples per batch.
-            generator: on the reader's device, for augmentation; None does not augment.
+            batch_size: Examples per batch.
+            generator: On the reader's device, for augmentation; None does not augment.
         """
 
     def move_to(self, device: torch.device | str) -> None:
-        """Gives out all later batches on ``device``."""
+        """Moves the data, where in memory; all later batches are on ``device``."""
         self.device = torch.device(device)
 
     def _finish(self, raw: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -99,14 +99,14 @@ class TensorReader(Reader):
         return len(self.examples)
 
     @property
+    @override
     def targets(self) -> Tensor:
-        """The targets, [N], where the examples lie."""
         return self.examples.targets
 
+    @override
     def read(
         self, rows: Tensor | None, batch_size: int, generator: torch.Generator | None = None
     ) -> Iterator[Batch]:
-        """Yields the rows in their order, gathered from the tensor."""
         count = len(self) if rows is None else len(rows)
         rows = rows if rows is None else rows.to(self.examples.inputs.device)
         chunk = max(batch_size, self._chunk // batch_size * batch_size)
@@ -121,10 +121,10 @@ class TensorReader(Reader):
             ready = self._finish(raw.to(self.device), generator)
             yield from zip(ready.split(batch_size), labels.split(batch_size), strict=True)
 
+    @override
     def move_to(self, device: torch.device | str) -> None:
-        """Moves the whole tensor, if it takes no more than half of a GPU's free memory; else batch by batch."""
         super().move_to(device)
-        if self.device.type == "cuda":
+        if self.device.type == "cuda":  # at most half of the free memory is taken; else batches are moved
             size, (free, _) = self.examples.inputs.nbytes, torch.cuda.mem_get_info(self.device)
             if size > free / 2:
                 log.info(
@@ -137,17 +137,16 @@ class TensorReader(Reader):
 class LoaderReader(Reader):
     """Reads through a torch DataLoader, for data that do not fit in memory.
 
-    The DataLoader is made once and told the rows of each pass, so its workers live as long as the reader and
-    no client pays for starting them. With workers, only one pass can be under way: a new one ends the old.
+    The DataLoader is created once and given the rows of each pass, so its workers live as long as the reader and
+    no client waits for their start. With workers, only one pass can be under way: a new one ends the old. Each
+    batch is augmented by itself, where ``TensorReader`` augments many at once; so with equal generators both give
+    the same examples in the same order, but other crops and flips.
 
     Args:
-        dataset: gives a raw input and a target per row number.
-        normalize: makes a raw batch float32; None scales uint8 to [0, 1].
-        augmentation: applied to each raw batch before it is normalised.
-        num_workers: processes that decode; 0 decodes in this one.
-
-    Raises:
-        ConfigError: ``num_workers`` is negative.
+        dataset: Gives a raw input and a target per row number.
+        normalize: Makes a raw batch float32; None scales uint8 to [0, 1].
+        augmentation: Applied to each raw batch before it is normalised.
+        num_workers: Processes that decode; 0 decodes in this one.
     """
 
     def __init__(
@@ -157,8 +156,6 @@ class LoaderReader(Reader):
         augmentation: Sequence[Augmentation] = (),
         num_workers: int = 0,
     ) -> None:
-        if num_workers < 0:
-            raise ConfigError(f"num_workers: {num_workers} is negative; give 0 or more")
         super().__init__(normalize, augmentation)
         self.dataset = dataset
         self.num_workers = num_workers
@@ -170,18 +167,14 @@ class LoaderReader(Reader):
         return len(self.dataset)
 
     @property
+    @override
     def targets(self) -> Tensor:
-        """The targets, [N], on the CPU."""
         return self.dataset.targets
 
+    @override
     def read(
         self, rows: Tensor | None, batch_size: int, generator: torch.Generator | None = None
     ) -> Iterator[Batch]:
-        """Yields the rows in their order, decoded by the DataLoader.
-
-        Raises:
-            RuntimeError: another pass began while this one was under way, and there are workers.
-        """
         rows = torch.arange(len(self)) if rows is None else rows
         self._plan.batches = [part.tolist() for part in rows.split(batch_size)] if len(rows) else []
         self._passes += 1
@@ -194,8 +187,8 @@ class LoaderReader(Reader):
                     "a new pass over the data began before this one ended; end it, or use no workers"
                 )
 
+    @override
     def move_to(self, device: torch.device | str) -> None:
-        """Gives out all later batches on ``device``."""
         super().move_to(device)
         self._loader = None
 
@@ -214,7 +207,7 @@ class LoaderReader(Reader):
 
 
 class _BatchPlan:
-    """A batch sampler that can be told anew what to give out."""
+    """A batch sampler whose batches can be replaced."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -229,8 +222,8 @@ class _BatchPlan:
 class EvalBatches:
     """All batches of some rows, never augmented: what validation and test loops take.
 
-    Networks that normalise by the batch's own statistics make the batches matter: of a batch with one class
-    only, they know nothing. So the rows are in one random order, the same in every run (data sets are often
+    To networks that normalise by the batch's own statistics, batches matter: one of a single class misleads them.
+    So the rows are in one random order, the same in every run (data sets are often
     sorted by class), and the batches are of near-equal size, none of them a lone example.
 
     Example:

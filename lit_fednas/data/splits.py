@@ -4,22 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lit_fednas.errors import ConfigError, DataError
-
-
-def check_fraction(name: str, value: float) -> None:
-    """Raises ConfigError unless ``value`` is a fraction from 0 to below 1."""
-    if not 0 <= value < 1:
-        raise ConfigError(f"{name}: {value} is no fraction; give a value from 0 to below 1")
-
-
-def check_holdout(name: str, value: int | float) -> None:
-    """Raises ConfigError unless ``value`` is a number of examples (int) or a fraction (float)."""
-    if isinstance(value, float):
-        if not 0 <= value < 1:
-            raise ConfigError(f"{name}: {value} is no fraction; give a float from 0 to below 1, or a whole number")
-    elif value < 0:
-        raise ConfigError(f"{name}: {value} is negative; give a number of examples or a fraction below 1")
+from lit_fednas.errors import DataError
 
 
 def holdout_count(value: int | float, total: int) -> int:
@@ -38,7 +23,7 @@ def stratified_rows(targets: np.ndarray, count: int, rng: np.random.Generator) -
     Each class gives the floor of its share; the rest comes from the classes with the largest remainders.
 
     Raises:
-        DataError: there are fewer than ``count`` rows.
+        DataError: There are fewer than ``count`` rows.
 
     Example:
         >>> rows = stratified_rows(np.repeat([0, 1], [60, 40]), 10, np.random.default_rng(0))

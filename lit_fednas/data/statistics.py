@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from lit_fednas.data.datamodule import FederatedDataModule
-from lit_fednas.data.partition import Partition
+from lit_fednas.data.partitioners import Partition
 from lit_fednas.formatting import text_table
 from lit_fednas.records.files import replace_text, replacing
 

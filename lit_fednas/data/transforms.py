@@ -15,8 +15,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import PositiveFloat, PositiveInt, PositiveShare, checked
 
 
 def as_float(batch: Tensor) -> Tensor:
@@ -31,6 +33,7 @@ def as_float(batch: Tensor) -> Tensor:
     return batch.to(torch.float32) if batch.is_floating_point() else batch
 
 
+@checked("data.source")
 class Normalize:
     """Subtracts the mean and divides by the standard deviation of each channel, as one multiply and add.
 
@@ -38,11 +41,11 @@ class Normalize:
     never changed.
 
     Args:
-        mean: per channel, on the scale [0, 1] for images.
-        std: per channel, above zero.
+        mean: Per channel, on the scale [0, 1] for images.
+        std: Per channel, above zero.
 
     Raises:
-        ConfigError: the lengths differ, or a standard deviation is not positive.
+        ConfigError: The lengths differ, or a standard deviation is not positive.
 
     Example:
         >>> batch = torch.tensor([[0], [255]], dtype=torch.uint8)
@@ -50,11 +53,11 @@ class Normalize:
         [-2.0, 2.0]
     """
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+    def __init__(self, mean: Sequence[float], std: Sequence[PositiveFloat]) -> None:
         if not mean or len(mean) != len(std):
-            raise ConfigError(f"std: {len(std)} values for {len(mean)} of mean; give one of each per channel")
-        if not all(value > 0 for value in std):
-            raise ConfigError(f"std: {list(std)} has a value that is not positive; give values above 0")
+            raise ConfigError(
+                f"data.source.std: {len(std)} values for {len(mean)} of mean; give one of each per channel"
+            )
         self.mean = tuple(float(value) for value in mean)
         self.std = tuple(float(value) for value in std)
         self._factors: dict[tuple[bool, int, torch.device], tuple[Tensor, Tensor]] = {}
@@ -93,18 +96,19 @@ class Augmentation(ABC):
 
         Args:
             batch: uint8 or float [N, C, H, W]; left as it is.
-            generator: lies on the batch's device.
+            generator: On the batch's device.
         """
 
 
+@checked("data.source.augmentation")
 class RandomCrop(Augmentation):
     """Pads each side with zeros and cuts the old size out, at an offset that each example draws for itself.
 
     Args:
-        padding: pixels added to each of the four sides.
+        padding: Pixels added to each of the four sides.
 
     Raises:
-        ConfigError: the padding is below 1.
+        ConfigError: The padding is below 1.
 
     Example:
         >>> from lit_fednas.rng import generator
@@ -112,13 +116,11 @@ class RandomCrop(Augmentation):
         torch.Size([8, 3, 32, 32])
     """
 
-    def __init__(self, padding: int = 4) -> None:
-        if padding < 1:
-            raise ConfigError(f"padding: {padding} changes nothing; give 1 or more, or leave RandomCrop out")
+    def __init__(self, padding: PositiveInt = 4) -> None:
         self.padding = padding
 
+    @override
     def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns the crops."""
         count, channels, height, width = batch.shape
         side = self.padding
         shape = (2, count, 1)
@@ -130,11 +132,12 @@ class RandomCrop(Augmentation):
         return padded.gather(2, pixels.expand(-1, channels, -1)).view(batch.shape)
 
 
+@checked("data.source.augmentation")
 class RandomFlip(Augmentation):
     """Mirrors each example left to right with probability ``p``.
 
     Args:
-        p: the probability, above 0 and at most 1.
+        p: The probability, above 0 and at most 1.
 
     Raises:
         ConfigError: ``p`` is outside that range.
@@ -145,13 +148,11 @@ class RandomFlip(Augmentation):
         [3, 2, 1]
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        if not 0 < p <= 1:
-            raise ConfigError(f"p: {p} is no probability of flipping; give a value above 0 and at most 1")
+    def __init__(self, p: PositiveShare = 0.5) -> None:
         self.p = p
 
+    @override
     def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        """Returns the batch with some of its examples mirrored."""
         count = len(batch)
         mirrored = torch.rand(count, generator=generator, device=batch.device) < self.p
         # whole images are picked from both versions: several times faster on a CPU than torch.where

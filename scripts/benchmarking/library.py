@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarking.tasks import CLASSES, Setting
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import Assignment, FixedArchitecture
-from lit_fednas.data import Examples, InMemoryClients
+from lit_fednas.data import ClientData, Examples, TensorReader
 from lit_fednas.federation import (
     ClientSettings,
     FaultPolicy,
@@ -38,10 +38,10 @@ class BenchmarkData(LightningDataModule):
         self.clients = clients_of(setting, data)
 
 
-def clients_of(setting: Setting, data: Examples) -> InMemoryClients:
+def clients_of(setting: Setting, data: Examples) -> ClientData:
     """Every client's rows of the data."""
     bounds = zip(setting.starts, setting.sizes, strict=True)
-    return InMemoryClients(data, {"train": [np.arange(start, start + size) for start, size in bounds]})
+    return ClientData(TensorReader(data), {"train": [np.arange(start, start + size) for start, size in bounds]})
 
 
 def client_settings(setting: Setting, **more: Any) -> ClientSettings:

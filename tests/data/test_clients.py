@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from lit_fednas.data import (
+    ClientData,
     Examples,
-    InMemoryClients,
-    LoaderClients,
+    LoaderReader,
     Normalize,
     RandomCrop,
     RandomFlip,
+    TensorReader,
     readers,
 )
-from lit_fednas.data.clients import IndexedClients
 from lit_fednas.errors import DataError
 from lit_fednas.rng import generator
 
@@ -29,25 +29,27 @@ def examples() -> Examples:
     return Examples(values.view(-1, 1, 1, 1).expand(-1, 3, 4, 4).contiguous(), torch.arange(50))
 
 
-def clients(kind: type[IndexedClients], **settings: object) -> IndexedClients:
-    return kind(examples(), ROWS, Normalize([0.0] * 3, [1 / 255] * 3), **settings)  # type: ignore[arg-type]
+def clients(kind: type[readers.Reader], **settings: object) -> ClientData:
+    reader = kind(examples(), Normalize([0.0] * 3, [1 / 255] * 3), **settings)  # type: ignore[arg-type]
+    return ClientData(reader, ROWS)
 
 
-@pytest.fixture(params=[InMemoryClients, LoaderClients])
-def kind(request: pytest.FixtureRequest) -> type[IndexedClients]:
+@pytest.fixture(params=[TensorReader, LoaderReader])
+def kind(request: pytest.FixtureRequest) -> type[readers.Reader]:
     return request.param
 
 
-def test_sizes(kind: type[IndexedClients]) -> None:
+def test_sizes(kind: type[readers.Reader]) -> None:
     data = clients(kind)
     assert (data.num_clients, data.sizes) == (3, (10, 30, 1))
     assert [data.size(client, "val") for client in range(3)] == [2, 1, 0]
     assert data.size(0, "test") == 0
 
 
-def test_the_classes_of_a_client_are_those_of_its_training_examples(kind: type[IndexedClients]) -> None:
+def test_the_classes_of_a_client_are_those_of_its_training_examples(kind: type[readers.Reader]) -> None:
     classes = examples().targets % 3
-    data = kind(Examples(examples().inputs, classes), {"train": [np.array([4, 0, 3]), np.array([2, 5, 1, 8])]})
+    reader = kind(Examples(examples().inputs, classes))  # type: ignore[call-arg, arg-type]
+    data = ClientData(reader, {"train": [np.array([4, 0, 3]), np.array([2, 5, 1, 8])]})
     assert data.classes(0) == (0, 1)
     assert data.classes(1) == (1, 2)
     assert clients(kind).classes(2) == (44,)
@@ -55,7 +57,7 @@ def test_the_classes_of_a_client_are_those_of_its_training_examples(kind: type[I
         data.classes(2)
 
 
-def test_an_epoch_is_every_example_once_and_inputs_stay_with_targets(kind: type[IndexedClients]) -> None:
+def test_an_epoch_is_every_example_once_and_inputs_stay_with_targets(kind: type[readers.Reader]) -> None:
     batches = list(clients(kind).batches(1, 8, generator(0, "b")))
     assert [len(y) for _, y in batches] == [8, 8, 8, 6]
     targets = torch.cat([y for _, y in batches])
@@ -66,7 +68,7 @@ def test_an_epoch_is_every_example_once_and_inputs_stay_with_targets(kind: type[
         torch.testing.assert_close(x, y.view(-1, 1, 1, 1).expand(-1, 3, 4, 4).float())
 
 
-def test_order_is_that_of_the_generator(kind: type[IndexedClients]) -> None:
+def test_order_is_that_of_the_generator(kind: type[readers.Reader]) -> None:
     data = clients(kind)
     expected = torch.arange(10, 40)[torch.randperm(30, generator=generator(7, "b"))]
     assert torch.equal(torch.cat([y for _, y in data.batches(1, 4, generator(7, "b"))]), expected)
@@ -75,7 +77,7 @@ def test_order_is_that_of_the_generator(kind: type[IndexedClients]) -> None:
     assert not torch.equal(first, second)  # epochs differ
 
 
-def test_without_shuffle_nothing_is_drawn(kind: type[IndexedClients]) -> None:
+def test_without_shuffle_nothing_is_drawn(kind: type[readers.Reader]) -> None:
     draws = generator(0, "b")
     before = draws.get_state()
     batches = clients(kind).batches(0, 4, draws, split="val", shuffle=False, augment=False)
@@ -83,32 +85,32 @@ def test_without_shuffle_nothing_is_drawn(kind: type[IndexedClients]) -> None:
     assert torch.equal(before, draws.get_state())
 
 
-def test_draws_happen_before_the_first_batch_is_asked_for(kind: type[IndexedClients]) -> None:
+def test_draws_happen_before_the_first_batch_is_asked_for(kind: type[readers.Reader]) -> None:
     draws = generator(0, "b")
     before = draws.get_state()
     clients(kind).batches(0, 4, draws)
     assert not torch.equal(before, draws.get_state())
 
 
-def test_drop_last(kind: type[IndexedClients]) -> None:
+def test_drop_last(kind: type[readers.Reader]) -> None:
     data = clients(kind)
     assert [len(y) for _, y in data.batches(1, 8, generator(0, "b"), drop_last=True)] == [8, 8, 8]
     assert [len(y) for _, y in data.batches(2, 8, generator(0, "b"), drop_last=True)] == [1]
 
 
-def test_an_empty_split_has_no_batches(kind: type[IndexedClients]) -> None:
+def test_an_empty_split_has_no_batches(kind: type[readers.Reader]) -> None:
     data = clients(kind)
     assert list(data.batches(2, 8, generator(0, "b"), split="val")) == []
     assert list(data.batches(0, 8, generator(0, "b"), split="test")) == []
 
 
 @pytest.mark.parametrize(("client", "split"), [(3, "train"), (-1, "train"), (0, "training")])
-def test_refuses(kind: type[IndexedClients], client: int, split: str) -> None:
+def test_refuses(kind: type[readers.Reader], client: int, split: str) -> None:
     with pytest.raises(DataError, match=f"{'split' if client == 0 else 'client'}: "):
         clients(kind).batches(client, 8, generator(0, "b"), split=split)
 
 
-def test_augmentation_follows_the_generator_and_can_be_left_out(kind: type[IndexedClients]) -> None:
+def test_augmentation_follows_the_generator_and_can_be_left_out(kind: type[readers.Reader]) -> None:
     data = clients(kind, augmentation=[RandomCrop(2), RandomFlip()])
 
     def epoch(seed: int, augment: bool = True) -> torch.Tensor:
@@ -124,16 +126,16 @@ def test_augmentation_follows_the_generator_and_can_be_left_out(kind: type[Index
 
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = list(clients(InMemoryClients).batches(1, 4, generator(0, "b")))
+    whole = list(clients(TensorReader).batches(1, 4, generator(0, "b")))
     monkeypatch.setattr(readers, "CHUNK_BYTES", 4 * 48 * 9)  # nine examples: two batches of four
-    parts = list(clients(InMemoryClients).batches(1, 4, generator(0, "b")))
+    parts = list(clients(TensorReader).batches(1, 4, generator(0, "b")))
     assert len(whole) == len(parts) == 8
     for (x, y), (u, v) in zip(whole, parts, strict=True):
         assert torch.equal(x, u)
         assert torch.equal(y, v)
 
 
-def test_global_generators_stay_where_they_are(kind: type[IndexedClients]) -> None:
+def test_global_generators_stay_where_they_are(kind: type[readers.Reader]) -> None:
     state = torch.get_rng_state()
     list(clients(kind, augmentation=[RandomFlip()]).batches(1, 8, generator(0, "b")))
     assert torch.equal(state, torch.get_rng_state())
@@ -141,15 +143,15 @@ def test_global_generators_stay_where_they_are(kind: type[IndexedClients]) -> No
 
 def test_batches_do_not_alias_the_data_set() -> None:
     source = Examples(torch.ones(4, 2), torch.arange(4))
-    data = InMemoryClients(source, {"train": [np.arange(4)]})
+    data = ClientData(TensorReader(source), {"train": [np.arange(4)]})
     for x, _ in data.batches(0, 4, generator(0, "b")):
         x.zero_()
     assert (source.inputs == 1).all()
 
 
 def test_workers_give_the_same_batches_and_one_pass_at_a_time() -> None:
-    data = clients(LoaderClients, num_workers=1)
-    alone = clients(LoaderClients)
+    data = clients(LoaderReader, num_workers=1)
+    alone = clients(LoaderReader)
     for client, seed in ((1, 0), (0, 1)):
         batches = zip(
             data.batches(client, 8, generator(seed, "b")),
@@ -169,7 +171,7 @@ def test_workers_give_the_same_batches_and_one_pass_at_a_time() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_move_to_gives_the_same_order_on_a_gpu(kind: type[IndexedClients]) -> None:
+def test_move_to_gives_the_same_order_on_a_gpu(kind: type[readers.Reader]) -> None:
     here, there = clients(kind), clients(kind, augmentation=[RandomCrop(1), RandomFlip()])
     there.move_to("cuda")
     plain = zip(
@@ -205,3 +207,34 @@ class TestExamples:
     def test_refuses(self, targets: torch.Tensor, columns: dict[str, list[int]]) -> None:
         with pytest.raises(DataError):
             Examples(torch.zeros(3), targets, {name: np.array(values) for name, values in columns.items()})
+
+
+class TestLabelCounts:
+    def clients(self) -> ClientData:
+        examples = Examples(torch.zeros(7, 1), torch.tensor([0, 2, 2, 1, 0, 2, 1]))
+        rows = {
+            "train": [np.array([0, 1, 2]), np.array([4])],
+            "val": [np.array([3]), np.array([], dtype=int)],
+            "test": [np.array([5]), np.array([6])],
+        }
+        return ClientData(TensorReader(examples), rows)
+
+    def test_counts_training_and_validation_examples(self) -> None:
+        counts = self.clients().label_counts(0, 4)
+        assert counts.dtype == np.int64
+        assert counts.tolist() == [1, 1, 2, 0]
+        assert self.clients().label_counts(1, 4).tolist() == [1, 0, 0, 0]
+
+    def test_counts_the_splits_that_are_asked_for(self) -> None:
+        data = self.clients()
+        assert data.label_counts(0, 3, ("train",)).tolist() == [1, 0, 2]
+        assert data.label_counts(0, 3, ("train", "val", "test")).tolist() == [1, 1, 3]
+        assert data.label_counts(1, 3, ("val",)).tolist() == [0, 0, 0]
+
+    def test_refuses(self) -> None:
+        with pytest.raises(DataError, match=r"num_classes: 2 for classes 0\.\.2 of client 0; give at least 3"):
+            self.clients().label_counts(0, 2)
+        with pytest.raises(DataError, match="client: 2 is not one of the 2"):
+            self.clients().label_counts(2, 3)
+        with pytest.raises(DataError, match="split: 'dev'"):
+            self.clients().label_counts(0, 3, ("dev",))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lit_fednas.data import IID, BalancedDirichlet, ByColumn, Dirichlet, Partition, Partitioner, Shards
-from lit_fednas.data.partitioners.balanced_dirichlet import draw_counts
+from lit_fednas.data.partitioners.dirichlet import draw_counts
 from lit_fednas.errors import ConfigError, DataError
 
 TARGETS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 200))
@@ -79,7 +79,7 @@ class Careless(Partitioner):
     [
         ([[0, 1], [2]], "dealt 3 of 4"),
         ([[0, 1, 2, 3], []], "client 1 is empty"),
-        ([[0, 1], [1, 2]], "given twice"),
+        ([[0, 1], [1, 2]], "is duplicated"),
     ],
 )
 def test_a_broken_promise_is_found(rows: list[list[int]], message: str) -> None:
@@ -107,7 +107,7 @@ def test_iid_sizes_and_mix() -> None:
 
 
 def test_natural_number_of_clients_is_only_known_to_by_column() -> None:
-    with pytest.raises(ConfigError, match="num_clients: None"):
+    with pytest.raises(ConfigError, match="num_clients: null"):
         IID().partition(TARGETS, None)
 
 

@@ -132,7 +132,7 @@ class TestImageFolder:
 
 class TestFaults:
     def test_missing_folders(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"missing is no folder"):
+        with pytest.raises(DataError, match=r"missing is not a folder"):
             ImageFolder(tmp_path / "missing").load("train")
         with pytest.raises(DataError, match="has no folder train"):
             ImageFolder(tmp_path).load("train")
@@ -148,7 +148,7 @@ class TestFaults:
 
     def test_class_of_test_that_train_lacks(self, root: Path) -> None:
         write_image(root / "test" / "emu" / "1.png", 1)
-        with pytest.raises(DataError, match="emu is no class of train"):
+        with pytest.raises(DataError, match="emu is not a class of train"):
             ImageFolder(root).load("test")
 
     @pytest.mark.parametrize("cache", [True, False])

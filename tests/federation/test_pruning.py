@@ -17,11 +17,11 @@ import torch
 
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import CandidateGroups, FixedArchitecture
+from lit_fednas.assignment.client_groups import balanced_groups, group_report, random_groups
 from lit_fednas.callbacks import CostLedger, PruneByBudgets, RoundCheckpoint, RunRecorder
 from lit_fednas.cli import main
 from lit_fednas.costs import MeasuredLatency
 from lit_fednas.data import Dirichlet
-from lit_fednas.data.client_groups import balanced_groups, group_report, random_groups
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import (
     ClientSettings,

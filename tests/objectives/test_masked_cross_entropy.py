@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lit_fednas.data import Examples, InMemoryClients
+from lit_fednas.data import ClientData, Examples, TensorReader
 from lit_fednas.messages import ClassesReport, ClientResult, ClientTask
 from lit_fednas.objectives import CrossEntropy, MaskedCrossEntropy, PathSampling
 from lit_fednas.supernets import PathCNN, PlainNetwork
 
 CLASSES = ((1, 3), (0, 1, 2, 3), (2,))
 ROWS = (np.array([0, 1, 2]), np.array([3, 4, 5, 6]), np.array([7, 7]))
-CLIENTS = InMemoryClients(Examples(torch.rand(8, 2), torch.tensor([3, 1, 3, 0, 1, 2, 3, 2])), {"train": ROWS})
+EXAMPLES = Examples(torch.rand(8, 2), torch.tensor([3, 1, 3, 0, 1, 2, 3, 2]))
+CLIENTS = ClientData(TensorReader(EXAMPLES), {"train": ROWS})
 
 
 def begun(client: int, seed: int = 0, **settings: float) -> tuple[nn.Linear, MaskedCrossEntropy]:

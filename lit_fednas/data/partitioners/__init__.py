@@ -1,10 +1,8 @@
-"""How the examples are dealt out to clients: one partitioner per file."""
+"""How the examples are dealt out to clients."""
 
-from lit_fednas.data.partitioners.balanced_dirichlet import BalancedDirichlet
-from lit_fednas.data.partitioners.base import Partitioner
+from lit_fednas.data.partitioners.base import Partition, Partitioner
 from lit_fednas.data.partitioners.by_column import ByColumn
-from lit_fednas.data.partitioners.dirichlet import Dirichlet
-from lit_fednas.data.partitioners.iid import IID
-from lit_fednas.data.partitioners.shards import Shards
+from lit_fednas.data.partitioners.dirichlet import BalancedDirichlet, Dirichlet
+from lit_fednas.data.partitioners.shards import IID, Shards
 
-__all__ = ["IID", "BalancedDirichlet", "ByColumn", "Dirichlet", "Partitioner", "Shards"]
+__all__ = ["IID", "BalancedDirichlet", "ByColumn", "Dirichlet", "Partition", "Partitioner", "Shards"]

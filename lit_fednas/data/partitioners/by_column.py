@@ -6,29 +6,32 @@ import logging
 from collections.abc import Mapping
 
 import numpy as np
+from typing_extensions import override
 
 from lit_fednas.data.partitioners.base import Partitioner
 from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.ranges import PositiveInt, checked
 
 log = logging.getLogger(__name__)
 
 
+@checked("data.partitioner")
 class ByColumn(Partitioner):
     """Makes one client of each value of a column.
 
     With as many clients as values, client k holds the k-th value in sorted order; that is also what
     ``num_clients: null`` gives. With fewer clients, the values are shuffled by the seed and dealt out in
-    turn, so that clients hold equally many values, give or take one, and a value is never torn apart.
+    turn, so that clients hold equally many values, give or take one, and a value is never divided.
 
     Values with few examples may be left out, as LEAF does with users of fewer than 5 images: a client of one
     example cannot hold any out for validation. They are counted after the server's hold-out.
 
     Args:
-        column: the name of the column.
-        least: values with fewer examples are left out, and their examples go to no client.
+        column: The name of the column.
+        least: Values with fewer examples are left out, and their examples go to no client.
 
     Raises:
-        ConfigError: ``least`` is no number of examples.
+        ConfigError: ``least`` is below 1; or, once the data are known, there is no such column.
 
     Example:
         >>> columns = {"speaker": np.array(["ann", "bob", "ann", "cat"])}
@@ -37,35 +40,24 @@ class ByColumn(Partitioner):
         [[0, 2], [1], [3]]
     """
 
-    def __init__(self, column: str, least: int = 1) -> None:
-        if least < 1:
-            raise ConfigError(f"least: {least} is no number of examples; give 1 or more")
+    def __init__(self, column: str, least: PositiveInt = 1) -> None:
         self.column = column
         self.least = least
         self.deals_all = least == 1
 
+    @override
     def default_num_clients(self, columns: Mapping[str, np.ndarray]) -> int:
-        """Returns the number of distinct values, less those with too few examples."""
         return len(self._kept(self._values(columns))[0])
 
+    @override
     def split(
-        self,
-        targets: np.ndarray,
-        num_clients: int,
-        rng: np.random.Generator,
-        columns: Mapping[str, np.ndarray],
+        self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Mapping[str, np.ndarray]
     ) -> list[np.ndarray]:
-        """Groups the rows by value, and the values by client.
-
-        Raises:
-            ConfigError: there is no such column.
-            DataError: there are more clients than values.
-        """
         values, rows = self._kept(self._values(columns))
         if num_clients > len(values):
             few = f" with {self.least} examples or more" if self.least > 1 else ""
             raise DataError(
-                f"num_clients: {num_clients} for {len(values)} values of {self.column!r}{few}; "
+                f"data.num_clients: {num_clients} for {len(values)} values of {self.column!r}{few}; "
                 f"give at most {len(values)}"
             )
         if len(rows) < len(targets):

@@ -1,30 +1,37 @@
-"""The Dirichlet partition of SuperFed (section 3.1, appendix L), after Lin et al. (2020)."""
+"""Dirichlet partitions: of SuperFed, where sizes differ, and of FedorAS, where they are equal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import numpy as np
+from typing_extensions import override
 
 from lit_fednas.data.partitioners.base import Partitioner
-from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.errors import DataError
+from lit_fednas.ranges import PositiveInt, Range, checked
+
+FiniteAlpha = Annotated[float, Range(above=0, below=float("inf"))]
 
 
+@checked("data.partitioner")
 class Dirichlet(Partitioner):
     """Splits each class over the clients in proportions drawn from Dir(alpha); sizes differ too.
 
-    SuperFed says no more than that. Common implementations in the line of Lin et al. (2020) also pass over
-    clients that already hold their share N / num_clients when a further class is split, and draw anew until
-    every client has 10 examples; ``balance`` and ``min_size`` are these two.
+    The partition of SuperFed (section 3.1, appendix L), after Lin et al. (2020), which says no more than that.
+    Common implementations in the line of Lin et al. also pass over clients that already hold their share
+    N / num_clients when a further class is split, and draw anew until every client has 10 examples; ``balance``
+    and ``min_size`` are these two.
 
     Args:
-        alpha: small values give each client few classes; 100 is close to uniform.
-        min_size: draws are repeated until every client has as many examples.
-        balance: pass over clients that hold N / num_clients already; False splits every class plainly.
-        max_tries: draws before giving up.
+        alpha: Small values give each client few classes; 100 is close to uniform.
+        min_size: Draws are repeated until every client has as many examples.
+        balance: Whether to pass over clients that hold N / num_clients already; False splits every class plainly.
+        max_tries: Draws before giving up.
 
     Raises:
-        ConfigError: a setting is out of range.
+        ConfigError: A setting is out of range.
 
     Example:
         >>> targets = np.repeat(np.arange(10), 100)
@@ -33,30 +40,18 @@ class Dirichlet(Partitioner):
         (1000, True)
     """
 
-    def __init__(self, alpha: float, min_size: int = 10, balance: bool = True, max_tries: int = 100) -> None:
-        if not 0 < alpha < float("inf"):
-            raise ConfigError(f"alpha: {alpha} is not positive; give a finite value above 0")
-        if min_size < 1:
-            raise ConfigError(f"min_size: {min_size} would allow empty clients; give 1 or more")
-        if max_tries < 1:
-            raise ConfigError(f"max_tries: {max_tries} never draws; give 1 or more")
+    def __init__(
+        self, alpha: FiniteAlpha, min_size: PositiveInt = 10, balance: bool = True, max_tries: PositiveInt = 100
+    ) -> None:
         self.alpha = alpha
         self.min_size = min_size
         self.balance = balance
         self.max_tries = max_tries
 
+    @override
     def split(
-        self,
-        targets: np.ndarray,
-        num_clients: int,
-        rng: np.random.Generator,
-        columns: Mapping[str, np.ndarray],
+        self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Mapping[str, np.ndarray]
     ) -> list[np.ndarray]:
-        """Draws until every client has ``min_size`` examples.
-
-        Raises:
-            DataError: that cannot be, or did not come about in ``max_tries`` draws.
-        """
         if self.min_size * num_clients > len(targets):
             most = len(targets) // num_clients
             raise DataError(
@@ -89,3 +84,76 @@ class Dirichlet(Partitioner):
                 parts[client].append(part)
                 sizes[client] += len(part)
         return [np.concatenate(part) for part in parts]
+
+
+@checked("data.partitioner")
+class BalancedDirichlet(Partitioner):
+    """Gives each client near-equally many examples, of a class mix that it draws from Dir(alpha x prior).
+
+    The LDA partition of Hsu et al. (2019), which FedorAS uses for CIFAR (section 4.1 and appendix).
+
+    The prior is the share of each class in the data. A client draws its examples one by one, without
+    replacement: a class by its mix, an example of that class at random. An exhausted class is dropped
+    and the mix of the others renormalised. Clients draw in random order, since the last ones must take what
+    is left. All examples are used; sizes differ by at most one.
+
+    Hsu et al. write alpha for the sum of the Dirichlet parameters (alpha x prior, a prior that sums to 1), so
+    the same alpha is harsher here than in ``Dirichlet``, where it is the parameter of each client.
+
+    Args:
+        alpha: Small values give each client few classes; 1000 is close to the prior.
+
+    Raises:
+        ConfigError: Alpha is not positive or not finite.
+
+    Example:
+        >>> targets = np.repeat(np.arange(10), 100)
+        >>> BalancedDirichlet(alpha=0.1).partition(targets, num_clients=3).sizes
+        (334, 333, 333)
+    """
+
+    def __init__(self, alpha: FiniteAlpha) -> None:
+        self.alpha = alpha
+
+    @override
+    def split(
+        self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]:
+        labels, left = np.unique(targets, return_counts=True)
+        stacks = [rng.permutation(np.flatnonzero(targets == label)) for label in labels]
+        sizes = np.full(num_clients, len(targets) // num_clients)
+        sizes[: len(targets) % num_clients] += 1
+        prior = left / left.sum()
+        rows: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * num_clients
+        for client in rng.permutation(num_clients):
+            mix = rng.dirichlet(self.alpha * prior)
+            counts = draw_counts(mix, left, sizes[client], rng)
+            # what is left of a stack is its front; draws come off its end
+            rows[client] = np.concatenate(
+                [stack[end - count : end] for stack, end, count in zip(stacks, left, counts, strict=True)]
+            )
+            left = left - counts
+        return rows
+
+
+def draw_counts(mix: np.ndarray, left: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Draws how many examples of each class a client gets.
+
+    Drawing one by one and dropping a class once it is exhausted gives the same distribution as drawing all at once
+    and drawing the surplus of the exhausted classes again from the others, which takes one step per such class.
+
+    Args:
+        mix: The client's class proportions.
+        left: How many examples of each class there are.
+        size: How many to draw, at most the sum of ``left``.
+        rng: The source of randomness.
+    """
+    counts = np.zeros_like(left)
+    while (missing := size - counts.sum()) > 0:
+        open_classes = counts < left
+        weights = np.where(open_classes, np.nan_to_num(mix), 0.0)
+        if not weights.sum() > 0:  # all proportions of the open classes vanished
+            weights = (left - counts).astype(float)
+        drawn = rng.multinomial(missing, weights / weights.sum())
+        counts = np.minimum(counts + drawn, left)
+    return counts

@@ -1,17 +1,37 @@
-"""The pathological non-IID partition of McMahan et al. (2017), section 3."""
+"""Partitions into equal parts: of shuffled examples, or of examples that are sorted by class."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import numpy as np
+from typing_extensions import override
 
 from lit_fednas.data.partitioners.base import Partitioner
-from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.errors import DataError
+from lit_fednas.ranges import PositiveInt, checked
 
 
+class IID(Partitioner):
+    """Deals the shuffled examples out in sizes that differ by at most one.
+
+    Example:
+        >>> IID().partition(np.zeros(7, dtype=int), num_clients=3).sizes
+        (3, 2, 2)
+    """
+
+    @override
+    def split(
+        self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]:
+        return np.array_split(rng.permutation(len(targets)), num_clients)
+
+
+@checked("data.partitioner")
 class Shards(Partitioner):
     """Sorts the examples by class, cuts them into equal shards and gives each client some at random.
+
+    The pathological non-IID partition of McMahan et al. (2017), section 3.
 
     Args:
         shards_per_client: 2 gives most clients two classes.
@@ -26,23 +46,13 @@ class Shards(Partitioner):
         2
     """
 
-    def __init__(self, shards_per_client: int = 2) -> None:
-        if shards_per_client < 1:
-            raise ConfigError(f"shards_per_client: {shards_per_client} is not enough; give 1 or more")
+    def __init__(self, shards_per_client: PositiveInt = 2) -> None:
         self.shards_per_client = shards_per_client
 
+    @override
     def split(
-        self,
-        targets: np.ndarray,
-        num_clients: int,
-        rng: np.random.Generator,
-        columns: Mapping[str, np.ndarray],
+        self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Mapping[str, np.ndarray]
     ) -> list[np.ndarray]:
-        """Deals the shards out.
-
-        Raises:
-            DataError: there are more shards than examples.
-        """
         count = num_clients * self.shards_per_client
         if count > len(targets):
             raise DataError(

@@ -1,33 +1,38 @@
-"""Examples that are handed over in Python."""
+"""Examples that are in memory: a user's own tensors, and the handwritten digits that come with scikit-learn."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import torch
+from typing_extensions import override
+
 from lit_fednas.data.examples import Examples
 from lit_fednas.data.sources.base import DataSource, Split
+from lit_fednas.data.splits import stratified_rows
 from lit_fednas.data.transforms import Augmentation, Normalize
 from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.rng import numpy_generator
 
 
 class ArraySource(DataSource):
     """A user's own tensors as a data source.
 
     Args:
-        train: the training examples.
+        train: The training examples.
         val: None lets the data module take them from ``train``.
         test: None where there are none.
         num_classes: None counts from the training targets.
         class_names: None numbers the classes.
         normalization: None scales uint8 to [0, 1] and leaves floats as they are.
-        augmentation: applied to training batches, in this order.
+        augmentation: Applied to training batches, in this order.
 
     Raises:
         ConfigError: ``class_names`` are not one per class.
-        DataError: a split is empty, or has a target outside the classes or inputs of another shape.
+        DataError: A split is empty, or has a target outside the classes or inputs of another shape.
 
     Example:
-        >>> import torch
         >>> ArraySource(Examples(torch.zeros(4, 2), torch.tensor([0, 1, 2, 1]))).num_classes
         3
     """
@@ -45,45 +50,19 @@ class ArraySource(DataSource):
         if not len(train):
             raise DataError("train: has no examples; give at least one")
         self._splits: dict[str, Examples | None] = {"train": train, "val": val, "test": test}
-        self._num_classes = int(train.targets.max()) + 1 if num_classes is None else num_classes
-        self._class_names = tuple(class_names or map(str, range(self._num_classes)))
-        self._normalization = normalization
-        self._augmentation = tuple(augmentation)
-        if len(self._class_names) != self._num_classes:
-            count = len(self._class_names)
-            raise ConfigError(f"class_names: {count} names for {self._num_classes} classes; give one per class")
+        self.num_classes = int(train.targets.max()) + 1 if num_classes is None else num_classes
+        self.input_shape = tuple(train.inputs.shape[1:])
+        self.class_names = tuple(class_names or map(str, range(self.num_classes)))
+        self.normalization = normalization
+        self.augmentation = tuple(augmentation)
+        if len(self.class_names) != self.num_classes:
+            count = len(self.class_names)
+            raise ConfigError(f"class_names: {count} names for {self.num_classes} classes; give one per class")
         for split, examples in self._splits.items():
             self._check(split, examples)
 
-    @property
-    def num_classes(self) -> int:
-        """The number of classes."""
-        return self._num_classes
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
-        train = self._splits["train"]
-        assert train is not None
-        return tuple(train.inputs.shape[1:])
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """One name per class."""
-        return self._class_names
-
-    @property
-    def normalization(self) -> Normalize | None:
-        """As given."""
-        return self._normalization
-
-    @property
-    def augmentation(self) -> Sequence[Augmentation]:
-        """As given."""
-        return self._augmentation
-
+    @override
     def load(self, split: Split) -> Examples | None:
-        """Returns the split as given."""
         return self._splits[split]
 
     def _check(self, split: str, examples: Examples | None) -> None:
@@ -92,8 +71,38 @@ class ArraySource(DataSource):
         if not len(examples):
             raise DataError(f"{split}: has no examples; leave it out")
         low, high = int(examples.targets.min()), int(examples.targets.max())
-        if low < 0 or high >= self._num_classes:
-            raise DataError(f"{split}: has targets {low}..{high}; give targets from 0 to {self._num_classes - 1}")
-        if tuple(examples.inputs.shape[1:]) != self.input_shape:
-            shape = tuple(examples.inputs.shape[1:])
+        if low < 0 or high >= self.num_classes:
+            raise DataError(f"{split}: has targets {low}..{high}; give targets from 0 to {self.num_classes - 1}")
+        shape = tuple(examples.inputs.shape[1:])
+        if shape != self.input_shape:
             raise DataError(f"{split}: has inputs of shape {shape}; give {self.input_shape}, as in train")
+
+
+class Digits(DataSource):
+    """The 1797 handwritten digits of scikit-learn, 8x8 pixels: real images that train in seconds, no download.
+
+    A fifth of each class is the test split, the same in every run, whatever its seed.
+
+    Example:
+        >>> test = Digits().load("test")
+        >>> test.inputs.shape, test.inputs.dtype
+        (torch.Size([359, 1, 8, 8]), torch.uint8)
+    """
+
+    num_classes = 10
+    input_shape = (1, 8, 8)
+    normalization = Normalize([0.3053], [0.3762])
+
+    @override
+    def load(self, split: Split) -> Examples | None:
+        if split == "val":
+            return None
+        from sklearn.datasets import load_digits  # takes a second to import
+
+        data = load_digits()
+        pixels = (data.images * (255 / 16)).round().astype(np.uint8)[:, None]  # from 0..16
+        targets = data.target.astype(np.int64)
+        rows = stratified_rows(targets, round(0.2 * len(targets)), numpy_generator(0, "digits-test"))
+        if split == "train":
+            rows = np.setdiff1d(np.arange(len(targets)), rows)
+        return Examples(torch.from_numpy(pixels[rows]), torch.from_numpy(targets[rows]))

@@ -1,48 +1,56 @@
-"""The contract of all data sources."""
+"""The contract of all data sources, and what sources with natural clients have in common."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal
+
+import numpy as np
 
 from lit_fednas.data.examples import ExampleDataset, Examples
 from lit_fednas.data.transforms import Augmentation, Normalize
 
 Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+
+#: Which examples go to the clients: those that the data set has for training, or all.
+Deal = Literal["train", "all"]
 
 
 class DataSource(ABC):
     """Where examples come from, and what is usually done to them.
 
     The constructor keeps settings and nothing else. ``prepare`` runs once per node and may download or
-    decode; ``load`` runs in every process. The properties are known without decoding all examples.
+    decode; ``load`` runs in every process. The attributes are known without decoding all examples; a subclass
+    sets them or overrides them by cached properties.
+
+    Attributes:
+        augmentation: What is usually done to training batches, in this order.
     """
 
-    @property
-    @abstractmethod
+    augmentation: Sequence[Augmentation] = ()
+
+    @cached_property
     def num_classes(self) -> int:
         """The number of classes."""
+        raise NotImplementedError
 
-    @property
-    @abstractmethod
+    @cached_property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one input: (C, H, W) for images."""
+        raise NotImplementedError
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """One name per class."""
-        return tuple(str(label) for label in range(self.num_classes))
-
-    @property
+    @cached_property
     def normalization(self) -> Normalize | None:
         """What makes inputs float; None scales uint8 to [0, 1]."""
         return None
 
-    @property
-    def augmentation(self) -> Sequence[Augmentation]:
-        """What is usually done to training batches, in this order."""
-        return ()
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """One name per class; their numbers where they have no names."""
+        return tuple(str(label) for label in range(self.num_classes))
 
     def prepare(self) -> None:  # noqa: B027 - most sources have nothing to prepare
         """Downloads or decodes, where there is anything to."""
@@ -53,8 +61,23 @@ class DataSource(ABC):
 
     @abstractmethod
     def load(self, split: Split) -> Examples | None:
-        """Returns one split, in memory; None where the source has no such split."""
+        """Returns one split, in memory; None where the source has no such split.
+
+        Raises:
+            DataError: The data are missing, damaged or not as the source describes them.
+        """
 
     def dataset(self, split: Split) -> ExampleDataset | None:
         """Returns one split for reading example by example; sources that decode on access override this."""
         return self.load(split)
+
+
+def of_large_clients(clients: np.ndarray, least: int) -> np.ndarray:
+    """Returns which examples belong to a client with ``least`` examples or more: bool [N].
+
+    Example:
+        >>> of_large_clients(np.array(["a", "b", "a"]), 2).tolist()
+        [True, False, True]
+    """
+    _, codes, sizes = np.unique(clients, return_inverse=True, return_counts=True)
+    return (sizes >= least)[codes]

@@ -1,10 +1,13 @@
-"""The files of an image folder: finding them, and decoding them into one uint8 array."""
+"""Image files: listing those of a folder, decoding them into one uint8 array, and the cache of decoded arrays."""
 
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +17,10 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from tqdm.auto import tqdm
 
 from lit_fednas.errors import DataError
+from lit_fednas.records.files import replacing
 
+#: Raise this when decoding changes, so that older cache files are not read.
+CACHE_VERSION = 1
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
 
@@ -23,21 +29,34 @@ class ImageFiles:
     """The image files of one split, in a fixed order.
 
     Attributes:
-        root: the folder that the names start from.
-        names: paths relative to ``root``, with forward slashes.
-        targets: the class of each file, int64 [N].
-        stamps: size and modification time of each file.
-        columns: natural groupings, each [N].
-        label: tells these files from others below ``root``, such as those of another split; the cache keeps
-            one file per label and image size.
+        root: The folder that the names start from.
+        names: Paths relative to ``root``, with forward slashes.
+        targets: The class of each file, int64 [N].
+        columns: Natural groupings, each [N].
+        label: Distinguishes these files from others below ``root``, such as those of another split; the cache
+            keeps one file per label and image size.
+        stamps: Size and modification time of each file.
+
+    Raises:
+        DataError: A file is missing; names the first.
     """
 
     root: Path
     names: tuple[str, ...]
     targets: np.ndarray
-    stamps: tuple[tuple[int, int], ...]
     columns: dict[str, np.ndarray] = field(default_factory=dict)
     label: str = "images"
+    stamps: tuple[tuple[int, int], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        stamps = []
+        for name in self.names:
+            try:
+                status = (self.root / name).stat()
+            except OSError as error:
+                raise DataError(f"image: {self.root / name} is missing; put it there, or mend its name") from error
+            stamps.append((status.st_size, status.st_mtime_ns))
+        object.__setattr__(self, "stamps", tuple(stamps))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -58,7 +77,7 @@ def train_classes(root: Path) -> tuple[str, ...]:
         DataError: ``root`` or ``train`` is missing, or holds no class folder.
     """
     if not root.is_dir():
-        raise DataError(f"root: {root} is no folder; give the folder that holds train/<class>/<image>")
+        raise DataError(f"root: {root} is not a folder; give the folder that holds train/<class>/<image>")
     if not (root / "train").is_dir():
         raise DataError(f"root: {root} has no folder train; put the images in {root / 'train'}/<class>")
     names = class_folders(root, "train")
@@ -77,24 +96,18 @@ def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | 
         return None
     names: list[str] = []
     targets: list[int] = []
-    stamps: list[tuple[int, int]] = []
     for folder in class_folders(root, split):
         if folder not in classes:
-            raise DataError(f"root: {root / split / folder} is no class of train; rename or remove the folder")
-        entries = sorted(
-            (entry for entry in os.scandir(root / split / folder) if _is_image(entry)), key=lambda e: e.name
-        )
+            raise DataError(f"root: {root / split / folder} is not a class of train; rename or remove the folder")
+        entries = sorted(entry.name for entry in os.scandir(root / split / folder) if _is_image(entry))
         if not entries:
             raise DataError(f"root: {root / split / folder} holds no images; add some or remove the folder")
-        for entry in entries:
-            status = entry.stat()
-            names.append(f"{split}/{folder}/{entry.name}")
-            targets.append(classes.index(folder))
-            stamps.append((status.st_size, status.st_mtime_ns))
+        names.extend(f"{split}/{folder}/{entry}" for entry in entries)
+        targets.extend([classes.index(folder)] * len(entries))
     if not names:
         raise DataError(f"root: {root / split} has no class folders; fill or remove it")
     columns = read_metadata(root / "metadata.csv", names)
-    return ImageFiles(root, tuple(names), np.array(targets, dtype=np.int64), tuple(stamps), columns, split)
+    return ImageFiles(root, tuple(names), np.array(targets, dtype=np.int64), columns, split)
 
 
 def read_metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -117,22 +130,6 @@ def read_metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     return {
         column: np.array([rows[name][column] or "" for name in names]) for column in fields if column != "file"
     }
-
-
-def file_stamps(root: Path, names: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Returns size and modification time of each file.
-
-    Raises:
-        DataError: a file is missing; names the first.
-    """
-    stamps = []
-    for name in names:
-        try:
-            status = (root / name).stat()
-        except OSError as error:
-            raise DataError(f"image: {root / name} is missing; put it there, or mend its name") from error
-        stamps.append((status.st_size, status.st_mtime_ns))
-    return tuple(stamps)
 
 
 def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
@@ -205,6 +202,84 @@ def checked_image(files: ImageFiles, row: int, shape: tuple[int, ...], image_siz
         found, first = image.shape[1:], shape[1:]
         raise DataError(f"image: {path} is {found}, the first one {first} (height, width); set image_size")
     return image
+
+
+class ImageCache:
+    """Keeps the decoded images of one folder: one uint8 ``.npy`` file per split and size, renewed as files change.
+
+    The files are in ``<root>/.lit_fednas_cache``, or in the user's cache folder where the root cannot be
+    written; where neither can, nothing is kept. A file's name holds a digest of the image size and of every
+    image's name, size and modification time, so that a changed folder is decoded anew.
+
+    Args:
+        root: The image folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def images(self, files: ImageFiles, shape: tuple[int, ...], decode: Callable[[], np.ndarray]) -> np.ndarray:
+        """Returns the images from the cache, or decodes and keeps them.
+
+        Args:
+            files: The image files.
+            shape: The shape of one image.
+            decode: Decodes all files to uint8 [N, C, H, W].
+        """
+        stem, digest = self._names(files, shape)
+        for folder in self._folders():
+            images = _read(folder / f"{stem}-{digest}.npy", (len(files), *shape))
+            if images is not None:
+                return images
+        images = decode()
+        writable = next(filter(_writable, self._folders()), None)
+        if writable is not None:
+            _write(writable, stem, digest, images)
+        return images
+
+    def _folders(self) -> tuple[Path, Path]:
+        own = hashlib.sha256(str(self.root.resolve()).encode()).hexdigest()[:16]
+        user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return self.root / ".lit_fednas_cache", user / "lit_fednas" / own
+
+    def _names(self, files: ImageFiles, shape: tuple[int, ...]) -> tuple[str, str]:
+        content = json.dumps([CACHE_VERSION, shape, files.names, files.stamps])
+        stem = "-".join([files.label, "x".join(map(str, shape))])
+        return stem, hashlib.sha256(content.encode()).hexdigest()[:32]
+
+
+def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Reads a cache file; None where it is missing or damaged."""
+    try:
+        images = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return images if images.shape == shape and images.dtype == np.uint8 else None
+
+
+def _write(folder: Path, stem: str, digest: str, images: np.ndarray) -> None:
+    """Writes a cache file in one step, then drops those of the folder's earlier states.
+
+    A full disk is not an error: the images are decoded again next time.
+    """
+    try:
+        with replacing(folder / f"{stem}-{digest}.npy") as file:
+            np.save(file, images, allow_pickle=False)
+    except OSError:
+        return
+    for old in folder.glob(f"{stem}-*.npy"):
+        if old.name != f"{stem}-{digest}.npy":
+            old.unlink(missing_ok=True)
+
+
+def _writable(folder: Path) -> bool:
+    """Returns whether a folder exists or can be created, and files can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def _visible(entry: os.DirEntry[str]) -> bool:

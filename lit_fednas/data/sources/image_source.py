@@ -1,4 +1,4 @@
-"""What all sources of image files have in common: decoding, the cache, mean and standard deviation."""
+"""Sources of image files: what they have in common, and folders ``train/<class>/<image>``."""
 
 from __future__ import annotations
 
@@ -6,24 +6,34 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
+from typing_extensions import override
 
 from lit_fednas.data.examples import ExampleDataset, Examples
-from lit_fednas.data.sources.base import DataSource, Split
-from lit_fednas.data.sources.image_cache import ImageCache
-from lit_fednas.data.sources.image_files import ImageFiles, checked_image, decode_all, read_size
+from lit_fednas.data.sources.base import SPLITS, DataSource, Split
+from lit_fednas.data.sources.image_files import (
+    ImageCache,
+    ImageFiles,
+    checked_image,
+    decode_all,
+    list_images,
+    read_size,
+    train_classes,
+)
 from lit_fednas.data.transforms import Augmentation, Normalize
 from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.ranges import PositiveInt, checked
 
+#: Where not all training images are decoded, mean and std come from this many.
 SAMPLE = 1024
-"""Where not all training images are decoded, mean and std come from this many."""
 
 
+@checked("data.source")
 class ImageSource(DataSource):
     """Image files below a folder; a subclass says which, and what they show.
 
@@ -32,48 +42,45 @@ class ImageSource(DataSource):
     not given, come from 1024 training images spread evenly, so that they are the same either way.
 
     Args:
-        root: the folder.
-        image_size: the shorter side is scaled to this and the centre square cut out; None takes the images as
+        root: The folder.
+        image_size: The shorter side is scaled to this and the centre square cut out; None takes the images as
             they are, which must then all be of one size.
         channels: 3 for colour, 1 for grey.
-        cache: keep the decoded images on disk, next to the folder or in the user's cache folder.
-        augmentation: applied to training batches, in this order.
-        mean: per channel on the scale [0, 1]; None computes mean and std from the training images.
-        std: given together with ``mean``.
+        cache: Whether decoded images are kept on disk, next to the files or in the user's cache folder.
+        augmentation: Applied to training batches, in this order.
+        mean: Per channel on the scale [0, 1]; None computes mean and std from training images.
+        std: Given together with ``mean``.
 
     Raises:
-        ConfigError: a setting cannot work.
+        ConfigError: A setting is out of range, or there is one of mean and std.
     """
 
     def __init__(
         self,
         root: str | Path,
-        image_size: int | None = None,
+        image_size: PositiveInt | None = None,
         channels: Literal[1, 3] = 3,
         cache: bool = True,
         augmentation: Sequence[Augmentation] = (),
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> None:
-        if image_size is not None and image_size < 1:
-            raise ConfigError(f"image_size: {image_size} is no size; give 1 or more pixels")
-        if channels not in (1, 3):
-            raise ConfigError(f"channels: {channels} is not known; give 1 (grey) or 3 (colour)")
-        check_mean_and_std(mean, std, channels)
+        self._given = given_normalization(mean, std, channels)
         self.root = Path(root).expanduser()
         self.image_size = image_size
         self.channels = channels
         self.cache = cache
-        self.mean = mean
-        self.std = std
-        self._augmentation = tuple(augmentation)
-        self._normalization: Normalize | None = None
+        self.augmentation = tuple(augmentation)
 
     @abstractmethod
     def files(self, split: Split) -> ImageFiles | None:
-        """Returns the files of a split, with their classes; None where there is no such split."""
+        """Returns the files of a split, with their classes; None where there is no such split.
 
-    @property
+        Raises:
+            DataError: The files are missing or not as the source describes them.
+        """
+
+    @cached_property
     def num_classes(self) -> int:
         """The number of class names."""
         return len(self.class_names)
@@ -86,36 +93,23 @@ class ImageSource(DataSource):
         files = self._train_files()
         return (self.channels, *read_size(files.root / files.names[0]))
 
-    @property
+    @cached_property
     def normalization(self) -> Normalize:
         """As given, or else computed from training images, once."""
-        if self._normalization is None:
-            if self.mean is not None and self.std is not None:
-                self._normalization = Normalize(self.mean, self.std)
-            else:
-                self._normalization = measured_normalization(self._sample())
-        return self._normalization
+        return self._given or measured_normalization(self._sample())
 
-    @property
-    def augmentation(self) -> Sequence[Augmentation]:
-        """As given."""
-        return self._augmentation
-
+    @override
     def prepare(self) -> None:
-        """Decodes all splits into the cache."""
         if self.cache:
-            for split in ("train", "val", "test"):
+            for split in SPLITS:
                 self.load(split)
 
+    @override
     def prepare_dataset(self) -> None:
-        """Does nothing: images are decoded when they are read."""
+        pass  # images are decoded when they are read
 
+    @override
     def load(self, split: Split) -> Examples | None:
-        """Returns one split, from the cache where it is up to date.
-
-        Raises:
-            DataError: the files are not as described, or an image cannot be decoded.
-        """
         files = self.files(split)
         if files is None:
             return None
@@ -127,8 +121,8 @@ class ImageSource(DataSource):
         images = ImageCache(files.root).images(files, shape, decode) if self.cache else decode()
         return Examples(torch.from_numpy(images), torch.from_numpy(files.targets), files.columns)
 
+    @override
     def dataset(self, split: Split) -> ExampleDataset | None:
-        """Returns one split that decodes on access; None where there is no such split."""
         files = self.files(split)
         return None if files is None else LazyImages(files, self.input_shape, self.image_size)
 
@@ -163,13 +157,85 @@ class LazyImages(Dataset[tuple[Tensor, Tensor]]):
         return torch.from_numpy(np.ascontiguousarray(image)), self.targets[index]
 
 
-def check_mean_and_std(mean: Sequence[float] | None, std: Sequence[float] | None, channels: int) -> None:
-    """Raises ConfigError unless there are both, one per channel, or neither."""
-    if (mean is None) != (std is None):
-        raise ConfigError(f"mean and std: {mean} and {std}; give both or neither")
-    for name, value in (("mean", mean), ("std", std)):
-        if value is not None and len(value) != channels:
-            raise ConfigError(f"{name}: {len(value)} values for {channels} channels; give one per channel")
+class ImageFolder(ImageSource):
+    """Images in one folder per class, decoded once and then kept as one uint8 array per split.
+
+    The classes are the folders under ``root/train``, in alphabetical order. ``root/val`` and ``root/test``
+    are optional. So is ``root/metadata.csv``, whose column ``file`` holds paths such as
+    ``train/cat/0001.jpg`` and whose other columns become natural groupings for ``ByColumn``. Mean and std, where
+    not given, come from all training images. The arguments are those of :class:`ImageSource`.
+    """
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the folders under ``train``."""
+        return train_classes(self.root)
+
+    @override
+    def files(self, split: Split) -> ImageFiles | None:
+        return list_images(self.root, split, self.class_names)
+
+    @override
+    def prepare_dataset(self) -> None:
+        self.prepare()
+
+    @override
+    def load(self, split: Split) -> Examples | None:
+        examples = super().load(split)
+        if examples is not None and split == "train" and "normalization" not in vars(self):
+            self.normalization = self._given or measured_normalization(examples.inputs.numpy())
+        return examples
+
+    @override
+    def dataset(self, split: Split) -> ExampleDataset | None:
+        return self.load(split)
+
+    @override
+    def _sample(self) -> np.ndarray:
+        train = self.load("train")
+        assert train is not None
+        return train.inputs.numpy()
+
+
+class LazyImageFolder(ImageFolder):
+    """An image folder that does not fit in memory: the same layout, decoded whenever an image is read.
+
+    Use it with ``in_memory: false`` in the data module. Nothing is written to disk. Mean and std, where not
+    given, come from 1024 training images spread evenly over the folder.
+
+    Args:
+        root: The folder.
+        images: Settings of :class:`ImageSource`, except ``cache``.
+    """
+
+    def __init__(self, root: str | Path, **images: Any) -> None:
+        super().__init__(root, cache=False, **images)
+
+    @override
+    def dataset(self, split: Split) -> ExampleDataset | None:
+        return ImageSource.dataset(self, split)
+
+    @override
+    def _sample(self) -> np.ndarray:
+        return ImageSource._sample(self)
+
+
+def given_normalization(
+    mean: Sequence[float] | None, std: Sequence[float] | None, channels: int
+) -> Normalize | None:
+    """Returns the normalisation by given numbers; None where there are none.
+
+    Raises:
+        ConfigError: There is one of both, or not one number per channel.
+    """
+    if mean is None and std is None:
+        return None
+    if mean is None or std is None:
+        raise ConfigError(f"data.source.mean: {mean} and std {std} do not belong together; give both or neither")
+    for name, values in (("mean", mean), ("std", std)):
+        if len(values) != channels:
+            raise ConfigError(f"data.source.{name}: {values} are not one per channel; give {channels}")
+    return Normalize(mean, std)
 
 
 def measured_normalization(images: np.ndarray) -> Normalize:

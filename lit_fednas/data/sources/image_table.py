@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
-from lit_fednas.data.sources.base import Split
-from lit_fednas.data.sources.image_files import ImageFiles, file_stamps
+from lit_fednas.data.sources.base import SPLITS, Split
+from lit_fednas.data.sources.image_files import ImageFiles
 from lit_fednas.data.sources.image_source import ImageSource
-from lit_fednas.data.transforms import Augmentation
 from lit_fednas.errors import DataError
-
-SPLITS = ("train", "val", "test")
 
 
 class ImageTable(ImageSource):
@@ -28,26 +25,14 @@ class ImageTable(ImageSource):
     the clients. Labels that are all whole numbers are the numbers of the classes, counted from 0; else they
     are names, in alphabetical order.
 
-    With the data module's ``in_memory`` the images are decoded once, and kept on disk with ``cache``; without,
-    they are decoded whenever they are read. Mean and std, where not given, come from 1024 training images.
-
     Args:
-        table: the CSV file, with a header.
-        root: the folder that the names of files start from; None is the table's own.
-        file: the name of the column with the files' names.
-        label: the name of the column with the classes.
-        client: the name of the column that becomes ``client``.
-        split: the name of the column with ``train``, ``val`` or ``test``; None is ``split``, if there is one.
-        image_size: the shorter side is scaled to this and the centre square cut out; None takes the images as
-            they are, which must then all be of one size.
-        channels: 3 for colour, 1 for grey.
-        cache: keep the decoded images on disk, next to the files or in the user's cache folder.
-        augmentation: applied to training batches, in this order.
-        mean: per channel on the scale [0, 1].
-        std: given together with ``mean``.
-
-    Raises:
-        ConfigError: a setting cannot work.
+        table: The CSV file, with a header.
+        root: The folder that the names of files start from; None is the table's own.
+        file: The name of the column with the files' names.
+        label: The name of the column with the classes.
+        client: The name of the column that becomes ``client``.
+        split: The name of the column with ``train``, ``val`` or ``test``; None is ``split``, if there is one.
+        images: Settings of :class:`ImageSource`.
     """
 
     def __init__(
@@ -58,20 +43,14 @@ class ImageTable(ImageSource):
         label: str = "label",
         client: str = "client",
         split: str | None = None,
-        image_size: int | None = None,
-        channels: Literal[1, 3] = 3,
-        cache: bool = True,
-        augmentation: Sequence[Augmentation] = (),
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
+        **images: Any,
     ) -> None:
         self.table = Path(table).expanduser()
         self.file = file
         self.label = label
         self.client = client
         self.split = split
-        folder = self.table.parent if root is None else root
-        super().__init__(folder, image_size, channels, cache, augmentation, mean, std)
+        super().__init__(self.table.parent if root is None else root, **images)
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -81,23 +60,17 @@ class ImageTable(ImageSource):
             return tuple(map(str, range(max(map(int, labels)) + 1)))
         return tuple(sorted(labels))
 
+    @override
     def files(self, split: Split) -> ImageFiles | None:
-        """Returns the files of a split in the table's order; None where no row is of the split.
-
-        Raises:
-            DataError: the table is not as described above, or a file is missing.
-        """
         rows = [row for row in self._rows if row.split == split]
         if not rows:
             return None
         numbers = {name: number for number, name in enumerate(self.class_names)}
         targets = [int(row.label) if self._numeric else numbers[row.label] for row in rows]
-        names = tuple(row.file for row in rows)
         return ImageFiles(
             self.root,
-            names,
+            tuple(row.file for row in rows),
             np.array(targets, dtype=np.int64),
-            file_stamps(self.root, names),
             {"client": np.array([row.client for row in rows])},
             f"{self.table.stem}-{split}",
         )
@@ -110,14 +83,15 @@ class ImageTable(ImageSource):
     def _rows(self) -> tuple[_Row, ...]:
         """Reads and checks the table."""
         if not self.table.is_file():
-            raise DataError(f"table: {self.table} is no file; give a CSV file with a row for each image")
+            raise DataError(f"table: {self.table} is not a file; give a CSV file with a row for each image")
         with self.table.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.DictReader(stream)
             fields = list(reader.fieldnames or [])
-            for setting, column in (("file", self.file), ("label", self.label), ("client", self.client)):
-                self._check(setting, column, fields)
-            if self.split is not None:
-                self._check("split", self.split, fields)
+            settings = {"file": self.file, "label": self.label, "client": self.client, "split": self.split}
+            for setting, column in settings.items():
+                if column is not None and column not in fields:
+                    known = ", ".join(fields)
+                    raise DataError(f"{setting}: {self.table} has no column {column!r}; name one of: {known}")
             split = self.split or "split"
             rows = tuple(
                 _Row(
@@ -137,10 +111,6 @@ class ImageTable(ImageSource):
             seen.add(row.file)
         return rows
 
-    def _check(self, setting: str, column: str, fields: Sequence[str]) -> None:
-        if column not in fields:
-            raise DataError(f"{setting}: {self.table} has no column {column!r}; name one of: {', '.join(fields)}")
-
     def _cell(self, line: dict[str, str | None], number: int, column: str) -> str:
         value = (line[column] or "").strip()
         if not value:
@@ -150,7 +120,7 @@ class ImageTable(ImageSource):
     def _split(self, value: str | None, number: int) -> Split:
         if value not in SPLITS:
             raise DataError(f"table: {self.table}, line {number}, has split {value!r}; give train, val or test")
-        return cast(Split, value)
+        return value
 
 
 @dataclass(frozen=True)

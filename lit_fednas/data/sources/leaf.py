@@ -7,25 +7,30 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
-from lit_fednas.data.sources.base import DataSource, Split
-from lit_fednas.data.sources.dealing import Deal, check_deal
-from lit_fednas.data.sources.image_files import ImageFiles, file_stamps
-from lit_fednas.data.sources.image_source import ImageSource, check_mean_and_std
-from lit_fednas.data.sources.leaf_files import LeafPart, check_num_classes, folders, joined, read_leaf
-from lit_fednas.data.transforms import Augmentation, Normalize
-from lit_fednas.errors import ConfigError
+from lit_fednas.data.sources.base import DataSource, Deal, Split, of_large_clients
+from lit_fednas.data.sources.image_files import ImageFiles
+from lit_fednas.data.sources.image_source import ImageSource, given_normalization
+from lit_fednas.data.transforms import Augmentation
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.ranges import PositiveInt, checked
+
+Convert = Callable[[list[Any]], np.ndarray]
 
 
+@checked("data.source")
 class Leaf(DataSource):
     """LEAF data whose ``x`` is a flat list of numbers, such as FEMNIST's 784 grey values from 0 to 1.
 
@@ -33,183 +38,246 @@ class Leaf(DataSource):
     The whole is kept in memory, as float32.
 
     Args:
-        root: the folder that holds ``train`` and ``test``.
-        input_shape: what each list is reshaped to; (1, 28, 28) for FEMNIST.
+        root: The folder that holds ``train`` and ``test``.
+        input_shape: What each list is reshaped to; (1, 28, 28) for FEMNIST.
         num_classes: 62 for FEMNIST; None counts from all labels, for which all files are read.
         deal: ``train`` deals the examples of ``train`` to the clients and leaves ``test`` to the server;
             ``all`` deals both to the clients, to be split there (client_val, client_test).
-        least: users with fewer examples to be dealt are left out.
-        augmentation: applied to training batches, in this order.
-        mean: per channel, on the data's own scale; None leaves the numbers as they are.
-        std: given together with ``mean``.
+        least: Users with fewer examples to be dealt are left out.
+        augmentation: Applied to training batches, in this order.
+        mean: Per channel, on the data's own scale; None leaves the numbers as they are.
+        std: Given together with ``mean``.
 
     Raises:
-        ConfigError: a setting cannot work.
+        ConfigError: A setting is out of range, or there is one of mean and std.
     """
 
     def __init__(
         self,
         root: str | Path,
-        input_shape: Sequence[int] = (1, 28, 28),
-        num_classes: int | None = None,
+        input_shape: Sequence[PositiveInt] = (1, 28, 28),
+        num_classes: PositiveInt | None = None,
         deal: Deal = "train",
-        least: int = 1,
+        least: PositiveInt = 1,
         augmentation: Sequence[Augmentation] = (),
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
     ) -> None:
-        if not input_shape or min(input_shape) < 1:
-            raise ConfigError(f"input_shape: {list(input_shape)} is no shape; give sizes such as [1, 28, 28]")
-        check_num_classes(num_classes)
-        check_deal(deal, least)
-        check_mean_and_std(mean, std, input_shape[0])
-        self.root = Path(root).expanduser()
-        self.deal: Deal = deal
-        self.least = least
-        self._input_shape = tuple(input_shape)
-        self._num_classes = num_classes
-        self._augmentation = tuple(augmentation)
-        self._normalization = None if mean is None or std is None else Normalize(mean, std)
-        self._kept: dict[str, LeafPart] = {}
+        if not input_shape:
+            raise ConfigError("data.source.input_shape: [] is not a shape; give sizes such as [1, 28, 28]")
+        self.input_shape = tuple(input_shape)
+        self.normalization = given_normalization(mean, std, self.input_shape[0])
+        self.augmentation = tuple(augmentation)
+        self._files = LeafFiles(Path(root).expanduser(), deal, least, num_classes, self._inputs)
 
-    @property
+    @cached_property
     def num_classes(self) -> int:
         """As given, or counted."""
-        if self._num_classes is None:
-            self._num_classes = 1 + max(int(self._read(part).labels.max()) for part in ("train", "test"))
-        return self._num_classes
+        return self._files.classes
 
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """As given."""
-        return self._input_shape
-
-    @property
-    def normalization(self) -> Normalize | None:
-        """As given."""
-        return self._normalization
-
-    @property
-    def augmentation(self) -> Sequence[Augmentation]:
-        """As given."""
-        return self._augmentation
-
+    @override
     def load(self, split: Split) -> Examples | None:
-        """Returns ``train``, or ``test`` where it is not dealt.
-
-        Raises:
-            DataError: the files are missing or not as described above.
-        """
-        parts = folders(split, self.deal)
-        if not parts:
+        part = self._files.split(split)
+        if part is None:
             return None
-        found = joined([self._read(part) for part in parts])
-        found.check_labels(self.num_classes, self.root)
-        found = found.of_large_clients(self.least) if split == "train" else found
-        return Examples(torch.from_numpy(found.inputs), torch.from_numpy(found.labels), {"client": found.clients})
-
-    def _read(self, part: str) -> LeafPart:
-        """Reads one folder, once."""
-        if part not in self._kept:
-            self._kept[part] = read_leaf(self.root, part, self._inputs)
-        return self._kept[part]
+        return Examples(torch.from_numpy(part.inputs), torch.from_numpy(part.labels), {"client": part.clients})
 
     def _inputs(self, x: list[Any]) -> np.ndarray:
         """Makes float32 inputs of a user's lists of numbers."""
         try:
             array = np.asarray(x, dtype=np.float32)
         except (TypeError, ValueError) as error:
-            raise ValueError("an x that is no list of numbers; use LeafImages for names of files") from error
-        if array.size != len(x) * math.prod(self._input_shape):
-            size, shape = array.size // len(x), list(self._input_shape)
+            raise ValueError("an x that is not a list of numbers; use LeafImages for names of files") from error
+        if array.size != len(x) * math.prod(self.input_shape):
+            size, shape = array.size // len(x), list(self.input_shape)
             raise ValueError(f"an x of {size} numbers; give an input_shape that has as many, not {shape}")
-        return array.reshape(len(x), *self._input_shape)
+        return array.reshape(len(x), *self.input_shape)
 
 
+@checked("data.source")
 class LeafImages(ImageSource):
     """LEAF data whose ``x`` are names of image files, such as LEAF's CelebA (Smiling or not).
 
-    The examples have a column ``client``, the user. With the data module's ``in_memory`` the images are decoded
-    once, and kept on disk with ``cache``; without, they are decoded whenever they are read. Mean and std, where
-    not given, come from 1024 training images.
+    The examples have a column ``client``, the user.
 
     Args:
-        root: the folder that holds ``train`` and ``test`` with the JSON files.
-        images: the folder that the names of files start from; LEAF's is ``data/celeba/data/raw/img_align_celeba``.
+        root: The folder that holds ``train`` and ``test`` with the JSON files.
+        images: The folder that the names of files start from; LEAF's is ``data/celeba/data/raw/img_align_celeba``.
         num_classes: None counts from all labels.
-        deal: ``train`` deals the examples of ``train`` to the clients and leaves ``test`` to the server;
-            ``all`` deals both to the clients, to be split there (client_val, client_test).
-        least: users with fewer examples to be dealt are left out.
-        image_size: the shorter side is scaled to this and the centre square cut out; None takes the images as
-            they are, which must then all be of one size. LEAF uses 84.
-        channels: 3 for colour, 1 for grey.
-        cache: keep the decoded images on disk, next to the files or in the user's cache folder.
-        augmentation: applied to training batches, in this order.
-        mean: per channel on the scale [0, 1].
-        std: given together with ``mean``.
-
-    Raises:
-        ConfigError: a setting cannot work.
+        deal: As for :class:`Leaf`.
+        least: As for :class:`Leaf`.
+        decoding: Settings of :class:`ImageSource`; LEAF's ``image_size`` is 84.
     """
 
     def __init__(
         self,
         root: str | Path,
         images: str | Path,
-        num_classes: int | None = None,
+        num_classes: PositiveInt | None = None,
         deal: Deal = "train",
-        least: int = 1,
-        image_size: int | None = None,
-        channels: Literal[1, 3] = 3,
-        cache: bool = True,
-        augmentation: Sequence[Augmentation] = (),
-        mean: Sequence[float] | None = None,
-        std: Sequence[float] | None = None,
+        least: PositiveInt = 1,
+        **decoding: Any,
     ) -> None:
-        super().__init__(images, image_size, channels, cache, augmentation, mean, std)
-        check_num_classes(num_classes)
-        check_deal(deal, least)
-        self.json_root = Path(root).expanduser()
-        self.deal: Deal = deal
-        self.least = least
-        self._num_classes = num_classes
-        self._kept: dict[str, LeafPart] = {}
+        super().__init__(images, **decoding)
+        self._files = LeafFiles(Path(root).expanduser(), deal, least, num_classes, _names)
+
+    @cached_property
+    def num_classes(self) -> int:
+        """As given, or counted."""
+        return self._files.classes
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """The numbers of the classes."""
-        count = self._num_classes
-        if count is None:
-            count = 1 + max(int(self._read(part).labels.max()) for part in ("train", "test"))
-        return tuple(map(str, range(count)))
+        return tuple(map(str, range(self.num_classes)))
 
+    @override
     def files(self, split: Split) -> ImageFiles | None:
-        """Returns the files of ``train``, or of ``test`` where it is not dealt.
+        part = self._files.split(split)
+        if part is None or not len(part.labels):
+            return None
+        names = tuple(part.inputs.tolist())
+        return ImageFiles(self.root, names, part.labels, {"client": part.clients}, f"leaf-{split}")
+
+
+@dataclass(frozen=True, eq=False)
+class LeafPart:
+    """Some examples: what ``x`` became, [N, ...]; classes, int64 [N]; users' names, [N]."""
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    clients: np.ndarray
+
+
+@dataclass
+class LeafFiles:
+    """The JSON files below a folder, each of the folders ``train`` and ``test`` read once.
+
+    Attributes:
+        root: The folder.
+        deal: Which of both folders go to the clients.
+        least: Users with fewer examples to be dealt are left out.
+        num_classes: None counts from all labels.
+        convert: Makes an array [N, ...] of a user's list ``x``; raises ValueError where it cannot.
+    """
+
+    root: Path
+    deal: Deal
+    least: int
+    num_classes: int | None
+    convert: Convert
+    _parts: dict[str, LeafPart] = field(default_factory=dict)
+
+    @cached_property
+    def classes(self) -> int:
+        """The number of classes, as given or counted."""
+        return self.num_classes or 1 + max(int(self._read(part).labels.max()) for part in ("train", "test"))
+
+    def split(self, split: Split) -> LeafPart | None:
+        """Returns the examples of ``train``, or of ``test`` where it is not dealt; None where there are none.
 
         Raises:
-            DataError: JSON or image files are missing, or not as described above.
+            DataError: A folder or file is missing, damaged or not as LEAF writes it, or a label is no class.
         """
-        parts = folders(split, self.deal)
+        parts = [self._read(part) for part in folders(split, self.deal)]
         if not parts:
             return None
-        found = joined([self._read(part) for part in parts])
-        found.check_labels(self.num_classes, self.json_root)
-        found = found.of_large_clients(self.least) if split == "train" else found
-        names = tuple(found.inputs.tolist())
-        if not names:
-            return None
-        columns = {"client": found.clients}
-        return ImageFiles(self.root, names, found.labels, file_stamps(self.root, names), columns, f"leaf-{split}")
+        columns = zip(*((part.inputs, part.labels, part.clients) for part in parts), strict=True)
+        inputs, labels, clients = (arrays[0] if len(parts) == 1 else np.concatenate(arrays) for arrays in columns)
+        if labels.max(initial=0) >= self.classes:
+            most = labels.max()
+            raise DataError(
+                f"num_classes: {self.classes} for the label {most} below {self.root}; give {most + 1} or more"
+            )
+        dealt = of_large_clients(clients, self.least if split == "train" else 1)
+        if dealt.all():
+            return LeafPart(inputs, labels, clients)
+        return LeafPart(inputs[dealt], labels[dealt], clients[dealt])
 
     def _read(self, part: str) -> LeafPart:
-        """Reads one folder, once."""
-        if part not in self._kept:
-            self._kept[part] = read_leaf(self.json_root, part, _names)
-        return self._kept[part]
+        if part not in self._parts:
+            self._parts[part] = read_leaf(self.root, part, self.convert)
+        return self._parts[part]
+
+
+def folders(split: Split, deal: Deal) -> tuple[str, ...]:
+    """Returns the folders whose examples make up a split; none where there is no such split.
+
+    Example:
+        >>> folders("train", "all"), folders("test", "all"), folders("test", "train")
+        (('train', 'test'), (), ('test',))
+    """
+    if deal == "all":
+        return ("train", "test") if split == "train" else ()
+    return () if split == "val" else (split,)
+
+
+def read_leaf(root: Path, part: str, convert: Convert) -> LeafPart:
+    """Reads all JSON files of the folder ``part`` below ``root``, in the order of their names.
+
+    Args:
+        root: the folder.
+        part: ``train`` or ``test``.
+        convert: makes an array [N, ...] of a user's list ``x``; ValueError where it cannot.
+
+    Raises:
+        DataError: a folder or file is missing, damaged or not as LEAF writes it.
+    """
+    inputs: list[np.ndarray] = []
+    labels: list[int] = []
+    users: list[str] = []
+    for path in _json_files(root, part):
+        for user, data in _users(path):
+            x, y = data.get("x"), data.get("y")
+            if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
+                raise DataError(
+                    f"root: {path} has no lists x and y of one length for user {user!r}; mend the file"
+                )
+            if not x:
+                continue
+            try:
+                inputs.append(convert(x))
+            except ValueError as error:
+                raise DataError(f"root: {path} has for user {user!r} {error}") from error
+            labels.extend(_label(value, path, user) for value in y)
+            users.extend([user] * len(y))
+    if not inputs:
+        raise DataError(f"root: {root / part} has no examples in its JSON files; give some")
+    return LeafPart(np.concatenate(inputs), np.array(labels, dtype=np.int64), np.array(users))
 
 
 def _names(x: list[Any]) -> np.ndarray:
     """Makes an array of a user's names of files."""
     if not all(isinstance(name, str) for name in x):
-        raise ValueError("an x that is no name of a file; use Leaf for lists of numbers")
+        raise ValueError("an x that is not a name of a file; use Leaf for lists of numbers")
     return np.array(x)
+
+
+def _json_files(root: Path, part: str) -> list[Path]:
+    folder = root / part
+    if not folder.is_dir():
+        raise DataError(f"root: {folder} is not a folder; put LEAF's JSON files of '{part}' there")
+    found = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
+    if not found:
+        raise DataError(f"root: {folder} has no JSON files; put LEAF's files of '{part}' there")
+    return found
+
+
+def _users(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields each user of a file, in the order of its list of users."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"root: {path} cannot be read ({error}); replace the file") from error
+    if not isinstance(content, dict) or not {"users", "user_data"} <= content.keys():
+        raise DataError(f"root: {path} has no 'users' and 'user_data'; give files as LEAF writes them")
+    for user in content["users"]:
+        if not isinstance(content["user_data"].get(user), dict):
+            raise DataError(f"root: {path} has no data of user {user!r}; mend the file")
+        yield str(user), content["user_data"][user]
+
+
+def _label(value: Any, path: Path, user: str) -> int:
+    if isinstance(value, (int, float)) and float(value).is_integer() and value >= 0:
+        return int(value)
+    raise DataError(f"root: {path} has the class {value!r} for user {user!r}; give whole numbers from 0")

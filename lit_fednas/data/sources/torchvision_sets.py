@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
 from lit_fednas.data.sources.base import DataSource, Split
@@ -16,17 +17,13 @@ from lit_fednas.errors import DataError
 
 
 class TorchvisionSource(DataSource):
-    """What the four have in common; a subclass says its name in ``torchvision.datasets`` and its constants.
+    """A data set of ``torchvision.datasets``; a subclass has its name, and its usual mean and std.
 
     Args:
-        root: the folder that torchvision keeps its data sets in.
-        download: fetch the files where they are missing.
-        augmentation: applied to training batches, in this order; None is the usual one of the data set.
+        root: The folder that torchvision keeps its data sets in.
+        download: Whether files that are missing are downloaded.
+        augmentation: Applied to training batches, in this order; None is the usual one of the data set.
     """
-
-    mean: ClassVar[tuple[float, ...]]
-    std: ClassVar[tuple[float, ...]]
-    usual_augmentation: ClassVar[tuple[Augmentation, ...]] = ()
 
     def __init__(
         self,
@@ -36,29 +33,16 @@ class TorchvisionSource(DataSource):
     ) -> None:
         self.root = Path(root).expanduser()
         self.download = download
-        self._augmentation = self.usual_augmentation if augmentation is None else tuple(augmentation)
+        if augmentation is not None:
+            self.augmentation = tuple(augmentation)
 
-    @property
-    def normalization(self) -> Normalize:
-        """The well-known mean and standard deviation of the training pixels."""
-        return Normalize(self.mean, self.std)
-
-    @property
-    def augmentation(self) -> Sequence[Augmentation]:
-        """As given, or the usual one."""
-        return self._augmentation
-
+    @override
     def prepare(self) -> None:
-        """Downloads what is missing, where allowed to."""
         for train in (True, False):
             self._open(train, self.download)
 
+    @override
     def load(self, split: Split) -> Examples | None:
-        """Returns ``train`` or ``test``.
-
-        Raises:
-            DataError: the files are missing or damaged.
-        """
         if split == "val":
             return None
         data = self._open(split == "train", download=False)
@@ -90,8 +74,7 @@ class MNIST(TorchvisionSource):
 
     num_classes = 10
     input_shape = (1, 28, 28)
-    mean = (0.1307,)
-    std = (0.3081,)
+    normalization = Normalize((0.1307,), (0.3081,))
 
 
 class FashionMNIST(TorchvisionSource):
@@ -116,9 +99,8 @@ class FashionMNIST(TorchvisionSource):
         "Bag",
         "Ankle boot",
     )
-    mean = (0.2860,)
-    std = (0.3530,)
-    usual_augmentation = (RandomCrop(4), RandomFlip())
+    normalization = Normalize((0.2860,), (0.3530,))
+    augmentation = (RandomCrop(4), RandomFlip())
 
 
 class CIFAR10(TorchvisionSource):
@@ -131,21 +113,9 @@ class CIFAR10(TorchvisionSource):
 
     num_classes = 10
     input_shape = (3, 32, 32)
-    class_names = (
-        "airplane",
-        "automobile",
-        "bird",
-        "cat",
-        "deer",
-        "dog",
-        "frog",
-        "horse",
-        "ship",
-        "truck",
-    )
-    mean = (0.4914, 0.4822, 0.4465)
-    std = (0.2470, 0.2435, 0.2616)
-    usual_augmentation = (RandomCrop(4), RandomFlip())
+    class_names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+    normalization = Normalize((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+    augmentation = (RandomCrop(4), RandomFlip())
 
 
 class CIFAR100(TorchvisionSource):
@@ -160,6 +130,5 @@ class CIFAR100(TorchvisionSource):
 
     num_classes = 100
     input_shape = (3, 32, 32)
-    mean = (0.5071, 0.4865, 0.4409)
-    std = (0.2673, 0.2564, 0.2762)
-    usual_augmentation = (RandomCrop(4), RandomFlip())
+    normalization = Normalize((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+    augmentation = (RandomCrop(4), RandomFlip())

@@ -6,18 +6,15 @@ from itertools import product
 
 import numpy as np
 import pytest
-import torch
 
-from lit_fednas.data import (
-    Examples,
+from lit_fednas.assignment.client_groups import (
     GroupReport,
-    InMemoryClients,
     balanced_groups,
     group_report,
     imbalance,
     random_groups,
 )
-from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.errors import ConfigError
 
 
 def mean_distance(counts: np.ndarray, groups: list[list[int]]) -> float:
@@ -220,34 +217,3 @@ def test_imbalance_of_empty_groups() -> None:
     assert imbalance([full, GroupReport(2, 8, 0.0)]) == 1.5
     assert imbalance([full, empty]) == float("inf")
     assert imbalance([empty, empty]) == 1
-
-
-class TestLabelCounts:
-    def clients(self) -> InMemoryClients:
-        examples = Examples(torch.zeros(7, 1), torch.tensor([0, 2, 2, 1, 0, 2, 1]))
-        rows = {
-            "train": [np.array([0, 1, 2]), np.array([4])],
-            "val": [np.array([3]), np.array([], dtype=int)],
-            "test": [np.array([5]), np.array([6])],
-        }
-        return InMemoryClients(examples, rows)
-
-    def test_counts_training_and_validation_examples(self) -> None:
-        counts = self.clients().label_counts(0, 4)
-        assert counts.dtype == np.int64
-        assert counts.tolist() == [1, 1, 2, 0]
-        assert self.clients().label_counts(1, 4).tolist() == [1, 0, 0, 0]
-
-    def test_counts_the_splits_that_are_asked_for(self) -> None:
-        data = self.clients()
-        assert data.label_counts(0, 3, ("train",)).tolist() == [1, 0, 2]
-        assert data.label_counts(0, 3, ("train", "val", "test")).tolist() == [1, 1, 3]
-        assert data.label_counts(1, 3, ("val",)).tolist() == [0, 0, 0]
-
-    def test_refuses(self) -> None:
-        with pytest.raises(DataError, match=r"num_classes: 2 for classes 0\.\.2 of client 0; give at least 3"):
-            self.clients().label_counts(0, 2)
-        with pytest.raises(DataError, match="client: 2 is not one of the 2"):
-            self.clients().label_counts(2, 3)
-        with pytest.raises(DataError, match="split: 'dev'"):
-            self.clients().label_counts(0, 3, ("dev",))
