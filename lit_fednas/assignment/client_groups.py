@@ -8,8 +8,8 @@ smallest afterwards, among those that keep the inequality.
 
 The paper does not say what happens while the inequality cannot hold, as at the beginning, when groups are
 empty. Here the groups that are smallest so far may always take a client, so that sizes grow alike from the
-start and a large client that broke the inequality is made up for. It is not said either how far an empty group
-is from everyone; here it is as far as can be, 2.
+start and a large client that broke the inequality is compensated for. Nor does it say how far an empty group
+is from everyone; here it is the greatest distance, 2.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 
 from lit_fednas.errors import ConfigError
 
+#: Distances this close are equal, so that rounding decides nothing.
 TOLERANCE = 1e-9
-"""Distances this close are equal, so that rounding decides nothing."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def balanced_groups(counts: np.ndarray, groups: int, balance: float = 1.1) -> li
     group with fewer examples, then with fewer clients, then to the lower number. No group stays without a
     client.
 
-    The data of a few large clients may not allow the balance; that is no error here: see :func:`imbalance`.
+    The data of a few large clients may not allow the balance; that is not an error here: see :func:`imbalance`.
 
     Args:
         counts: examples per client and class, int [clients, classes]; a client may have none.

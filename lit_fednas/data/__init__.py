@@ -13,21 +13,13 @@ from lit_fednas.data.partitioners import (
     Shards,
 )
 from lit_fednas.data.readers import EvalBatches, LoaderReader, TensorReader
-from lit_fednas.data.sources import (
-    CIFAR10,
-    CIFAR100,
-    MNIST,
-    ArraySource,
-    CelebA,
-    DataSource,
-    Digits,
-    FashionMNIST,
-    ImageFolder,
-    ImageTable,
-    LazyImageFolder,
-    Leaf,
-    LeafImages,
-)
+from lit_fednas.data.sources.arrays import ArraySource, Digits
+from lit_fednas.data.sources.base import DataSource
+from lit_fednas.data.sources.celeba import CelebA
+from lit_fednas.data.sources.image_source import ImageFolder, LazyImageFolder
+from lit_fednas.data.sources.image_table import ImageTable
+from lit_fednas.data.sources.leaf import Leaf, LeafImages
+from lit_fednas.data.sources.torchvision_sets import CIFAR10, CIFAR100, MNIST, FashionMNIST
 from lit_fednas.data.statistics import partition_rows, partition_table, plot_partition, write_partition
 from lit_fednas.data.transforms import Augmentation, Normalize, RandomCrop, RandomFlip
 

@@ -15,9 +15,8 @@ from lit_fednas.data.clients import ClientData
 from lit_fednas.data.examples import ExampleDataset, Examples
 from lit_fednas.data.partitioners import Partition, Partitioner
 from lit_fednas.data.readers import EvalBatches, LoaderReader, Reader, TensorReader
-from lit_fednas.data.sources import DataSource
-from lit_fednas.data.sources.base import Split
-from lit_fednas.data.splits import client_split, holdout_count, stratified_rows
+from lit_fednas.data.sources.base import DataSource, Split
+from lit_fednas.data.splits import client_split, stratified_rows
 from lit_fednas.data.transforms import Augmentation
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, ShareBelowOne, checked
@@ -36,7 +35,7 @@ class FederatedDataModule(LightningDataModule):
 
     Args:
         source: Where the examples come from.
-        partitioner: Which client gets which of them.
+        partitioner: Deals them out to clients.
         num_clients: None leaves the number to the partitioner, which only a natural one knows.
         seed: Of the partition and of all hold-outs.
         server_val: What the server validates on where the source has no validation split: a number of
@@ -123,10 +122,7 @@ class FederatedDataModule(LightningDataModule):
 
     @override
     def prepare_data(self) -> None:
-        if self.in_memory:
-            self.source.prepare()
-        else:
-            self.source.prepare_dataset()
+        self.source.prepare(self.in_memory)
 
     def setup(self, stage: str | None = None) -> None:
         """Loads the training examples and partitions them; a second call does nothing.
@@ -194,7 +190,8 @@ class FederatedDataModule(LightningDataModule):
             if self.server_val:
                 log.debug("server_val: %s is ignored; the source has a validation split", self.server_val)
             return np.empty(0, dtype=np.int64)
-        count = holdout_count(self.server_val, len(targets))
+        share = self.server_val
+        count = round(share * len(targets)) if isinstance(share, float) else share
         if count >= len(targets):
             raise DataError(f"server_val: {count} of {len(targets)} examples leave none to train on; give less")
         return stratified_rows(targets, count, numpy_generator(self.seed, "server-val"))

@@ -16,26 +16,22 @@ from lit_fednas.errors import DataError
 class ExampleDataset(Protocol):
     """A map-style data set whose targets are known without decoding any input.
 
-    ``Examples`` is one that lies in memory; ``LazyImages`` is one that decodes on access.
+    ``Examples`` is one in memory; ``LazyImages`` is one that decodes on access.
     """
 
     @property
     def targets(self) -> Tensor:
         """The int64 targets [N]."""
-        ...
 
     @property
     def columns(self) -> Mapping[str, np.ndarray]:
         """Natural groupings, each [N]."""
-        ...
 
     def __len__(self) -> int:
         """The number of examples."""
-        ...
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """The raw input and the target of one example."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,16 +41,15 @@ class Examples:
     Attributes:
         inputs: uint8 or float [N, C, H, W], or any [N, ...]. Images stay uint8 until they are batched.
         targets: int64 [N].
-        columns: natural groupings of the examples (a speaker, a site, ...), each [N].
+        columns: Natural groupings of the examples (a speaker, a site, ...), each [N].
 
     Raises:
-        DataError: lengths differ, or the targets are not int64 [N].
+        DataError: Lengths differ, or the targets are not int64 [N].
 
     Example:
         >>> sites = {"site": np.array(["a", "a", "b"])}
-        >>> examples = Examples(torch.zeros(3, 1, 2, 2), torch.tensor([0, 1, 1]), sites)
-        >>> len(examples), examples.select([2, 0]).columns["site"].tolist()
-        (3, ['b', 'a'])
+        >>> len(Examples(torch.zeros(3, 1, 2, 2), torch.tensor([0, 1, 1]), sites))
+        3
     """
 
     inputs: Tensor
@@ -64,7 +59,7 @@ class Examples:
     def __post_init__(self) -> None:
         if self.targets.ndim != 1 or self.targets.dtype != torch.int64:
             shape, dtype = tuple(self.targets.shape), self.targets.dtype
-            raise DataError(f"targets: {dtype} {shape} found; give an int64 tensor of shape [N]")
+            raise DataError(f"targets: {dtype} {shape} are not classes; give an int64 tensor of shape [N]")
         lengths = {"targets": len(self.targets), **{name: len(col) for name, col in self.columns.items()}}
         for name, length in lengths.items():
             if length != len(self.inputs):
@@ -75,13 +70,6 @@ class Examples:
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.inputs[index], self.targets[index]
-
-    def select(self, indices: np.ndarray | Tensor | list[int]) -> Examples:
-        """Returns a copy of the rows ``indices``, in that order."""
-        rows = torch.as_tensor(indices, dtype=torch.int64)
-        columns = {name: column[rows.cpu().numpy()] for name, column in self.columns.items()}
-        here = rows.to(self.targets.device)
-        return Examples(self.inputs.index_select(0, here), self.targets.index_select(0, here), columns)
 
     def to(self, device: torch.device | str) -> Examples:
         """Returns the same examples with their tensors on ``device``."""

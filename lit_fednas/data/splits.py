@@ -7,16 +7,6 @@ import numpy as np
 from lit_fednas.errors import DataError
 
 
-def holdout_count(value: int | float, total: int) -> int:
-    """Turns a fraction into a number of examples.
-
-    Example:
-        >>> holdout_count(0.1, 50), holdout_count(7, 50)
-        (5, 7)
-    """
-    return round(value * total) if isinstance(value, float) else value
-
-
 def stratified_rows(targets: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Draws ``count`` rows that keep the class shares, to within one example per class.
 

@@ -33,7 +33,7 @@ def partition_rows(partition: Partition, targets: np.ndarray, class_names: Seque
 
 
 def partition_table(partition: Partition, targets: np.ndarray, class_names: Sequence[str]) -> str:
-    """Returns the counts as aligned text; a dot stands for none, and the last row is the total.
+    """Returns the counts as aligned text; zeros are dots, and the last row is the total.
 
     Example:
         >>> partition = Partition((np.array([0, 1]), np.array([2])), 3)
@@ -52,7 +52,7 @@ def partition_table(partition: Partition, targets: np.ndarray, class_names: Sequ
 
 
 def plot_partition(partition: Partition, targets: np.ndarray, class_names: Sequence[str]) -> Figure:
-    """Draws a dot per client and class whose area stands for the number of examples.
+    """Draws a dot per client and class whose area is proportional to the number of examples.
 
     The largest dot fills its cell; where cells are narrow it may reach into its neighbours.
     Save it with ``figure.savefig``; no window and no pyplot state is involved.

@@ -188,14 +188,6 @@ def test_move_to_gives_the_same_order_on_a_gpu(kind: type[readers.Reader]) -> No
 
 
 class TestExamples:
-    def test_select_takes_columns_along(self) -> None:
-        data = Examples(torch.arange(3.0), torch.arange(3), {"site": np.array(["a", "b", "c"])})
-        chosen = data.select(np.array([2, 0]))
-        assert chosen.inputs.tolist() == [2, 0]
-        assert chosen.targets.tolist() == [2, 0]
-        assert chosen.columns["site"].tolist() == ["c", "a"]
-        assert len(data.to("cpu")) == 3
-
     @pytest.mark.parametrize(
         ("targets", "columns"),
         [

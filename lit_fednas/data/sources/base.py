@@ -52,12 +52,12 @@ class DataSource(ABC):
         """One name per class; their numbers where they have no names."""
         return tuple(str(label) for label in range(self.num_classes))
 
-    def prepare(self) -> None:  # noqa: B027 - most sources have nothing to prepare
-        """Downloads or decodes, where there is anything to."""
+    def prepare(self, in_memory: bool = True) -> None:  # noqa: B027 - most sources have nothing to prepare
+        """Downloads or decodes, where there is anything to.
 
-    def prepare_dataset(self) -> None:
-        """Prepares what ``dataset`` reads; sources that decode on access override both."""
-        self.prepare()
+        Args:
+            in_memory: Whether ``load`` will read the data; else ``dataset`` will.
+        """
 
     @abstractmethod
     def load(self, split: Split) -> Examples | None:

@@ -22,7 +22,7 @@ PARTS: dict[Split, int] = {"train": 0, "val": 1, "test": 2}
 
 @checked("data.source")
 class CelebA(ImageSource):
-    """Faces, in classes made of a few attributes, with a column ``client``: whose face it is.
+    """Faces, in classes made of a few attributes, with a column ``client``: the person.
 
     The files lie as torchvision keeps them: ``<root>/celeba`` holds the folder ``img_align_celeba`` and the
     files ``identity_CelebA.txt``, ``list_attr_celeba.txt`` and ``list_eval_partition.txt``. Nothing is
@@ -129,7 +129,7 @@ class CelebA(ImageSource):
             image, *values = line.split()
             if len(values) != len(header) or not {"1", "-1"}.issuperset(values):
                 raise DataError(
-                    f"root: {self.root / name}, line {number}, is not 1 or -1 for each attribute; mend it"
+                    f"root: {self.root / name}, line {number}, is not 1 or -1 for each attribute; correct it"
                 )
             labels[image] = int("".join("1" if values[position] == "1" else "0" for position in positions), 2)
         return self._in_order(labels, name)
@@ -140,7 +140,7 @@ class CelebA(ImageSource):
         for number, line in enumerate(self._lines(name), 1):
             words = line.split()
             if len(words) != 2 or not words[1].isdecimal():
-                raise DataError(f"root: {self.root / name}, line {number}, is not a name and a number; mend it")
+                raise DataError(f"root: {self.root / name}, line {number}, is not a name and a number; correct it")
             numbers[words[0]] = int(words[1])
         return numbers
 

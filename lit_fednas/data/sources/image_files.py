@@ -6,15 +6,13 @@ import csv
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
-from tqdm.auto import tqdm
+from tqdm.contrib.concurrent import thread_map
 
 from lit_fednas.errors import DataError
 from lit_fednas.records.files import replacing
@@ -54,7 +52,7 @@ class ImageFiles:
             try:
                 status = (self.root / name).stat()
             except OSError as error:
-                raise DataError(f"image: {self.root / name} is missing; put it there, or mend its name") from error
+                raise DataError(f"image: {self.root / name} is missing; add it or correct its name") from error
             stamps.append((status.st_size, status.st_mtime_ns))
         object.__setattr__(self, "stamps", tuple(stamps))
 
@@ -90,7 +88,7 @@ def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | 
     """Lists the files of a split; None where there is no such folder.
 
     Raises:
-        DataError: a folder has no images, is no class of ``train``, or files lack a row in ``metadata.csv``.
+        DataError: A folder has no images or is not a class of ``train``, or files lack a row in ``metadata.csv``.
     """
     if not (root / split).is_dir():
         return None
@@ -114,7 +112,7 @@ def read_metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Reads the columns of ``metadata.csv`` in the order of ``names``; none where there is no such file.
 
     Raises:
-        DataError: there is no column ``file``, or a name has no row.
+        DataError: There is no column ``file``, or a name has no row.
     """
     if not path.is_file():
         return {}
@@ -138,7 +136,7 @@ def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
     With ``image_size`` the shorter side is scaled to it and the centre square is cut out.
 
     Raises:
-        DataError: the file cannot be decoded.
+        DataError: The file cannot be decoded.
     """
     mode = "L" if channels == 1 else "RGB"
     try:
@@ -158,7 +156,7 @@ def read_size(path: Path) -> tuple[int, int]:
     """Returns height and width from the header of one file.
 
     Raises:
-        DataError: the file is no image.
+        DataError: The file is not an image.
     """
     try:
         with Image.open(path) as image:
@@ -171,36 +169,29 @@ def decode_all(files: ImageFiles, shape: tuple[int, ...], image_size: int | None
     """Decodes all files into one array [N, C, H, W], in a thread pool, with a progress bar.
 
     Raises:
-        DataError: a file cannot be decoded, or is not of ``shape``; names the first such file.
+        DataError: A file cannot be decoded, or is not of ``shape``; names the first such file.
     """
     images = np.empty((len(files), *shape), dtype=np.uint8)
 
     def decode(row: int) -> None:
         images[row] = checked_image(files, row, shape, image_size)
 
-    workers = min(32, os.cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool:
-        results = pool.map(decode, range(len(files)))
-        try:
-            for _ in tqdm(results, total=len(files), desc=f"Decoding {files.label}", unit="img", disable=None):
-                pass
-        except DataError:
-            pool.shutdown(cancel_futures=True)
-            raise
+    bar = {"desc": f"Decoding {files.label}", "unit": "img", "disable": None}
+    thread_map(decode, range(len(files)), max_workers=min(32, os.cpu_count() or 1), **bar)
     return images
 
 
 def checked_image(files: ImageFiles, row: int, shape: tuple[int, ...], image_size: int | None) -> np.ndarray:
-    """Decodes one file, and insists on its shape.
+    """Decodes one file to uint8 [C, H, W] and validates its shape.
 
     Raises:
-        DataError: the file cannot be decoded, or is not of ``shape``.
+        DataError: The file cannot be decoded, or is not of ``shape``.
     """
     path = files.root / files.names[row]
     image = read_image(path, image_size, shape[0])
     if image.shape != shape:
-        found, first = image.shape[1:], shape[1:]
-        raise DataError(f"image: {path} is {found}, the first one {first} (height, width); set image_size")
+        size, first = image.shape[1:], shape[1:]
+        raise DataError(f"image: {path} is {size}, the first one {first} (height, width); set image_size")
     return image
 
 
@@ -232,9 +223,7 @@ class ImageCache:
             if images is not None:
                 return images
         images = decode()
-        writable = next(filter(_writable, self._folders()), None)
-        if writable is not None:
-            _write(writable, stem, digest, images)
+        any(_written(folder, stem, digest, images) for folder in self._folders())
         return images
 
     def _folders(self) -> tuple[Path, Path]:
@@ -257,29 +246,17 @@ def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
     return images if images.shape == shape and images.dtype == np.uint8 else None
 
 
-def _write(folder: Path, stem: str, digest: str, images: np.ndarray) -> None:
-    """Writes a cache file in one step, then drops those of the folder's earlier states.
-
-    A full disk is not an error: the images are decoded again next time.
-    """
+def _written(folder: Path, stem: str, digest: str, images: np.ndarray) -> bool:
+    """Writes a cache file if it can be written, and removes those of the folder's earlier states."""
     try:
         with replacing(folder / f"{stem}-{digest}.npy") as file:
             np.save(file, images, allow_pickle=False)
     except OSError:
-        return
+        return False
     for old in folder.glob(f"{stem}-*.npy"):
         if old.name != f"{stem}-{digest}.npy":
             old.unlink(missing_ok=True)
-
-
-def _writable(folder: Path) -> bool:
-    """Returns whether a folder exists or can be created, and files can be written there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
+    return True
 
 
 def _visible(entry: os.DirEntry[str]) -> bool:

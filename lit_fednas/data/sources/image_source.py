@@ -99,14 +99,10 @@ class ImageSource(DataSource):
         return self._given or measured_normalization(self._sample())
 
     @override
-    def prepare(self) -> None:
-        if self.cache:
+    def prepare(self, in_memory: bool = True) -> None:
+        if self.cache and in_memory:  # else images are decoded when they are read
             for split in SPLITS:
                 self.load(split)
-
-    @override
-    def prepare_dataset(self) -> None:
-        pass  # images are decoded when they are read
 
     @override
     def load(self, split: Split) -> Examples | None:
@@ -176,8 +172,8 @@ class ImageFolder(ImageSource):
         return list_images(self.root, split, self.class_names)
 
     @override
-    def prepare_dataset(self) -> None:
-        self.prepare()
+    def prepare(self, in_memory: bool = True) -> None:
+        super().prepare()  # ``dataset`` reads decoded images as well
 
     @override
     def load(self, split: Split) -> Examples | None:

@@ -177,7 +177,7 @@ class LeafFiles:
         """Returns the examples of ``train``, or of ``test`` where it is not dealt; None where there are none.
 
         Raises:
-            DataError: A folder or file is missing, damaged or not as LEAF writes it, or a label is no class.
+            DataError: A folder or file is missing, damaged or not as LEAF writes it, or a label is not a class.
         """
         parts = [self._read(part) for part in folders(split, self.deal)]
         if not parts:
@@ -231,7 +231,7 @@ def read_leaf(root: Path, part: str, convert: Convert) -> LeafPart:
             x, y = data.get("x"), data.get("y")
             if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
                 raise DataError(
-                    f"root: {path} has no lists x and y of one length for user {user!r}; mend the file"
+                    f"root: {path} has no lists x and y of one length for user {user!r}; correct the file"
                 )
             if not x:
                 continue
@@ -257,10 +257,10 @@ def _json_files(root: Path, part: str) -> list[Path]:
     folder = root / part
     if not folder.is_dir():
         raise DataError(f"root: {folder} is not a folder; put LEAF's JSON files of '{part}' there")
-    found = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
-    if not found:
+    paths = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
+    if not paths:
         raise DataError(f"root: {folder} has no JSON files; put LEAF's files of '{part}' there")
-    return found
+    return paths
 
 
 def _users(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -273,7 +273,7 @@ def _users(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise DataError(f"root: {path} has no 'users' and 'user_data'; give files as LEAF writes them")
     for user in content["users"]:
         if not isinstance(content["user_data"].get(user), dict):
-            raise DataError(f"root: {path} has no data of user {user!r}; mend the file")
+            raise DataError(f"root: {path} has no data of user {user!r}; correct the file")
         yield str(user), content["user_data"][user]
 
 

@@ -37,7 +37,7 @@ class TorchvisionSource(DataSource):
             self.augmentation = tuple(augmentation)
 
     @override
-    def prepare(self) -> None:
+    def prepare(self, in_memory: bool = True) -> None:
         for train in (True, False):
             self._open(train, self.download)
 
