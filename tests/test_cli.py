@@ -148,9 +148,9 @@ def refused(capsys, *args, code=2):
             ["--model.cohort.ratio", "null", "--model.cohort.count", "11"],
             "cohort.count: 11 is more than the 10 clients",
         ),
-        (["--data.source", "ImageFolder", "--data.source.root", "nowhere"], "root: nowhere is no folder"),
+        (["--data.source", "ImageFolder", "--data.source.root", "nowhere"], "root: nowhere is not a folder"),
         (["--data.source", "CIFAR10", "--data.source.root", "nowhere"], "nowhere"),
-        (["--data.partitioner.alpha", "-1"], "alpha: -1.0 is not positive"),
+        (["--data.partitioner.alpha", "-1"], "alpha: -1.0 must be above 0"),
         (
             ["--model.aggregation", "OverlapAverage"],
             "nor model.aggregation OverlapAverage reads; change one of them, or set beta_decay to null",

@@ -60,7 +60,7 @@ class LatencySource(ABC):
         """
 
 
-@checked("search.latency")
+@checked("latency")
 @dataclass(frozen=True)
 class MeasuredLatency(LatencySource):
     """Measures every network on this machine.
@@ -91,7 +91,7 @@ class MeasuredLatency(LatencySource):
         devices = ["cpu", *(["cuda", *gpus] if gpus else [])]
         if self.device not in devices:
             raise ConfigError(
-                f"search.latency.device: {self.device!r} is not available; choose from {', '.join(devices)}"
+                f"latency.device: {self.device!r} is not available; choose from {', '.join(devices)}"
             )
 
     @override

@@ -82,9 +82,7 @@ class LatencyTable(LatencySource):
         if file is not None and Path(file).exists():
             self.load(file)
         elif not measure_missing:
-            raise ConfigError(
-                f"search.latency.file: {file} does not exist; give a table, or set measure_missing: true"
-            )
+            raise ConfigError(f"latency.file: {file} does not exist; give a table, or set measure_missing: true")
 
     @override
     def prepare(self, networks: Sequence[nn.Module], input_shape: tuple[int, ...]) -> dict[str, Any]:
@@ -98,7 +96,7 @@ class LatencyTable(LatencySource):
         if self.measure_missing and (len(self.layers) > known or not self.fit.checked_on):
             if len(networks) < _FEWEST:
                 raise ConfigError(
-                    f"search.latency: a table is fitted and checked on at least {_FEWEST} networks, not "
+                    f"latency: a table is fitted and checked on at least {_FEWEST} networks, not "
                     f"{len(networks)}; use MeasuredLatency"
                 )
             times = [self.measured.milliseconds(network, input_shape) for network in networks]
@@ -134,13 +132,11 @@ class LatencyTable(LatencySource):
             record = json.loads(Path(path).read_text())
             settings, fit, layers = dict(record["settings"]), LatencyFit(**record["fit"]), dict(record["layers"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"search.latency.file: {path} is not a table of latencies ({error}); delete it"
-            ) from None
+            raise ConfigError(f"latency.file: {path} is not a table of latencies ({error}); delete it") from None
         if self.measure_missing and settings != self.settings:
             name = next(name for name in self.settings if self.settings[name] != settings.get(name))
             raise ConfigError(
-                f"search.latency.file: {path} was measured with {name} {settings.get(name)!r}, not "
+                f"latency.file: {path} was measured with {name} {settings.get(name)!r}, not "
                 f"{self.settings[name]!r}; set measure_missing: false to use it as it is, or choose another file"
             )
         self.settings, self.fit, self.layers = settings, fit, layers
@@ -156,7 +152,7 @@ class LatencyTable(LatencySource):
             if signature not in self.layers:
                 if not self.measure_missing:
                     raise ConfigError(
-                        f"search.latency.file: {self.file} lacks the layer {signature}; measure it, with "
+                        f"latency.file: {self.file} lacks the layer {signature}; measure it, with "
                         f"measure_missing: true, on the device that the table is of"
                     )
                 self.layers[signature] = measure(layer, shape, self.measured)
@@ -182,7 +178,7 @@ def calls(network: nn.Module, batch_shape: tuple[int, ...]) -> list[tuple[str, n
     def note(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
         if len(inputs) != 1 or not isinstance(inputs[0], Tensor) or not inputs[0].is_floating_point():
             raise ConfigError(
-                f"search.latency: layers of a table take one float tensor; {layer} does not; use MeasuredLatency"
+                f"latency: layers of a table take one float tensor; {layer} does not; use MeasuredLatency"
             )
         shape = tuple(inputs[0].shape)
         weights = ", ".join(_times(weight.shape) for weight in layer.parameters())

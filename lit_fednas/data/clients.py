@@ -60,11 +60,6 @@ class ClientData:
         """The number of training examples of each client."""
         return self._sizes
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the batches."""
-        return self.reader.device
-
     def size(self, client: int, split: str = "train") -> int:
         """Returns the number of examples of a client's split; 0 where it has no such split."""
         return len(self.rows(client, split))

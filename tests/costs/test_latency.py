@@ -155,7 +155,7 @@ def test_batch_statistics_become_running_ones(monkeypatch: pytest.MonkeyPatch) -
     [("batch_size", 0), ("threads", 0), ("warmup", -1), ("repeats", 0), ("device", "gpu"), ("device", "cuda:99")],
 )
 def test_nonsense_is_refused(field: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"search\.latency\.{field}: '?{value}"):
+    with pytest.raises(ConfigError, match=rf"latency\.{field}: '?{value}"):
         MeasuredLatency(**{field: value})
 
 

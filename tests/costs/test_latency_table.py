@@ -272,7 +272,7 @@ def test_measurements_of_two_machines_do_not_mix(elsewhere: str) -> None:
 
 @pytest.mark.parametrize("file", [None, "nowhere.json"])
 def test_without_measuring_there_must_be_a_table(file: str | None) -> None:
-    with pytest.raises(ConfigError, match=f"search.latency.file: {file} does not exist"):
+    with pytest.raises(ConfigError, match=f"latency.file: {file} does not exist"):
         LatencyTable(file=file, measure_missing=False)
 
 

@@ -223,7 +223,7 @@ def test_move_to_takes_everything_along() -> None:
     data = module()
     before = client_values(data, 2)
     data.move_to("cuda")
-    assert data.clients.device.type == "cuda"
+    assert data.clients.reader.device.type == "cuda"
     for batches in (
         data.val_dataloader(),
         data.test_dataloader(),

@@ -63,9 +63,8 @@ class ImageFiles:
 def class_folders(root: Path, split: str) -> tuple[str, ...]:
     """Returns the sorted class folders of a split; none where the split does not exist."""
     folder = root / split
-    if not folder.is_dir():
-        return ()
-    return tuple(sorted(entry.name for entry in os.scandir(folder) if _visible(entry) and entry.is_dir()))
+    entries = folder.iterdir() if folder.is_dir() else ()
+    return tuple(sorted(path.name for path in entries if path.is_dir() and not path.name.startswith(".")))
 
 
 def train_classes(root: Path) -> tuple[str, ...]:
@@ -97,7 +96,7 @@ def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | 
     for folder in class_folders(root, split):
         if folder not in classes:
             raise DataError(f"root: {root / split / folder} is not a class of train; rename or remove the folder")
-        entries = sorted(entry.name for entry in os.scandir(root / split / folder) if _is_image(entry))
+        entries = sorted(path.name for path in (root / split / folder).iterdir() if _is_image(path))
         if not entries:
             raise DataError(f"root: {root / split / folder} holds no images; add some or remove the folder")
         names.extend(f"{split}/{folder}/{entry}" for entry in entries)
@@ -259,9 +258,5 @@ def _written(folder: Path, stem: str, digest: str, images: np.ndarray) -> bool:
     return True
 
 
-def _visible(entry: os.DirEntry[str]) -> bool:
-    return not entry.name.startswith(".")
-
-
-def _is_image(entry: os.DirEntry[str]) -> bool:
-    return _visible(entry) and Path(entry.name).suffix.lower() in SUFFIXES and entry.is_file()
+def _is_image(path: Path) -> bool:
+    return not path.name.startswith(".") and path.suffix.lower() in SUFFIXES and path.is_file()
