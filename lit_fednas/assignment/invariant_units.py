@@ -19,7 +19,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult, ClientTask, UnitChangesReport
 from lit_fednas.ranges import Range, checked
 from lit_fednas.supernets import Supernet
-from lit_fednas.supernets.width.space import Kept
+from lit_fednas.supernets.width.space import UnitMask
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import Population
 
@@ -123,7 +123,7 @@ class InvariantUnits(TierAssignment):
                 )
         self._changes = [_copy(changes) for changes in state["unit_changes"]]
 
-    def _kept(self, ratio: float) -> Kept:
+    def _kept(self, ratio: float) -> UnitMask:
         """The units of each group that a straggler trains."""
         sizes = self._supernet.sizes(ratio)
         kept = []
@@ -131,7 +131,7 @@ class InvariantUnits(TierAssignment):
             changes = np.array([one[group] for one in self._changes])  # [clients, units]
             out = set(left_out(changes, full - sizes[group], self.step))
             kept.append(tuple(unit for unit in range(full) if unit not in out))
-        return Kept(tuple(kept))
+        return UnitMask(tuple(kept))
 
 
 def left_out(changes: np.ndarray, count: int, step: float) -> list[int]:

@@ -12,25 +12,24 @@ from lit_fednas.supernets.growing.cells import (
     EntryCell,
     PooledHead,
     PreactivatedCell,
-    PreactivatedHead,
     ResidualCell,
 )
 from lit_fednas.supernets.growing.cnn import GrowableCNN, GrowableResNet18
-from lit_fednas.supernets.growing.grown import GrownModel, GrownNetwork
+from lit_fednas.supernets.growing.grown import GrownModel
 from lit_fednas.supernets.growing.mobilenet import GrowableMobileNetV3Small, InvertedResidualCell, PerceptronHead
 from lit_fednas.supernets.growing.nasbench201 import GrowableNASBench201, NASBench201Cell
 from lit_fednas.supernets.growing.suite import ModelSuite, SuiteModel
 from lit_fednas.supernets.growing.vit import GrowableViT, PatchCell, TokenHead, TransformerCell
 from lit_fednas.supernets.labels import OWN, LabelSets, labelled_space, labels_of, with_labels
+from lit_fednas.supernets.layers import Scaler
 from lit_fednas.supernets.norms import BatchNorm, GroupNorm, Norm
 from lit_fednas.supernets.paths.cnn import PathCNN
 from lit_fednas.supernets.paths.sampling import PathSampler, SampledPath, path_sampler
 from lit_fednas.supernets.paths.space import Operators, PathCosts, PathSpace
 from lit_fednas.supernets.paths.supernet import PathNetwork, PathSupernet
-from lit_fednas.supernets.plain import PlainNetwork, ResNet18, SmallCNN
+from lit_fednas.supernets.plain import FamilyNetwork, PlainNetwork, ResNet18, SmallCNN
 from lit_fednas.supernets.pruning.filters import Cut, Prunable, find_cuts
 from lit_fednas.supernets.pruning.sequence import PrunedModel, PrunedSequence, UnitCounts
-from lit_fednas.supernets.scaler import Scaler
 from lit_fednas.supernets.side_by_side import (
     Members,
     Model,
@@ -46,7 +45,7 @@ from lit_fednas.supernets.space import Ladder, SearchSpace
 from lit_fednas.supernets.width.cnn import SlicedCNN, SlicedConvNet, SlicedSmallCNN
 from lit_fednas.supernets.width.mobilenet import SlicedMobileNet
 from lit_fednas.supernets.width.resnet import SlicedResNet
-from lit_fednas.supernets.width.space import Kept, Width, WidthSpace
+from lit_fednas.supernets.width.space import UnitMask, Width, WidthSpace
 from lit_fednas.supernets.width.supernet import WidthSupernet
 
 __all__ = [
@@ -66,6 +65,7 @@ __all__ = [
     "EntryCell",
     "ExitSpace",
     "Exits",
+    "FamilyNetwork",
     "GroupNorm",
     "GrowableCNN",
     "GrowableFamily",
@@ -74,9 +74,7 @@ __all__ = [
     "GrowableResNet18",
     "GrowableViT",
     "GrownModel",
-    "GrownNetwork",
     "InvertedResidualCell",
-    "Kept",
     "LabelSets",
     "Ladder",
     "Members",
@@ -102,7 +100,6 @@ __all__ = [
     "PlainNetwork",
     "PooledHead",
     "PreactivatedCell",
-    "PreactivatedHead",
     "Prunable",
     "PrunedModel",
     "PrunedSequence",
@@ -126,6 +123,7 @@ __all__ = [
     "TokenHead",
     "TransformerCell",
     "UnitCounts",
+    "UnitMask",
     "Width",
     "WidthSpace",
     "WidthSupernet",

@@ -17,17 +17,33 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from torch import nn
+from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, UnitInterval, checked
 
 
 class Norm(ABC):
-    """Makes the normalisation layer for a number of channels."""
+    """Makes the normalisation layer for a number of channels.
+
+    Attributes:
+        multiple: What every number of channels must be a multiple of.
+        affine: Whether its layers have a scale and a shift.
+    """
+
+    multiple: int
+    affine: bool
 
     @abstractmethod
     def __call__(self, channels: int) -> nn.Module:
-        """Returns a fresh layer."""
+        """Returns a fresh layer.
+
+        Args:
+            channels: Channels of ``[batch, channels, h, w]``.
+
+        Raises:
+            ConfigError: The number of channels is not a multiple of :attr:`multiple`.
+        """
 
 
 @checked("norm")
@@ -38,6 +54,9 @@ class GroupNorm(Norm):
     Args:
         group_size: Channels per group; every width must be a multiple of it.
 
+    Raises:
+        ConfigError: The group size is not positive.
+
     Example:
         >>> GroupNorm(8)(32).num_groups
         4
@@ -45,12 +64,15 @@ class GroupNorm(Norm):
 
     group_size: PositiveInt = 8
 
-    def __call__(self, channels: int) -> nn.Module:
-        """Returns a ``torch.nn.GroupNorm``.
+    affine = True
 
-        Raises:
-            ConfigError: The width is not a multiple of the group size.
-        """
+    @property
+    def multiple(self) -> int:  # type: ignore[override]
+        """The group size."""
+        return self.group_size
+
+    @override
+    def __call__(self, channels: int) -> nn.Module:
         if channels % self.group_size:
             raise ConfigError(
                 f"norm.group_size: {self.group_size} does not divide a width of {channels} channels; "
@@ -70,6 +92,9 @@ class BatchNorm(Norm):
             in evaluation. Without them, evaluation uses the batch's own.
         momentum: Weight of the newest batch in the running statistics.
 
+    Raises:
+        ConfigError: The momentum is not between 0 and 1.
+
     Example:
         >>> layer = BatchNorm(affine=False, running_statistics=False)(16)
         >>> len(list(layer.parameters())) + len(list(layer.buffers()))
@@ -80,8 +105,10 @@ class BatchNorm(Norm):
     running_statistics: bool = True
     momentum: UnitInterval = 0.1
 
+    multiple = 1
+
+    @override
     def __call__(self, channels: int) -> nn.Module:
-        """Returns a ``torch.nn.BatchNorm2d``."""
         return nn.BatchNorm2d(
             channels,
             affine=self.affine,

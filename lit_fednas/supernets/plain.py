@@ -1,13 +1,4 @@
-"""Ordinary networks as supernets of one architecture: for federated averaging and for comparisons.
-
-* :class:`PlainNetwork`: any network.
-* :class:`SmallCNN`: the convolutional network of Reddi et al. (2021, "Adaptive Federated Optimization",
-  App. A.2) for EMNIST, which many federated benchmarks share. With 1x28x28 inputs and 62 classes it has their
-  1,206,590 parameters.
-* :class:`ResNet18`: the ResNet-18 of He et al. (2016) with the stem that is usual for 32x32 images, a 3x3
-  convolution of stride 1 without pooling, and with group norm in place of batch norm by default, as federated
-  work has it since Hsieh et al. (2020).
-"""
+"""Ordinary networks as supernets of one architecture: for federated averaging and for comparisons."""
 
 from __future__ import annotations
 
@@ -19,12 +10,13 @@ import torch
 from torch import nn
 from typing_extensions import override
 
-from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets.base import NestedSupernet, he_normal
-from lit_fednas.supernets.elastic_resnet import ResidualBlock
+from lit_fednas.supernets.families import NetworkFamily
+from lit_fednas.supernets.layers import basic_block, conv_layer, convolution, pooled_classifier, sequential
 from lit_fednas.supernets.norms import GroupNorm, Norm
 from lit_fednas.supernets.space import Ladder
+from lit_fednas.supernets.width.cnn import SlicedSmallCNN
 
 _NORM = GroupNorm()
 _STAGES = 4
@@ -57,8 +49,30 @@ class PlainNetwork(NestedSupernet):
         return _structure_of(self.network)
 
 
-class SmallCNN(PlainNetwork):
+class FamilyNetwork(PlainNetwork):
+    """The whole network of a family, with fresh weights: a model that a run has grown, for instance.
+
+    Args:
+        input_shape: Shape of one example.
+        num_classes: Classes.
+        family: The networks.
+
+    Example:
+        >>> net = FamilyNetwork((1, 8, 8), 5, SlicedSmallCNN())
+        >>> net.network.classifier
+        Linear(in_features=128, out_features=5, bias=True)
+    """
+
+    def __init__(self, input_shape: Iterable[int], num_classes: int, family: NetworkFamily) -> None:
+        shape = tuple(input_shape)
+        super().__init__(family.build(family.units(shape), shape, num_classes), shape, num_classes)
+
+
+class SmallCNN(FamilyNetwork):
     """Two 3x3 convolutions without padding, pooling, two linear layers, with dropout.
+
+    The convolutional network of Reddi et al. (2021, "Adaptive Federated Optimization", App. A.2) for EMNIST, which
+    many federated benchmarks share. With 1x28x28 inputs and 62 classes it has their 1,206,590 parameters.
 
     Args:
         input_shape: Channels, height and width of an image.
@@ -74,32 +88,15 @@ class SmallCNN(PlainNetwork):
     """
 
     def __init__(self, input_shape: Iterable[int] = (3, 32, 32), num_classes: int = 10) -> None:
-        channels, height, width = input_shape
-        pooled = (height - 4) // 2 * ((width - 4) // 2)
-        if min(height, width) < 6:
-            raise ConfigError(
-                f"supernet.input_shape: {height}x{width} pixels leave nothing after two convolutions and "
-                f"pooling; give 6x6 or more"
-            )
-        network = nn.Sequential(
-            nn.Conv2d(channels, 32, 3),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 3),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Dropout(0.25),
-            nn.Flatten(),
-            nn.Linear(64 * pooled, 128),
-            nn.ReLU(),
-            nn.Dropout(0.5),
-            nn.Linear(128, num_classes),
-        )
-        super().__init__(network, (channels, height, width), num_classes)
+        super().__init__(input_shape, num_classes, SlicedSmallCNN())
 
 
 @checked("supernet")
 class ResNet18(PlainNetwork):
-    """Four stages of two residual blocks for small images.
+    """The ResNet-18 of He et al. (2016) for small images: four stages of two residual blocks.
+
+    The stem is the usual one for 32x32 images, a 3x3 convolution of stride 1 without pooling. The default norm is
+    a group norm in place of batch norm, as in federated work since Hsieh et al. (2020).
 
     Args:
         input_shape: Channels, height and width of an image.
@@ -124,34 +121,19 @@ class ResNet18(PlainNetwork):
         width: PositiveInt = 64,
     ) -> None:
         shape = tuple(input_shape)
-        network = nn.Sequential()
-        network.add_module("stem", nn.Conv2d(shape[0], width, 3, padding=1, bias=False))
-        network.add_module("norm", norm(width))
-        network.add_module("relu", nn.ReLU(inplace=True))
-        network.add_module("stages", nn.Sequential(*(_stage(stage, width, norm) for stage in range(_STAGES))))
-        network.add_module("pool", nn.AdaptiveAvgPool2d(1))
-        network.add_module("flatten", nn.Flatten())
-        network.add_module("classifier", nn.Linear(width << (_STAGES - 1), num_classes))
+        layers: dict[str, nn.Module] = {"stem": conv_layer(convolution(shape[0], width), norm)}
+        channels = width
+        for stage in range(_STAGES):
+            for block in range(_BLOCKS):
+                out, stride, shortcut = width << stage, 1, None
+                if stage and not block:
+                    stride, shortcut = 2, nn.Sequential(convolution(channels, out, 1, stride=2), norm(out))
+                name = f"stage{stage}_block{block}"
+                layers[name] = basic_block(channels, out, out, stride, norm, shortcut)
+                channels = out
+        network = sequential(**layers, **pooled_classifier(channels, num_classes))
         he_normal(network)
         super().__init__(network, shape, num_classes)
-
-
-class BasicBlock(ResidualBlock):
-    """Two 3x3 convolutions of equal width; the shortcut is a 1x1 convolution where shapes change."""
-
-    def __init__(self, width: int, out: int, stride: int, norm: Norm) -> None:
-        super().__init__(width, out, out, stride, norm)
-        if stride != 1 or width != out:
-            self.shortcut = nn.Sequential(nn.Conv2d(width, out, 1, stride=stride, bias=False), norm(out))
-
-
-def _stage(stage: int, first_width: int, norm: Norm) -> nn.Sequential:
-    """The blocks of a stage; all stages but the first begin with a stride of two."""
-    out = first_width << stage
-    before, stride = (out // 2, 2) if stage else (out, 1)
-    blocks = [BasicBlock(before, out, stride, norm)]
-    blocks += [BasicBlock(out, out, 1, norm) for _ in range(_BLOCKS - 1)]
-    return nn.Sequential(*blocks)
 
 
 def _structure_of(network: nn.Module) -> nn.Module:

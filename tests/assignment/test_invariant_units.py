@@ -15,7 +15,7 @@ from lit_fednas.federation import UniformCohort
 from lit_fednas.messages import ClientResult, ClientTask, UnitChangesReport
 from lit_fednas.objectives import CrossEntropy, UnitChanges
 from lit_fednas.supernets.width.cnn import SlicedCNN
-from lit_fednas.supernets.width.space import Kept, Width
+from lit_fednas.supernets.width.space import UnitMask, Width
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, ListedTiers, Population, Tier
 from tests.assignment.instances import planned
@@ -143,8 +143,8 @@ def test_stragglers_keep_what_changes():
     assignment = invariant()
     assignment.observe([result(2, changes([0.4, 0.1, 0.3, 0.2], [0.1, 0.6, 0.2, 0.5, 0.3, 0.4]))])
     slow, slower, fast, again = given(assignment, (0, 1, 2, 0))
-    assert slow == again == Kept(((0, 2), (1, 3, 5)))
-    assert slower == Kept(((0,), (1, 3)))
+    assert slow == again == UnitMask(((0, 2), (1, 3, 5)))
+    assert slower == UnitMask(((0,), (1, 3)))
     assert fast == Width(1.0)
 
 
@@ -179,12 +179,12 @@ def test_whose_reports_count():
     ahead, back = changes([1, 2, 3, 4], [1, 2, 3, 4, 5, 6]), changes([4, 3, 2, 1], [6, 5, 4, 3, 2, 1])
     assignment = invariant()
     assignment.observe([result(2, back)])
-    assert given(assignment)[0] == Kept(((0, 1), (0, 1, 2)))
+    assert given(assignment)[0] == UnitMask(((0, 1), (0, 1, 2)))
     assignment.observe([result(3, ahead), result(0, arch=Width(0.5)), result(4, status="error")])
-    assert given(assignment)[0] == Kept(((2, 3), (3, 4, 5)))
+    assert given(assignment)[0] == UnitMask(((2, 3), (3, 4, 5)))
     assignment.observe([result(0, arch=Width(0.5)), result(4, status="error")])
     assignment.observe([])
-    assert given(assignment)[0] == Kept(((2, 3), (3, 4, 5)))
+    assert given(assignment)[0] == UnitMask(((2, 3), (3, 4, 5)))
 
 
 def test_the_dearest_within_the_limits():
@@ -220,7 +220,7 @@ def test_a_run():
     fit(module, tiny_data(4), max_rounds=2)
     (report,), _ = seen
     most = {group: np.argsort(units)[len(units) // 2 :] for group, units in report.items()}
-    kept = Kept(tuple(tuple(sorted(units.tolist())) for units in most.values()))
+    kept = UnitMask(tuple(tuple(sorted(units.tolist())) for units in most.values()))
     assert given_out == [[Width(0.5)] * 3 + [Width(1.0)], [kept] * 3 + [Width(1.0)]]
 
 

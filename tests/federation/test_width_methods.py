@@ -25,9 +25,9 @@ from lit_fednas.supernets import (
     BaseNetworks,
     BatchNorm,
     GrowableViT,
-    Kept,
     PlainNetwork,
     SlicedCNN,
+    UnitMask,
     Width,
     WidthSupernet,
 )
@@ -169,7 +169,7 @@ def test_invariant_dropout_leaves_units_out_once_it_has_seen_changes(family):
     trained(module, 3, seen)
     assert seen.archs[0] == {"small": Width(0.5), "large": Width(1.0)}
     for archs in seen.archs[1:]:
-        assert isinstance(archs["small"], Kept)
+        assert isinstance(archs["small"], UnitMask)
         sizes = module.supernet.sizes(0.5)
         assert [len(kept) for kept in archs["small"].units] == [sizes[group] for group in module.supernet.units]
         assert archs["large"] == Width(1.0)

@@ -15,7 +15,7 @@ from lit_fednas.objectives import CrossEntropy, UnitChanges
 from lit_fednas.supernets import BatchNorm, GroupNorm
 from lit_fednas.supernets.families import NetworkFamily
 from lit_fednas.supernets.width.cnn import SlicedCNN
-from lit_fednas.supernets.width.space import Kept, Width
+from lit_fednas.supernets.width.space import UnitMask, Width
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, ListedTiers
 from tests.support import linear_net, make_module, make_trainer, sgd, tiny_data
@@ -127,7 +127,7 @@ def test_a_unit_without_weights_has_a_finite_change():
     assert changes[0] == 0.0
 
 
-@pytest.mark.parametrize("arch", [Width(0.5), Width(0.5, 2), Kept((tuple(range(4)), (0, 1, 2, 5)))])
+@pytest.mark.parametrize("arch", [Width(0.5), Width(0.5, 2), UnitMask((tuple(range(4)), (0, 1, 2, 5)))])
 def test_who_trains_a_part_reports_nothing(arch):
     net = cnn()
     begin_whole, _ = begun(net, net.space.largest)  # so that there is something to be forgotten

@@ -28,6 +28,7 @@ from lit_fednas.supernets import (
     BatchNorm,
     EarlyExitResNet,
     ElasticResNet,
+    FamilyNetwork,
     GroupNorm,
     GrowableCNN,
     GrowableFamily,
@@ -35,7 +36,6 @@ from lit_fednas.supernets import (
     GrowableResNet18,
     GrowableViT,
     GrownModel,
-    GrownNetwork,
     ModelSuite,
     Norm,
     PathCNN,
@@ -187,7 +187,7 @@ def tier_network() -> TierNetwork:
     return TierNetwork(net, arch, net.subnet(arch))
 
 
-def grown_network() -> GrownNetwork:
+def grown_network() -> FamilyNetwork:
     """The second model of a run, from its record."""
     family = GrowableCNN([4, 4], BatchNorm())
     suite = ModelSuite((3, 8, 8), 5, family)
@@ -198,7 +198,7 @@ def grown_network() -> GrownNetwork:
     ]
     with tempfile.TemporaryDirectory() as folder:
         write_suite(Path(folder), rows, complete=False)
-        return GrownNetwork((3, 8, 8), 5, GrownModel(folder, family))
+        return FamilyNetwork((3, 8, 8), 5, GrownModel(folder, family))
 
 
 INSTANCES: dict[str, Callable[[], Supernet]] = {

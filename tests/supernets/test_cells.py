@@ -28,12 +28,10 @@ from lit_fednas.supernets import (
     PerceptronHead,
     PooledHead,
     PreactivatedCell,
-    PreactivatedHead,
     ResidualCell,
     TokenHead,
     TransformerCell,
 )
-from lit_fednas.supernets.families import norm_multiple
 from lit_fednas.supernets.growing.blueprint import CellNetwork
 from lit_fednas.supernets.growing.growth import Deepen, Step, Widen, carried_over, grown, plan
 from lit_fednas.supernets.growing.nasbench201 import Genotype
@@ -53,7 +51,7 @@ GENOTYPES = {
 
 def network(*cells: Cell, **sizes: int) -> Blueprint:
     groups = {name.replace("__", "."): size for name, size in sizes.items()}
-    multiple = max(norm_multiple(getattr(cell, "norm", None)) for cell in cells)
+    multiple = max(getattr(getattr(cell, "norm", None), "multiple", 1) for cell in cells)
     return Blueprint(cells, groups, INPUT[0], CLASSES, multiple)
 
 
@@ -68,9 +66,7 @@ def inverted(norm: Norm, **settings: object) -> Blueprint:
 def nasbench(norm: Norm, genotype: str) -> Blueprint:
     cell = NASBench201Cell("it", norm, GENOTYPES[genotype])
     entry = EntryCell("entry", norm, PreactivatedCell("", norm))
-    return network(
-        entry, cell, PreactivatedHead("head", norm), entry__out=4, **{f"it__{g}": 6 for g in cell.hidden}
-    )
+    return network(entry, cell, PooledHead("head", norm), entry__out=4, **{f"it__{g}": 6 for g in cell.hidden})
 
 
 #: For every kind of cell: a network in which it is named ``it``, for a norm.
@@ -83,7 +79,7 @@ KINDS: dict[str, Callable[[Norm], Blueprint]] = {
         it__out=6,
     ),
     "entry": lambda norm: network(
-        EntryCell("it", norm, PreactivatedCell("", norm), stride=2), PreactivatedHead("head", norm), it__out=4
+        EntryCell("it", norm, PreactivatedCell("", norm), stride=2), PooledHead("head", norm), it__out=4
     ),
     "residual": lambda norm: network(
         ConvCell("entry", norm=norm), ResidualCell("it", norm), PooledHead("head"), entry__out=4, it__hidden=6
@@ -99,14 +95,14 @@ KINDS: dict[str, Callable[[Norm], Blueprint]] = {
     "preactivated": lambda norm: network(
         EntryCell("entry", norm, PreactivatedCell("", norm)),
         PreactivatedCell("it", norm),
-        PreactivatedHead("head", norm),
+        PooledHead("head", norm),
         entry__out=4,
         it__hidden=6,
     ),
     "preactivated-opens": lambda norm: network(
         EntryCell("entry", norm, PreactivatedCell("", norm)),
         PreactivatedCell("it", norm, projection=True, stride=2),
-        PreactivatedHead("head", norm),
+        PooledHead("head", norm),
         entry__out=4,
         it__hidden=6,
         it__out=4,
@@ -304,7 +300,7 @@ class TestFollowers:
         last = [
             PooledHead("a"),
             TokenHead("a"),
-            PreactivatedHead("a", BatchNorm()),
+            PooledHead("a", BatchNorm()),
             PerceptronHead("a", 2),
             PatchCell("a", 2, 4),
         ]
@@ -373,9 +369,9 @@ def test_a_residual_block_is_that_of_the_paper() -> None:
     """He et al. (2016), Fig. 2 and equation 2."""
     block = ResidualCell("a", BatchNorm(), projection=True, stride=2).build(4, 6, {"hidden": 8}).double().eval()
     x = torch.randn(2, 4, 6, 6, dtype=torch.float64)
-    inner = functional.relu(block.norm1(functional.conv2d(x, block.conv1.weight, stride=2, padding=1)))
-    y = block.norm2(functional.conv2d(inner, block.conv2.weight, padding=1))
-    conv, norm = block.shortcut
+    layers, (conv, norm) = block.block, block.shortcut
+    inner = functional.relu(layers.norm1(functional.conv2d(x, layers.conv1.weight, stride=2, padding=1)))
+    y = layers.norm2(functional.conv2d(inner, layers.conv2.weight, padding=1))
     expected = functional.relu(y + norm(functional.conv2d(x, conv.weight, stride=2)))
     torch.testing.assert_close(block(x), expected)
 
@@ -386,7 +382,7 @@ def test_a_preactivated_block_is_that_of_the_benchmark() -> None:
         PreactivatedCell("a", BatchNorm(), projection=True, stride=2).build(4, 6, {"hidden": 8}).double().eval()
     )
     x = torch.randn(2, 4, 6, 6, dtype=torch.float64)
-    first, second = block.first, block.second
+    first, second = block.block.first, block.block.second
     inner = first.norm(functional.conv2d(functional.relu(x), first.conv.weight, stride=2, padding=1))
     y = second.norm(functional.conv2d(functional.relu(inner), second.conv.weight, padding=1))
     pooled = x.view(2, 4, 3, 2, 3, 2).mean((3, 5))

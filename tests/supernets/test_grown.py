@@ -8,9 +8,9 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.records.models import write_suite
 from lit_fednas.supernets import (
     BaseNetworks,
+    FamilyNetwork,
     GrowableCNN,
     GrownModel,
-    GrownNetwork,
     Model,
     ModelSuite,
     Width,
@@ -43,7 +43,7 @@ def suite(tmp_path) -> ModelSuite:
 
 @pytest.mark.parametrize(("number", "meant"), [(0, 0), (1, 1), (2, 2), (3, 3), ("middle", 2), ("last", 3)])
 def test_every_model_has_the_structure_that_it_had(tmp_path, suite, number, meant) -> None:
-    net = GrownNetwork(SHAPE, 5, GrownModel(str(tmp_path), FAMILY, number))
+    net = FamilyNetwork(SHAPE, 5, GrownModel(str(tmp_path), FAMILY, number))
     own = {name: tensor.shape for name, tensor in net.network.state_dict().items()}
     assert own == {name: tensor.shape for name, tensor in suite.networks[meant].state_dict().items()}
     assert net.macs("whole") == suite.macs(Model(meant))
@@ -67,12 +67,12 @@ def test_what_is_not_there_is_named(tmp_path, suite) -> None:
     with pytest.raises(ConfigError, match=r"no/where holds no suite.json"):
         GrownModel("no/where", FAMILY).blueprint(SHAPE, 5)
     for number in (4, -1, "first"):
-        with pytest.raises(ConfigError, match=r"model.number: .*models 0 to 3"):
+        with pytest.raises(ConfigError, match=r"family.number: .*models 0 to 3"):
             GrownModel(str(tmp_path), FAMILY, number).blueprint(SHAPE, 5)
     with pytest.raises(ConfigError, match=r"begins with conv1 4, conv2 9, head.*with conv1 4, conv2 8, head"):
         GrownModel(str(tmp_path), GrowableCNN([4, 9], norm=None)).blueprint(SHAPE, 5)
     found = json.loads((tmp_path / "suite.json").read_text())
     found["models"][1]["steps"] = [{"shrink": "conv1"}]
     (tmp_path / "suite.json").write_text(json.dumps(found))
-    with pytest.raises(ConfigError, match=r"no step of a transformation"):
+    with pytest.raises(ConfigError, match=r"not a step of a transformation"):
         GrownModel(str(tmp_path), FAMILY).blueprint(SHAPE, 5)

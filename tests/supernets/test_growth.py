@@ -139,7 +139,7 @@ def test_equal_copies_stay_equal_and_noise_breaks_the_tie() -> None:
 def test_steps_as_plain_values() -> None:
     steps = (Widen("conv1", {"conv1.out": 9}), Deepen("conv2", ("a", "b")))
     assert from_plain(json.loads(json.dumps(to_plain(steps)))) == steps
-    with pytest.raises(CheckpointError, match="no step"):
+    with pytest.raises(CheckpointError, match="not a step"):
         from_plain([{"shrink": "conv1"}])
 
 

@@ -55,16 +55,17 @@ LAYERS: dict[str, dict[str, str]] = {
     "cnn": {"layer0": "layer0.conv layer0.norm*", "layer1": "layer1.conv layer1.norm*"},
     "convnet": {f"conv{place}": f"conv{place}.conv conv{place}.norm*" for place in (1, 2, 3)},
     "mobilenet": {
-        "conv0": "conv0.conv conv0.norm* conv1.depthwise* conv1.depthwise_norm*",
-        "conv1": "conv1.pointwise conv1.norm* conv2.depthwise* conv2.depthwise_norm*",
-        "conv2": "conv2.pointwise conv2.norm*",
+        "conv0": "conv0.conv conv0.norm* conv1.depthwise.conv* conv1.depthwise.norm*",
+        "conv1": "conv1.pointwise.conv conv1.pointwise.norm* conv2.depthwise.conv* conv2.depthwise.norm*",
+        "conv2": "conv2.pointwise.conv conv2.pointwise.norm*",
     },
     "resnet": {
-        "stage0": "stem stage0.block0.conv2 stage0.block0.norm1* stage1.block0.norm1*",
-        "stage0.block0": "stage0.block0.conv1 stage0.block0.norm2*",
-        "stage1": "stage1.block0.conv2 stage1.block0.shortcut stage1.block1.conv2 stage1.block1.norm1* norm*",
-        "stage1.block0": "stage1.block0.conv1 stage1.block0.norm2*",
-        "stage1.block1": "stage1.block1.conv1 stage1.block1.norm2*",
+        "stage0": "stem stage0.block0.block.conv2 stage0.block0.block.norm1* stage1.block0.norm1*",
+        "stage0.block0": "stage0.block0.block.conv1 stage0.block0.block.norm2*",
+        "stage1": "stage1.block0.sum.block.conv2 stage1.block0.sum.shortcut stage1.block1.block.conv2 "
+        "stage1.block1.block.norm1* norm*",
+        "stage1.block0": "stage1.block0.sum.block.conv1 stage1.block0.sum.block.norm2*",
+        "stage1.block1": "stage1.block1.block.conv1 stage1.block1.block.norm2*",
     },
     "smallcnn": {"conv1": "conv1.0", "conv2": "conv2.0", "hidden": "hidden.0"},
 }
@@ -186,7 +187,7 @@ def test_the_filters_of_smallest_norm_leave_and_the_others_keep_their_order(name
 
 def test_a_streams_filters_are_weighed_over_all_that_write_into_it() -> None:
     net = PrunedSequence(SHAPE, CLASSES, SlicedResNet((4,), (1,), None))
-    stem, block = (net.networks[0].get_submodule(layer).weight for layer in ("stem", "stage0.block0.conv2"))
+    stem, block = (net.networks[0].get_submodule(layer).weight for layer in ("stem", "stage0.block0.block.conv2"))
     with torch.no_grad():
         for weight, entries in ((stem, (5, 0, 3, 2)), (block, (0, 4, 2, 2))):
             weight.zero_()
@@ -203,12 +204,12 @@ def test_depthwise_filters_biases_and_norms_do_not_count() -> None:
     whole = net.networks[0]
     with torch.no_grad():
         for unit, size in enumerate((3.0, 1.0, 2.0, 6.0, 5.0, 4.0)):
-            whole.get_submodule("conv1.pointwise").weight[unit] = size
-            for layer in ("conv2.depthwise", "conv1.norm", "conv2.depthwise_norm"):
+            whole.get_submodule("conv1.pointwise.conv").weight[unit] = size
+            for layer in ("conv2.depthwise.conv", "conv1.pointwise.norm", "conv2.depthwise.norm"):
                 whole.get_submodule(layer).weight[unit] = 100 / size
     (arch,) = net.propose([one_cut(net, "conv1", 3)])
-    assert net.subnet(arch).get_submodule("conv1.pointwise").weight[:, 0, 0, 0].tolist() == [6, 5, 4]
-    assert net.prunable.writers["conv1"] == ("conv1.pointwise.weight",)
+    assert net.subnet(arch).get_submodule("conv1.pointwise.conv").weight[:, 0, 0, 0].tolist() == [6, 5, 4]
+    assert net.prunable.writers["conv1"] == ("conv1.pointwise.conv.weight",)
 
 
 def test_a_group_norms_channels_leave_together() -> None:
@@ -227,11 +228,12 @@ def test_heads_of_attention_leave_whole() -> None:
     net = drawn(PrunedSequence(SHAPE, CLASSES, GrowableViT(dim=12, heads=3, depth=1)))
     (arch,) = net.propose([one_cut(net, "layer1.heads", 1)])
     whole = net.networks[0]
-    parts = [whole.get_submodule(f"cells.layer1.attention.{part}").weight for part in ("query", "key", "value")]
+    attention = whole.get_submodule("cells.layer1.0.block.attention")
+    parts = [attention.get_submodule(part).weight for part in ("query", "key", "value")]
     head = int(torch.stack(parts).view(3, 3, 48).square().sum((0, 2)).argmin())
     expected = copy.deepcopy(whole).double().eval()
     with torch.no_grad():
-        expected.get_submodule("cells.layer1.attention.output").weight[:, 4 * head : 4 * head + 4] = 0
+        expected.get_submodule("cells.layer1.0.block.attention.output").weight[:, 4 * head : 4 * head + 4] = 0
     pruned = network_of(net, arch).eval()
     torch.testing.assert_close(pruned(images()), expected(images()), rtol=1e-10, atol=1e-10)
 
@@ -490,7 +492,7 @@ def test_what_is_left_is_a_copy() -> None:
     net = sequence("mobilenet")
     weights = dict(net.networks[0].named_parameters())
     left = without_filters(weights, net.prunable.axes, {"conv1": [0, 4]})
-    assert left["conv2.pointwise.weight"].shape == (8, 2, 1, 1)
+    assert left["conv2.pointwise.conv.weight"].shape == (8, 2, 1, 1)
     assert not {tensor.data_ptr() for tensor in left.values()} & {tensor.data_ptr() for tensor in weights.values()}
 
 

@@ -74,7 +74,7 @@ def test_every_layer_of_mobilenet_has_the_shape_of_table_1() -> None:
     for place, (into, out, before, after) in enumerate(BLOCKS, start=1):
         assert x.shape == (2, into, before, before)
         block = net.get_submodule(f"conv{place}")
-        depthwise = block.get_submodule("depthwise")
+        depthwise = block.get_submodule("depthwise.conv")
         assert (depthwise.in_channels, depthwise.out_channels, depthwise.groups) == (into, into, into)
         x = block(x)
         assert x.shape == (2, out, after, after)
@@ -112,7 +112,7 @@ def test_the_multiplier_scales_all_channels_to_what_the_norm_needs() -> None:
     grouped = SlicedMobileNet(0.3, channels, strides, GroupNorm(4))
     assert grouped.multiple == 4
     assert list(grouped.units((3, 8, 8)).values()) == [8, 4, 4]
-    assert build(grouped, (3, 8, 8)).get_submodule("conv1.depthwise_norm").num_groups == 2
+    assert build(grouped, (3, 8, 8)).get_submodule("conv1.depthwise.norm").num_groups == 2
 
 
 @pytest.mark.parametrize(
@@ -157,15 +157,13 @@ def test_units_of_mobilenet_are_cut_together() -> None:
     """One channel of the first block: its own two convolutions, three norms, and the next block's."""
     net = WidthSupernet((3, 8, 8), 5, SlicedMobileNet(channels=(4, 8, 6), strides=(1, 1, 1)), [1, 0.5])
     held = {tensor: axes for tensor, axes in net.axes.items() if ("conv1", 1) in axes}
-    norms = [f"{norm}.{part}" for norm in ("conv1.norm", "conv2.depthwise_norm") for part in ("weight", "bias")]
-    means = [
-        f"{norm}.running_{part}" for norm in ("conv1.norm", "conv2.depthwise_norm") for part in ("mean", "var")
-    ]
-    convolutions = ["conv1.pointwise.weight", "conv2.depthwise.weight", "conv2.pointwise.weight"]
-    assert sorted(held) == sorted([*convolutions, *norms, *means])
-    assert held["conv2.pointwise.weight"][:2] == (("conv2", 1), ("conv1", 1))
+    parts = ("weight", "bias", "running_mean", "running_var")
+    norms = [f"{norm}.{part}" for norm in ("conv1.pointwise.norm", "conv2.depthwise.norm") for part in parts]
+    convolutions = ["conv1.pointwise.conv.weight", "conv2.depthwise.conv.weight", "conv2.pointwise.conv.weight"]
+    assert sorted(held) == sorted([*convolutions, *norms])
+    assert held["conv2.pointwise.conv.weight"][:2] == (("conv2", 1), ("conv1", 1))
     half = net.subnet(Width(0.5))
-    assert half.get_submodule("conv2.depthwise").groups == 4
+    assert half.get_submodule("conv2.depthwise.conv").groups == 4
     assert flops(half, (3, 8, 8)) == 2 * net.cost(Width(0.5)).macs
 
 
@@ -235,7 +233,7 @@ def test_signals_get_through_a_convnet_without_norm() -> None:
     [
         (lambda: SlicedMobileNet(0), "supernet.family.width: 0 must be above 0"),
         (lambda: SlicedMobileNet(float("nan")), "supernet.family.width: nan must be above 0"),
-        (lambda: SlicedMobileNet(channels=()), r"family.channels: \(\) of SlicedMobileNet must be at least 1"),
+        (lambda: SlicedMobileNet(channels=()), r"family.channels: \(\) is empty"),
         (lambda: SlicedMobileNet(channels=(8, 0), strides=(1, 1)), "family.channels"),
         (lambda: SlicedMobileNet(channels=(8, 8), strides=(1, 0)), "family.strides"),
         (lambda: SlicedMobileNet(strides=(1, 2)), r"strides: \[1, 2\] must be as many numbers as channels"),

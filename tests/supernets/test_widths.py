@@ -18,7 +18,6 @@ from lit_fednas.supernets import (
     BatchNorm,
     GroupNorm,
     GrowableViT,
-    Kept,
     NetworkFamily,
     Scaler,
     SlicedCNN,
@@ -27,6 +26,7 @@ from lit_fednas.supernets import (
     SlicedResNet,
     SlicedSmallCNN,
     Supernet,
+    UnitMask,
     Width,
     WidthSpace,
     WidthSupernet,
@@ -79,14 +79,14 @@ AXES: dict[str, dict[str, tuple[CUT, ...]]] = {
     "mobilenet": {
         "conv0.conv.weight": conv("conv0", None),
         **batch_norm("conv0.norm", "conv0"),
-        "conv1.depthwise.weight": conv("conv0", None),
-        **batch_norm("conv1.depthwise_norm", "conv0"),
-        "conv1.pointwise.weight": conv("conv1", "conv0"),
-        **batch_norm("conv1.norm", "conv1"),
-        "conv2.depthwise.weight": conv("conv1", None),
-        **batch_norm("conv2.depthwise_norm", "conv1"),
-        "conv2.pointwise.weight": conv("conv2", "conv1"),
-        **batch_norm("conv2.norm", "conv2"),
+        "conv1.depthwise.conv.weight": conv("conv0", None),
+        **batch_norm("conv1.depthwise.norm", "conv0"),
+        "conv1.pointwise.conv.weight": conv("conv1", "conv0"),
+        **batch_norm("conv1.pointwise.norm", "conv1"),
+        "conv2.depthwise.conv.weight": conv("conv1", None),
+        **batch_norm("conv2.depthwise.norm", "conv1"),
+        "conv2.pointwise.conv.weight": conv("conv2", "conv1"),
+        **batch_norm("conv2.pointwise.norm", "conv2"),
         **linear("classifier", NONE, ("conv2", 1)),
     },
     "smallcnn": {
@@ -99,15 +99,15 @@ AXES: dict[str, dict[str, tuple[CUT, ...]]] = {
     },
     "resnet": {
         "stem.weight": conv("stage0", None),
-        **batch_norm("stage0.block0.norm1", "stage0"),
-        "stage0.block0.conv1.weight": conv("stage0.block0", "stage0"),
-        **batch_norm("stage0.block0.norm2", "stage0.block0"),
-        "stage0.block0.conv2.weight": conv("stage0", "stage0.block0"),
+        **batch_norm("stage0.block0.block.norm1", "stage0"),
+        "stage0.block0.block.conv1.weight": conv("stage0.block0", "stage0"),
+        **batch_norm("stage0.block0.block.norm2", "stage0.block0"),
+        "stage0.block0.block.conv2.weight": conv("stage0", "stage0.block0"),
         **batch_norm("stage1.block0.norm1", "stage0"),
-        "stage1.block0.conv1.weight": conv("stage1.block0", "stage0"),
-        **batch_norm("stage1.block0.norm2", "stage1.block0"),
-        "stage1.block0.conv2.weight": conv("stage1", "stage1.block0"),
-        "stage1.block0.shortcut.weight": conv("stage1", "stage0"),
+        "stage1.block0.sum.block.conv1.weight": conv("stage1.block0", "stage0"),
+        **batch_norm("stage1.block0.sum.block.norm2", "stage1.block0"),
+        "stage1.block0.sum.block.conv2.weight": conv("stage1", "stage1.block0"),
+        "stage1.block0.sum.shortcut.weight": conv("stage1", "stage0"),
         **batch_norm("norm", "stage1"),
         **linear("classifier", NONE, ("stage1", 1)),
     },
@@ -115,14 +115,14 @@ AXES: dict[str, dict[str, tuple[CUT, ...]]] = {
         "cells.patches.patches.weight": conv("patches.out", None),
         "cells.patches.patches.bias": (EMBEDDING,),
         "cells.patches.positions": (NONE, NONE, EMBEDDING),
-        **layer_norm("cells.layer1.attention.norm"),
-        **linear("cells.layer1.attention.query", HEADS, EMBEDDING),
-        **linear("cells.layer1.attention.key", HEADS, EMBEDDING),
-        **linear("cells.layer1.attention.value", HEADS, EMBEDDING),
-        **linear("cells.layer1.attention.output", EMBEDDING, HEADS),
-        **layer_norm("cells.layer1.perceptron.norm"),
-        **linear("cells.layer1.perceptron.hidden", HIDDEN, EMBEDDING),
-        **linear("cells.layer1.perceptron.output", EMBEDDING, HIDDEN),
+        **layer_norm("cells.layer1.0.block.norm"),
+        **linear("cells.layer1.0.block.attention.query", HEADS, EMBEDDING),
+        **linear("cells.layer1.0.block.attention.key", HEADS, EMBEDDING),
+        **linear("cells.layer1.0.block.attention.value", HEADS, EMBEDDING),
+        **linear("cells.layer1.0.block.attention.output", EMBEDDING, HEADS),
+        **layer_norm("cells.layer1.1.block.norm"),
+        **linear("cells.layer1.1.block.hidden", HIDDEN, EMBEDDING),
+        **linear("cells.layer1.1.block.output", EMBEDDING, HIDDEN),
         **layer_norm("cells.head.norm"),
         **linear("cells.head.classifier", NONE, EMBEDDING),
     },
@@ -147,12 +147,12 @@ FAMILIES: dict[str, NetworkFamily] = {
 }
 
 KEPT = {
-    "cnn": Kept(((0, 2, 5), (1, 2, 3, 9))),
-    "convnet": Kept(((1, 3), (0, 3, 4), (0, 4))),
-    "mobilenet": Kept(((0, 3), (1, 2, 5), (3, 6))),
-    "smallcnn": Kept(((1,), (0, 3, 4), (2, 3, 4))),
-    "resnet": Kept(((0, 3), (1, 2), (2, 5), (0, 1, 2, 3, 4, 5))),
-    "transformer": Kept(((0, 1, 7, 11), (0, 2), (3, 5, 8, 12, 20, 23))),
+    "cnn": UnitMask(((0, 2, 5), (1, 2, 3, 9))),
+    "convnet": UnitMask(((1, 3), (0, 3, 4), (0, 4))),
+    "mobilenet": UnitMask(((0, 3), (1, 2, 5), (3, 6))),
+    "smallcnn": UnitMask(((1,), (0, 3, 4), (2, 3, 4))),
+    "resnet": UnitMask(((0, 3), (1, 2), (2, 5), (0, 1, 2, 3, 4, 5))),
+    "transformer": UnitMask(((0, 1, 7, 11), (0, 2), (3, 5, 8, 12, 20, 23))),
 }
 
 
@@ -172,14 +172,14 @@ def randomised(net: WidthSupernet) -> WidthSupernet:
     return net
 
 
-def archs(name: str) -> list[Width | Kept]:
+def archs(name: str) -> list[Width | UnitMask]:
     """The first units; a window within; one that goes round the end; one that begins beyond it; picked units."""
     return [Width(0.5), Width(0.25, 1), Width(0.5, 5), Width(0.5, 107), Width(1.0, 3), KEPT[name]]
 
 
-def units_of(name: str, arch: Width | Kept) -> dict[str, list[int]]:
+def units_of(name: str, arch: Width | UnitMask) -> dict[str, list[int]]:
     """The kept places, counted up one by one."""
-    if isinstance(arch, Kept):
+    if isinstance(arch, UnitMask):
         return dict(zip(UNITS[name], map(list, arch.units), strict=True))
     found: dict[str, list[int]] = {}
     for group, full in UNITS[name].items():
@@ -226,7 +226,7 @@ def test_subnets_hold_the_entries_of_the_kept_units(name: str) -> None:
     whole = tensors(net.network)
     for arch in archs(name):
         kept = units_of(name, arch)
-        assert {group: places.tolist() for group, places in net.kept(arch).items()} == kept
+        assert {group: positions.tolist() for group, positions in net.kept(arch).items()} == kept
         subnet = tensors(net.subnet(arch))
         for tensor, value in whole.items():
             expected = value.detach().numpy()
@@ -292,7 +292,11 @@ def test_the_whole_width_is_the_whole_network(name: str) -> None:
     net = supernet(name, scaler=True)
     for training in (True, False):
         net.train(training)
-        for arch in (Width(1.0), Width(1.0, 5), Kept(tuple(tuple(range(full)) for full in net.units.values()))):
+        for arch in (
+            Width(1.0),
+            Width(1.0, 5),
+            UnitMask(tuple(tuple(range(full)) for full in net.units.values())),
+        ):
             with isolated(0, "dropout"):
                 expected = copy.deepcopy(net.network)(batch(net))
             with isolated(0, "dropout"):
@@ -315,7 +319,7 @@ def test_a_subnet_is_the_whole_network_without_the_other_units_outgoing_weights(
     net = randomised(WidthSupernet((3, 8, 8), 5, family, [1, 0.5, 0.25])).eval()
     chosen = archs(name)
     if name == "transformer":  # layer norm sees all entries of the embedding
-        chosen = [Kept((tuple(range(12)), (2,), (3, 4, 9))), Kept((tuple(range(12)), (0, 1, 2), (23,)))]
+        chosen = [UnitMask((tuple(range(12)), (2,), (3, 4, 9))), UnitMask((tuple(range(12)), (0, 1, 2), (23,)))]
     for arch in chosen:
         kept = units_of(name, arch)
         zeroed = copy.deepcopy(net.network)
@@ -451,7 +455,7 @@ def mobilenet_reference(w: Mapping[str, Tensor], x: Tensor, scale: float) -> Ten
     """Channel by channel in the depthwise convolutions, which the scaler leaves as they are."""
 
     def depthwise(layer: str, x: Tensor, stride: int) -> Tensor:
-        kernels, bias = w[f"{layer}.depthwise.weight"], w[f"{layer}.depthwise.bias"]
+        kernels, bias = w[f"{layer}.depthwise.conv.weight"], w[f"{layer}.depthwise.conv.bias"]
         channels = [
             functional.conv2d(x[:, at : at + 1], kernels[at : at + 1], bias[at : at + 1], stride, padding=1)
             for at in range(x.shape[1])
@@ -459,7 +463,7 @@ def mobilenet_reference(w: Mapping[str, Tensor], x: Tensor, scale: float) -> Ten
         return functional.relu(torch.cat(channels, 1))
 
     def pointwise(layer: str, x: Tensor) -> Tensor:
-        kernels, bias = w[f"{layer}.pointwise.weight"][:, :, 0, 0], w[f"{layer}.pointwise.bias"]
+        kernels, bias = w[f"{layer}.pointwise.conv.weight"][:, :, 0, 0], w[f"{layer}.pointwise.conv.bias"]
         return functional.relu((torch.einsum("bchw,oc->bohw", x, kernels) + bias[:, None, None]) / scale)
 
     x = functional.relu(functional.conv2d(x, w["conv0.conv.weight"], w["conv0.conv.bias"], padding=1) / scale)
@@ -478,12 +482,12 @@ def smallcnn_reference(w: Mapping[str, Tensor], x: Tensor, scale: float) -> Tens
 
 def resnet_reference(w: Mapping[str, Tensor], x: Tensor, scale: float) -> Tensor:
     x = functional.conv2d(x, w["stem.weight"], padding=1)
-    y = functional.conv2d(functional.relu(x / scale), w["stage0.block0.conv1.weight"], padding=1)
-    x = x + functional.conv2d(functional.relu(y / scale), w["stage0.block0.conv2.weight"], padding=1)
+    y = functional.conv2d(functional.relu(x / scale), w["stage0.block0.block.conv1.weight"], padding=1)
+    x = x + functional.conv2d(functional.relu(y / scale), w["stage0.block0.block.conv2.weight"], padding=1)
     active = functional.relu(x / scale)
-    y = functional.conv2d(active, w["stage1.block0.conv1.weight"], padding=1, stride=2)
-    y = functional.conv2d(functional.relu(y / scale), w["stage1.block0.conv2.weight"], padding=1)
-    x = y + functional.conv2d(active, w["stage1.block0.shortcut.weight"], stride=2)
+    y = functional.conv2d(active, w["stage1.block0.sum.block.conv1.weight"], padding=1, stride=2)
+    y = functional.conv2d(functional.relu(y / scale), w["stage1.block0.sum.block.conv2.weight"], padding=1)
+    x = y + functional.conv2d(active, w["stage1.block0.sum.shortcut.weight"], stride=2)
     x = functional.relu(x / scale).mean((2, 3))
     return functional.linear(x, w["classifier.weight"], w["classifier.bias"])
 
@@ -501,16 +505,17 @@ def transformer_reference(w: Mapping[str, Tensor], x: Tensor, scale: float) -> T
     patches = [x[:, :, i : i + 4, j : j + 4].flatten(1) for i in (0, 4) for j in (0, 4)]
     kernel = w["cells.patches.patches.weight"].flatten(1)
     y = torch.stack(patches, 1) @ kernel.T + w["cells.patches.patches.bias"] + w["cells.patches.positions"]
-    z = normed("cells.layer1.attention.norm", y)
-    query, key, value = (through(f"cells.layer1.attention.{part}", z) for part in ("query", "key", "value"))
+    z = normed("cells.layer1.0.block.norm", y)
+    attention = "cells.layer1.0.block.attention"
+    query, key, value = (through(f"{attention}.{part}", z) for part in ("query", "key", "value"))
     mixed = torch.zeros_like(query)
     for first in range(0, query.shape[2], 4):
         at = slice(first, first + 4)
         weights = (query[..., at] @ key[..., at].transpose(1, 2) / 4**0.5).softmax(2)
         mixed[..., at] = weights @ value[..., at]
-    y = y + through("cells.layer1.attention.output", mixed)
-    z = through("cells.layer1.perceptron.hidden", normed("cells.layer1.perceptron.norm", y))
-    y = y + through("cells.layer1.perceptron.output", functional.gelu(z))
+    y = y + through("cells.layer1.0.block.attention.output", mixed)
+    z = through("cells.layer1.1.block.hidden", normed("cells.layer1.1.block.norm", y))
+    y = y + through("cells.layer1.1.block.output", functional.gelu(z))
     return functional.linear(
         normed("cells.head.norm", y).mean(1), w["cells.head.classifier.weight"], w["cells.head.classifier.bias"]
     )
@@ -660,12 +665,12 @@ SPACE = WidthSpace([1, 0.5, 1 / 3, 0.0625], {"a": 6, "b": 8})
         (1, Width(1.0)),
         ("6.25e-2", Width(0.0625)),
         (0.3333333, Width(1 / 3)),
-        ("kept: 0-3,5/0,2-7", Kept(((0, 1, 2, 3, 5), (0, 2, 3, 4, 5, 6, 7)))),
-        ("kept:2/0-1", Kept(((2,), (0, 1)))),
-        ({"kept": "0,2/7"}, Kept(((0, 2), (7,)))),
+        ("kept: 0-3,5/0,2-7", UnitMask(((0, 1, 2, 3, 5), (0, 2, 3, 4, 5, 6, 7)))),
+        ("kept:2/0-1", UnitMask(((2,), (0, 1)))),
+        ({"kept": "0,2/7"}, UnitMask(((0, 2), (7,)))),
     ],
 )
-def test_reading_architectures(text: object, arch: Width | Kept) -> None:
+def test_reading_architectures(text: object, arch: Width | UnitMask) -> None:
     assert SPACE.parse(text) == arch
     assert SPACE.parse(str(arch)) == arch
     assert SPACE.parse(arch) == arch
@@ -679,15 +684,15 @@ def test_writing_architectures() -> None:
     ]
     odd = WidthSpace([1, 0.1234567], {"a": 6})
     assert odd.parse(str(odd.smallest)) == odd.smallest
-    assert str(Kept(((0, 1, 2, 3, 5), (0, 2, 3)))) == "kept: 0-3,5/0,2-3"
-    assert str(Kept(((4,), (6, 7)))) == "kept: 4/6-7"
+    assert str(UnitMask(((0, 1, 2, 3, 5), (0, 2, 3)))) == "kept: 0-3,5/0,2-3"
+    assert str(UnitMask(((4,), (6, 7)))) == "kept: 4/6-7"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("width: 0.4", "width: 0.4: is none of the widths.*0.0625, 0.33.*, 0.5, 1"),
-        ("width: 0", "width 0.0 must be above 0"),
+        ("width: 0.4", "width: 0.4: is not one of the widths.*0.0625, 0.33.*, 0.5, 1"),
+        ("width: 0", "architecture.ratio: 0.0 must be above 0"),
         ("width: 1.5", "at most 1"),
         ("width: -0.5", "cannot be read"),
         ("half", "cannot be read"),
@@ -698,11 +703,11 @@ def test_writing_architectures() -> None:
         ("kept: 1", "2: a, b"),
         ("kept: 1/2/3", "units of 3 groups"),
         ("kept: 0,0/1", "0,0 of a must be ascending"),
-        ("kept: 2,1/1", "ascending places from 0 to 5"),
-        ("kept: 0/8", "8 of b must be ascending places from 0 to 7"),
+        ("kept: 2,1/1", "ascending positions from 0 to 5"),
+        ("kept: 0/8", "8 of b must be ascending positions from 0 to 7"),
         ("kept: 0/", "cannot be read"),
         ("kept: 0/5-4", "at least one"),
-        (Kept(((-1,), (0,))), "ascending"),
+        (UnitMask(((-1,), (0,))), "ascending"),
     ],
 )
 def test_what_is_not_in_the_space_is_refused(text: object, message: str) -> None:
@@ -714,17 +719,17 @@ def test_genes_are_places_of_ascending_widths() -> None:
     assert SPACE.widths == (0.0625, 1 / 3, 0.5, 1.0)
     assert [SPACE.decode([gene]) for gene in range(4)] == [Width(0.0625), Width(1 / 3), Width(0.5), Width(1.0)]
     assert [SPACE.encode(Width(ratio)) for ratio in SPACE.widths] == [(0,), (1,), (2,), (3,)]
-    for arch in (Width(0.5, 3), Kept(((0,), (0,)))):
+    for arch in (Width(0.5, 3), UnitMask(((0,), (0,)))):
         with pytest.raises(ConfigError, match="is what a client trains in a round"):
             SPACE.encode(arch)
-    with pytest.raises(ConfigError, match="none of the widths"):
+    with pytest.raises(ConfigError, match="not one of the widths"):
         SPACE.encode(Width(0.4))
 
 
 def test_kept_units_keep_whole_groups_of_a_norm() -> None:
     space = WidthSpace([1], {"a": 6}, multiple=4)
-    assert space.parse("kept: 0-2,5") == Kept(((0, 1, 2, 5),))
-    assert space.parse("kept: 0-5") == Kept(((0, 1, 2, 3, 4, 5),))
+    assert space.parse("kept: 0-2,5") == UnitMask(((0, 1, 2, 5),))
+    assert space.parse("kept: 0-5") == UnitMask(((0, 1, 2, 3, 4, 5),))
     with pytest.raises(ConfigError, match="3 kept units of a must be a multiple of 4"):
         space.parse("kept: 0-2")
 
@@ -733,7 +738,7 @@ def test_kept_units_are_checked_where_they_are_used() -> None:
     net = supernet("cnn")
     for use in (net.build, net.index, net.kept, net.subnet, net.cost):
         with pytest.raises(ConfigError, match="units of 1 groups"):
-            use(Kept(((0,),)))
+            use(UnitMask(((0,),)))
 
 
 # --- errors
@@ -812,7 +817,7 @@ def test_tensors_that_are_cut_in_dimensions_apart() -> None:
         ({"widths": []}, "supernet.widths"),
         ({"widths": [1, 0]}, "supernet.widths"),
         ({"widths": [2, 1]}, "supernet.widths"),
-        ({"widths": [1, 0.5, 0.5]}, "has one twice"),
+        ({"widths": [1, 0.5, 0.5]}, "has a duplicate"),
         ({"widths": [1, 0.0015, 0.001]}, "0.001 and 0.0015 are the same network"),
         ({"input_shape": (8, 8)}, "channels, height, width for SlicedCNN"),
         ({"input_shape": (3, 4, 8)}, "4x8 pixels are too few for SlicedCNN, which needs 8x8"),
@@ -837,7 +842,7 @@ def test_settings_that_cannot_work(settings: dict, message: str) -> None:
         (lambda: SlicedSmallCNN((8,)), "must be two numbers"),
         (lambda: SlicedSmallCNN(hidden=0), "family.hidden: 0"),
         (lambda: Width(0), "must be above 0"),
-        (lambda: Width(0.5, -1), "shift -1"),
+        (lambda: Width(0.5, -1), "architecture.shift: -1 must be at least 0"),
     ],
 )
 def test_families_and_widths_that_cannot_be(make: object, message: str) -> None:

@@ -48,7 +48,7 @@ class Blueprint:
         for name in names:
             if names.count(name) > 1 or not name or "." in name:
                 raise ConfigError(f"supernet.family: {name!r} must be the name of one cell, without dots")
-        groups = {group for cell in self.cells for group in self._groups_that_it_has(cell)}
+        groups = {group for cell in self.cells for group in self._groups_of(cell)}
         if groups != set(self.sizes):
             raise ConfigError(
                 f"supernet.family: there are sizes for {', '.join(sorted(self.sizes))}, and the cells have the "
@@ -61,15 +61,15 @@ class Blueprint:
                     f"choose another width, or another group size"
                 )
 
-    def _groups_that_it_has(self, cell: Cell) -> list[str]:
+    def _groups_of(self, cell: Cell) -> list[str]:
         own = [f"{cell.name}.{group}" for group in cell.hidden]
         return [*own, f"{cell.name}.out"] if cell.opens and cell is not self.cells[-1] else own
 
     def cell(self, name: str) -> Cell:
-        """A cell by its name.
+        """Returns a cell by its name.
 
         Raises:
-            ConfigError: There is none.
+            ConfigError: There is no such cell.
         """
         for cell in self.cells:
             if cell.name == name:
@@ -77,17 +77,17 @@ class Blueprint:
         raise ConfigError(f"cell {name!r}: is unknown; there are {', '.join(cell.name for cell in self.cells)}")
 
     def stream(self, name: str) -> str | None:
-        """The group of the units that a cell puts out; ``None`` while it is the input's."""
-        found = None
+        """Returns the group of the units that a cell puts out; ``None`` while it is the input's."""
+        stream = None
         for cell in self.cells[:-1]:
             if cell.opens:
-                found = f"{cell.name}.out"
+                stream = f"{cell.name}.out"
             if cell.name == name:
-                return found
+                return stream
         raise ConfigError(f"cell {name!r}: puts out no stream; the head is not transformed")
 
     def grown_with(self, name: str) -> tuple[str, ...]:
-        """The groups that grow when a cell is widened; none if it cannot be.
+        """Returns the groups that grow when a cell is widened; none if it cannot be.
 
         Its hidden groups, and its stream if it opens one. A cell that has nothing of its own widens the stream
         that it is on.
@@ -107,15 +107,22 @@ class Blueprint:
         """Builds the network.
 
         Args:
-            sizes: Units by group, if others than its own.
+            sizes: Units by group; its own if not given.
         """
-        modules = {}
-        for cell, inputs, outputs, hidden in self._placed(sizes):
+        sizes = self.sizes if sizes is None else sizes
+        inputs, modules = self.channels, {}
+        for cell in self.cells:
+            if cell is self.cells[-1]:
+                outputs = self.num_classes
+            else:
+                outputs = sizes[f"{cell.name}.out"] if cell.opens else inputs
+            hidden = {group: sizes[f"{cell.name}.{group}"] for group in cell.hidden}
             modules[cell.name] = cell.build(inputs, outputs, hidden)
+            inputs = outputs
         return CellNetwork(modules)
 
     def parameters(self) -> dict[str, int]:
-        """The number of parameters of each cell, by name."""
+        """Returns the number of parameters of each cell, by name."""
         with torch.device("meta"):
             network = self.build()
         return {
@@ -123,25 +130,11 @@ class Blueprint:
             for name, module in network.cells.items()
         }
 
-    def _placed(self, sizes: Mapping[str, int] | None) -> list[tuple[Cell, int, int, dict[str, int]]]:
-        """The cells, and for each the units that it gets, puts out, and has."""
-        sizes = self.sizes if sizes is None else sizes
-        inputs, placed = self.channels, []
-        for cell in self.cells:
-            if cell is self.cells[-1]:
-                outputs = self.num_classes
-            else:
-                outputs = sizes[f"{cell.name}.out"] if cell.opens else inputs
-            hidden = {group: sizes[f"{cell.name}.{group}"] for group in cell.hidden}
-            placed.append((cell, inputs, outputs, hidden))
-            inputs = outputs
-        return placed
-
     def __str__(self) -> str:
         """Cells and their units, as ``conv1 16, conv2 32, head``."""
         words = []
         for cell in self.cells:
-            own = [str(self.sizes[group]) for group in self._groups_that_it_has(cell)]
+            own = [str(self.sizes[group]) for group in self._groups_of(cell)]
             words.append(" ".join([cell.name, "/".join(own)]) if own else cell.name)
         return ", ".join(words)
 

@@ -13,11 +13,19 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.elastic_resnet import ResidualBlock
-from lit_fednas.supernets.norms import BatchNorm, Norm
+from lit_fednas.supernets.layers import (
+    Residual,
+    basic_block,
+    conv_layer,
+    convolution,
+    pooled_classifier,
+    sequential,
+)
+from lit_fednas.supernets.norms import Norm
 
 
 @dataclass(frozen=True)
@@ -60,29 +68,29 @@ class Cell(ABC):
         """
 
     def follower(self, name: str) -> Cell | None:
-        """The cell that deepening inserts behind it; ``None`` if it cannot be deepened."""
+        """Returns the cell that deepening inserts behind it; ``None`` if it cannot be deepened."""
         return None
 
     def fresh_hidden(self, outputs: int) -> dict[str, int]:
-        """With how many hidden units it starts when it is inserted into a stream of so many units."""
-        return {}
+        """Returns the hidden units with which it is inserted into a stream of so many units."""
+        return dict.fromkeys(self.hidden, outputs)
 
     def make_identity(self, module: nn.Module) -> None:
         """Sets the weights of a freshly built follower such that it passes on what it gets.
 
         In training mode, too: so no norm may stand in the way, whose answer depends on the batch.
         """
-        raise NotImplementedError(f"{type(self).__name__} is no cell that is inserted")
+        raise NotImplementedError(f"{type(self).__name__} is not inserted into networks")
 
 
 def check_affine(norm: Norm | None, cell: str) -> None:
     """Raises ``ConfigError`` if a norm has no scale that could be set to zero.
 
     Args:
-        norm: What the norms of a cell are made by.
-        cell: Its kind, for the error.
+        norm: The norm of a cell.
+        cell: The cell's kind, for the error.
     """
-    if norm is None or (isinstance(norm, BatchNorm) and not norm.affine):
+    if norm is None or not norm.affine:
         raise ConfigError(
             f"supernet.family.norm: {norm} has no scale, and {cell} is inserted with a scale of zero; choose a "
             f"group norm, or a batch norm with affine: true"
@@ -90,7 +98,7 @@ def check_affine(norm: Norm | None, cell: str) -> None:
 
 
 def silence(layer: nn.Module) -> None:
-    """Sets a layer's weight and bias to zero, in place: on every batch its answer is zero.
+    """Sets a layer's weight and bias to zero, in place: its output is zero on every batch.
 
     Args:
         layer: A norm with scale and shift, or a linear layer.
@@ -101,7 +109,7 @@ def silence(layer: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class ConvCell(Cell):
-    """Convolution, norm, ReLU, and a pooling if asked.
+    """Convolution, norm, ReLU, and a pooling if asked (FedTrans, Fig. 4).
 
     Its follower is a convolution of the same kernel without norm, pooling or stride, an identity at first: a norm
     cannot be the identity on every batch it is trained with. The identity goes through the ReLU, since what it
@@ -122,32 +130,21 @@ class ConvCell(Cell):
     relu: bool = True
     pool: int = 0
 
+    @override
     def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
-        """Builds ``conv``, ``norm``, ``relu`` and ``pool``, as far as they are there."""
-        module = nn.Sequential()
-        bias = self.norm is None
-        conv = nn.Conv2d(inputs, outputs, self.kernel, self.stride, padding=self.kernel // 2, bias=bias)
-        module.add_module("conv", conv)
-        if self.norm is not None:
-            module.add_module("norm", self.norm(outputs))
-        if self.relu:
-            module.add_module("relu", nn.ReLU())
-        if self.pool:
-            module.add_module("pool", nn.MaxPool2d(self.pool))
-        return module
+        conv = convolution(inputs, outputs, self.kernel, self.stride, bias=self.norm is None)
+        return conv_layer(conv, self.norm, nn.ReLU if self.relu else None, pool=self.pool)
 
+    @override
     def follower(self, name: str) -> ConvCell | None:
-        """A plain convolution with ReLU."""
         return ConvCell(name, self.kernel) if self.relu else None
 
+    @override
     @torch.no_grad()
     def make_identity(self, module: nn.Module) -> None:
-        """A Dirac kernel, no bias."""
         conv = module.get_submodule("conv")
-        assert isinstance(conv, nn.Conv2d)
-        nn.init.dirac_(conv.weight)
-        assert conv.bias is not None
-        conv.bias.zero_()
+        nn.init.dirac_(conv.get_parameter("weight"))
+        conv.get_parameter("bias").zero_()
 
 
 @dataclass(frozen=True)
@@ -155,8 +152,8 @@ class EntryCell(Cell):
     """Convolution and norm, and a Hardswish if asked.
 
     No convolution could be the identity behind it: the network's other convolutions have a norm or a Hardswish,
-    and what it puts out may be negative. So a residual cell is inserted behind it, of the kind that the network
-    is made of.
+    and its output may be negative. So a residual cell is inserted behind it, of the kind that the network is made
+    of.
 
     Args:
         name: Its name.
@@ -173,32 +170,28 @@ class EntryCell(Cell):
     stride: int = 1
     hardswish: bool = False
 
+    @override
     def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
-        """Builds ``conv``, ``norm`` and, if asked, ``activation``."""
-        module = nn.Sequential()
-        conv = nn.Conv2d(inputs, outputs, self.kernel, self.stride, padding=self.kernel // 2, bias=False)
-        module.add_module("conv", conv)
-        module.add_module("norm", self.norm(outputs))
-        if self.hardswish:
-            module.add_module("activation", nn.Hardswish())
-        return module
+        conv = convolution(inputs, outputs, self.kernel, self.stride)
+        return conv_layer(conv, self.norm, nn.Hardswish if self.hardswish else None)
 
+    @override
     def follower(self, name: str) -> Cell:
-        """The cell that was given."""
         return replace(self.inserted, name=name)
 
 
 @dataclass(frozen=True)
 class BlockCell(Cell):
-    """A block whose input is added.
+    """A block of two convolutions whose input is added.
 
     With a projection it opens a stream. Without one it keeps the stream, and only ``hidden``, the channels between
-    its convolutions, is its own. Its follower is a block without projection whose last norm has a scale of zero.
+    its convolutions, is its own. Whether it projects is a setting, and not seen from its widths, which may come to
+    be equal as it grows. Its follower is a block without projection whose last norm has a scale of zero.
 
     Args:
         name: Its name.
         norm: Normalisation layer, with a scale.
-        projection: Whether a convolution stands in the shortcut.
+        projection: Whether there is a convolution in the shortcut.
         stride: Of the block and of the shortcut.
 
     Attributes:
@@ -222,19 +215,15 @@ class BlockCell(Cell):
 
     @property
     def opens(self) -> bool:  # type: ignore[override]
-        """With a projection."""
+        """Whether there is a projection."""
         return self.projection
 
+    @override
     def follower(self, name: str) -> Self:
-        """A block that keeps the stream."""
         return type(self)(name, self.norm)
 
-    def fresh_hidden(self, outputs: int) -> dict[str, int]:
-        """As many channels inside as outside."""
-        return {"hidden": outputs}
-
+    @override
     def make_identity(self, module: nn.Module) -> None:
-        """Nothing is added to its input."""
         silence(module.get_submodule(self.last_norm))
 
 
@@ -242,100 +231,65 @@ class BlockCell(Cell):
 class ResidualCell(BlockCell):
     """Convolution, norm, ReLU, convolution, norm; its input is added; ReLU (He et al., 2016, the basic block).
 
-    With a projection, a 1x1 convolution and a norm stand in the shortcut. Its follower gets what went through a
-    ReLU, so that the ReLU behind the sum changes nothing: it must stand behind a cell that puts out nothing
-    negative.
+    FedTrans' "ResNet block" (section 3). With a projection, the shortcut is a 1x1 convolution and a norm. Its
+    follower gets what went through a ReLU, so that the ReLU after the sum changes nothing: it must follow a cell
+    whose output is not negative.
     """
 
-    last_norm: ClassVar[str] = "norm2"
+    last_norm: ClassVar[str] = "block.norm2"
 
+    @override
     def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
-        """Builds ``conv1``, ``norm1``, ``conv2``, ``norm2`` and ``shortcut``."""
-        return _BasicBlock(inputs, hidden["hidden"], outputs, self.stride, self.norm, self.projection)
-
-
-class _BasicBlock(ResidualBlock):
-    """Whether it projects is said, and not seen from its widths, which may come to be equal as it grows."""
-
-    def __init__(self, inputs: int, middle: int, out: int, stride: int, norm: Norm, projection: bool) -> None:
-        super().__init__(inputs, middle, out, stride, norm)
-        self.shortcut = (
-            nn.Sequential(nn.Conv2d(inputs, out, 1, stride=stride, bias=False), norm(out))
-            if projection
-            else nn.Identity()
-        )
+        shortcut = None
+        if self.projection:
+            shortcut = nn.Sequential(convolution(inputs, outputs, 1, self.stride), self.norm(outputs))
+        return basic_block(inputs, hidden["hidden"], outputs, self.stride, self.norm, shortcut)
 
 
 @dataclass(frozen=True)
 class PreactivatedCell(BlockCell):
     """ReLU, convolution and norm, twice; its input is added.
 
-    With a projection it is NAS-Bench-201's residual block between stages (Dong & Yang, 2020, section 2.1): in the
-    shortcut stand an average pooling, where there is a stride, and a 1x1 convolution.
+    In networks of such cells, as in NAS-Bench-201's, streams are sums that no ReLU follows, so they may be
+    negative, and nothing but a residual cell is the identity on them. With a projection it is NAS-Bench-201's
+    residual block between stages (Dong & Yang, 2020, section 2.1): the shortcut is an average pooling, where there
+    is a stride, and a 1x1 convolution.
     """
 
-    last_norm: ClassVar[str] = "second.norm"
+    last_norm: ClassVar[str] = "block.second.norm"
 
+    @override
     def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
-        """Builds ``first``, ``second`` and ``shortcut``."""
-        return _Block(inputs, hidden["hidden"], outputs, self.stride, self.norm, self.projection)
+        block = sequential(
+            first=relu_conv_norm(inputs, hidden["hidden"], 3, self.norm, self.stride),
+            second=relu_conv_norm(hidden["hidden"], outputs, 3, self.norm),
+        )
+        shortcut = sequential(
+            pool=nn.AvgPool2d(self.stride, ceil_mode=True) if self.stride != 1 else None,
+            conv=convolution(inputs, outputs, 1) if self.projection else None,
+        )
+        return Residual(block, shortcut)
 
 
-@dataclass(frozen=True)
-class PreactivatedHead(Cell):
-    """Norm, ReLU, the mean over an image's places, and a linear layer."""
-
-    norm: Norm
-
-    growable: ClassVar[bool] = False
-
-    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
-        """Builds ``norm``, ``relu``, ``pool``, ``flatten`` and ``classifier``."""
-        module = nn.Sequential()
-        module.add_module("norm", self.norm(inputs))
-        module.add_module("relu", nn.ReLU())
-        module.add_module("pool", nn.AdaptiveAvgPool2d(1))
-        module.add_module("flatten", nn.Flatten())
-        module.add_module("classifier", nn.Linear(inputs, outputs))
-        return module
-
-
-def preactivated_conv(inputs: int, outputs: int, kernel: int, norm: Norm, stride: int = 1) -> nn.Sequential:
-    """ReLU, a convolution without bias that keeps height and width (but for its stride), and a norm."""
-    module = nn.Sequential()
-    module.add_module("relu", nn.ReLU())
-    conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
-    module.add_module("conv", conv)
-    module.add_module("norm", norm(outputs))
-    return module
-
-
-class _Block(nn.Module):
-    def __init__(self, inputs: int, middle: int, out: int, stride: int, norm: Norm, projection: bool) -> None:
-        super().__init__()
-        self.first = preactivated_conv(inputs, middle, 3, norm, stride)
-        self.second = preactivated_conv(middle, out, 3, norm)
-        self.shortcut = nn.Sequential()
-        if stride != 1:
-            self.shortcut.add_module("pool", nn.AvgPool2d(stride, ceil_mode=True))
-        if projection:
-            self.shortcut.add_module("conv", nn.Conv2d(inputs, out, 1, bias=False))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, inputs, h, w]`` to ``[batch, out, h / stride, w / stride]``."""
-        return self.shortcut(x) + self.second(self.first(x))
+def relu_conv_norm(inputs: int, outputs: int, kernel: int, norm: Norm, stride: int = 1) -> nn.Sequential:
+    """Returns ReLU, a convolution without bias that keeps height and width (but for its stride), and a norm."""
+    return sequential(relu=nn.ReLU(), conv=convolution(inputs, outputs, kernel, stride), norm=norm(outputs))
 
 
 @dataclass(frozen=True)
 class PooledHead(Cell):
-    """The mean over an image's places, and a linear layer."""
+    """The last cell: the mean over an image's pixels, and a linear layer. It is never transformed itself.
+
+    Args:
+        name: Its name.
+        norm: A norm and a ReLU come first if it is given.
+    """
+
+    norm: Norm | None = None
 
     growable: ClassVar[bool] = False
 
+    @override
     def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
-        """Builds ``pool``, ``flatten`` and ``classifier``."""
-        module = nn.Sequential()
-        module.add_module("pool", nn.AdaptiveAvgPool2d(1))
-        module.add_module("flatten", nn.Flatten())
-        module.add_module("classifier", nn.Linear(inputs, outputs))
-        return module
+        before = {} if self.norm is None else {"norm": self.norm(inputs), "relu": nn.ReLU()}
+        return sequential(**before, **pooled_classifier(inputs, outputs))

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.families import check_image, check_positive, norm_multiple
+from typing_extensions import override
+
+from lit_fednas.ranges import PositiveInt, checked
+from lit_fednas.supernets.families import check_filled, check_image
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.cells import Cell, ConvCell, PooledHead, ResidualCell, check_affine
 from lit_fednas.supernets.norms import GroupNorm, Norm
 
-_NORM = GroupNorm(4)
+_CNN_NORM = GroupNorm(4)
+_RESNET_NORM = GroupNorm()
 
 
+@checked("supernet.family")
 @dataclass(frozen=True)
 class GrowableCNN(GrowableFamily):
     """3x3 convolutions with norm and ReLU, each but the last followed by 2x2 max pooling, and a pooled head.
@@ -32,39 +36,27 @@ class GrowableCNN(GrowableFamily):
         'conv1 8, conv2 16, head'
     """
 
-    hidden: Sequence[int] = (16, 32, 64)
-    norm: Norm | None = _NORM
+    hidden: Sequence[PositiveInt] = (16, 32, 64)
+    norm: Norm | None = _CNN_NORM
 
     def __post_init__(self) -> None:
-        if not self.hidden or min(self.hidden) < 1:
-            raise ConfigError(f"supernet.family.hidden: {list(self.hidden)} must be numbers of at least 1")
+        check_filled(hidden=self.hidden)
 
-    @property
-    def multiple(self) -> int:
-        """A group norm's group size."""
-        return norm_multiple(self.norm)
-
+    @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
-        """As many convolutions as there are widths."""
         pools = len(self.hidden) - 1
-        if len(input_shape) != 3 or min(input_shape[1:]) < 2**pools:
-            raise ConfigError(
-                f"supernet.input_shape: {list(input_shape)} must be channels, height and width, of at least "
-                f"{2**pools} pixels for {len(self.hidden)} convolutions"
-            )
+        check_image(self, input_shape, 2**pools)
         cells: list[Cell] = []
         sizes = {}
-        for place, channels in enumerate(self.hidden):
-            name = f"conv{place + 1}"
-            cells.append(ConvCell(name, norm=self.norm, pool=2 if place < pools else 0))
+        for number, channels in enumerate(self.hidden):
+            name = f"conv{number + 1}"
+            cells.append(ConvCell(name, norm=self.norm, pool=2 if number < pools else 0))
             sizes[f"{name}.out"] = channels
         cells.append(PooledHead("head"))
         return Blueprint(tuple(cells), sizes, input_shape[0], num_classes, self.multiple)
 
 
-_NORM = GroupNorm()
-
-
+@checked("supernet.family")
 @dataclass(frozen=True)
 class GrowableResNet18(GrowableFamily):
     """A ResNet-18 for small images: a 3x3 convolution, stages of basic blocks, and a pooled head.
@@ -88,21 +80,16 @@ class GrowableResNet18(GrowableFamily):
         'stem 8, stage1_block1 8, stage2_block1 16/16, head'
     """
 
-    width: int = 16
-    blocks: Sequence[int] = (2, 2, 2, 2)
-    norm: Norm = _NORM
+    width: PositiveInt = 16
+    blocks: Sequence[PositiveInt] = (2, 2, 2, 2)
+    norm: Norm = _RESNET_NORM
 
     def __post_init__(self) -> None:
-        check_positive(self, width=self.width, blocks=self.blocks)
+        check_filled(blocks=self.blocks)
         check_affine(self.norm, "ResidualCell")
 
-    @property
-    def multiple(self) -> int:
-        """A group norm's group size."""
-        return norm_multiple(self.norm)
-
+    @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
-        """Stem, blocks and head."""
         check_image(self, input_shape)
         cells: list[Cell] = [ConvCell("stem", norm=self.norm)]
         sizes = {"stem.out": self.width}

@@ -6,7 +6,7 @@ alone by federated averaging.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,7 +17,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.records.models import read_suite
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.growth import from_plain, grown
-from lit_fednas.supernets.plain import PlainNetwork
+from lit_fednas.supernets.norms import Norm
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,12 @@ class GrownModel(GrowableFamily):
     Args:
         run: The run's folder, which holds ``suite.json``.
         family: The initial model that the run began with.
-        number: The model's; or ``last``, or ``middle``. Models are numbered as they were added, from 0, so they
-            grow with their numbers; the middle one of five is number 2, and of four, too.
+        number: The model's number, ``last`` or ``middle``. Models are numbered as they were added, from 0; the
+            middle one of five is number 2, and of four, too.
 
     Raises:
-        ConfigError: There is no such run or model, or it began with another initial model (told when it is built).
+        ConfigError: There is no such run or model, or it began with another initial model; raised when the
+            model is built.
     """
 
     run: str
@@ -39,28 +40,30 @@ class GrownModel(GrowableFamily):
     number: int | Literal["middle", "last"] = "last"
 
     @property
-    @override
-    def multiple(self) -> int:
-        return self.family.multiple
+    def norm(self) -> Norm | None:  # type: ignore[override]
+        """The norm of the initial model."""
+        return self.family.norm
 
     @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
         suite = read_suite(Path(self.run))
         if suite is None:
-            raise ConfigError(f"model.run: {self.run} holds no suite.json; name a run that grew its models")
+            raise ConfigError(
+                f"supernet.family.run: {self.run} holds no suite.json; name a run that grew its models"
+            )
         rows = suite["models"]
-        places = {"middle": len(rows) // 2, "last": len(rows) - 1}
-        number = places.get(self.number, -1) if isinstance(self.number, str) else self.number
+        named = {"middle": len(rows) // 2, "last": len(rows) - 1}
+        number = named.get(self.number, -1) if isinstance(self.number, str) else self.number
         if not 0 <= number < len(rows):
             raise ConfigError(
-                f"model.number: {self.number!r}: {self.run} has the models 0 to {len(rows) - 1}; give one of "
-                f"them, middle, or last"
+                f"supernet.family.number: {self.number!r}: {self.run} has the models 0 to {len(rows) - 1}; give "
+                f"one of them, middle, or last"
             )
         blueprint = self.family.blueprint(input_shape, num_classes)
         if str(blueprint) != rows[0]["cells"]:
             raise ConfigError(
-                f"model.family: begins with {blueprint}, and {self.run} with {rows[0]['cells']}; give the family "
-                f"that the run had"
+                f"supernet.family.family: begins with {blueprint}, and {self.run} with {rows[0]['cells']}; give "
+                f"the family that the run had"
             )
         lineage = []
         row = rows[number]
@@ -72,19 +75,5 @@ class GrownModel(GrowableFamily):
                 for step in from_plain(row["steps"]):
                     blueprint = grown(blueprint, step)
         except CheckpointError as error:
-            raise ConfigError(f"model.run: {self.run}: {error}") from None
+            raise ConfigError(f"supernet.family.run: {self.run}: {error}") from None
         return blueprint
-
-
-class GrownNetwork(PlainNetwork):
-    """A grown model as an ordinary network, with fresh weights: for federated averaging.
-
-    Args:
-        input_shape: Shape of one example.
-        num_classes: Classes.
-        model: Which.
-    """
-
-    def __init__(self, input_shape: Iterable[int], num_classes: int, model: GrownModel) -> None:
-        shape = tuple(input_shape)
-        super().__init__(model.blueprint(shape, num_classes).build(), shape, num_classes)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.supernets.families import find_axes
+from lit_fednas.supernets.families import Axes, entries_of, find_axes
 from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork
 
 WIDEN, DEEPEN = "widen", "deepen"
@@ -62,7 +62,7 @@ def plan(
     insert: int = 1,
     order: Order = "alternate",
 ) -> tuple[Step, ...]:
-    """The steps that transform some cells of a model.
+    """Returns the steps that transform some cells of a model.
 
     A cell that cannot be widened is deepened in its turn, and the other way round.
 
@@ -108,7 +108,7 @@ def plan(
 
 
 def grown(blueprint: Blueprint, step: Step) -> Blueprint:
-    """The structure after a step.
+    """Returns the structure after a step.
 
     Raises:
         ConfigError: The model has no such cell or group, or the cell cannot be deepened.
@@ -138,9 +138,9 @@ def grown(blueprint: Blueprint, step: Step) -> Blueprint:
 def carried_over(
     network: CellNetwork, blueprint: Blueprint, step: Step, draws: torch.Generator, noise: float = 0.0
 ) -> CellNetwork:
-    """A network of the structure after a step, with the weights that compute the same.
+    """Returns a network of the structure after a step, with weights that compute the same.
 
-    Widening keeps the old units, fills the new places with randomly selected ones, and divides what the next cells
+    Widening keeps the old units, fills up with randomly selected ones, and divides what the next cells
     take from a unit among its copies (Chen et al., 2016, "Net2Net"). Copies of equal parts would get equal
     gradients for ever; with ``noise`` their parts differ, and still add up to the whole, so that the function is
     kept all the same.
@@ -148,40 +148,40 @@ def carried_over(
     Args:
         network: The network of the blueprint.
         blueprint: Its structure.
-        step: What shall grow. The weights of inserted cells that do not matter at first are drawn by their layers.
+        step: What grows. The weights of inserted cells that do not matter at first are drawn by their layers.
         draws: Selects the units that are copied.
         noise: Standard deviation of the copies' parts, relative to an even division.
     """
     after = grown(blueprint, step)
-    made = after.build()
-    old = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    larger = after.build()
     reference = next(network.parameters())
-    made.to(device=reference.device, dtype=reference.dtype)
+    larger.to(device=reference.device, dtype=reference.dtype)
+    old, new = _tensors(network), _tensors(larger)
+    copies: dict[str | None, _Copies] = {}
+    axes: dict[str, Axes] = {}
     if isinstance(step, Widen):
-        before = {group: blueprint.sizes[group] for group in step.sizes}  # the other groups' places do not matter
+        before = {group: blueprint.sizes[group] for group in step.sizes}  # the other groups' axes do not matter
         axes = find_axes(
             lambda sizes: blueprint.build({**blueprint.sizes, **sizes}), before, blueprint.multiple, "a cell"
         )
-        copies = {
-            group: _Copies.drawn(blueprint.sizes[group], size, blueprint.multiple, draws, noise)
+        copies |= {
+            group: _Copies.drawn(before[group], size, blueprint.multiple, draws, noise)
             for group, size in step.sizes.items()
         }
-        for name, tensor in old.items():
-            for dimension, (group, repeat) in enumerate(axes[name]):
-                if group in copies:
-                    tensor = copies[group].applied(tensor, dimension, repeat, name)
-            _tensor(made, name).copy_(tensor)
-    else:
-        for name, tensor in old.items():
-            _tensor(made, name).copy_(tensor)
+    for name, tensor in old.items():
+        for dimension, (group, repeat) in enumerate(axes.get(name, ())):
+            if group in copies:
+                tensor = copies[group].applied(tensor, dimension, repeat, name)
+        new[name].copy_(tensor)
+    if isinstance(step, Deepen):
         for name in step.names:
-            after.cell(name).make_identity(made.cells[name])
-    return made.train(network.training)
+            after.cell(name).make_identity(larger.cells[name])
+    return larger.train(network.training)
 
 
 @dataclass(frozen=True)
 class _Copies:
-    """Which old unit stands in each place of a grown group, and which part of its weight that copy has."""
+    """For each unit of a grown group: the old unit that it copies, and the part of its weight that it gets."""
 
     units: Tensor  # int64
     parts: Tensor  # the parts of all copies of a unit add up to 1
@@ -203,8 +203,7 @@ class _Copies:
                 f"supernet.family: dimension {dimension} of {name} grows; units belong in dimension 0 where they "
                 f"are put out, and in dimension 1 where they are taken in"
             )
-        entries = (self.units[:, None] * repeat + torch.arange(repeat)).flatten().to(tensor.device)
-        copied = tensor.index_select(dimension, entries)
+        copied = tensor.index_select(dimension, entries_of(self.units, repeat).to(tensor.device))
         if dimension == 1:
             shape = [1, -1] + [1] * (tensor.dim() - 2)
             copied = copied * self.parts.repeat_interleave(repeat).view(shape).to(copied)
@@ -212,7 +211,7 @@ class _Copies:
 
 
 def to_plain(steps: Iterable[Step]) -> list[dict[str, Any]]:
-    """Steps as plain values, for checkpoints and records."""
+    """Returns steps as plain values, for checkpoints and records."""
     return [
         {WIDEN: step.cell, "sizes": dict(step.sizes)}
         if isinstance(step, Widen)
@@ -222,10 +221,10 @@ def to_plain(steps: Iterable[Step]) -> list[dict[str, Any]]:
 
 
 def from_plain(values: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
-    """Takes :func:`to_plain` back.
+    """Returns the steps of which :func:`to_plain` made plain values.
 
     Raises:
-        CheckpointError: A value is no step.
+        CheckpointError: A value is not a step.
     """
     steps: list[Step] = []
     for value in values:
@@ -234,7 +233,9 @@ def from_plain(values: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
         elif DEEPEN in value:
             steps.append(Deepen(value[DEEPEN], tuple(value["names"])))
         else:
-            raise CheckpointError(f"suite: {value} is no step of a transformation; the file is of another version")
+            raise CheckpointError(
+                f"suite: {value} is not a step of a transformation; the file is of another version"
+            )
     return tuple(steps)
 
 
@@ -244,8 +245,5 @@ def _larger(blueprint: Blueprint, group: str, factor: float) -> int:
     return blueprint.multiple * max(blocks + 1, ceil(factor * blocks - _ROUNDING))
 
 
-def _tensor(network: CellNetwork, name: str) -> Tensor:
-    module, _, last = name.rpartition(".")
-    tensor = getattr(network.get_submodule(module), last)
-    assert isinstance(tensor, Tensor)
-    return tensor
+def _tensors(network: CellNetwork) -> dict[str, Tensor]:
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import lcm
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import nn
+from torchvision.ops import Conv2dNormActivation, SqueezeExcitation
+from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
 from lit_fednas.supernets.elastic_resnet import divisible
-from lit_fednas.supernets.families import check_image, norm_multiple
+from lit_fednas.supernets.families import check_image
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
-from lit_fednas.supernets.growing.cells import (
-    Cell,
-    EntryCell,
-    check_affine,
-    silence,
-)
+from lit_fednas.supernets.growing.cells import Cell, EntryCell, check_affine, silence
+from lit_fednas.supernets.layers import Residual, sequential
 from lit_fednas.supernets.norms import GroupNorm, Norm
 
 _SQUEEZE = 4  # expanded channels per squeezed one
+_NORM = GroupNorm()
+_DIVISOR = 8
+_STEM, _LAST, _UNITS = 16, 576, 1024
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,9 @@ class InvertedResidualCell(Cell):
     """1x1 convolution to more channels, depthwise convolution, squeeze and excitation, 1x1 convolution to few.
 
     A norm follows every convolution, and the activation all but the last. A residual cell adds its input, and so
-    keeps the stream; any other opens one. Which it is, is said, and not seen from its widths, which may come to be
-    equal as it grows. ``hidden`` are the expanded channels, ``squeeze`` those between squeeze and excitation; both
-    are its own, and grow when it is widened.
+    keeps the stream; any other opens one. Which it is, is a setting, and not seen from its widths, which may come
+    to be equal as it grows. ``hidden`` are the expanded channels, ``squeeze`` those between squeeze and
+    excitation; both are its own, and grow when it is widened.
 
     Its follower is a residual one, with expansion and stride 1, whose last norm has a scale of zero.
 
@@ -75,39 +78,40 @@ class InvertedResidualCell(Cell):
         """``hidden`` and ``squeeze``, as far as they are there."""
         return ("hidden",) * self.expands + ("squeeze",) * self.squeezes
 
+    @override
     def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
-        """Builds ``expand``, ``depthwise``, ``squeeze`` and ``project``, as far as they are there."""
         middle = hidden["hidden"] if self.expands else inputs
+        layer = partial(Conv2dNormActivation, norm_layer=self.norm)
         activation = nn.Hardswish if self.hardswish else nn.ReLU
-        module = _Sum() if self.residual else nn.Sequential()
-        if self.expands:
-            module.add_module("expand", _conv(inputs, middle, 1, self.norm, activation))
-        depthwise = _conv(middle, middle, self.kernel, self.norm, activation, self.stride, groups=middle)
-        module.add_module("depthwise", depthwise)
-        if self.squeezes:
-            module.add_module("squeeze", SqueezeExcitation(middle, hidden["squeeze"]))
-        module.add_module("project", _conv(middle, outputs, 1, self.norm))
-        return module
+        block = sequential(
+            expand=layer(inputs, middle, 1, activation_layer=activation) if self.expands else None,
+            depthwise=layer(middle, middle, self.kernel, self.stride, groups=middle, activation_layer=activation),
+            squeeze=SqueezeExcitation(middle, hidden["squeeze"], scale_activation=nn.Hardsigmoid)
+            if self.squeezes
+            else None,
+            project=layer(middle, outputs, 1, activation_layer=None),
+        )
+        return Residual(block) if self.residual else block
 
+    @override
     def follower(self, name: str) -> InvertedResidualCell:
-        """The like, such that it keeps the stream."""
         return replace(self, name=name, stride=1, residual=True, expands=True)
 
+    @override
     def fresh_hidden(self, outputs: int) -> dict[str, int]:
-        """The expansion as given, and a quarter of it squeezed, rounded to what the norm takes."""
-        multiple = norm_multiple(self.norm)
+        multiple = self.norm.multiple
         middle = divisible(self.expansion * outputs, multiple)
         sizes = {"hidden": middle, "squeeze": divisible(middle / _SQUEEZE, multiple)}
         return {group: sizes[group] for group in self.hidden}
 
+    @override
     def make_identity(self, module: nn.Module) -> None:
-        """Nothing is added to its input."""
-        silence(module.get_submodule("project.norm"))
+        silence(module.get_submodule("block.project.1"))
 
 
 @dataclass(frozen=True)
 class PerceptronHead(Cell):
-    """The mean over an image's places, a linear layer with Hardswish, and a linear layer.
+    """The mean over an image's pixels, a linear layer with Hardswish, and a linear layer.
 
     Args:
         name: Its name.
@@ -118,70 +122,15 @@ class PerceptronHead(Cell):
 
     growable: ClassVar[bool] = False
 
+    @override
     def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
-        """Builds ``pool``, ``flatten``, ``linear``, ``activation`` and ``classifier``."""
-        module = nn.Sequential()
-        module.add_module("pool", nn.AdaptiveAvgPool2d(1))
-        module.add_module("flatten", nn.Flatten())
-        module.add_module("linear", nn.Linear(inputs, self.units))
-        module.add_module("activation", nn.Hardswish())
-        module.add_module("classifier", nn.Linear(self.units, outputs))
-        return module
-
-
-class SqueezeExcitation(nn.Module):
-    """Every channel is scaled by a number between 0 and 1, found from the means of all (Hu et al., 2018).
-
-    With MobileNetV3's hard sigmoid, and its 1x1 convolutions in place of linear layers.
-
-    Args:
-        channels: Channels.
-        squeezed: Hidden units.
-    """
-
-    def __init__(self, channels: int, squeezed: int) -> None:
-        super().__init__()
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.reduce = nn.Conv2d(channels, squeezed, 1)
-        self.relu = nn.ReLU()
-        self.excite = nn.Conv2d(squeezed, channels, 1)
-        self.gate = nn.Hardsigmoid()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, channels, h, w]`` to the same shape."""
-        return x * self.gate(self.excite(self.relu(self.reduce(self.pool(x)))))
-
-
-class _Sum(nn.Sequential):
-    """Modules in a row, and their input added."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Keeps the shape."""
-        return x + super().forward(x)
-
-
-def _conv(
-    inputs: int,
-    outputs: int,
-    kernel: int,
-    norm: Norm,
-    activation: type[nn.Module] | None = None,
-    stride: int = 1,
-    groups: int = 1,
-) -> nn.Sequential:
-    """A convolution without bias, a norm, and an activation if asked."""
-    module = nn.Sequential()
-    conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
-    module.add_module("conv", conv)
-    module.add_module("norm", norm(outputs))
-    if activation is not None:
-        module.add_module("activation", activation())
-    return module
-
-
-_NORM = GroupNorm()
-_DIVISOR = 8
-_STEM, _LAST, _UNITS = 16, 576, 1024
+        return sequential(
+            pool=nn.AdaptiveAvgPool2d(1),
+            flatten=nn.Flatten(),
+            linear=nn.Linear(inputs, self.units),
+            activation=nn.Hardswish(),
+            classifier=nn.Linear(self.units, outputs),
+        )
 
 
 @dataclass(frozen=True)
@@ -211,6 +160,7 @@ _ROWS = (
 )
 
 
+@checked("supernet.family")
 @dataclass(frozen=True)
 class GrowableMobileNetV3Small(GrowableFamily):
     """The network of Howard et al.'s Table 2, without dropout.
@@ -235,36 +185,27 @@ class GrowableMobileNetV3Small(GrowableFamily):
         (14, 48, 24)
     """
 
-    width: float = 1.0
-    strides: Sequence[int] = (1, 1, 2, 2, 2)
+    width: PositiveFloat = 1.0
+    strides: Sequence[PositiveInt] = (1, 1, 2, 2, 2)
     norm: Norm = _NORM
 
     def __post_init__(self) -> None:
         check_affine(self.norm, "InvertedResidualCell")
-        if not self.width > 0:
-            raise ConfigError(f"supernet.family.width: {self.width} must be above 0")
         reductions = 1 + sum(row.reduces for row in _ROWS)
-        if len(self.strides) != reductions or min(self.strides) < 1:
-            raise ConfigError(
-                f"supernet.family.strides: {list(self.strides)} must be {reductions} numbers of at least 1"
-            )
+        if len(self.strides) != reductions:
+            raise ConfigError(f"supernet.family.strides: {list(self.strides)} must be {reductions} numbers")
 
-    @property
-    def multiple(self) -> int:
-        """A group norm's group size."""
-        return norm_multiple(self.norm)
-
+    @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
-        """Stem, blocks, last convolution and head."""
         check_image(self, input_shape)
         strides = iter(self.strides)
         stem = EntryCell("stem", self.norm, self._inserted(3, hardswish=False), 3, next(strides), hardswish=True)
         cells: list[Cell] = [stem]
         sizes = {"stem.out": self._scaled(_STEM)}
         inputs = _STEM
-        for place, row in enumerate(_ROWS, start=1):
+        for number, row in enumerate(_ROWS, start=1):
             cell = InvertedResidualCell(
-                f"block{place}",
+                f"block{number}",
                 self.norm,
                 expansion=row.expanded / row.out,
                 kernel=row.kernel,

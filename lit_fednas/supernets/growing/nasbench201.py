@@ -8,17 +8,19 @@ from functools import cached_property, lru_cache
 from typing import ClassVar
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.families import check_image, check_positive, norm_multiple
+from lit_fednas.ranges import PositiveInt, checked
+from lit_fednas.supernets.families import check_image
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.cells import (
     Cell,
     EntryCell,
+    PooledHead,
     PreactivatedCell,
-    PreactivatedHead,
     check_affine,
-    preactivated_conv,
+    relu_conv_norm,
     silence,
 )
 from lit_fednas.supernets.norms import GroupNorm, Norm
@@ -44,7 +46,7 @@ class Genotype:
             that they come from.
 
     Raises:
-        ConfigError: The text is no genotype, or no cell of it could be inserted as the identity.
+        ConfigError: The text is not a valid genotype, or no cell of it could be inserted as the identity.
 
     Example:
         >>> cell = Genotype("|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|")
@@ -70,19 +72,19 @@ class Genotype:
     @cached_property
     def operations(self) -> dict[Edge, str]:
         """The operation of every edge, by where it begins and ends."""
-        found = {}
+        operations = {}
         nodes = self.text.split("+")
         for target, words in enumerate(nodes, start=1):
             for source, word in enumerate(words.removeprefix("|").removesuffix("|").split("|")):
                 operation, _, begin = word.partition("~")
                 if operation not in _OPERATIONS or begin != str(source):
                     raise self._unreadable(word)
-                found[source, target] = operation
-            if (target - 1, target) not in found or (target, target) in found:
+                operations[source, target] = operation
+            if (target - 1, target) not in operations or (target, target) in operations:
                 raise self._unreadable(words)
         if len(nodes) != OUTPUT:
             raise self._unreadable(self.text)
-        return found
+        return operations
 
     @cached_property
     def living(self) -> dict[Edge, str]:
@@ -175,22 +177,18 @@ class NASBench201Cell(Cell):
         groups = _genotype(self.genotype).groups.values()
         return tuple(sorted({group for group in groups if group is not None}))
 
+    @override
     def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
-        """Builds ``edges``, a convolution for each living edge that is one, named ``edge01`` and so on."""
         genotype = _genotype(self.genotype)
         units = {node: inputs if group is None else hidden[group] for node, group in genotype.groups.items()}
         return _Graph(genotype, units, self.norm)
 
+    @override
     def follower(self, name: str) -> NASBench201Cell:
-        """A cell of the same genotype."""
         return NASBench201Cell(name, self.norm, self.genotype)
 
-    def fresh_hidden(self, outputs: int) -> dict[str, int]:
-        """As many channels in every node, as in the benchmark."""
-        return dict.fromkeys(self.hidden, outputs)
-
+    @override
     def make_identity(self, module: nn.Module) -> None:
-        """Silences the last convolution of every path."""
         for edge in _genotype(self.genotype).last_convolutions:
             silence(module.get_submodule(f"edges.{_name(edge)}.norm"))
 
@@ -201,7 +199,7 @@ class _Graph(nn.Module):
         self.genotype = genotype
         self.edges = nn.ModuleDict(
             {
-                _name((source, target)): preactivated_conv(units[source], units[target], kernel, norm)
+                _name((source, target)): relu_conv_norm(units[source], units[target], kernel, norm)
                 for (source, target), kernel in genotype.kernels.items()
             }
         )
@@ -230,11 +228,12 @@ _NORM = GroupNorm()
 _GENOTYPE = "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|"
 
 
+@checked("supernet.family")
 @dataclass(frozen=True)
 class GrowableNASBench201(GrowableFamily):
     """NAS-Bench-201's skeleton (Dong & Yang, 2020, Fig. 1): convolution and norm, three stages of equal cells.
 
-    Between the stages stand residual blocks that halve height and width and double the channels; norm, ReLU,
+    Between the stages are residual blocks that halve height and width and double the channels; norm, ReLU,
     pooling and a linear layer end it. FedTrans starts from "the smallest model in NAS-Bench-201", whose Figure 14
     the text at hand lacks: the benchmark's own smallest has no weights in its cells and could not grow there, so
     the default is one cell per stage (the benchmark has five) with a skip and the fewest convolutions that give
@@ -259,22 +258,16 @@ class GrowableNASBench201(GrowableFamily):
         'stem 8, stage1_cell1 8, reduction1 16/16, stage2_cell1 16, reduction2 32/32, stage3_cell1 32, head'
     """
 
-    width: int = 16
-    cells: int = 1
+    width: PositiveInt = 16
+    cells: PositiveInt = 1
     genotype: str = _GENOTYPE
     norm: Norm = _NORM
 
     def __post_init__(self) -> None:
-        check_positive(self, width=self.width, cells=self.cells)
         NASBench201Cell("probe", self.norm, self.genotype)
 
-    @property
-    def multiple(self) -> int:
-        """A group norm's group size."""
-        return norm_multiple(self.norm)
-
+    @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
-        """Stem, stages with what stands between them, and head."""
         check_image(self, input_shape)
         cells: list[Cell] = [EntryCell("stem", self.norm, inserted=PreactivatedCell("", self.norm))]
         sizes = {"stem.out": self.width}
@@ -284,9 +277,9 @@ class GrowableNASBench201(GrowableFamily):
                 reduction = PreactivatedCell(f"reduction{stage}", self.norm, projection=True, stride=2)
                 cells.append(reduction)
                 sizes |= {f"{reduction.name}.hidden": channels, f"{reduction.name}.out": channels}
-            for place in range(self.cells):
-                cell = NASBench201Cell(f"stage{stage + 1}_cell{place + 1}", self.norm, self.genotype)
+            for number in range(1, self.cells + 1):
+                cell = NASBench201Cell(f"stage{stage + 1}_cell{number}", self.norm, self.genotype)
                 cells.append(cell)
                 sizes |= {f"{cell.name}.{group}": channels for group in cell.hidden}
-        cells.append(PreactivatedHead("head", self.norm))
+        cells.append(PooledHead("head", self.norm))
         return Blueprint(tuple(cells), sizes, input_shape[0], num_classes, self.multiple)

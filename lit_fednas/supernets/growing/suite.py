@@ -228,7 +228,6 @@ def similarity(one: Blueprint, other: Blueprint, related: bool = True) -> float:
         The similarity, from 0 to 1.
 
     Example:
-        >>> from lit_fednas.supernets.growing.cnn import GrowableCNN
         >>> narrow, wide = (GrowableCNN([8, width], norm=None).blueprint((3, 8, 8), 10) for width in (8, 16))
         >>> round(similarity(narrow, wide), 4)  # 1 for conv1, 584 / 1168 for conv2, 90 / 170 for the head
         0.6765

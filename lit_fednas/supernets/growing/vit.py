@@ -9,11 +9,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.families import check_image, check_layer, check_positive
+from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
+from lit_fednas.supernets.families import check_image
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.cells import Cell, silence
+from lit_fednas.supernets.layers import Residual, sequential
 
 _POSITION_STD = 0.02  # small beside the patches' embeddings, as is usual
 
@@ -33,12 +36,11 @@ class PatchEmbedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Layer norm and self-attention, added to its input; any number of heads of a fixed size."""
+    """Self-attention with any number of heads of a fixed size."""
 
     def __init__(self, dim: int, heads: int, head_dim: int) -> None:
         super().__init__()
         self.head_dim = head_dim
-        self.norm = nn.LayerNorm(dim)
         self.query = nn.Linear(dim, heads * head_dim)
         self.key = nn.Linear(dim, heads * head_dim)
         self.value = nn.Linear(dim, heads * head_dim)
@@ -46,30 +48,13 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``[batch, tokens, dim]`` to the same shape."""
-        y = self.norm(x)
-        query, key, value = (self._heads(layer(y)) for layer in (self.query, self.key, self.value))
+        query, key, value = (self._heads(layer(x)) for layer in (self.query, self.key, self.value))
         mixed = functional.scaled_dot_product_attention(query, key, value)
-        return x + self.output(mixed.transpose(1, 2).flatten(2))
+        return self.output(mixed.transpose(1, 2).flatten(2))
 
     def _heads(self, x: Tensor) -> Tensor:
-        """``[batch, tokens, heads * head_dim]`` to ``[batch, heads, tokens, head_dim]``."""
+        """Maps ``[batch, tokens, heads * head_dim]`` to ``[batch, heads, tokens, head_dim]``."""
         return x.unflatten(2, (-1, self.head_dim)).transpose(1, 2)
-
-
-class Perceptron(nn.Module):
-    """Layer norm and a perceptron of one hidden layer, added to its input."""
-
-    def __init__(self, dim: int, hidden: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(dim)
-        self.hidden = nn.Linear(dim, hidden)
-        self.gelu = nn.GELU()
-        self.output = nn.Linear(hidden, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, tokens, dim]`` to the same shape."""
-        y = self.gelu(self.hidden(self.norm(x)))
-        return x + self.output(y)
 
 
 class TokenMean(nn.Module):
@@ -99,14 +84,14 @@ class PatchCell(Cell):
     stream_grows: ClassVar[bool] = False
     growable: ClassVar[bool] = False
 
+    @override
     def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
-        """Builds ``patches`` and ``positions``."""
         return PatchEmbedding(inputs, outputs, self.patch_size, self.tokens)
 
 
 @dataclass(frozen=True)
 class TransformerCell(Cell):
-    """Self-attention and a perceptron of one hidden layer, both behind a layer norm and added to their input.
+    """Self-attention and a perceptron of one hidden layer, each preceded by a layer norm and added to its input.
 
     It keeps the stream; ``heads`` and ``units``, the hidden units of the perceptron, are its own. Its follower is
     such a cell in which both output layers are zero.
@@ -123,25 +108,31 @@ class TransformerCell(Cell):
     opens: ClassVar[bool] = False
     hidden: ClassVar[tuple[str, ...]] = ("heads", "units")
 
+    @override
     def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
-        """Builds ``attention`` and ``perceptron``."""
-        module = nn.Sequential()
-        module.add_module("attention", Attention(inputs, hidden["heads"], self.head_dim))
-        module.add_module("perceptron", Perceptron(inputs, hidden["units"]))
-        return module
+        attention = sequential(
+            norm=nn.LayerNorm(inputs), attention=Attention(inputs, hidden["heads"], self.head_dim)
+        )
+        perceptron = sequential(
+            norm=nn.LayerNorm(inputs),
+            hidden=nn.Linear(inputs, hidden["units"]),
+            gelu=nn.GELU(),
+            output=nn.Linear(hidden["units"], inputs),
+        )
+        return nn.Sequential(Residual(attention), Residual(perceptron))
 
+    @override
     def follower(self, name: str) -> TransformerCell:
-        """A cell with heads of the same size."""
         return TransformerCell(name, self.head_dim, self.mlp_ratio)
 
+    @override
     def fresh_hidden(self, outputs: int) -> dict[str, int]:
-        """As many as in the initial model."""
         return {"heads": outputs // self.head_dim, "units": round(self.mlp_ratio * outputs)}
 
+    @override
     def make_identity(self, module: nn.Module) -> None:
-        """Nothing is added to its input."""
-        silence(module.get_submodule("attention.output"))
-        silence(module.get_submodule("perceptron.output"))
+        silence(module.get_submodule("0.block.attention.output"))
+        silence(module.get_submodule("1.block.output"))
 
 
 @dataclass(frozen=True)
@@ -150,15 +141,12 @@ class TokenHead(Cell):
 
     growable: ClassVar[bool] = False
 
+    @override
     def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
-        """Builds ``norm``, ``pool`` and ``classifier``."""
-        module = nn.Sequential()
-        module.add_module("norm", nn.LayerNorm(inputs))
-        module.add_module("pool", TokenMean())
-        module.add_module("classifier", nn.Linear(inputs, outputs))
-        return module
+        return sequential(norm=nn.LayerNorm(inputs), pool=TokenMean(), classifier=nn.Linear(inputs, outputs))
 
 
+@checked("supernet.family")
 @dataclass(frozen=True)
 class GrowableViT(GrowableFamily):
     """A pre-norm vision transformer without a class token: its tokens are averaged.
@@ -181,18 +169,20 @@ class GrowableViT(GrowableFamily):
         'patches 32, layer1 2/64, head'
     """
 
-    dim: int = 64
-    heads: int = 4
-    depth: int = 2
-    patch_size: int = 4
-    mlp_ratio: float = 2.0
+    dim: PositiveInt = 64
+    heads: PositiveInt = 4
+    depth: PositiveInt = 2
+    patch_size: PositiveInt = 4
+    mlp_ratio: PositiveFloat = 2.0
 
     def __post_init__(self) -> None:
-        check_positive(self, dim=self.dim, heads=self.heads, depth=self.depth, patch_size=self.patch_size)
-        check_layer(self.dim, self.heads, self.mlp_ratio)
+        if self.dim % self.heads:
+            raise ConfigError(f"supernet.family.heads: {self.heads} must divide dim, {self.dim}")
+        if round(self.mlp_ratio * self.dim) < 1:
+            raise ConfigError(f"supernet.family.mlp_ratio: {self.mlp_ratio} leaves no hidden units; give more")
 
+    @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
-        """Patches, layers and head."""
         check_image(self, input_shape, self.patch_size)
         height, width = input_shape[1:]
         if height % self.patch_size or width % self.patch_size:

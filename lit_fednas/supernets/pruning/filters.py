@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.families import Axes, NetworkFamily, find_axes
+from lit_fednas.supernets.families import Axes, NetworkFamily, entries_of, find_axes
 
 
 class Prunable:
@@ -49,30 +49,30 @@ class Prunable:
         self.writers = self._writers()
 
     def build(self, sizes: Mapping[str, int]) -> nn.Module:
-        """The network with these numbers of units."""
+        """Returns the network with these numbers of units."""
         return self.family.build(sizes, self.input_shape, self.num_classes)
 
     def _writers(self) -> dict[str, tuple[str, ...]]:
         with torch.device("meta"):
             network = self.build(self.sizes)
-        found: dict[str, list[str]] = {group: [] for group in self.sizes}
+        writers: dict[str, list[str]] = {group: [] for group in self.sizes}
         for name, module in network.named_modules():
             if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
                 continue
             group = self.axes[f"{name}.weight"][0][0]
             if group is not None and getattr(module, "groups", 1) == 1:
-                found[group].append(f"{name}.weight")
-        for group, names in found.items():
+                writers[group].append(f"{name}.weight")
+        for group, names in writers.items():
             if not names:
                 raise ConfigError(
                     f"supernet.family: no convolution or linear layer of {type(self.family).__name__} writes the "
                     f"units {group!r}; such networks cannot lose filters by their norms"
                 )
-        return {group: tuple(names) for group, names in found.items()}
+        return {group: tuple(names) for group, names in writers.items()}
 
 
 def filter_norms(prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
-    """The L2 norm of each filter of a group of units.
+    """Returns the L2 norm of each filter of a group of units.
 
     Where a unit is written by several layers, as in a residual stream, its filters there count as one.
 
@@ -93,7 +93,7 @@ def filter_norms(prunable: Prunable, weights: Mapping[str, Tensor], group: str) 
 
 
 def remaining(norms: Tensor, removed: int, multiple: int = 1) -> list[int]:
-    """The units that stay, in their order, when those with the smallest norms leave; ties go from the first on.
+    """Returns the units that stay, in order, when those with the smallest norms leave; of equal ones the first.
 
     Args:
         norms: One per unit, ``[units]``.
@@ -115,28 +115,27 @@ def remaining(norms: Tensor, removed: int, multiple: int = 1) -> list[int]:
 def without_filters(
     weights: Mapping[str, Tensor], axes: Mapping[str, Axes], kept: Mapping[str, Sequence[int]]
 ) -> dict[str, Tensor]:
-    """The tensors of the network that is left; copies.
+    """Returns copies of the tensors without the filters that leave.
 
     Args:
         weights: The network's tensors, by name.
         axes: Which group of units lies in which of their dimensions.
         kept: For groups that lose units, those that stay.
     """
-    found = {}
+    smaller = {}
     for name, tensor in weights.items():
         rest = tensor.detach()
         for dimension, (group, repeat) in enumerate(axes[name]):
             if group is not None and group in kept:
-                places = torch.tensor(kept[group], device=tensor.device)[:, None] * repeat
-                entries = (places + torch.arange(repeat, device=tensor.device)).flatten()
-                rest = rest.index_select(dimension, entries)
-        found[name] = rest.clone()
-    return found
+                units = torch.tensor(kept[group], device=tensor.device)
+                rest = rest.index_select(dimension, entries_of(units, repeat))
+        smaller[name] = rest.clone()
+    return smaller
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A network that a unit has lost filters of.
+    """A network of which a unit has lost filters.
 
     Attributes:
         unit: The unit: a layer, or several that lose filters together.
@@ -158,7 +157,7 @@ def find_cuts(
     resource: Callable[[Mapping[str, int]], float],
     budget: float,
 ) -> list[Cut]:
-    """For each unit the fewest filters that must go to meet the budget; one at least.
+    """Finds for each unit the fewest filters, at least one, that must go to meet the budget (FedNAS, section 4.1).
 
     A unit of several groups loses the same share of each, rounded down. One filter of each group stays (as many as
     go together, where they go in multiples). A unit that cannot meet the budget by itself is left out.
@@ -175,7 +174,7 @@ def find_cuts(
         >>> find_cuts({"a": ["a"], "b": ["b"]}, {"a": 4, "b": 2}, 1, lambda n: 10 * n["a"] + n["b"], 25)
         [Cut(unit='a', removed={'a': 2}, sizes={'a': 2, 'b': 2}, resource=22)]
     """
-    found = []
+    cuts = []
     for unit, groups in units.items():
         blocks = {group: sizes[group] // multiple for group in groups}
         most = max(blocks.values())
@@ -194,5 +193,5 @@ def find_cuts(
                 enough = middle
             else:
                 fewest = middle
-        found.append(cut(enough))
-    return found
+        cuts.append(cut(enough))
+    return cuts

@@ -6,15 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
+from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.families import NetworkFamily, check_image, check_positive, norm_layer, norm_multiple
+from lit_fednas.ranges import PositiveInt, checked
+from lit_fednas.supernets.families import NetworkFamily, check_filled, check_image
+from lit_fednas.supernets.layers import Scaler, conv_layer, convolution, pooled_classifier, sequential
 from lit_fednas.supernets.norms import BatchNorm, Norm
-from lit_fednas.supernets.scaler import Scaler
 
 _STATIC = BatchNorm(running_statistics=False)
 
 
+@checked("supernet.family")
 @dataclass(frozen=True)
 class SlicedCNN(NetworkFamily):
     """HeteroFL's convolutional network (Diao et al., 2021).
@@ -29,58 +32,45 @@ class SlicedCNN(NetworkFamily):
             ``evaluation.recalibrate_batches`` does; else evaluation uses its own batches' too.
 
     Raises:
-        ConfigError: A number of channels is not positive.
+        ConfigError: There is no layer, or a number of channels is not positive.
 
     Example:
         >>> SlicedCNN((8, 16)).units((3, 8, 8))
         {'layer0': 8, 'layer1': 16}
     """
 
-    hidden: Sequence[int] = (64, 128, 256, 512)
+    hidden: Sequence[PositiveInt] = (64, 128, 256, 512)
     norm: Norm | None = _STATIC
 
     def __post_init__(self) -> None:
-        check_positive(self, hidden=self.hidden)
+        check_filled(hidden=self.hidden)
 
-    @property
-    def multiple(self) -> int:
-        """A group norm's group size."""
-        return norm_multiple(self.norm)
-
+    @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:
-        """The output channels of each layer."""
         check_image(self, input_shape, 2 ** (len(self.hidden) - 1))
-        return {f"layer{place}": channels for place, channels in enumerate(self.hidden)}
+        return {f"layer{number}": channels for number, channels in enumerate(self.hidden)}
 
+    @override
     def build(
         self, sizes: Mapping[str, int], input_shape: Sequence[int], num_classes: int, scale: float = 1.0
     ) -> nn.Module:
-        """Builds the layers and the classifier."""
-        network = nn.Sequential()
+        layers: dict[str, nn.Module] = {}
         channels, last = input_shape[0], len(self.hidden) - 1
-        for place in range(len(self.hidden)):
-            out = sizes[f"layer{place}"]
-            layer = nn.Sequential()
-            layer.add_module("conv", nn.Conv2d(channels, out, 3, padding=1))
-            layer.add_module("scaler", Scaler(scale))
-            layer.add_module("norm", norm_layer(self.norm, out))
-            layer.add_module("relu", nn.ReLU(inplace=True))
-            if place < last:
-                layer.add_module("pool", nn.MaxPool2d(2))
-            network.add_module(f"layer{place}", layer)
-            channels = out
-        network.add_module("pool", nn.AdaptiveAvgPool2d(1))
-        network.add_module("flatten", nn.Flatten())
-        network.add_module("classifier", nn.Linear(channels, num_classes))
-        return network
+        for number in range(len(self.hidden)):
+            name = f"layer{number}"
+            conv = convolution(channels, sizes[name], bias=True)
+            layers[name] = conv_layer(conv, self.norm, scale=scale, pool=2 if number < last else 0)
+            channels = sizes[name]
+        return sequential(**layers, **pooled_classifier(channels, num_classes))
 
 
+@checked("supernet.family")
 @dataclass(frozen=True)
 class SlicedSmallCNN(NetworkFamily):
     """The small network of Reddi et al. (2021, App. A.2), as ``SmallCNN`` has it, cut in width.
 
     Two 3x3 convolutions without padding, pooling, dropout, a hidden linear layer, dropout, a classifier; a scaler
-    stands behind every layer that is cut. Groups of units: ``conv1``, ``conv2``, ``hidden``.
+    follows every layer that is cut. Groups of units: ``conv1``, ``conv2``, ``hidden``.
 
     Args:
         channels: Output channels of the two convolutions.
@@ -94,19 +84,19 @@ class SlicedSmallCNN(NetworkFamily):
         {'conv1': 32, 'conv2': 64, 'hidden': 128}
     """
 
-    channels: tuple[int, int] = (32, 64)
-    hidden: int = 128
+    channels: tuple[PositiveInt, PositiveInt] = (32, 64)
+    hidden: PositiveInt = 128
 
     def __post_init__(self) -> None:
-        check_positive(self, channels=self.channels, hidden=self.hidden)
         if len(self.channels) != 2:
             raise ConfigError(f"supernet.family.channels: {self.channels} must be two numbers")
 
+    @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:
-        """Channels and hidden units."""
         check_image(self, input_shape, 6)
         return {"conv1": self.channels[0], "conv2": self.channels[1], "hidden": self.hidden}
 
+    @override
     def build(
         self, sizes: Mapping[str, int], input_shape: Sequence[int], num_classes: int, scale: float = 1.0
     ) -> nn.Module:
@@ -114,21 +104,17 @@ class SlicedSmallCNN(NetworkFamily):
         channels, height, width = input_shape
         pooled = (height - 4) // 2 * ((width - 4) // 2)
         first, second, hidden = sizes["conv1"], sizes["conv2"], sizes["hidden"]
-        network = nn.Sequential()
-        network.add_module("conv1", _cut(nn.Conv2d(channels, first, 3), scale))
-        network.add_module("conv2", _cut(nn.Conv2d(first, second, 3), scale))
-        network.add_module("pool", nn.Sequential(nn.MaxPool2d(2), nn.Dropout(0.25), nn.Flatten()))
-        network.add_module("hidden", _cut(nn.Linear(second * pooled, hidden), scale))
-        network.add_module("dropout", nn.Dropout(0.5))
-        network.add_module("classifier", nn.Linear(hidden, num_classes))
-        return network
+        return sequential(
+            conv1=_scaled(nn.Conv2d(channels, first, 3), scale),
+            conv2=_scaled(nn.Conv2d(first, second, 3), scale),
+            pool=nn.Sequential(nn.MaxPool2d(2), nn.Dropout(0.25), nn.Flatten()),
+            hidden=_scaled(nn.Linear(second * pooled, hidden), scale),
+            dropout=nn.Dropout(0.5),
+            classifier=nn.Linear(hidden, num_classes),
+        )
 
 
-def _cut(layer: nn.Module, scale: float) -> nn.Sequential:
-    """A layer with its scaler and activation."""
-    return nn.Sequential(layer, Scaler(scale), nn.ReLU())
-
-
+@checked("supernet.family")
 @dataclass(frozen=True)
 class SlicedConvNet(NetworkFamily):
     """FedNAS' ConvNet (Xu et al., section 5.1 and Table 2): six convolutions, pooling, one linear classifier.
@@ -157,53 +143,41 @@ class SlicedConvNet(NetworkFamily):
         {'conv1': 8, 'conv2': 16}
     """
 
-    hidden: Sequence[int] = (32, 32, 64, 64, 128, 128)
+    hidden: Sequence[PositiveInt] = (32, 32, 64, 64, 128, 128)
     pools: Sequence[int] = (1, 2, 4, 6)
     norm: Norm | None = None
 
     def __post_init__(self) -> None:
-        check_positive(self, hidden=self.hidden)
+        check_filled(hidden=self.hidden)
         if len(set(self.pools)) < len(self.pools) or not set(self.pools) <= set(range(1, len(self.hidden) + 1)):
             raise ConfigError(
                 f"supernet.family.pools: {list(self.pools)} must be different numbers from 1 to "
                 f"{len(self.hidden)}, the convolutions that hidden gives"
             )
 
-    @property
-    def multiple(self) -> int:
-        """A group norm's group size."""
-        return norm_multiple(self.norm)
-
+    @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:
-        """The output channels of each convolution."""
         check_image(self, input_shape, 2 ** len(self.pools))
-        return {f"conv{place}": channels for place, channels in enumerate(self.hidden, start=1)}
+        return {f"conv{number}": channels for number, channels in enumerate(self.hidden, start=1)}
 
+    @override
     def build(
         self, sizes: Mapping[str, int], input_shape: Sequence[int], num_classes: int, scale: float = 1.0
     ) -> nn.Module:
-        """Builds the layers and the classifier; one channel of the last convolution is many inputs of it."""
+        """Builds the network; one channel of the last convolution is many inputs of the classifier."""
         channels, height, width = input_shape
-        network = nn.Sequential()
-        for place in range(1, len(self.hidden) + 1):
-            out = sizes[f"conv{place}"]
-            layer = nn.Sequential()
-            layer.add_module("conv", self._convolution(channels, out))
-            layer.add_module("scaler", Scaler(scale))
-            layer.add_module("norm", norm_layer(self.norm, out))
-            layer.add_module("relu", nn.ReLU(inplace=True))
-            if place in self.pools:
-                layer.add_module("pool", nn.MaxPool2d(2))
-                height, width = height // 2, width // 2
-            network.add_module(f"conv{place}", layer)
-            channels = out
-        network.add_module("flatten", nn.Flatten())
-        network.add_module("classifier", nn.Linear(channels * height * width, num_classes))
-        return network
+        layers: dict[str, nn.Module] = {}
+        for number in range(1, len(self.hidden) + 1):
+            name = f"conv{number}"
+            conv = convolution(channels, sizes[name], bias=self.norm is None)
+            if self.norm is None:  # nothing else keeps the size of what goes through
+                nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
+            pool = 2 if number in self.pools else 0
+            layers[name] = conv_layer(conv, self.norm, scale=scale, pool=pool)
+            channels = sizes[name]
+        pooled = (height >> len(self.pools)) * (width >> len(self.pools))
+        return sequential(**layers, flatten=nn.Flatten(), classifier=nn.Linear(channels * pooled, num_classes))
 
-    def _convolution(self, channels: int, out: int) -> nn.Conv2d:
-        """A convolution that keeps the size of what goes through it, where no norm does so."""
-        made = nn.Conv2d(channels, out, 3, padding=1, bias=self.norm is None)
-        if self.norm is None:
-            nn.init.kaiming_normal_(made.weight, nonlinearity="relu")
-        return made
+
+def _scaled(layer: nn.Module, scale: float) -> nn.Sequential:
+    return nn.Sequential(layer, Scaler(scale), nn.ReLU())

@@ -10,6 +10,7 @@ from math import isclose
 from typing import Any, TypeAlias
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import NonNegativeInt, PositiveShare, checked
 from lit_fednas.supernets.space import Ladder
 
 _NUMBER = r"[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?"
@@ -17,6 +18,7 @@ _WIDTH = re.compile(rf"\s*(?:width\s*:\s*)?({_NUMBER})\s*(?:,\s*shift\s*:\s*([0-
 _KEPT = re.compile(r"\s*kept\s*:([0-9,\-/\s]*)")
 
 
+@checked("architecture")
 @dataclass(frozen=True)
 class Width:
     """A share of every layer's units: channels, hidden units, attention heads.
@@ -34,14 +36,8 @@ class Width:
         ('width: 0.5', 'width: 0.5, shift: 3')
     """
 
-    ratio: float
-    shift: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.ratio <= 1:
-            raise ConfigError(f"architecture: width {self.ratio} must be above 0 and at most 1")
-        if self.shift < 0:
-            raise ConfigError(f"architecture: shift {self.shift} must be at least 0")
+    ratio: PositiveShare
+    shift: NonNegativeInt = 0
 
     def __str__(self) -> str:
         """``width: 0.5``, with a shift ``width: 0.5, shift: 3``."""
@@ -49,32 +45,33 @@ class Width:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The units that are kept, one by one (FLuID).
+class UnitMask:
+    """The units that are kept, one by one (FLuID); the others are dropped.
 
     Attributes:
-        units: For each group of units, in the order of the supernet's ``units``, the places kept, ascending.
+        units: For each group of units, in the order of the supernet's ``units``, the positions of those kept,
+            ascending.
 
     Example:
-        >>> str(Kept(((0, 1, 2, 3, 5), (0, 2))))
+        >>> str(UnitMask(((0, 1, 2, 3, 5), (0, 2))))
         'kept: 0-3,5/0,2'
     """
 
     units: tuple[tuple[int, ...], ...]
 
     def __str__(self) -> str:
-        """Groups apart by ``/``; adjacent places as ranges."""
-        return "kept: " + "/".join(_ranges(places) for places in self.units)
+        """Groups apart by ``/``; adjacent positions as ranges."""
+        return "kept: " + "/".join(_ranges(positions) for positions in self.units)
 
 
 #: What a client may train; only widths without a shift are decoded, drawn and searched.
-WidthArch: TypeAlias = Width | Kept
+WidthArch: TypeAlias = Width | UnitMask
 
 
 class WidthSpace(Ladder[WidthArch]):
-    """One gene, the place of the width among the ascending ones.
+    """The widths in ascending order: one gene, the position of a width.
 
-    Shifted widths and kept units are no results of a search, only what a client trains in one round:
+    Shifted widths and unit masks are not results of a search, only what a client trains in one round:
     :meth:`parse` knows them, :meth:`encode` refuses them.
 
     Args:
@@ -83,14 +80,14 @@ class WidthSpace(Ladder[WidthArch]):
         multiple: What every number of kept units must be a multiple of, unless all are kept.
 
     Raises:
-        ConfigError: A ratio is out of range or there twice, or 1 is missing.
+        ConfigError: A ratio is out of range or duplicated, or 1 is missing.
 
     Example:
         >>> space = WidthSpace([1, 0.5, 0.25], {"hidden": 8})
         >>> space.widths, str(space.smallest), str(space.largest), space.size
         ((0.25, 0.5, 1.0), 'width: 0.25', 'width: 1', 3)
         >>> space.parse("kept: 0-2,7")
-        Kept(units=((0, 1, 2, 7),))
+        UnitMask(units=((0, 1, 2, 7),))
     """
 
     refusal = "is what a client trains in a round, not one to search; name a width without a shift"
@@ -102,19 +99,19 @@ class WidthSpace(Ladder[WidthArch]):
                 f"supernet.widths: {list(widths)} must lie above 0 and up to 1, with 1 as one of them"
             )
         if len(set(self.widths)) < len(self.widths):
-            raise ConfigError(f"supernet.widths: {list(widths)} has one twice; name each once")
+            raise ConfigError(f"supernet.widths: {list(widths)} has a duplicate; name each once")
         self.units = dict(units)
         self.multiple = multiple
         super().__init__([Width(width) for width in self.widths])
 
     def validate(self, arch: WidthArch) -> None:
-        """Raises ``ConfigError`` if it is no width of the space, or keeps units that are not there."""
-        if isinstance(arch, Kept):
+        """Raises ``ConfigError`` if it is not a width of the space, or keeps units that do not exist."""
+        if isinstance(arch, UnitMask):
             self._validate_kept(arch)
         elif not isinstance(arch, Width):
-            raise ConfigError(f"architecture: {arch!r} is no width; {self._remedy}")
+            raise ConfigError(f"architecture: {arch!r} is not a width; {self._remedy}")
         elif arch.ratio not in self.widths:
-            raise ConfigError(f"architecture {arch}: is none of the widths; {self._remedy}")
+            raise ConfigError(f"architecture {arch}: is not one of the widths; {self._remedy}")
 
     def parse(self, text: Any) -> WidthArch:
         """Reads ``width: 0.5``, ``width: 0.5, shift: 3``, ``kept: 0-3,5/0,2``, a number, or what it returns.
@@ -123,7 +120,7 @@ class WidthSpace(Ladder[WidthArch]):
         """
         if isinstance(text, Mapping):
             text = ", ".join(f"{key}: {value}" for key, value in text.items())
-        arch = text if isinstance(text, Width | Kept) else self._read(text)
+        arch = text if isinstance(text, Width | UnitMask) else self._read(text)
         self.validate(arch)
         return arch
 
@@ -135,27 +132,27 @@ class WidthSpace(Ladder[WidthArch]):
             return Width(next(known, ratio), int(width[2] or 0))
         if kept:
             try:
-                return Kept(tuple(_places(group) for group in kept[1].split("/")))
+                return UnitMask(tuple(_read_ranges(group) for group in kept[1].split("/")))
             except ValueError:
-                pass  # told below
+                pass  # reported below
         raise ConfigError(f"architecture: {text!r} cannot be read; {self._remedy}")
 
-    def _validate_kept(self, arch: Kept) -> None:
+    def _validate_kept(self, arch: UnitMask) -> None:
         if len(arch.units) != len(self.units):
             raise ConfigError(
                 f"architecture: kept names the units of {len(arch.units)} groups; name those of "
                 f"{len(self.units)}: {', '.join(self.units)}"
             )
-        for places, (group, full) in zip(arch.units, self.units.items(), strict=True):
-            ascending = all(first < second for first, second in pairwise(places))
-            if not places or not ascending or places[0] < 0 or places[-1] >= full:
+        for positions, (group, full) in zip(arch.units, self.units.items(), strict=True):
+            ascending = all(first < second for first, second in pairwise(positions))
+            if not positions or not ascending or positions[0] < 0 or positions[-1] >= full:
                 raise ConfigError(
-                    f"architecture: kept units {_ranges(places)} of {group} must be ascending places from 0 to "
-                    f"{full - 1}, at least one"
+                    f"architecture: kept units {_ranges(positions)} of {group} must be ascending positions from 0 "
+                    f"to {full - 1}, at least one"
                 )
-            if len(places) % self.multiple and len(places) < full:
+            if len(positions) % self.multiple and len(positions) < full:
                 raise ConfigError(
-                    f"architecture: {len(places)} kept units of {group} must be a multiple of {self.multiple}, "
+                    f"architecture: {len(positions)} kept units of {group} must be a multiple of {self.multiple}, "
                     f"which the network's normalisation needs"
                 )
 
@@ -170,21 +167,21 @@ def _shortest(ratio: float) -> str:
     return f"{ratio:g}" if float(f"{ratio:g}") == ratio else repr(float(ratio))
 
 
-def _ranges(places: Sequence[int]) -> str:
+def _ranges(positions: Sequence[int]) -> str:
     """Writes ``(0, 1, 2, 5)`` as ``0-2,5``."""
     runs: list[list[int]] = []
-    for place in places:
-        if runs and place == runs[-1][-1] + 1:
-            runs[-1][1:] = [place]
+    for position in positions:
+        if runs and position == runs[-1][-1] + 1:
+            runs[-1][1:] = [position]
         else:
-            runs.append([place])
+            runs.append([position])
     return ",".join("-".join(str(end) for end in run) for run in runs)
 
 
-def _places(text: str) -> tuple[int, ...]:
+def _read_ranges(text: str) -> tuple[int, ...]:
     """Reads ``0-2,5`` as ``(0, 1, 2, 5)``."""
-    places: list[int] = []
+    positions: list[int] = []
     for run in text.split(","):
         first, _, last = run.partition("-")
-        places += range(int(first), int(last or first) + 1)
-    return tuple(places)
+        positions += range(int(first), int(last or first) + 1)
+    return tuple(positions)

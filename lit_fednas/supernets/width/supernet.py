@@ -14,12 +14,13 @@ from math import ceil
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.base import Region, Supernet, _Skeleton
-from lit_fednas.supernets.families import NetworkFamily, find_axes, shapes_of
+from lit_fednas.supernets.families import NetworkFamily, entries_of, find_axes, shapes_of
 from lit_fednas.supernets.width.cnn import SlicedCNN
-from lit_fednas.supernets.width.space import Kept, Width, WidthArch, WidthSpace
+from lit_fednas.supernets.width.space import UnitMask, Width, WidthArch, WidthSpace
 
 _WHOLE = slice(None)
 _ROUNDING = 1e-9  # 0.1 * 30 is a little above 3, and three units are meant
@@ -92,12 +93,12 @@ class WidthSupernet(Supernet):
         self._inner_nets: dict[float, _InnerNet] = {}
 
     @property
+    @override
     def default_eval_archs(self) -> tuple[str, ...]:
-        """All widths."""
         return tuple(str(Width(width)) for width in self.space.widths)
 
     def sizes(self, ratio: float) -> dict[str, int]:
-        """How many units of each group a ratio keeps: rounded up, to a multiple of what the family needs.
+        """Returns how many units of each group a ratio keeps: rounded up, to a multiple of what the family needs.
 
         Args:
             ratio: Any above 0 and up to 1, also one that is not among the space's widths.
@@ -109,23 +110,27 @@ class WidthSupernet(Supernet):
         }
 
     def kept(self, arch: WidthArch) -> dict[str, Tensor]:
-        """The places of the units that an architecture keeps, by group, in the subnet's order; int64 on the CPU.
+        """Returns the positions of the units that an architecture keeps, in the subnet's order.
 
         A group that is kept as a whole is in its own order, also where the width is shifted.
-        """
-        return {group: torch.tensor(places, device="cpu") for group, places in self._places(arch).items()}
 
+        Returns:
+            By group, ``[kept units]``, int64 on the CPU.
+        """
+        return {group: torch.tensor(positions, device="cpu") for group, positions in self._positions(arch).items()}
+
+    @override
     def build(self, arch: WidthArch) -> nn.Module:
-        """The network of as many units as are kept; it does not depend on which they are."""
+        """Builds the network of as many units as are kept; it does not depend on which they are."""
         sizes = self._sizes_of(arch)
         shares = [sizes[group] / full for group, full in self.units.items()]
-        ratio = sum(shares) / len(shares) if isinstance(arch, Kept) else arch.ratio
+        ratio = sum(shares) / len(shares) if isinstance(arch, UnitMask) else arch.ratio
         return self._network(sizes, ratio if self.scaler else 1.0)
 
+    @override
     def index(self, arch: WidthArch) -> dict[str, Region]:
-        """Each tensor holds the entries of the kept units, in every dimension that is cut."""
-        places = self._places(arch)
-        return {name: Region(f"network.{name}", self._index_within(name, places)) for name in self.axes}
+        positions = self._positions(arch)
+        return {name: Region(f"network.{name}", self._index_within(name, positions)) for name in self.axes}
 
     def run_inside(self, network: nn.Module, ratio: float, x: Tensor) -> Tensor:
         """Runs a narrower net inside a client's network, in that network's mode.
@@ -155,9 +160,9 @@ class WidthSupernet(Supernet):
     def _network(self, sizes: Mapping[str, int], scale: float) -> nn.Module:
         return self.family.build(sizes, self.input_shape, self.num_classes, scale)
 
-    def _places(self, arch: WidthArch) -> dict[str, Sequence[int]]:
+    def _positions(self, arch: WidthArch) -> dict[str, Sequence[int]]:
         """The kept units by group, in the subnet's order."""
-        if isinstance(arch, Kept):
+        if isinstance(arch, UnitMask):
             self.space.validate(arch)
             return dict(zip(self.units, arch.units, strict=True))
         return {
@@ -167,18 +172,22 @@ class WidthSupernet(Supernet):
     def _sizes_of(self, arch: WidthArch) -> dict[str, int]:
         if isinstance(arch, Width):
             return self.sizes(arch.ratio)
-        return {group: len(places) for group, places in self._places(arch).items()}
+        return {group: len(positions) for group, positions in self._positions(arch).items()}
 
-    def _index_within(self, name: str, places: Mapping[str, Sequence[int]]) -> tuple[slice | Tensor, ...] | None:
-        """Where the kept units lie in a tensor; slices as far as they are adjacent."""
+    def _index_within(
+        self, name: str, positions: Mapping[str, Sequence[int]]
+    ) -> tuple[slice | Tensor, ...] | None:
+        """Returns where the kept units lie in a tensor; slices as far as they are adjacent."""
         parts: list[slice | Tensor] = [
-            _WHOLE if group is None or len(places[group]) == self.units[group] else _entries(places[group], repeat)
+            _WHOLE
+            if group is None or len(positions[group]) == self.units[group]
+            else _entries(positions[group], repeat)
             for group, repeat in self.axes[name]
         ]
         return None if all(part is _WHOLE for part in parts) else _crossed(parts, self._shapes[name])
 
     def _inner_net(self, ratio: float) -> _InnerNet:
-        """What it takes to run a narrower net inside a client's; remembered, for every step asks for it."""
+        """Returns what it takes to run a narrower net inside a client's; remembered, as every step needs it."""
         if ratio not in self._inner_nets:
             for width in {ratio, *self.space.widths} - set(self._inner_nets):
                 skeleton = self._skeleton(Width(width))
@@ -198,28 +207,27 @@ class WidthSupernet(Supernet):
 def _window(shift: int, size: int, full: int) -> Sequence[int]:
     """The units from ``shift`` on, going round the end; all in order where all are kept."""
     start = shift % full if size < full else 0
-    return [(start + place) % full for place in range(size)]
+    return [(start + offset) % full for offset in range(size)]
 
 
-def _entries(places: Sequence[int], repeat: int) -> slice | Tensor:
+def _entries(positions: Sequence[int], repeat: int) -> slice | Tensor:
     """The entries of units that take ``repeat`` each: a slice if they are adjacent."""
-    if list(places) == list(range(places[0], places[0] + len(places))):
-        return slice(places[0] * repeat, (places[-1] + 1) * repeat)
-    first = torch.tensor(places, device="cpu") * repeat
-    return (first[:, None] + torch.arange(repeat, device="cpu")).flatten()
+    if list(positions) == list(range(positions[0], positions[0] + len(positions))):
+        return slice(positions[0] * repeat, (positions[-1] + 1) * repeat)
+    return entries_of(torch.tensor(positions, device="cpu"), repeat)
 
 
 def _crossed(parts: list[slice | Tensor], shape: Sequence[int]) -> tuple[slice | Tensor, ...]:
     """Shapes several integer tensors so that they are crossed, with what lies between them."""
-    at = [place for place, part in enumerate(parts) if isinstance(part, Tensor)]
-    if len(at) < 2:
+    tensors = [dimension for dimension, part in enumerate(parts) if isinstance(part, Tensor)]
+    if len(tensors) < 2:
         return tuple(parts)
     crossed = list(parts)
-    for place in range(at[0], at[-1] + 1):
-        part = parts[place]
+    for dimension in range(tensors[0], tensors[-1] + 1):
+        part = parts[dimension]
         if isinstance(part, slice):
-            part = torch.arange(*part.indices(shape[place]), device="cpu")
-        crossed[place] = part.view(-1, *[1] * (at[-1] - place))
+            part = torch.arange(*part.indices(shape[dimension]), device="cpu")
+        crossed[dimension] = part.view(-1, *[1] * (tensors[-1] - dimension))
     return tuple(crossed)
 
 

@@ -1,0 +1,174 @@
+"""Layers that several networks are made of.
+
+torchvision offers the others: ``Conv2dNormActivation`` and ``SqueezeExcitation``.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import Tensor, nn
+from typing_extensions import override
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.norms import Norm
+
+
+class Scaler(nn.Module):
+    """Divides by a subnet's width in training; does nothing in evaluation (HeteroFL: Diao et al., 2021).
+
+    A layer that is cut to a share r of its units adds up fewer terms than the whole one, so that activations of
+    narrow and wide clients would be of different size. It is what dropout does with its rate of 1 - r. Where a
+    norm follows at once (as in HeteroFL's networks) it cancels out, but for the norm's epsilon.
+
+    Args:
+        scale: What to divide by, the subnet's width; 1 for nothing.
+
+    Raises:
+        ConfigError: The scale is not positive.
+
+    Example:
+        >>> import torch
+        >>> Scaler(0.5)(torch.ones(2)), Scaler(0.5).eval()(torch.ones(2))
+        (tensor([2., 2.]), tensor([1., 1.]))
+    """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        if not scale > 0:
+            raise ConfigError(f"scale: {scale} must be above 0")
+        self.scale = float(scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps any shape to the same."""
+        return x / self.scale if self.training and self.scale != 1 else x
+
+    @override
+    def extra_repr(self) -> str:
+        return f"{self.scale:g}"
+
+
+class Residual(nn.Module):
+    """A block and a shortcut, whose outputs are added (He et al., 2016).
+
+    Args:
+        block: The block.
+        shortcut: The shortcut; the identity if not given.
+        activation: Applied to the sum; none if not given.
+    """
+
+    def __init__(
+        self, block: nn.Module, shortcut: nn.Module | None = None, activation: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.block = block
+        self.shortcut = nn.Identity() if shortcut is None else shortcut
+        self.activation = nn.Identity() if activation is None else activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Maps ``[batch, channels, h, w]`` to what the block maps it to."""
+        return self.activation(self.block(x) + self.shortcut(x))
+
+
+def sequential(**modules: nn.Module | None) -> nn.Sequential:
+    """Returns named modules in a row, without those that are ``None``."""
+    return nn.Sequential(OrderedDict((name, module) for name, module in modules.items() if module is not None))
+
+
+def norm_layer(norm: Norm | None, channels: int) -> nn.Module:
+    """Returns a normalisation layer, or the identity where there is no norm."""
+    return nn.Identity() if norm is None else norm(channels)
+
+
+def convolution(
+    inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1, bias: bool = False
+) -> nn.Conv2d:
+    """Returns a convolution that keeps height and width, but for its stride."""
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=bias)
+
+
+def conv_layer(
+    conv: nn.Conv2d,
+    norm: Norm | None,
+    activation: type[nn.Module] | None = nn.ReLU,
+    scale: float | None = None,
+    pool: int = 0,
+) -> nn.Sequential:
+    """Returns a convolution and what follows it: ``conv``, ``scaler``, ``norm``, ``activation`` and ``pool``.
+
+    Args:
+        conv: The convolution.
+        norm: Normalisation layer, ``None`` for none.
+        activation: Class of the activation, ``None`` for none.
+        scale: What the scaler divides by in training, ``None`` for no scaler.
+        pool: Side and stride of the max pooling; 0 for none.
+    """
+    return sequential(
+        conv=conv,
+        scaler=None if scale is None else Scaler(scale),
+        norm=norm_layer(norm, conv.out_channels),
+        activation=None if activation is None else activation(inplace=True),
+        pool=nn.MaxPool2d(pool) if pool else None,
+    )
+
+
+def basic_block(
+    inputs: int, middle: int, outputs: int, stride: int, norm: Norm, shortcut: nn.Module | None
+) -> Residual:
+    """Returns a residual block of two 3x3 convolutions, each followed by a norm (He et al., 2016).
+
+    Args:
+        inputs: Channels.
+        middle: Channels between the convolutions.
+        outputs: Channels.
+        stride: Of the first convolution.
+        norm: Normalisation layer.
+        shortcut: The shortcut; the identity if not given.
+    """
+    block = sequential(
+        conv1=convolution(inputs, middle, stride=stride),
+        norm1=norm(middle),
+        relu=nn.ReLU(inplace=True),
+        conv2=convolution(middle, outputs),
+        norm2=norm(outputs),
+    )
+    return Residual(block, shortcut, nn.ReLU(inplace=True))
+
+
+def preactivated_block(
+    inputs: int, middle: int, outputs: int, stride: int, norm: Norm | None, scale: float = 1.0
+) -> nn.Module:
+    """Returns a residual block in which norm and ReLU precede each of two 3x3 convolutions (He et al., 2016).
+
+    With a stride, the shortcut is a 1x1 convolution of what comes after the first ReLU. Whether there is one
+    depends on the stride alone: a block may have as many inputs as outputs at one width and not at another.
+
+    Args:
+        inputs: Channels.
+        middle: Channels between the convolutions.
+        outputs: Channels; with a stride of one as many as the inputs.
+        stride: Of the first convolution.
+        norm: Normalisation layer, ``None`` for none.
+        scale: What scalers before the norms divide by in training.
+    """
+    fresh = norm is not None  # else the ReLU would overwrite the block's input
+    first = {"scaler1": Scaler(scale), "norm1": norm_layer(norm, inputs), "relu1": nn.ReLU(inplace=fresh)}
+    rest = {
+        "conv1": convolution(inputs, middle, stride=stride),
+        "scaler2": Scaler(scale),
+        "norm2": norm_layer(norm, middle),
+        "relu2": nn.ReLU(inplace=True),
+        "conv2": convolution(middle, outputs),
+    }
+    if stride == 1:
+        return Residual(sequential(**first, **rest))
+    return sequential(**first, sum=Residual(sequential(**rest), convolution(inputs, outputs, 1, stride)))
+
+
+def pooled_classifier(channels: int, num_classes: int) -> dict[str, nn.Module]:
+    """Returns the last layers of many networks by name: the mean over an image's pixels, and a linear layer."""
+    return {
+        "pool": nn.AdaptiveAvgPool2d(1),
+        "flatten": nn.Flatten(),
+        "classifier": nn.Linear(channels, num_classes),
+    }
