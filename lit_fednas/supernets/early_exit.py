@@ -25,6 +25,7 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork, he_normal
+from lit_fednas.supernets.layers import pooled_classifier, preactivated_block, sequential
 from lit_fednas.supernets.norms import GroupNorm, Norm
 from lit_fednas.supernets.space import Ladder
 
@@ -155,20 +156,17 @@ class EarlyExitResNet(NestedSupernet):
     def _stage(self, stage: int) -> nn.Sequential:
         out = self._channels(stage)
         before, stride = (out // 2, 2) if stage > 1 else (out, 1)
-        blocks = [PreActivationBlock(before, out, stride, self._norm)]
-        blocks += [PreActivationBlock(out, out, 1, self._norm) for _ in range(self.blocks[stage - 1] - 1)]
+        blocks = [preactivated_block(before, out, out, stride, self._norm)]
+        blocks += [preactivated_block(out, out, out, 1, self._norm) for _ in range(self.blocks[stage - 1] - 1)]
         return nn.Sequential(*blocks)
 
     def _head(self, stage: int) -> nn.Sequential:
         """Builds a head; early ones mix two kinds of pooling (section 3, "Models"), the last one averages."""
         channels = self._channels(stage)
-        head = nn.Sequential()
-        head.add_module("norm", self._norm(channels))
-        head.add_module("relu", nn.ReLU(inplace=True))
-        head.add_module("pool", nn.AdaptiveAvgPool2d(1) if stage == len(self.blocks) else MixedPool())
-        head.add_module("flatten", nn.Flatten())
-        head.add_module("classifier", nn.Linear(channels, self.num_classes))
-        return head
+        head = pooled_classifier(channels, self.num_classes)
+        if stage < len(self.blocks):
+            head["pool"] = MixedPool()
+        return sequential(norm=self._norm(channels), relu=nn.ReLU(inplace=True), **head)
 
 
 class ExitNetwork(OutputsNetwork):
@@ -202,30 +200,6 @@ class ExitNetwork(OutputsNetwork):
             if str(number) in self.heads:
                 logits.append(self.heads[str(number)](x))
         return logits
-
-
-class PreActivationBlock(nn.Module):
-    """Norm, ReLU and convolution, twice (He et al., 2016).
-
-    Where shapes change, the shortcut is a 1x1 convolution of what comes after the first ReLU.
-    """
-
-    def __init__(self, width: int, out: int, stride: int, norm: Norm) -> None:
-        super().__init__()
-        self.norm1 = norm(width)
-        self.conv1 = nn.Conv2d(width, out, 3, stride=stride, padding=1, bias=False)
-        self.norm2 = norm(out)
-        self.conv2 = nn.Conv2d(out, out, 3, padding=1, bias=False)
-        self.relu = nn.ReLU(inplace=True)
-        self.shortcut: nn.Module | None = None
-        if stride != 1 or width != out:
-            self.shortcut = nn.Conv2d(width, out, 1, stride=stride, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, width, h, w]`` to ``[batch, out, h / stride, w / stride]``."""
-        activated = self.relu(self.norm1(x))
-        shortcut = x if self.shortcut is None else self.shortcut(activated)
-        return self.conv2(self.relu(self.norm2(self.conv1(activated)))) + shortcut
 
 
 class MixedPool(nn.Module):

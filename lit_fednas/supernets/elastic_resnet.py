@@ -22,12 +22,13 @@ from itertools import product
 from math import prod
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, checked
 from lit_fednas.supernets.base import NestedSupernet, he_normal
+from lit_fednas.supernets.layers import basic_block, convolution, pooled_classifier, sequential
 from lit_fednas.supernets.norms import BatchNorm, Norm
 from lit_fednas.supernets.space import SearchSpace
 
@@ -314,40 +315,28 @@ class ElasticResNet(NestedSupernet):
             for block in range(1 + depth):
                 middle = space.middle_width(stage, arch.ratios[stage * space.blocks + block])
                 stride = 2 if block == 0 and stage > 0 else 1
-                blocks.append(ResidualBlock(width, middle, out, stride, self.norm))
+                blocks.append(elastic_block(width, middle, out, stride, self.norm))
                 width = out
             stages.append(nn.Sequential(*blocks))
-        network = nn.Sequential()
-        network.add_module("stem", nn.Conv2d(self.input_shape[0], self.stem_width, 3, padding=1, bias=False))
-        network.add_module("norm", self.norm(self.stem_width))
-        network.add_module("relu", nn.ReLU(inplace=True))
-        network.add_module("stages", nn.Sequential(*stages))
-        network.add_module("pool", nn.AdaptiveAvgPool2d(1))
-        network.add_module("flatten", nn.Flatten())
-        network.add_module("classifier", nn.Linear(width, self.num_classes))
-        return network
+        return sequential(
+            stem=convolution(self.input_shape[0], self.stem_width),
+            norm=self.norm(self.stem_width),
+            relu=nn.ReLU(inplace=True),
+            stages=nn.Sequential(*stages),
+            **pooled_classifier(width, self.num_classes),
+        )
 
 
-class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut; the stride is in the first (so Table 5's GFLOPs come out)."""
+def elastic_block(width: int, middle: int, out: int, stride: int, norm: Norm) -> nn.Module:
+    """Builds a basic block with the stride in its first convolution (so Table 5's GFLOPs come out).
 
-    def __init__(self, width: int, middle: int, out: int, stride: int, norm: Norm) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(width, middle, 3, stride=stride, padding=1, bias=False)
-        self.norm1 = norm(middle)
-        self.conv2 = nn.Conv2d(middle, out, 3, padding=1, bias=False)
-        self.norm2 = norm(out)
-        self.relu = nn.ReLU(inplace=True)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or width != out:
-            pool = [nn.AvgPool2d(stride, ceil_mode=True)] if stride != 1 else []
-            self.shortcut = nn.Sequential(*pool, nn.Conv2d(width, out, 1, bias=False), norm(out))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, width, h, w]`` to ``[batch, out, h / stride, w / stride]``."""
-        y = self.relu(self.norm1(self.conv1(x)))
-        y = self.norm2(self.conv2(y))
-        return self.relu(y + self.shortcut(x))
+    Where shapes change, the shortcut is an average pooling, if there is a stride, a 1x1 convolution and a norm.
+    """
+    shortcut: nn.Module | None = None
+    if stride != 1 or width != out:
+        pool = [nn.AvgPool2d(stride, ceil_mode=True)] if stride != 1 else []
+        shortcut = nn.Sequential(*pool, convolution(width, out, 1), norm(out))
+    return basic_block(width, middle, out, stride, norm, shortcut)
 
 
 def divisible(value: float, divisor: int) -> int:

@@ -284,7 +284,7 @@ def test_a_step_that_does_not_raise(step):
             {"slow": 0.5, "slower": 0.25, "fast": 0.5},
             "assignment.ratios: slow 0.5, slower 0.25, fast 0.5; the clients",
         ),
-        ({"slow": 0.5, "slower": 0.3, "fast": 1}, "none of the widths"),
+        ({"slow": 0.5, "slower": 0.3, "fast": 1}, "not one of the widths"),
         ({"slow": 1, "slower": 0.25, "fast": 1}, r"assignment.ratios.slow: '1' is outside of the tier's limits"),
     ],
 )

@@ -108,7 +108,7 @@ def test_the_dearest_within_the_limits():
             {"weak": "kept: 0,1/0-3", "strong": "largest"},
             "assignment.archs.weak: 'kept: 0-1/0-3' selects its units",
         ),
-        ({"weak": "width: 0.3", "strong": "largest"}, "none of the widths"),
+        ({"weak": "width: 0.3", "strong": "largest"}, "not one of the widths"),
     ],
 )
 def test_wrong_architectures(archs, words):

@@ -131,7 +131,7 @@ def test_statistics_are_averaged_or_gathered_anew():
         trainer.fit(module, datamodule=data())
         mean = average.average("exits: 1")
         (network,) = average._networks.values()
-        name = "stages.0.0.norm1"
+        name = "stages.0.0.block.norm1"
         if batches:
             assert f"{name}.running_mean" not in mean
             gathered = network.get_submodule(name)

@@ -159,7 +159,7 @@ def test_a_device_whose_weights_are_not_finite_is_left_out_of_that_round_only():
     assert set(whole) - set(sent) == {6}
     after = weights(module)
     assert all(tensor.isfinite().all() for tensor in after.values())
-    name = "stages.2.0.conv1.weight"
+    name = "stages.2.0.sum.block.conv1.weight"
     of = [tensors[name] for _, tensors in sent.values() if name in tensors]
     assert len(of) == 3
     torch.testing.assert_close(after[f"network.{name}"], mean(of))

@@ -329,11 +329,11 @@ def test_a_tiers_file_goes_where_it_is_told(files, tmp_path):
 @pytest.mark.parametrize(
     ("name", "again", "changed", "refused"),
     [
-        (NAME, False, "network.stages.0.0.conv1.weight", True),
-        (NAME, True, "network.stages.0.0.conv1.weight", True),
+        (NAME, False, "network.stages.0.0.block.conv1.weight", True),
+        (NAME, True, "network.stages.0.0.block.conv1.weight", True),
         ("elastic-batchnorm", False, "network.norm.running_mean", True),
         ("elastic-batchnorm", True, "network.norm.running_mean", False),
-        (NAME, False, "network.stages.0.1.conv1.weight", False),  # a block that the smallest does not have
+        (NAME, False, "network.stages.0.1.block.conv1.weight", False),  # a block that the smallest does not have
     ],
 )
 def test_the_checkpoint_must_be_the_one_that_was_searched(files, name, again, changed, refused):

@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import BatchNorm, EarlyExitResNet, Exits, ExitSpace, GroupNorm
-from lit_fednas.supernets.early_exit import MixedPool, PreActivationBlock
+from lit_fednas.supernets.early_exit import MixedPool
+from lit_fednas.supernets.layers import preactivated_block
 
 
 def net(**settings) -> EarlyExitResNet:
@@ -62,21 +63,22 @@ def test_an_architecture_without_the_early_head():
 
 
 def test_a_block_written_out():
-    block = PreActivationBlock(4, 8, 2, BatchNorm()).eval()
-    for norm in (block.norm1, block.norm2):
+    block = preactivated_block(4, 8, 8, 2, BatchNorm()).eval()
+    inner = block.sum.block
+    for norm in (block.norm1, inner.norm2):
         norm.running_mean.uniform_(-1, 1)
         norm.running_var.uniform_(0.5, 2)
         nn.init.uniform_(norm.weight)
     x = torch.randn(3, 4, 6, 6)
     a = functional.relu(block.norm1(x))
-    b = functional.relu(block.norm2(functional.conv2d(a, block.conv1.weight, stride=2, padding=1)))
-    want = functional.conv2d(b, block.conv2.weight, padding=1)
-    want = want + functional.conv2d(a, block.shortcut.weight, stride=2)
+    b = functional.relu(inner.norm2(functional.conv2d(a, inner.conv1.weight, stride=2, padding=1)))
+    want = functional.conv2d(b, inner.conv2.weight, padding=1)
+    want = want + functional.conv2d(a, block.sum.shortcut.weight, stride=2)
     kept = x.clone()
     torch.testing.assert_close(block(x), want)
     assert torch.equal(x, kept)  # the ReLUs in place do not reach the input
-    same = PreActivationBlock(4, 4, 1, GroupNorm(2))
-    nn.init.zeros_(same.conv2.weight)
+    same = preactivated_block(4, 4, 4, 1, GroupNorm(2))
+    nn.init.zeros_(same.block.conv2.weight)
     assert torch.equal(same(x), x)  # the shortcut is the input itself
 
 

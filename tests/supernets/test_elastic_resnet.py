@@ -134,7 +134,7 @@ def test_a_subnet_is_the_corner_of_the_largest() -> None:
     arch = net.space.parse("d: [1,0], e: [0.25,0.5,1.0,1.0]")
     whole = net.state_dict()
     subnet = net.subnet(arch).state_dict()
-    assert subnet["stages.0.1.conv1.weight"].shape == (8, 16, 3, 3)
+    assert subnet["stages.0.1.block.conv1.weight"].shape == (8, 16, 3, 3)
     for name, tensor in subnet.items():
         corner = whole["network." + name][tuple(slice(0, size) for size in tensor.shape)]
         assert torch.equal(corner, tensor), name

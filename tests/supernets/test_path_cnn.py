@@ -11,7 +11,7 @@ from torch.nn import functional
 from lit_fednas.costs import count_macs, count_operations
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import BatchNorm, Operators, PathCNN
-from lit_fednas.supernets.paths.operators import OPERATORS, Reduction, SqueezeExcitation
+from lit_fednas.supernets.paths.operators import OPERATORS, reduction
 from lit_fednas.tiers import CumulativeCostTiers
 from tests.supernets.instances import batch, kept_instance
 
@@ -80,22 +80,23 @@ def test_operators_by_hand(channels):
 
 
 def test_squeeze_and_excitation_by_its_formula():
-    module = SqueezeExcitation(4)
+    module = OPERATORS["mb3_e1"](4, NORM).block[1]
     x = torch.randn(3, 4, 5, 5)
     means = x.mean((2, 3))
-    inner = torch.relu(functional.linear(means, module.squeeze.weight[:, :, 0, 0], module.squeeze.bias))
-    gates = torch.sigmoid(functional.linear(inner, module.excite.weight[:, :, 0, 0], module.excite.bias))
+    inner = torch.relu(functional.linear(means, module.fc1.weight[:, :, 0, 0], module.fc1.bias))
+    gates = torch.sigmoid(functional.linear(inner, module.fc2.weight[:, :, 0, 0], module.fc2.bias))
     torch.testing.assert_close(module(x), x * gates[:, :, None, None])
 
 
 def test_reduction_adds_two_ways():
     for stride, size in ((2, 3), (1, 6)):
-        module = Reduction(4, 6, stride, NORM).eval()
+        module = reduction(4, 6, stride, NORM).eval()
         x = torch.randn(2, 4, 6, 6)
         assert module(x).shape == (2, 6, size, size)
-        torch.testing.assert_close(module(x), module.pointwise(module.depthwise(x)) + module.residual(x))
-        assert module.depthwise[0].groups == 4
-        assert module.residual[0].kernel_size == (stride, stride)
+        block = module.block
+        torch.testing.assert_close(module(x), block.pointwise(block.depthwise(x)) + module.shortcut(x))
+        assert block.depthwise[0].groups == 4
+        assert module.shortcut[0].kernel_size == (stride, stride)
 
 
 def test_macs_and_operations_add_up_over_operators():

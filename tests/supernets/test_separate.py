@@ -52,7 +52,7 @@ def test_the_networks_are_those_of_the_architectures_drawn_as_there():
     assert not torch.equal(first, second)
     # He's initialisation has twice the variance over the fan-out, a fresh convolution a third over the fan-in
     wide = SeparateNetworks(INPUTS, 5, lambda *shape: EarlyExitResNet(*shape, width=64), ["largest"])
-    weight = wide.subnet(wide.space.largest).stages[3][1].conv1.weight
+    weight = wide.subnet(wide.space.largest).stages[3][1].block.conv1.weight
     assert weight.var().item() == pytest.approx(2 / (9 * 512), rel=0.02)
 
 

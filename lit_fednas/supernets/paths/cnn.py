@@ -20,7 +20,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets.labels import ALL, OWN, LabelSets
 from lit_fednas.supernets.norms import BatchNorm, Norm
-from lit_fednas.supernets.paths.operators import OPERATORS, Reduction, convolution
+from lit_fednas.supernets.paths.operators import OPERATORS, convolution, reduction
 from lit_fednas.supernets.paths.space import Operators, PathCosts, PathSpace
 from lit_fednas.supernets.paths.supernet import PathNetwork, PathSupernet
 
@@ -136,7 +136,7 @@ class PathCNN(PathSupernet):
         return self._path_costs[cost]
 
     def _reduction(self, stage: int) -> nn.Module:
-        return Reduction(self.widths[stage], self.widths[stage + 1], self.strides[stage], self.norm)
+        return reduction(self.widths[stage], self.widths[stage + 1], self.strides[stage], self.norm)
 
     def _head(self, labels: str) -> nn.Module:
         classifier = nn.Linear(self.widths[-1], self.label_sets.size(labels))

@@ -10,53 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import Tensor, nn
+from torch import nn
+from torchvision.ops import Conv2dNormActivation, SqueezeExcitation
 
+from lit_fednas.supernets.layers import Residual, sequential
 from lit_fednas.supernets.norms import Norm
-
-
-class Residual(nn.Module):
-    """Adds a block's input to its output."""
-
-    def __init__(self, block: nn.Module) -> None:
-        super().__init__()
-        self.block = block
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, channels, height, width]`` to the same shape."""
-        return x + self.block(x)
-
-
-class SqueezeExcitation(nn.Module):
-    """Scales channels by gates computed from their means (Hu et al., 2018), without reduction inside.
-
-    Args:
-        channels: Channels of the input and of both layers.
-    """
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.squeeze = nn.Conv2d(channels, channels, 1)
-        self.relu = nn.ReLU(inplace=True)
-        self.excite = nn.Conv2d(channels, channels, 1)
-        self.gate = nn.Sigmoid()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, channels, height, width]`` to the same shape."""
-        return x * self.gate(self.excite(self.relu(self.squeeze(self.pool(x)))))
 
 
 def convolution(
     inputs: int, outputs: int, kernel: int, norm: Norm, stride: int = 1, groups: int = 1
-) -> nn.Sequential:
+) -> Conv2dNormActivation:
     """Builds a convolution without bias, padded to keep the size (over the stride), a norm, ReLU."""
-    padding = (kernel - 1) // 2
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=False),
-        norm(outputs),
-        nn.ReLU(inplace=True),
-    )
+    return Conv2dNormActivation(inputs, outputs, kernel, stride, groups=groups, norm_layer=norm)
 
 
 def separable(channels: int, expansion: float, norm: Norm) -> nn.Module:
@@ -70,7 +35,7 @@ def mobile(channels: int, kernel: int, expansion: float, norm: Norm) -> nn.Modul
     """Builds a dense convolution to e times the channels, squeeze-and-excitation and a 1x1 convolution back."""
     middle = int(channels * expansion)
     wide = convolution(channels, middle, kernel, norm)
-    return Residual(nn.Sequential(wide, SqueezeExcitation(middle), convolution(middle, channels, 1, norm)))
+    return Residual(nn.Sequential(wide, SqueezeExcitation(middle, middle), convolution(middle, channels, 1, norm)))
 
 
 #: The nine candidates; ``e05`` is an expansion of 0.5, ``mb3`` a MobileNet-like block of kernel 3.
@@ -87,8 +52,8 @@ OPERATORS: dict[str, Callable[[int, Norm], nn.Module]] = {
 }
 
 
-class Reduction(nn.Module):
-    """The fixed block after a stage: 1.5 times the channels at half the size (App. E.3).
+def reduction(inputs: int, outputs: int, stride: int, norm: Norm) -> Residual:
+    """Builds the fixed block after a stage: 1.5 times the channels at half the size (App. E.3).
 
     Args:
         inputs: Channels.
@@ -97,13 +62,8 @@ class Reduction(nn.Module):
             residual convolution is 1x1.
         norm: Normalisation layer.
     """
-
-    def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm) -> None:
-        super().__init__()
-        self.depthwise = convolution(inputs, inputs, 3, norm, stride, groups=inputs)
-        self.pointwise = convolution(inputs, outputs, 1, norm)
-        self.residual = convolution(inputs, outputs, stride, norm, stride)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, inputs, height, width]`` to ``[batch, outputs, height / stride, width / stride]``."""
-        return self.pointwise(self.depthwise(x)) + self.residual(x)
+    block = sequential(
+        depthwise=convolution(inputs, inputs, 3, norm, stride, groups=inputs),
+        pointwise=convolution(inputs, outputs, 1, norm),
+    )
+    return Residual(block, convolution(inputs, outputs, stride, norm, stride))
