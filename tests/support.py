@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -58,9 +59,12 @@ def linear_net(seed: int = 0) -> PlainNetwork:
         return PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), (1, 8, 8), 4)
 
 
-def one_of_many(paths: list[Path], *quick: str) -> list[Any]:
-    """Files as a test's parameters: a slow test, but for those of the given stems."""
-    return [path if path.stem in quick else pytest.param(path, marks=pytest.mark.slow) for path in paths]
+def one_of_many(items: Iterable[Any], *quick: str) -> list[Any]:
+    """Names or files as a test's parameters: a slow test, but for the given names or stems."""
+    return [
+        item if getattr(item, "stem", item) in quick else pytest.param(item, marks=pytest.mark.slow)
+        for item in items
+    ]
 
 
 def sgd(lr: float, **settings: Any) -> Any:

@@ -351,6 +351,7 @@ def test_what_cannot_be_evaluated_is_told_before_training(tmp_path):
         DeployedAccuracy("train")
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path, monkeypatch, capsys):
     """Both groups, beside what records what they log; and the saved configuration can be read again."""
     monkeypatch.chdir(tmp_path)

@@ -220,6 +220,7 @@ def test_nothing_to_validate_is_told_before_training(tmp_path, settings):
     assert not list(tmp_path.rglob("rounds.jsonl"))
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_it_and_the_records_say_the_same(tmp_path, capsys):
     config = Path(__file__).parents[2] / "configs" / "superfed" / "digits.yaml"
     overlay = tmp_path / "overlay.yaml"

@@ -65,7 +65,9 @@ def run(supernet, rounds=2, faults=FaultPolicy(), **local):
     return weights(module)
 
 
-@pytest.mark.parametrize("together", [1, 2, 3])
+@pytest.mark.parametrize(
+    "together", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
+)
 def test_equals_uncompiled_training(together, compiled_by):
     plain = run(convolutions())
     assert not compiled_by

@@ -246,7 +246,7 @@ def test_nothing_is_sampled_unasked(tmp_path):
 
 @pytest.mark.parametrize(
     ("how", "raised", "round", "client"),
-    [("SIGTERM", Interrupted, 1, 2), ("error", RuntimeError, 5, 3)],
+    [("SIGTERM", Interrupted, 1, 2), pytest.param("error", RuntimeError, 5, 3, marks=pytest.mark.slow)],
 )
 def test_a_stopped_run_resumes_exactly(tmp_path, straight, how, raised, round, client):
     with pytest.raises(raised):
@@ -276,7 +276,7 @@ def test_unsupported_operators_reach_the_clients(tmp_path):
     tiers = ClientTiers(
         Budgets({"weak": {"operations": 2e5}, "strong": {"operations": 2e5}}), unsupported={"weak": never}
     )
-    _, _, witness = run(tmp_path, tiers=tiers)
+    _, _, witness = run(tmp_path, tiers=tiers, rounds=3)
     ran: dict[str, set[str]] = {"weak": set(), "strong": set()}
     for result in witness.results:
         assert result.task.unsupported == (tuple(never) if result.task.tier == "weak" else ())

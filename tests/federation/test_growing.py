@@ -37,7 +37,7 @@ from lit_fednas.loggers import RunLogger
 from lit_fednas.supernets import GroupNorm, GrowableCNN, Model, ModelSuite
 from lit_fednas.supernets.growing.growth import plan
 from lit_fednas.tiers import Budgets, ClientTiers
-from tests.support import assert_same, make_module, make_trainer, run_record, sgd, tiny_data, weights
+from tests.support import assert_same, make_module, make_trainer, one_of_many, run_record, sgd, tiny_data, weights
 
 ROUNDS = 9
 ALWAYS = 1e9  # a threshold that every degree of convergence is below
@@ -220,11 +220,13 @@ def test_rounds_in_which_the_newest_model_is_not_trained_say_nothing_of_its_cell
     assert callback.activeness == []
 
 
+@pytest.mark.slow
 def test_the_average_over_devices_follows(tmp_path) -> None:
     _, _, trainer, _ = run(tmp_path, DeviceAverage(), rounds=6)
     assert "val/devices/model1/accuracy" in trainer.callback_metrics
 
 
+@pytest.mark.slow
 def test_random_cells_are_as_many_and_belong_to_the_seed(tmp_path) -> None:
     def chosen(folder, **settings):
         found = run(tmp_path / folder, callback=transform(alpha=1.0, selection="random"), rounds=6, **settings)[0]
@@ -369,9 +371,7 @@ class StopAt(FederatedCallback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-@pytest.mark.parametrize(
-    "optimizer", ["yogi", *(pytest.param(name, marks=pytest.mark.slow) for name in ("averaging", "momentum"))]
-)
+@pytest.mark.parametrize("optimizer", one_of_many(OPTIMIZERS, "yogi"))
 def test_a_run_stopped_around_a_transformation_resumes_exactly(tmp_path, optimizer) -> None:
     """Models are added after the rounds 1, 3 and 5; so round 4 is the first of the third model."""
     settings = {"server_optimizer": OPTIMIZERS[optimizer], "rounds": 6}
@@ -387,7 +387,9 @@ def test_a_run_stopped_around_a_transformation_resumes_exactly(tmp_path, optimiz
         assert record(resumed) == straight
 
 
-@pytest.mark.parametrize("when", [{"save_on_train_epoch_end": False}, {"every_n_train_steps": 1}])
+@pytest.mark.parametrize(
+    "when", [{"save_on_train_epoch_end": False}, pytest.param({"every_n_train_steps": 1}, marks=pytest.mark.slow)]
+)
 def test_checkpoints_between_the_transformation_and_the_rounds_end(tmp_path, when) -> None:
     """Lightning's ModelCheckpoint saves after a validation or a step: the new model is in it already."""
     straight = weights(run(tmp_path / "straight", rounds=6)[1])
@@ -422,6 +424,7 @@ def test_a_kill_right_after_a_transformation(tmp_path) -> None:
     assert record(resumed) == record(run(tmp_path / "straight", rounds=5)[0])
 
 
+@pytest.mark.slow
 def test_a_stop_that_was_reached_stays_reached(tmp_path) -> None:
     first = suite().macs(Model(0))
     tiers = ClientTiers(Budgets({"only": {"macs": 3 * first}}))
@@ -441,6 +444,7 @@ def test_a_checkpoint_of_a_suite_needs_the_suite_that_it_began_with(tmp_path) ->
         run(tmp_path / "other", supernet=suite(hidden=(4, 6)), ckpt_path=last(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_grown_module_takes_an_earlier_checkpoint(tmp_path) -> None:
     """As after training in one process: validating an earlier checkpoint, then the last again."""
     saving = ModelCheckpoint(

@@ -90,6 +90,7 @@ print(faults(), keep_freed_memory(), faults())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's options")
 def test_freed_memory_is_not_asked_for_again(monkeypatch):
     """A network's activations, of several MiB each, come and go; without the option each step gets new pages."""

@@ -394,7 +394,7 @@ def test_groups_are_of_those_who_are_available(tmp_path) -> None:
     assert len(seen) > 1
 
 
-@pytest.mark.parametrize("resource", ["parameters", "bytes"])
+@pytest.mark.parametrize("resource", ["parameters", pytest.param("bytes", marks=pytest.mark.slow)])
 def test_other_resources(tmp_path, resource: str) -> None:
     folder, module, _, _ = run(tmp_path, callback=budgets(resource=resource))
     models = written(folder)["models"]
@@ -457,8 +457,8 @@ class Stop(FederatedCallback):
     [
         ("inside", 3, "plain"),  # the first round of the second iteration
         ("end", 2, "plain"),  # the next iteration has begun, and the round's checkpoint is not there yet
-        ("end", 1, "plain"),
-        ("inside", 6, "plain"),  # the second round of the third iteration
+        pytest.param("end", 1, "plain", marks=pytest.mark.slow),
+        pytest.param("inside", 6, "plain", marks=pytest.mark.slow),  # the second round of the third iteration
         ("inside", 4, "yogi"),
     ],
 )

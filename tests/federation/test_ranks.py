@@ -102,8 +102,8 @@ def test_other_strategies_are_refused(strategy):
 
 #: What differs between ranks in a way of its own; the run that is stopped is one of them.
 QUICK = (
-    *("assignment tracking-sandwich", "aggregation maxnet", "aggregation operators", "paths of operators"),
-    *("a suite of models", methods.CANDIDATES, "buffers and dropout", "a cohort of one", "together"),
+    *("aggregation maxnet", "paths of operators", "a suite of models", methods.CANDIDATES, "buffers and dropout"),
+    *("a cohort of one", "together"),
 )
 
 

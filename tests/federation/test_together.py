@@ -22,7 +22,17 @@ from lit_fednas.federation import ClientSettings, CosineRate, FaultPolicy, Feder
 from lit_fednas.federation.stacked import StackedModule
 from lit_fednas.objectives import CrossEntropy, Objective
 from lit_fednas.supernets import BatchNorm, ElasticResNet, GroupNorm, PlainNetwork, SmallCNN
-from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, tiny_examples, weights
+from tests.support import (
+    assert_same,
+    fit,
+    linear_net,
+    make_module,
+    one_of_many,
+    sgd,
+    tiny_data,
+    tiny_examples,
+    weights,
+)
 
 CLIENTS = 7
 
@@ -166,8 +176,9 @@ LOCAL = {
 }
 
 
-@pytest.mark.parametrize("local", LOCAL.values(), ids=LOCAL)
-def test_equals_one_by_one(local, stacked_fits):
+@pytest.mark.parametrize("name", one_of_many(LOCAL, "epochs", "momentum"))
+def test_equals_one_by_one(name, stacked_fits):
+    local = LOCAL[name]
     alone = run(1, local=local)
     assert stacked_fits == []
     assert len({result.num_seen % 8 for result in alone[0].values()}) > 1  # last batches differ
@@ -196,7 +207,11 @@ NORMS = {
 
 
 @pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
-@pytest.mark.parametrize("local", [{"epochs": 2, "batch_size": 9}, {"steps": 5, "batch_size": 9}], ids=str)
+@pytest.mark.parametrize(
+    "local",
+    [{"epochs": 2, "batch_size": 9}, pytest.param({"steps": 5, "batch_size": 9}, marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_norms(norm, local, stacked_fits):
     local = {**local, "optimizer": sgd(0.05, momentum=0.9)}
     alone, together = (run(count, elastic(norm), local=local) for count in (1, 4))

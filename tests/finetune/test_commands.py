@@ -181,6 +181,7 @@ def test_a_tiers_network_is_what_was_trained(tuned_once):
         assert list(tuned_once.module.supernet.space.decode(model.encoding).layers) == list(arch.layers)
 
 
+@pytest.mark.slow
 def test_networks_whose_norms_are_recalibrated(tmp_path):
     made = searched(tmp_path, evaluation=EvaluationSettings(["largest"], recalibrate_batches=2))
     files = made.finetune()

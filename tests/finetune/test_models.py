@@ -364,6 +364,7 @@ def test_candidates_of_one_tier_have_groups_of_their_own(trained):
 # ---- going on -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_was_stopped_goes_on(bare, paths, monkeypatch):
     settings = {"models": paths, "in_groups": True}
     expected = named_everything(bare._replace(folder=bare.folder / "straight").finetune(**settings))

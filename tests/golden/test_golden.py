@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.golden.runs import GOLDEN, RUNS, figures, run
+from tests.support import one_of_many
 
 RECORDED = json.loads(GOLDEN.read_text())
 
@@ -22,13 +23,7 @@ def close(run: str, name: str, value: float) -> object:
     return pytest.approx(value, abs=accuracy) if "accuracy" in name else pytest.approx(value, rel=loss)
 
 
-#: Each takes seconds; that they run at all is what the tests of the configurations see, too.
-QUICK = ("fedhen", "fedtrans", "heterofl")
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in RUNS]
-)
+@pytest.mark.parametrize("name", one_of_many(RUNS, "fedhen", "heterofl"))
 def test_run_comes_out_as_recorded(name, tmp_path):
     found, recorded = figures(run(name, tmp_path)), RECORDED[name]
     assert found["total"] == recorded["total"]

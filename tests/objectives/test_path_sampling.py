@@ -123,6 +123,7 @@ def test_no_path_is_above_the_limit(cost, share):
     assert (len(set(costs)) == 1) == (share == 0)
 
 
+@pytest.mark.slow
 def test_what_fits_a_limit_that_binds_is_not_drawn_away():
     """Every path of the subspace within the limit comes, and the limit excludes some."""
     limits = limited(0.3)

@@ -54,6 +54,7 @@ def test_one_by_itself_reports_its_memory(benchmark_round: ModuleType, tmp_path:
     assert row["first_loss"] == pytest.approx(2.3, abs=0.5)
 
 
+@pytest.mark.slow
 def test_each_alone_in_turns(benchmark_round: ModuleType, tmp_path: Path, in_this_process: None) -> None:
     _, row = report_of(benchmark_round, tmp_path, "--separate", "--repetitions", "3")
     check_compared(row, 3)

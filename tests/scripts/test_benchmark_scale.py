@@ -21,6 +21,7 @@ def report_of(script: ModuleType, folder: Path, *args: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 def test_memory(
     benchmark_scale: ModuleType, tmp_path: Path, in_this_process: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,6 +55,7 @@ def test_subspaces_and_paths_of_a_small_network(script):
     assert int(lines[0][4]) == pytest.approx(4000 * 3 / 9, abs=150)
 
 
+@pytest.mark.slow
 def test_command(script, capsys):
     script.main(["--subspaces", "3", "--paths", "60", "--samples", "300"])
     text = capsys.readouterr().out

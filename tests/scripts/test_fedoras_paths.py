@@ -72,6 +72,7 @@ def test_a_budget_of_one_path_is_given_up(script, costs):
     assert found.greedy.tolist() == found.all_fitting.tolist() == [0, 0, 1]
 
 
+@pytest.mark.slow
 def test_command_writes_what_it_prints(script, tmp_path, capsys):
     arguments = ["--samples", "300", "--paths", "40", "--most", "400"]
     script.main([*arguments, "--csv", str(tmp_path / "a.csv"), "--plot", str(tmp_path / "a.png")])

@@ -20,6 +20,7 @@ from wandb import wandb_agent
 
 from lit_fednas.cli import FederatedCLI
 from lit_fednas.errors import ConfigError
+from tests.support import one_of_many
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "configs" / "sweeps").glob("*.yaml"))
@@ -103,7 +104,7 @@ class Parsed(Exception):
     """The namespaces."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", one_of_many(FILES, "random"), ids=lambda path: path.stem)
 def test_the_command_line_takes_every_combination(
     sweep: ModuleType, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_search_export_report(run, capsys):
     assert Path("elsewhere.html").exists()
 
 
+@pytest.mark.slow
 def test_the_saved_config_of_a_run_can_be_searched(run):
     options = [
         "--config",

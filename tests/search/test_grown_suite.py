@@ -35,6 +35,7 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_the_search_finds_for_every_tier_a_model_that_fits(grown) -> None:
     suite = read_suite(grown)
     assert suite is not None
@@ -49,6 +50,7 @@ def test_the_search_finds_for_every_tier_a_model_that_fits(grown) -> None:
     assert {row["arch"]: int(row["macs"]) for row in evaluated} == macs
 
 
+@pytest.mark.slow
 def test_the_models_are_tested_exported_and_reported(grown, monkeypatch) -> None:
     monkeypatch.chdir(grown.parents[2])
     assert main(["test", "--config", CONFIG, "--ckpt_path", "last"]) == 0
