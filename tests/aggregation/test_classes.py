@@ -217,7 +217,7 @@ def test_a_client_without_any_class_says_nothing_of_the_classifier() -> None:
 
 
 def test_classes_must_be_reported() -> None:
-    words = r"model.aggregation: ClassAverage needs a ClassesReport of every client, .* CrossEntropy does not give"
+    words = r"model.aggregation: ClassAverage needs every client's ClassesReport, .* CrossEntropy does not give"
     with pytest.raises(ConfigError, match=words):
         ClassAverage().check_reports(CrossEntropy().report_types, "CrossEntropy")
     ClassAverage().check_reports(MaskedCrossEntropy().report_types, "MaskedCrossEntropy")

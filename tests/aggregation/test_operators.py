@@ -122,7 +122,7 @@ def test_clients_are_counted_over_all_ranks(name: str) -> None:
 
 
 def test_examples_must_be_reported() -> None:
-    words = r"model.aggregation: OperatorAverage needs a OperatorReport of every client, .* CrossEntropy does not"
+    words = r"model.aggregation: OperatorAverage needs every client's OperatorReport, .* CrossEntropy does not"
     with pytest.raises(ConfigError, match=words):
         OperatorAverage().check_reports(CrossEntropy().report_types, "CrossEntropy")
     OperatorAverage().check_reports(PathSampling().report_types, "PathSampling")

@@ -243,7 +243,7 @@ def wait_for_rounds(folder: Path, count: int) -> Path:
     [
         (signal.SIGKILL, 1, 1, "lit-fednas: rank 1 was killed by SIGKILL"),
         (signal.SIGTERM, 0, 128 + signal.SIGTERM, "lit-fednas: stopped by SIGTERM; go on with --ckpt_path last"),
-        (signal.SIGKILL, 0, -signal.SIGKILL, "lit-fednas (rank 1): lost another rank"),
+        (signal.SIGKILL, 0, -signal.SIGKILL, "lit-fednas (rank 1): lost the connection to another rank"),
     ],
 )
 def test_a_rank_that_is_stopped_ends_the_run_with_its_reason(tmp_path, signum, victim, status, message):
