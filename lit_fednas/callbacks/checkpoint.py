@@ -52,7 +52,7 @@ class RoundCheckpoint(ModelCheckpoint):
         self._started = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Finds the folder, and sees that the monitored metric will be there."""
+        """Finds the folder, and validates that the monitored metric will be logged."""
         super().setup(trainer, pl_module, stage)
         self._started = False
         assert isinstance(pl_module, FederatedLightningModule)

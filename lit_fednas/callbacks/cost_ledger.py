@@ -38,7 +38,7 @@ class CostLedger(FederatedCallback):
         self.baseline: dict[str, RoundCost] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Sees that the subnets to compare with can be read."""
+        """Validates the subnets to compare with."""
         assert isinstance(pl_module, FederatedLightningModule)
         self._compared(pl_module)
 
@@ -52,7 +52,7 @@ class CostLedger(FederatedCallback):
             raise ConfigError(f"cost_ledger.independent: {error}") from None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Sees that a resumed run goes on with the comparison that it began."""
+        """Validates that a resumed run continues the comparison that it began."""
         assert isinstance(pl_module, FederatedLightningModule)
         compared = self._compared(pl_module)
         grows = bool(pl_module.supernet.structure()) and self.independent is None  # a new model has no round yet

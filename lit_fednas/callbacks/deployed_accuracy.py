@@ -72,7 +72,7 @@ class DeployedAccuracy(FederatedCallback):
         self.metric_names = ["deployed/accuracy", "deployed/worst"] if every_n_rounds is None else []
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Sees that clients can be evaluated; the module has set up the assignment by now."""
+        """Validates that clients can be evaluated; the assignment has been set up before."""
         assert isinstance(pl_module, FederatedLightningModule)
         self.rows, self.rounds = [], None
         clients = _clients(trainer)

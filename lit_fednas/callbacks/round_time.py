@@ -48,7 +48,7 @@ class RoundTime(FederatedCallback):
         self._of_client: dict[int, ClientSpeed] = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Sees that speeds can be had; the module knows the clients' tiers by now."""
+        """Validates that the clients' speeds are known; the tiers have been set up before."""
         assert isinstance(pl_module, FederatedLightningModule)
         self._of_client = {}
         self.speeds.check(pl_module.population)
