@@ -1,7 +1,8 @@
-"""How quantities and tables are written: names and units of costs, prefixes for large numbers, aligned columns."""
+"""How quantities, tables and progress are written: units and prefixes of costs, aligned columns, bars."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -152,3 +153,9 @@ def text_table(head: Sequence[str], body: Sequence[Sequence[str]], left: int = 1
         return tabulate(body, head, "pipe", **style)
     text = tabulate([head, *body], tablefmt="plain", **style)  # heads of their own would be padded
     return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def draws_bars() -> bool:
+    """Returns whether a progress bar can be drawn: in a terminal or in the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    return sys.stderr.isatty() or (ipython is not None and hasattr(ipython.get_ipython(), "kernel"))

@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from tqdm.auto import tqdm
 
 from lit_fednas.federation import FederatedCallback, ServerRound
+from lit_fednas.formatting import draws_bars
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 
 _MAX_ARCHS = 4
@@ -44,16 +45,11 @@ class RoundProgress(FederatedCallback, ProgressBar):
         """Shows again."""
         self._enabled = True
 
-    @property
-    def interactive(self) -> bool:
-        """Whether bars can be drawn: in a terminal or in a notebook."""
-        return sys.stderr.isatty() or "ipykernel" in sys.modules
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draws the bar over rounds."""
         self._started = self._printed = perf_counter()
         self._first = trainer.current_epoch
-        if not self._enabled or not self.interactive:
+        if not self._enabled or not draws_bars():
             return
         total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
         self._rounds = tqdm(total=total, initial=trainer.current_epoch, desc="rounds", unit="round")

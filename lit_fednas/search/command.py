@@ -18,7 +18,7 @@ from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.interrupts import Interrupts
 from lit_fednas.federation.lightning_private import call_hook
 from lit_fednas.federation.run_folder import run_folder
-from lit_fednas.formatting import cost_text, text_table
+from lit_fednas.formatting import cost_text, draws_bars, text_table
 from lit_fednas.records import SearchFiles, note_after_training
 from lit_fednas.search.evaluator import Evaluator, share_of
 from lit_fednas.search.federated import ClientDraw, FederatedEvaluator
@@ -146,7 +146,7 @@ class SearchProgress:
         if progress.tier != self._tier:
             self.close()
             self._tier = progress.tier
-            if sys.stderr.isatty() or "ipykernel" in sys.modules:
+            if draws_bars():
                 self._bar = tqdm(total=self.evaluations, desc=progress.tier, unit="architecture")
         self._last = progress
         if self._bar is not None:

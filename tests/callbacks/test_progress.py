@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import re
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -75,15 +76,29 @@ def test_lines_keep_their_distance_but_the_last_round_has_one(capsys, monkeypatc
 
 def test_disabled_it_shows_nothing(capsys, monkeypatch):
     shown = RoundProgress(refresh_seconds=0.0)
-    monkeypatch.setattr(RoundProgress, "interactive", True)
+    monkeypatch.setattr(progress, "draws_bars", lambda: True)
     monkeypatch.setattr(progress, "tqdm", pytest.fail)
     shown.disable()
     run(shown)
     assert lines(capsys) == []
     shown.enable()
-    monkeypatch.setattr(RoundProgress, "interactive", False)
+    monkeypatch.setattr(progress, "draws_bars", lambda: False)
     run(shown)
     assert len(lines(capsys)) == 3
+
+
+def test_bars_are_for_terminals_and_kernels(monkeypatch):
+    # capsys' stderr is not a terminal; an imported ipykernel does not make this a notebook
+    shell = SimpleNamespace()
+    for module in ("ipykernel", "IPython"):
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace(get_ipython=lambda: shell))
+    assert not progress.draws_bars()
+    shell.kernel = object()
+    assert progress.draws_bars()
+    monkeypatch.delitem(sys.modules, "IPython")
+    assert not progress.draws_bars()
+    monkeypatch.setattr("sys.stderr", Terminal())
+    assert progress.draws_bars()
 
 
 class Terminal(io.StringIO):
@@ -114,7 +129,8 @@ class Bar(progress.tqdm):
 @pytest.fixture
 def bars(monkeypatch):
     monkeypatch.setattr(progress, "tqdm", Bar)
-    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=Terminal(), modules={}))
+    monkeypatch.setattr(progress, "draws_bars", lambda: True)
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=io.StringIO()))
     Bar.made = []
     return Bar.made
 
