@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import Literal, final
 
-from lightning import LightningModule, Trainer
 from typing_extensions import override
 
 from lit_fednas.aggregation import Beta
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule, ServerRound
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.ranges import OpenUnitInterval, PositiveShare, checked
 
 
@@ -67,13 +66,15 @@ class BetaDecay(FederatedCallback):
         return final + (self.beta0 - final) * left
 
     @override
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
         """Validates that the run has an end to decay towards."""
         super().setup(trainer, pl_module, stage)
         if stage == "fit" and self.decay != "constant" and (trainer.max_epochs is None or trainer.max_epochs < 1):
             raise ConfigError("beta_decay: needs an end; set trainer.max_rounds")
 
     @override
-    def on_round_start(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+    def on_round_start(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
+    ) -> None:
         cohort_size = module.cohort.size(module.population.num_clients)
         round.give(Beta(self.beta(round.number, trainer.max_epochs or -1, cohort_size)))

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.lightning_private import RoundFitLoop, save_alone
 
 
@@ -51,23 +50,22 @@ class RoundCheckpoint(ModelCheckpoint):
         self.every_n_rounds = every_n_rounds
         self._started = False
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
         """Finds the folder, and validates that the monitored metric will be logged."""
         super().setup(trainer, pl_module, stage)
         self._started = False
-        assert isinstance(pl_module, FederatedLightningModule)
         names = pl_module.validation_metrics
         if stage == "fit" and self.monitor is not None and self.monitor not in names:
             raise ConfigError(
                 f"checkpoint.monitor: {self.monitor!r} will not be logged; choose from {', '.join(names)}"
             )
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Notes that a checkpoint to go on from, if there is one, has been taken in as a whole."""
         super().on_train_start(trainer, pl_module)
         self._started = True
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Keeps the best as Lightning does, and writes the last (which Lightning does for a new best only)."""
         done = trainer.current_epoch + 1
         if done % (trainer.check_val_every_n_epoch or 1) == 0:  # else the metric is an earlier round's
@@ -75,14 +73,18 @@ class RoundCheckpoint(ModelCheckpoint):
         if done % self.every_n_rounds == 0 or done == trainer.max_epochs or trainer.should_stop:
             self._save_last(trainer)
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, exception: BaseException
+    ) -> None:
         """Saves the last finished round, if the state is that."""
         loop: Any = trainer.fit_loop
         running = self._started and trainer.training
         if running and isinstance(loop, RoundFitLoop) and loop.is_whole and trainer.global_step > 0:
             self._save_last(trainer, save_alone)
 
-    def _save_last(self, trainer: Trainer, save: Callable[..., None] = Trainer.save_checkpoint) -> None:
-        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+    def _save_last(
+        self, trainer: FederatedTrainer, save: Callable[..., None] = FederatedTrainer.save_checkpoint
+    ) -> None:
+        if not trainer.fast_dev_run:
             assert self.dirpath is not None
             save(trainer, Path(self.dirpath) / f"{self.CHECKPOINT_NAME_LAST}.ckpt")

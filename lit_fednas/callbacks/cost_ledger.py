@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lightning import LightningModule, Trainer
+from typing_extensions import override
 
 from lit_fednas.costs import RoundCost, client_cost, independent_cost
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation import EvaluationSettings, FederatedCallback, FederatedLightningModule, ServerRound
+from lit_fednas.federation import (
+    EvaluationSettings,
+    FederatedCallback,
+    FederatedLightningModule,
+    FederatedTrainer,
+    ServerRound,
+)
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.records import write_ledger
 
@@ -37,9 +43,8 @@ class CostLedger(FederatedCallback):
         self.by_client: dict[int, RoundCost] = {}
         self.baseline: dict[str, RoundCost] = {}
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
         """Validates the subnets to compare with."""
-        assert isinstance(pl_module, FederatedLightningModule)
         self._compared(pl_module)
 
     def _compared(self, module: FederatedLightningModule) -> dict[str, Any]:
@@ -51,9 +56,8 @@ class CostLedger(FederatedCallback):
         except ConfigError as error:
             raise ConfigError(f"cost_ledger.independent: {error}") from None
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that a resumed run continues the comparison that it began."""
-        assert isinstance(pl_module, FederatedLightningModule)
         compared = self._compared(pl_module)
         grows = bool(pl_module.supernet.structure()) and self.independent is None  # a new model has no round yet
         same = self.baseline.keys() <= compared.keys() if grows else self.baseline.keys() == compared.keys()
@@ -63,30 +67,30 @@ class CostLedger(FederatedCallback):
                 f"would be with {', '.join(compared)}; give the former"
             )
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: ServerRound, batch_idx: int
+    @override
+    def on_server_step(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
     ) -> None:
         """Adds a round."""
-        assert isinstance(pl_module, FederatedLightningModule)
-        supernet = pl_module.supernet
+        supernet = module.supernet
         spent = RoundCost()
-        for result in batch.results:
+        for result in round.results:
             cost = client_cost(result, supernet.cost(result.task.arch))
             client = result.task.client
             self.by_client[client] = self.by_client.get(client, RoundCost()) + cost
             spent += cost
-        compared = self._compared(pl_module)
+        compared = self._compared(module)
         self.baseline = {name: cost for name, cost in self.baseline.items() if name in compared}
         for name, arch in compared.items():
-            alone = independent_cost(batch.results, supernet.cost(arch))
+            alone = independent_cost(round.results, supernet.cost(arch))
             self.baseline[name] = self.baseline.get(name, RoundCost()) + alone
         self.total += spent
         self.rounds += 1
-        pl_module.log("cost/macs", float(spent.macs))
-        pl_module.log("cost/bytes_down", float(spent.bytes_down))
-        pl_module.log("cost/bytes_up", float(spent.bytes_up))
-        pl_module.log("cost/total_macs", float(self.total.macs))
-        pl_module.log("cost/total_bytes", float(self.total.bytes))
+        module.log("cost/macs", float(spent.macs))
+        module.log("cost/bytes_down", float(spent.bytes_down))
+        module.log("cost/bytes_up", float(spent.bytes_up))
+        module.log("cost/total_macs", float(self.total.macs))
+        module.log("cost/total_bytes", float(self.total.bytes))
 
     def summary(self) -> dict[str, Any]:
         """Totals, each client's share, and the comparison with independent training; plain values."""
@@ -102,7 +106,7 @@ class CostLedger(FederatedCallback):
             "times_less_communication": alone.bytes / self.total.bytes if self.total.bytes else None,
         }
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Writes ``ledger.json`` and says the comparison in one line."""
         if not trainer.is_global_zero or self.rounds == 0:
             return

@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from lightning import LightningModule, Trainer
 from torch import Tensor
+from typing_extensions import override
 
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.client_evaluation import (
     batches_of_clients,
     client_scores,
@@ -71,9 +71,8 @@ class DeployedAccuracy(FederatedCallback):
         self.rounds: int | None = None
         self.metric_names = ["deployed/accuracy", "deployed/worst"] if every_n_rounds is None else []
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that clients can be evaluated; the assignment has been set up before."""
-        assert isinstance(pl_module, FederatedLightningModule)
         self.rows, self.rounds = [], None
         clients = _clients(trainer)
         having = [client for client in range(clients.num_clients) if clients.size(client, self.split)]
@@ -86,21 +85,21 @@ class DeployedAccuracy(FederatedCallback):
 
     # ---- when -----------------------------------------------------------------------------------------
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    @override
+    def on_server_step(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
     ) -> None:
         """Evaluates after every n-th round."""
         if self.every_n_rounds is not None and trainer.global_step % self.every_n_rounds == 0:  # a round is a step
-            self._evaluate_and_log(trainer, pl_module)
+            self._evaluate_and_log(trainer, module)
 
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Evaluates with each validation while training, if nothing else was asked for."""
         if self.every_n_rounds is None and trainer.state.fn == "fit":
             self._evaluate_and_log(trainer, pl_module)
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Writes ``clients.csv`` and says the figures in one line."""
-        assert isinstance(pl_module, FederatedLightningModule)
         if self.rounds != trainer.global_step:
             self._evaluate(trainer, pl_module)
         if keeps_files(trainer):
@@ -122,13 +121,12 @@ class DeployedAccuracy(FederatedCallback):
         low, high = np.quantile(accuracies, [0.25, 0.75])
         return {"accuracy": float(np.mean(accuracies)), "iqr": float(high - low), "worst": min(accuracies)}
 
-    def _evaluate_and_log(self, trainer: Trainer, module: LightningModule) -> None:
-        assert isinstance(module, FederatedLightningModule)
+    def _evaluate_and_log(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
         self._evaluate(trainer, module)
         for name, value in self.figures().items():
             module.log(f"deployed/{name}", value, sync_dist=True)  # all ranks have it; Lightning wants to be told
 
-    def _evaluate(self, trainer: Trainer, module: FederatedLightningModule) -> None:
+    def _evaluate(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
         """Finds all clients' rows, with the ranks' help; the same for any number of ranks."""
         was_training = module.supernet.training
         module.supernet.eval()
@@ -136,12 +134,12 @@ class DeployedAccuracy(FederatedCallback):
             rows = self._share(trainer, module)
         finally:
             module.supernet.train(was_training)
-        gathered = trainer.fit_loop.ranks.gather(rows)  # type: ignore[attr-defined]
+        gathered = trainer.fit_loop.ranks.gather(rows)
         self.rows = sorted((row for share in gathered for row in share), key=lambda row: row["client"])
         self.rounds = trainer.global_step
 
     @torch.no_grad()
-    def _share(self, trainer: Trainer, module: FederatedLightningModule) -> list[dict[str, Any]]:
+    def _share(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> list[dict[str, Any]]:
         """The rows of those clients that this rank evaluates.
 
         What is dealt to the ranks is whole batches, made before: so each is what one rank alone would run.
@@ -185,8 +183,8 @@ class DeployedAccuracy(FederatedCallback):
         return rows
 
 
-def _clients(trainer: Trainer) -> ClientData:
-    return trainer.datamodule.clients  # type: ignore[attr-defined]
+def _clients(trainer: FederatedTrainer) -> ClientData:
+    return trainer.datamodule.clients
 
 
 def _network(module: FederatedLightningModule, arch: Any, statistics: list[Tensor]) -> Callable[[Tensor], Tensor]:

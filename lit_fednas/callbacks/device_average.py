@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lightning import LightningModule, Trainer
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule, ServerRound
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.evaluation import SubnetMetrics, recalibrated
 from lit_fednas.messages import ClientResult, ClientUpdate
 
@@ -52,12 +51,11 @@ class DeviceAverage(FederatedCallback):
         self._metrics: SubnetMetrics | None = None
         self.metric_names: list[str] = []
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
         """Prepares the metrics; ``metric_names`` says what will be logged at a validation."""
-        assert isinstance(pl_module, FederatedLightningModule)
         self._prepare(trainer, pl_module)
 
-    def _prepare(self, trainer: Trainer, module: FederatedLightningModule) -> None:
+    def _prepare(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
         self._metrics = SubnetMetrics(module.subnets, module.supernet.num_classes, module.evaluation.top_k)
         self._metrics.to(trainer.strategy.root_device)
         self.metric_names = [f"val/devices/{name}" for name in self._metrics.by_name()]
@@ -65,13 +63,15 @@ class DeviceAverage(FederatedCallback):
     # ---- what devices trained -------------------------------------------------------------------------
 
     @override
-    def on_cohort_start(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+    def on_cohort_start(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
+    ) -> None:
         self._of_round = {}  # also what is left of a round that was interrupted
 
     @override
     def on_client_end(
         self,
-        trainer: Trainer,
+        trainer: FederatedTrainer,
         module: FederatedLightningModule,
         result: ClientResult,
         update: ClientUpdate | None,
@@ -81,11 +81,12 @@ class DeviceAverage(FederatedCallback):
         weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in update.weights.items()}
         self._of_round[update.task.client] = _Device(str(update.task.arch), update.task.num_examples, weights)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: ServerRound, batch_idx: int
+    @override
+    def on_server_step(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
     ) -> None:
         """Keeps the round's weights; all ranks keep those of all devices."""
-        for of_rank in trainer.fit_loop.ranks.gather(self._of_round):  # type: ignore[attr-defined]
+        for of_rank in trainer.fit_loop.ranks.gather(self._of_round):
             self._devices.update(of_rank)
         self._of_round = {}
 
@@ -129,14 +130,14 @@ class DeviceAverage(FederatedCallback):
 
     # ---- evaluation -----------------------------------------------------------------------------------
 
-    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_epoch_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Forgets networks of earlier weights."""
         self._networks = None
 
     def on_validation_batch_end(
         self,
-        trainer: Trainer,
-        pl_module: LightningModule,
+        trainer: FederatedTrainer,
+        pl_module: FederatedLightningModule,
         outputs: Any,
         batch: Any,
         batch_idx: int,
@@ -146,31 +147,32 @@ class DeviceAverage(FederatedCallback):
         self._evaluate(trainer, pl_module, batch, batch_idx)
 
     # the same for the test set
-    on_test_epoch_start = on_validation_epoch_start
-    on_test_batch_end = on_validation_batch_end
+    on_test_epoch_start = on_validation_epoch_start  # type: ignore[assignment]
+    on_test_batch_end = on_validation_batch_end  # type: ignore[assignment]
 
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Logs ``val/devices/...``."""
         self._log(pl_module, "val")
 
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Logs ``test/devices/...``."""
         self._log(pl_module, "test")
 
-    def _evaluate(self, trainer: Trainer, module: LightningModule, batch: Any, batch_idx: int) -> None:
-        assert isinstance(module, FederatedLightningModule)
+    def _evaluate(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, batch: Any, batch_idx: int
+    ) -> None:
         assert self._metrics is not None
         if self._metrics.names != list(module.subnets):  # the supernet has grown, or was taken from a checkpoint
             self._prepare(trainer, module)
         if self._networks is None:
-            self._networks = self._build(module, trainer.datamodule.clients)  # type: ignore[attr-defined]
+            self._networks = self._build(module, trainer.datamodule.clients)
         inputs, targets = batch
         for turn, (name, arch) in enumerate(module.subnets.items()):
             if name in self._networks and (batch_idx + turn) % trainer.world_size == trainer.global_rank:
                 logits = module.evaluation.logits(self._networks[name], inputs)
                 self._metrics.update(turn, logits, module.supernet.targets(arch, targets))
 
-    def _log(self, module: LightningModule, split: str) -> None:
+    def _log(self, module: FederatedLightningModule, split: str) -> None:
         assert self._metrics is not None
         for name, value in self._metrics.compute().items():
             if self._networks and name.rpartition("/")[0] in self._networks:

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
-from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm.auto import tqdm
 
-from lit_fednas.federation import FederatedCallback, ServerRound
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.formatting import draws_bars
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 
@@ -45,7 +44,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
         """Shows again."""
         self._enabled = True
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Draws the bar over rounds."""
         self._started = self._printed = perf_counter()
         self._first = trainer.current_epoch
@@ -55,7 +54,9 @@ class RoundProgress(FederatedCallback, ProgressBar):
         self._rounds = tqdm(total=total, initial=trainer.current_epoch, desc="rounds", unit="round")
         self._cohort = tqdm(desc="clients", unit="client", leave=False)
 
-    def on_cohort_start(self, trainer: Trainer, module: LightningModule, round: ServerRound) -> None:
+    def on_cohort_start(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
+    ) -> None:
         """Restarts the bar over the cohort."""
         self._models = clients_by_arch(round.tasks)
         if self._cohort is not None:
@@ -63,13 +64,17 @@ class RoundProgress(FederatedCallback, ProgressBar):
             self._cohort.set_postfix_str(self._models, refresh=False)
 
     def on_client_end(
-        self, trainer: Trainer, module: LightningModule, result: ClientResult, update: ClientUpdate | None
+        self,
+        trainer: FederatedTrainer,
+        module: FederatedLightningModule,
+        result: ClientResult,
+        update: ClientUpdate | None,
     ) -> None:
         """Advances the bar over the cohort."""
         if self._cohort is not None:
             self._cohort.update()
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """One round further, with its figures."""
         if not self._enabled:
             return
@@ -88,7 +93,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
             self._printed = now
             self._print_line()
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Prints the last round, if it was not, and closes the bars."""
         self._print_line()
         self._close()
@@ -98,7 +103,9 @@ class RoundProgress(FederatedCallback, ProgressBar):
             print(self._line, file=sys.stderr, flush=True)
         self._line = ""
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, exception: BaseException
+    ) -> None:
         """Closes the bars."""
         self._close()
 
@@ -108,7 +115,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
                 bar.close()
         self._rounds = self._cohort = None
 
-    def _figures(self, trainer: Trainer) -> dict[str, str]:
+    def _figures(self, trainer: FederatedTrainer) -> dict[str, str]:
         shown = {"clients/loss": "loss", "val/mean/accuracy": "val accuracy", "clients/failed": "failed"}
         return {
             label: f"{float(trainer.callback_metrics[name]):.4g}"

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 import numpy as np
-from lightning import LightningModule, Trainer
 from typing_extensions import override
 
 from lit_fednas.assignment.candidate_groups import CandidateSchedule
@@ -19,7 +18,7 @@ from lit_fednas.callbacks.budget_schedule import BudgetSchedule, RoundSchedule
 from lit_fednas.callbacks.candidate_trials import CandidateTrials, Trial, fused_accuracy
 from lit_fednas.costs import LatencySource, RoundCost, client_cost
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule, ServerRound
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.initial_weights import load_initial
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, Range, UnitInterval, checked
@@ -128,10 +127,9 @@ class PruneByBudgets(FederatedCallback):
 
     # ---- before the first round -----------------------------------------------------------------------
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that the parts fit together."""
-        assert isinstance(pl_module, FederatedLightningModule)
-        clients = trainer.datamodule.clients  # type: ignore[attr-defined]
+        clients = trainer.datamodule.clients
         if pl_module.client.validate is None:
             raise ConfigError(
                 "client.validate: is null, and candidates are compared by their clients' tests; set "
@@ -151,9 +149,8 @@ class PruneByBudgets(FederatedCallback):
             raise ConfigError(f"prune_by_budgets.initial: {self.initial} is no file; name one, or give null")
         self._costs = ArchitectureCosts(pl_module.supernet, self.latency)
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Begins the sequence; a run that had come to its end stays there."""
-        assert isinstance(pl_module, FederatedLightningModule)
         sequence = _sequence(pl_module)
         self._prepare_latency(pl_module)
         if trainer.global_step == 0 and len(sequence.models) == 1 and not sequence.cuts:  # a new run
@@ -179,7 +176,9 @@ class PruneByBudgets(FederatedCallback):
     # ---- a round --------------------------------------------------------------------------------------
 
     @override
-    def on_round_start(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+    def on_round_start(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
+    ) -> None:
         if self.trials is not None:
             trials, number = self.trials, len(_sequence(module).models)
             candidates = tuple((Model(number, unit), trials.trials[unit].group) for unit in trials.live)
@@ -188,7 +187,7 @@ class PruneByBudgets(FederatedCallback):
             round.give(CandidateSchedule())
 
     @override
-    def on_results(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+    def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Rejects what the candidates lost that are dropped, or all of a round that measures the initial model."""
         number = len(_sequence(module).models)
         if self.trials is None:
@@ -203,29 +202,29 @@ class PruneByBudgets(FederatedCallback):
         for unit in rejected:
             round.reject(Model(number, unit))
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: ServerRound, batch_idx: int
+    @override
+    def on_server_step(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
     ) -> None:
         """Ends the iteration after its last round, and begins the next."""
-        assert isinstance(pl_module, FederatedLightningModule)
-        sequence = _sequence(pl_module)
-        for result in batch.results:
+        sequence = _sequence(module)
+        for result in round.results:
             self.spent += client_cost(result, sequence.cost(result.task.arch))
         left = 0
         if self.trials is None:
-            accuracy = fused_accuracy(batch.results)
+            accuracy = fused_accuracy(round.results)
             self.accuracy = None if math.isnan(accuracy) else accuracy
-            if not self.complete and batch.number + 1 >= self.initial_rounds:
-                self._end_initial(trainer, pl_module, batch)
+            if not self.complete and round.number + 1 >= self.initial_rounds:
+                self._end_initial(trainer, module, round)
         else:
             self.trials = self._ranked or self.trials
             left = len(self.trials.live)
             if self.trials.rounds >= max(1, self.rounds.of(len(sequence.models))):
-                self._select(trainer, pl_module, batch)
-        self._log(pl_module, left)
-        self._write(trainer, pl_module)
+                self._select(trainer, module, round)
+        self._log(module, left)
+        self._write(trainer, module)
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Stops when the last budget is met."""
         trainer.should_stop |= self.complete
 
@@ -241,7 +240,9 @@ class PruneByBudgets(FederatedCallback):
 
     # ---- an iteration ---------------------------------------------------------------------------------
 
-    def _end_initial(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+    def _end_initial(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
+    ) -> None:
         """Records the initial model as its clients have tested it in a round, and begins the first iteration."""
         sequence = _sequence(module)
         if self.accuracy is None:
@@ -250,12 +251,12 @@ class PruneByBudgets(FederatedCallback):
             return
         resource = self._costs.cost(UnitCounts.of(sequence.models[0].sizes), self.resource)
         # a latency is what the first rank has measured
-        (resource, *_) = trainer.fit_loop.ranks.gather(resource)  # type: ignore[attr-defined]
+        (resource, *_) = trainer.fit_loop.ranks.gather(resource)
         entry = {**_empty(0, 0, None), "rounds": round.number + 1, "accuracy": self.accuracy}
         self._append(sequence, Model(0), resource, {**entry, "round": None, "unit": None})
         self._begin(trainer, module, round)
 
-    def _begin(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+    def _begin(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Begins an iteration with the next round; ends the sequence if there is none to begin."""
         sequence, next_round = _sequence(module), round.number + 1
         self.measuring, self.accuracy = False, None
@@ -285,7 +286,7 @@ class PruneByBudgets(FederatedCallback):
             self.rounds.of(number),
         )
 
-    def _cuts(self, trainer: Trainer, sequence: PrunedSequence, budget: float) -> list[Cut]:
+    def _cuts(self, trainer: FederatedTrainer, sequence: PrunedSequence, budget: float) -> list[Cut]:
         """The candidates' cuts; all ranks take those of the first, for measured latencies differ."""
         cuts = find_cuts(
             sequence.units,
@@ -294,13 +295,13 @@ class PruneByBudgets(FederatedCallback):
             lambda sizes: self._costs.cost(UnitCounts.of(sizes), self.resource),
             budget,
         )
-        return trainer.fit_loop.ranks.gather(cuts)[0]  # type: ignore[attr-defined]
+        return trainer.fit_loop.ranks.gather(cuts)[0]
 
     def _grouped(
-        self, trainer: Trainer, module: FederatedLightningModule, round: int
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: int
     ) -> tuple[list[list[int]], list[dict[str, Any]]]:
         """Deals the clients that are available for a round out to groups."""
-        clients = trainer.datamodule.clients  # type: ignore[attr-defined]
+        clients = trainer.datamodule.clients
         everybody = range(clients.num_clients)
         there = module.cohort.availability.available(round, clients.num_clients, module.seed)
         if not there:
@@ -341,7 +342,7 @@ class PruneByBudgets(FederatedCallback):
             found[cut.unit] = group
         return found
 
-    def _select(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+    def _select(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Makes the best candidate the newest model, and begins the next iteration."""
         sequence, trials = _sequence(module), self.trials
         assert trials is not None
@@ -411,11 +412,10 @@ class PruneByBudgets(FederatedCallback):
         costs = asdict(self.spent)
         return {**self.under_way, "rounds": self.trials.rounds, "candidates": candidates, "costs": costs}
 
-    def _write(self, trainer: Trainer, module: LightningModule) -> None:
+    def _write(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
         """Writes ``sequence.json``."""
         if not keeps_files(trainer) or not self.entries:
             return
-        assert isinstance(module, FederatedLightningModule)
         sequence = _sequence(module)
         whole = self.entries[0]["resource"]
         write_sequence(
@@ -469,5 +469,5 @@ def _empty(number: int, first_round: int | None, budget: float | None) -> dict[s
     }
 
 
-def _sequence(module: LightningModule) -> PrunedSequence:
+def _sequence(module: FederatedLightningModule) -> PrunedSequence:
     return cast(PrunedSequence, module.supernet)  # ``setup`` has checked it

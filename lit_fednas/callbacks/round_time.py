@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from lightning import LightningModule, Trainer
+from typing_extensions import override
 
 from lit_fednas.costs import client_cost
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule, ServerRound
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.messages import ClientResult
 from lit_fednas.tiers import ClientSpeed, CompletionTimes, DeviceSpeeds, client_seconds, whole_round_seconds
 
@@ -47,32 +47,31 @@ class RoundTime(FederatedCallback):
         self.times = CompletionTimes()
         self._of_client: dict[int, ClientSpeed] = {}
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that the clients' speeds are known; the tiers have been set up before."""
-        assert isinstance(pl_module, FederatedLightningModule)
         self._of_client = {}
         self.speeds.check(pl_module.population)
         self._speed(pl_module, 0)  # a trace that cannot be read is told before training
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Starts anew with a new run."""
         if trainer.global_step == 0:  # a round is a step
             self.times = CompletionTimes()
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: ServerRound, batch_idx: int
+    @override
+    def on_server_step(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
     ) -> None:
         """Adds a round."""
-        assert isinstance(pl_module, FederatedLightningModule)
-        parts = [(result.task, self._seconds(pl_module, result)) for result in batch.results]
+        parts = [(result.task, self._seconds(module, result)) for result in round.results]
         seconds, whole = client_seconds(parts), whole_round_seconds(parts)
         self.times = self.times.after(seconds, whole)
-        pl_module.log("time/round", whole)
-        pl_module.log("time/mean", float(np.mean(seconds)) if seconds else 0.0)
-        pl_module.log("time/std", float(np.std(seconds)) if seconds else 0.0)
-        pl_module.log("time/total", self.times.total)
+        module.log("time/round", whole)
+        module.log("time/mean", float(np.mean(seconds)) if seconds else 0.0)
+        module.log("time/std", float(np.std(seconds)) if seconds else 0.0)
+        module.log("time/total", self.times.total)
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Says the figures of Table 6 in one line."""
         if trainer.is_global_zero and self.times.parts:
             log.info(

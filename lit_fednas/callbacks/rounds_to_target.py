@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, final
 
-from lightning import Callback, LightningModule, Trainer
+from lightning import Callback
 
 from lit_fednas.callbacks.cost_ledger import CostLedger
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.formatting import short, text_table
 from lit_fednas.records.files import replace_table
@@ -59,17 +59,16 @@ class RoundsToTarget(Callback):
         self.looked = 0  # the last round that was validated
         self._from_the_start = False
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Sees that every metric will be there; not in ``setup``, as other callbacks may learn theirs there."""
-        assert isinstance(pl_module, FederatedLightningModule)
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        data: Any = trainer.datamodule
         if not trainer.limit_val_batches or not len(data.val_dataloader()):
             raise ConfigError(
                 "rounds_to_target: nothing is validated; give the server examples (data.server_val), "
                 "or set rounds_to_target to null"
             )
         names = list(pl_module.validation_metrics)
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        for callback in trainer.callbacks:
             names += getattr(callback, "metric_names", [])
         names = [name for name in names if not name.endswith("/loss")]  # better when lower
         for metric in self.targets:
@@ -79,7 +78,7 @@ class RoundsToTarget(Callback):
                     f"choose from {', '.join(names)}"
                 )
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Sees that a resumed run goes on with its targets, and writes what they are."""
         if trainer.global_step == 0:  # a round is a step
             self.rows, self.looked = self._nothing_reached(), 0
@@ -93,19 +92,19 @@ class RoundsToTarget(Callback):
         self._write(trainer)
         self._stop(trainer)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Looks which targets have been reached."""
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
         self.looked = trainer.current_epoch + 1
-        ledgers = [one for one in trainer.callbacks if isinstance(one, CostLedger)]  # type: ignore[attr-defined]
+        ledgers = [one for one in trainer.callbacks if isinstance(one, CostLedger)]
         for row in self.rows:
             value = trainer.callback_metrics.get(row["metric"])
             if row["round"] is None and value is not None and reaches(float(value), row["target"]):
                 row["round"] = self.looked
                 row.update(asdict(ledgers[0].total) if ledgers else {})
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Logs and writes what has been reached (metrics cannot be logged when a validation ends)."""
         for row in self.rows:
             if row["round"] is not None:
@@ -114,7 +113,7 @@ class RoundsToTarget(Callback):
             self._write(trainer)
         self._stop(trainer)
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Prints the table."""
         if trainer.is_global_zero:
             print(self.table())
@@ -150,11 +149,11 @@ class RoundsToTarget(Callback):
             for value in values
         ]
 
-    def _write(self, trainer: Trainer) -> None:
+    def _write(self, trainer: FederatedTrainer) -> None:
         if keeps_files(trainer):
             replace_table(run_folder(trainer) / TARGETS_FILE, TARGET_COLUMNS, self.rows)
 
-    def _stop(self, trainer: Trainer) -> None:
+    def _stop(self, trainer: FederatedTrainer) -> None:
         if self.stop and all(row["round"] is not None for row in self.rows):
             trainer.should_stop = True
 

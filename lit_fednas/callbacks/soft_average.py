@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal, cast
 
 import torch
-from lightning import Trainer
 from torch import Tensor
 from typing_extensions import override
 
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule, ServerRound
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.ranges import PositiveShare, checked
 from lit_fednas.supernets import Model, ModelSuite
 
@@ -53,7 +52,7 @@ class SoftAverage(FederatedCallback):
         self.from_larger = from_larger
 
     @override
-    def on_results(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+    def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Mixes the models, and logs ``others_share``: the mean weight of other models in a model."""
         suite = cast(ModelSuite, module.supernet)
 

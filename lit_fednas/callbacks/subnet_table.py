@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lightning import Callback, LightningModule, Trainer
+from lightning import Callback
 
-from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.formatting import text_table
 from lit_fednas.records.files import replace_table
@@ -18,21 +18,20 @@ COLUMNS = ("subnet", "arch", "split", "accuracy", "loss", "macs", "parameters", 
 class SubnetTable(Callback):
     """Prints the subnets after ``fit``, ``validate`` and ``test``, and writes ``subnets-<split>.csv``."""
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """The last validation's figures."""
         self._show(trainer, pl_module, "val")
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Only where validation was what was asked for."""
         if trainer.state.fn == "validate":
             self._show(trainer, pl_module, "val")
 
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """The test set's figures."""
         self._show(trainer, pl_module, "test")
 
-    def _show(self, trainer: Trainer, pl_module: LightningModule, split: str) -> None:
-        assert isinstance(pl_module, FederatedLightningModule)
+    def _show(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, split: str) -> None:
         rows = table_rows(pl_module, trainer.callback_metrics, split)
         if not rows:
             return

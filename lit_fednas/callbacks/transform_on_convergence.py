@@ -6,12 +6,11 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, cast
 
-from lightning import LightningModule, Trainer
 from typing_extensions import override
 
 from lit_fednas.callbacks.activeness import cell_activeness, mean_activeness, most_active
 from lit_fednas.callbacks.convergence import degree_of_convergence
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule, ServerRound
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.ranges import NonNegativeFloat, PositiveInt, Range, UnitInterval, checked
 from lit_fednas.records.models import step_words, write_suite
@@ -90,7 +89,7 @@ class TransformOnConvergence(FederatedCallback):
         self.complete = False
         self.converged = False
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Writes down the models so far; a run that had come to its end stays there."""
         self._write(trainer, pl_module)
         trainer.should_stop |= self._at_the_end
@@ -102,7 +101,7 @@ class TransformOnConvergence(FederatedCallback):
     # ---- what a round shows ---------------------------------------------------------------------------
 
     @override
-    def on_results(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+    def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Measures the activeness of the newest model's cells, if the round has trained it."""
         suite = _suite(module)
         newest = len(suite.models) - 1
@@ -112,30 +111,30 @@ class TransformOnConvergence(FederatedCallback):
     def _measure(self, activeness: dict[str, float]) -> None:
         self.activeness = [*self.activeness, activeness][-self.window :]
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: ServerRound, batch_idx: int
+    @override
+    def on_server_step(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
     ) -> None:
         """Adds a model if training has slowed down."""
-        assert isinstance(pl_module, FederatedLightningModule)
-        suite = _suite(pl_module)
+        suite = _suite(module)
         newest = len(suite.models) - 1
-        self._note_losses(batch, newest)
+        self._note_losses(round, newest)
         found = {
             number: degree_of_convergence(losses, self.gamma, self.delta) for number, losses in self.losses.items()
         }
         degree = found.get(newest)
-        pl_module.log("transform/doc", float("nan") if degree is None else degree)
+        module.log("transform/doc", float("nan") if degree is None else degree)
         self.converged = False
         if degree is not None and degree <= self.threshold and self.activeness:
             if not self.complete:
-                self._transform(trainer, pl_module, batch, degree)
+                self._transform(trainer, module, round, degree)
             else:
                 numbers = range(newest + 1) if self.loss == "newest" else [newest]
                 degrees = [found.get(number) for number in numbers]
                 self.converged = all(one is not None and one <= self.threshold for one in degrees)
-        pl_module.log("transform/models", float(len(suite.models)))
+        module.log("transform/models", float(len(suite.models)))
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Stops when all is done."""
         if self._at_the_end:
             log.info(
@@ -157,7 +156,7 @@ class TransformOnConvergence(FederatedCallback):
     # ---- the transformation ---------------------------------------------------------------------------
 
     def _transform(
-        self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound, degree: float
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound, degree: float
     ) -> None:
         """Adds the largest of the models in question that a device can run."""
         suite = _suite(module)
@@ -218,7 +217,7 @@ class TransformOnConvergence(FederatedCallback):
         for cell in ranked[1:]:
             yield (cell,)
 
-    def _write(self, trainer: Trainer, module: LightningModule) -> None:
+    def _write(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
         """Writes ``suite.json``."""
         if not keeps_files(trainer):
             return
@@ -263,5 +262,5 @@ class TransformOnConvergence(FederatedCallback):
         self.complete, self.converged = state_dict["complete"], state_dict["converged"]
 
 
-def _suite(module: LightningModule) -> ModelSuite:
+def _suite(module: FederatedLightningModule) -> ModelSuite:
     return cast(ModelSuite, module.supernet)  # ``setup`` has checked it

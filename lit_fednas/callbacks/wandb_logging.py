@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import wandb
-from lightning import LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 
 from lit_fednas.callbacks.subnet_table import COLUMNS, table_rows
 from lit_fednas.data import plot_partition
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule, ServerRound
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
 from lit_fednas.records import SEARCH_FILES, SearchFiles
 from lit_fednas.supernets import ModelCollection
 
@@ -26,17 +25,15 @@ class WandbLogging(FederatedCallback):
     hyperparameters (``lit_fednas.cli``).
     """
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Logs the partition as a picture."""
         self._num_models = len(getattr(pl_module.supernet, "models", ()))
         for run in _runs(trainer):
-            data: Any = trainer.datamodule  # type: ignore[attr-defined]
+            data: Any = trainer.datamodule
             figure = plot_partition(data.partition, data.targets, data.class_names)
             run.log({"partition": wandb.Image(figure)}, commit=False)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: ServerRound, batch_idx: int
-    ) -> None:
+    def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Logs a new model of a supernet that changes in training with its costs, and a table of all models."""
         supernet = pl_module.supernet
         if isinstance(supernet, ModelCollection):
@@ -45,7 +42,7 @@ class WandbLogging(FederatedCallback):
             self._num_models = len(supernet.models)
 
     @staticmethod
-    def _log_models(trainer: Trainer, kind: str, rows: Sequence[dict[str, Any]], number: int) -> None:
+    def _log_models(trainer: FederatedTrainer, kind: str, rows: Sequence[dict[str, Any]], number: int) -> None:
         newest = rows[number]
         event = {"model": newest["number"], "macs": newest["macs"], "parameters": newest["parameters"]}
         for run in _runs(trainer):
@@ -57,15 +54,15 @@ class WandbLogging(FederatedCallback):
                 known = {name: value for name, value in row.items() if name != "number" and value is not None}
                 run.summary.update({f"{kind}/{row['number']}/{name}": value for name, value in known.items()})
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Logs the last validation of all subnets."""
         self._log_subnets(trainer, pl_module, "val")
 
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_test_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Logs the test of all subnets."""
         self._log_subnets(trainer, pl_module, "test")
 
-    def on_search_end(self, trainer: Trainer, module: LightningModule, folder: Path) -> None:
+    def on_search_end(self, trainer: FederatedTrainer, module: FederatedLightningModule, folder: Path) -> None:
         """Logs a search's fronts as tables and charts, and each tier's network as an artifact.
 
         Args:
@@ -82,8 +79,7 @@ class WandbLogging(FederatedCallback):
             for artifact in tier_artifacts(files, run.name or run.id):
                 run.log_artifact(artifact)
 
-    def _log_subnets(self, trainer: Trainer, pl_module: LightningModule, split: str) -> None:
-        assert isinstance(pl_module, FederatedLightningModule)
+    def _log_subnets(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, split: str) -> None:
         rows = table_rows(pl_module, trainer.callback_metrics, split)
         for run in _runs(trainer) if rows else []:
             cells = [[row[column] for column in COLUMNS] for row in rows]
@@ -138,7 +134,7 @@ def _table(columns: Sequence[str], rows: list[list[Any]]) -> wandb.Table:
     return wandb.Table(columns=list(columns), data=rows)
 
 
-def _runs(trainer: Trainer) -> list[Any]:
+def _runs(trainer: FederatedTrainer) -> list[Any]:
     if not trainer.is_global_zero:
         return []
     return [logger.experiment for logger in trainer.loggers if isinstance(logger, WandbLogger)]

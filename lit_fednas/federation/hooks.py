@@ -13,14 +13,15 @@ from lit_fednas.parts import Part
 if TYPE_CHECKING:
     from lit_fednas.federation.module import FederatedLightningModule
     from lit_fednas.federation.round import ServerRound
+    from lit_fednas.federation.trainer import FederatedTrainer
 
 
 class FederatedCallback(Part, Callback):
     """A Lightning callback that may also follow a round, and change it through :class:`ServerRound`.
 
     Lightning's hooks keep their meaning with a round for an epoch: ``on_train_epoch_start`` comes before the
-    cohort is drawn, ``on_train_batch_end`` after the server's step (its ``batch`` is the :class:`ServerRound`),
-    ``on_validation_end`` after the global weights were evaluated, ``on_train_epoch_end`` at the round's end.
+    cohort is drawn, ``on_validation_end`` after the global weights were evaluated, ``on_train_epoch_end`` at the
+    round's end.
 
     All that a method remembers from round to round is the callback's ``state_dict``. It changes after the server's
     step alone, so that an interrupted round leaves no trace.
@@ -39,15 +40,19 @@ class FederatedCallback(Part, Callback):
         super().setup(trainer, pl_module, stage)
         self.check_supernet(pl_module.supernet)
 
-    def on_round_start(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+    def on_round_start(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
+    ) -> None:
         """Called before the round is planned; may give values."""
 
-    def on_cohort_start(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+    def on_cohort_start(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
+    ) -> None:
         """Called when the clients have their tasks."""
 
     def on_client_end(
         self,
-        trainer: Trainer,
+        trainer: FederatedTrainer,
         module: FederatedLightningModule,
         result: ClientResult,
         update: ClientUpdate | None,
@@ -62,9 +67,20 @@ class FederatedCallback(Part, Callback):
                 next client is trained; what is done with them must not touch training.
         """
 
-    def on_results(self, trainer: Trainer, module: FederatedLightningModule, round: ServerRound) -> None:
+    def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Called when all clients have answered, before their updates are merged.
 
         May reject updates, and watch or mix the averages of those that are accepted. If a callback defines it,
         sums are kept per architecture, which takes more memory where architectures share weights.
         """
+
+    def on_server_step(
+        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
+    ) -> None:
+        """Called after the server's step, before the global weights are evaluated; may change the supernet."""
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Calls :meth:`on_server_step`; Lightning's batch is the round."""
+        self.on_server_step(trainer, pl_module, batch)  # type: ignore[arg-type]

@@ -94,7 +94,7 @@ class ServerRound:
         return averages
 
     def restructure(self, change: Callable[[], Any]) -> Any:
-        """Lets the supernet add or remove architectures, after the server's step (``on_train_batch_end``).
+        """Lets the supernet add or remove architectures, in ``on_server_step``.
 
         Args:
             change: Changes the supernet. All ranks must make the same change.

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.plugins.io import CheckpointIO
 from typing_extensions import override
 
@@ -63,6 +63,12 @@ class FederatedTrainer(pl.Trainer):
     Raises:
         ConfigError: An argument that has no meaning here, or a number out of range.
     """
+
+    # what Lightning's connectors set
+    callbacks: list[Callback]
+    datamodule: FederatedDataModule
+    fast_dev_run: bool | int
+    fit_loop: RoundLoop
 
     def __init__(
         self,

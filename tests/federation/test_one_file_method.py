@@ -49,7 +49,7 @@ class RejectWorst(FederatedCallback):
         total, count = self._after[str(arch)]
         return total / count
 
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+    def on_server_step(self, trainer, module, round):
         self.losses = self._after
         self.rejected = [*self.rejected, self._worst]
 
@@ -82,7 +82,7 @@ class Inertia(FederatedCallback):
 
         round.mix(mixture)
 
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+    def on_server_step(self, trainer, module, round):
         if self._mixed is not None:
             self.before, self.share = self._mixed, self.share / 2
 
@@ -102,13 +102,13 @@ class GrowEverySecondRound(FederatedCallback):
         self.rounds = 0
         self.widened: list[str] = []
 
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.rounds += bool(batch.survivors)
+    def on_server_step(self, trainer, module, round):
+        self.rounds += bool(round.survivors)
         if self.rounds % 2:
             return
         suite, cell = module.supernet, ("conv1", "conv2")[len(self.widened) % 2]
         steps = plan(suite.models[-1].blueprint, [cell], len(suite.models), order="widen")
-        batch.restructure(lambda: suite.add(len(suite.models) - 1, steps, module.seed, batch.number, noise=0.0))
+        round.restructure(lambda: suite.add(len(suite.models) - 1, steps, module.seed, round.number, noise=0.0))
         self.widened = [*self.widened, cell]
 
     def state_dict(self):
@@ -127,15 +127,15 @@ class PruneEverySecondRound(FederatedCallback):
         self.rounds = 0
         self.cut: list[str] = []
 
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.rounds += bool(batch.survivors)
+    def on_server_step(self, trainer, module, round):
+        self.rounds += bool(round.survivors)
         if self.rounds % 2:
             return
         sequence, group = module.supernet, ("layer1", "layer0")[len(self.cut) % 2]
         before = sequence.models[-1].sizes
         cut = Cut(group, {group: 2}, {**before, group: before[group] - 2}, resource=0.0)
-        batch.restructure(lambda: sequence.propose([cut]))
-        batch.restructure(lambda: sequence.select(group, batch.number))
+        round.restructure(lambda: sequence.propose([cut]))
+        round.restructure(lambda: sequence.select(group, round.number))
         self.cut = [*self.cut, group]
 
     def state_dict(self):
@@ -204,8 +204,8 @@ class Witness(FederatedCallback):
         tensors = {name: tensor.double() for name, tensor in update.weights.items()}
         self.rounds[-1]["updates"].append((result, tensors))
 
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.rounds[-1] |= {"results": batch.results, "new": weights(module)}
+    def on_server_step(self, trainer, module, round):
+        self.rounds[-1] |= {"results": round.results, "new": weights(module)}
 
 
 def average(
@@ -277,11 +277,11 @@ def test_a_model_is_added_every_second_round(tmp_path) -> None:
     class Answers(Witness):
         """Also keeps what the last two models answer when one has been added."""
 
-        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-            super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
+        def on_server_step(self, trainer, module, round):
+            super().on_server_step(trainer, module, round)
             count = len(module.supernet.models)
             self.rounds[-1]["models"] = count
-            if module.supernet.models[-1].round == batch.number:
+            if module.supernet.models[-1].round == round.number:
                 inputs = torch.rand(5, 1, 8, 8)
                 with torch.no_grad():
                     self.rounds[-1]["answers"] = [
@@ -369,8 +369,8 @@ def test_an_error_after_the_servers_step_loses_that_round_alone(tmp_path, straig
     """The methods have changed their state and the supernet by then."""
 
     class Break(FederatedCallback):
-        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-            if batch.number == 3:
+        def on_server_step(self, trainer, module, round):
+            if round.number == 3:
                 raise RuntimeError("out of the blue")
 
     with pytest.raises(RuntimeError, match="out of the blue"):
