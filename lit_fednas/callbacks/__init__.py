@@ -58,7 +58,7 @@ OPTIONAL_CALLBACKS: dict[str, type[Callback]] = {
 
 
 def default_callbacks() -> list[Callback]:
-    """What the command line adds to every run; give them to a ``FederatedTrainer`` of your own likewise.
+    """Returns what the command line adds to every run; give them to a ``FederatedTrainer`` of your own likewise.
 
     (The command line adds a :class:`CostLedger` and a :class:`RoundCheckpoint` too, each with settings.)
     """

@@ -12,9 +12,9 @@ from lit_fednas.supernets import ModelSuite
 
 @torch.no_grad()
 def cell_activeness(suite: ModelSuite, number: int, averages: Mapping[str, Tensor]) -> dict[str, float]:
-    """How much a round moves each cell of a model: the norm of the update over the norm of the weights.
+    """Computes how much a round moves each cell of a model: the norm of the update over the norm of the weights.
 
-    The update is the average of the clients' updates, no single client's is looked at. Buffers do not count.
+    The update is the average of the clients' updates. Buffers do not count.
 
     Args:
         suite: With the weights that were sent.
@@ -22,7 +22,7 @@ def cell_activeness(suite: ModelSuite, number: int, averages: Mapping[str, Tenso
         averages: The averages of the clients' weights, by the suite's names.
 
     Returns:
-        By cell; cells without parameters are not there.
+        The activeness of each cell with parameters.
     """
     shared = dict(suite.named_parameters())
     squares: dict[str, list[Tensor]] = {}
@@ -32,15 +32,15 @@ def cell_activeness(suite: ModelSuite, number: int, averages: Mapping[str, Tenso
             cell = name.removeprefix(start).partition(".")[0]
             moved = (averages[name] - weights).square().sum()
             squares.setdefault(cell, []).append(torch.stack([moved, weights.square().sum()]))
-    found = {}
+    activeness = {}
     for cell, pairs in squares.items():
-        moved, there = torch.stack(pairs).double().sum(0).sqrt().tolist()
-        found[cell] = moved / there if there > 0 else float("inf") if moved > 0 else 0.0
-    return found
+        moved, present = torch.stack(pairs).double().sum(0).sqrt().tolist()
+        activeness[cell] = moved / present if present > 0 else float("inf") if moved > 0 else 0.0
+    return activeness
 
 
 def mean_activeness(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean over rounds, by cell.
+    """Returns the mean over rounds, by cell.
 
     Example:
         >>> mean_activeness([{"conv1": 0.25, "head": 0.5}, {"conv1": 0.75, "head": 0.5}])
@@ -50,7 +50,7 @@ def mean_activeness(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def most_active(activeness: Mapping[str, float], alpha: float) -> list[str]:
-    """The cells whose activeness is at least ``alpha`` times the largest, the most active first.
+    """Returns the cells whose activeness is at least ``alpha`` times the largest, the most active first.
 
     Example:
         >>> most_active({"conv1": 0.5, "conv2": 1.0, "conv3": 0.95}, alpha=0.9)

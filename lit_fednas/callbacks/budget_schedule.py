@@ -24,7 +24,7 @@ class BudgetSchedule:
             like it.
 
     Raises:
-        ConfigError: A value is out of range, or the budgets would never come down to the final one.
+        ConfigError: The budgets would never come down to the final one.
 
     Example:
         >>> schedule = BudgetSchedule(final=0.8, first=0.125, decay=0.5)
@@ -38,16 +38,6 @@ class BudgetSchedule:
     least: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.final < 1:
-            raise ConfigError(
-                f"prune_by_budgets.budget: {self.final} must be a share of the initial model's resource, above 0 "
-                f"and below 1"
-            )
-        if not 0 < self.first < 1 or not 0 < self.decay <= 1 or not 0 <= self.least < 1:
-            raise ConfigError(
-                f"prune_by_budgets: first {self.first} must be above 0 and below 1, decay {self.decay} above 0 "
-                f"and at most 1, least {self.least} from 0 to below 1"
-            )
         if self.least == 0 and self.decay < 1:
             reach = self.first / (1 - self.decay)
             if reach < 1 - self.final:
@@ -59,7 +49,7 @@ class BudgetSchedule:
                 )
 
     def budget(self, iteration: int, present: float) -> float:
-        """The budget of an iteration.
+        """Returns the budget of an iteration, as a share of what the initial model takes.
 
         Args:
             iteration: From 1.
@@ -78,7 +68,7 @@ class RoundSchedule:
             ``{1: 2, 6: 5, 11: 8, 16: 10}``. With 0 rounds candidates are tested, and none is trained.
 
     Raises:
-        ConfigError: Nothing is said of the first iteration, or a number is negative.
+        ConfigError: The number of rounds of the first iteration is not given, or a key is below 1.
 
     Example:
         >>> schedule = RoundSchedule({1: 2, 6: 5})
@@ -89,12 +79,12 @@ class RoundSchedule:
     rounds: Mapping[int, int]
 
     def __post_init__(self) -> None:
-        if 1 not in self.rounds or min(self.rounds) < 1 or min(self.rounds.values()) < 0:
+        if 1 not in self.rounds or min(self.rounds) < 1:
             raise ConfigError(
                 f"prune_by_budgets.rounds: {dict(self.rounds)} must say from which iteration on, beginning with "
                 f"1, there are how many rounds, for instance {{1: 2, 6: 5}}"
             )
 
     def of(self, iteration: int) -> int:
-        """The rounds of an iteration, from 1."""
+        """Returns the number of rounds of an iteration, from 1."""
         return self.rounds[max(first for first in self.rounds if first <= iteration)]

@@ -28,7 +28,7 @@ class CostLedger(FederatedCallback):
     """Counts multiply-accumulates and bytes, per client, per round and in total.
 
     Logs ``cost/macs``, ``cost/bytes_down`` and ``cost/bytes_up`` of each round, and their totals as
-    ``cost/total_macs`` and ``cost/total_bytes``. At the end it writes ``ledger.json`` and says how many times
+    ``cost/total_macs`` and ``cost/total_bytes``. At the end it writes ``ledger.json`` and logs how many times
     less the run cost than federated averaging of each subnet on its own with the same cohorts (iFedAvg).
 
     Args:
@@ -48,7 +48,7 @@ class CostLedger(FederatedCallback):
         self._compared(pl_module)
 
     def _compared(self, module: FederatedLightningModule) -> dict[str, Any]:
-        """The subnets to compare with, by name; those of the evaluation grow with the supernet."""
+        """Returns the subnets to compare with, by name; those of the evaluation grow with the supernet."""
         if self.independent is None:
             return module.subnets
         try:
@@ -93,7 +93,7 @@ class CostLedger(FederatedCallback):
         module.log("cost/total_bytes", float(self.total.bytes))
 
     def summary(self) -> dict[str, Any]:
-        """Totals, each client's share, and the comparison with independent training; plain values."""
+        """Returns totals, each client's share, and the comparison with independent training; plain values."""
         alone = RoundCost()
         for cost in self.baseline.values():
             alone += cost
@@ -107,7 +107,7 @@ class CostLedger(FederatedCallback):
         }
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Writes ``ledger.json`` and says the comparison in one line."""
+        """Writes ``ledger.json`` and logs the comparison in one line."""
         if not trainer.is_global_zero or self.rounds == 0:
             return
         summary = self.summary()
@@ -124,7 +124,7 @@ class CostLedger(FederatedCallback):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """All counts, as plain values."""
+        """Returns all counts, as plain values."""
         return {
             "rounds": self.rounds,
             "total": asdict(self.total),
@@ -133,7 +133,7 @@ class CostLedger(FederatedCallback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes the counts back."""
+        """Restores the counts."""
         self.rounds = state_dict["rounds"]
         self.total = RoundCost(**state_dict["total"])
         self.by_client = {int(key): RoundCost(**cost) for key, cost in state_dict["by_client"].items()}

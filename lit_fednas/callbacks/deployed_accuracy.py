@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.client_evaluation import (
@@ -27,6 +26,7 @@ from lit_fednas.federation.client_evaluation import (
 from lit_fednas.federation.evaluation import recalibrated
 from lit_fednas.federation.ranks import deal
 from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.records import ALL_TIERS, write_client_scores
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 _BATCH_SIZE = 512
 
 
+@checked("deployed_accuracy")
 class DeployedAccuracy(FederatedCallback):
     """Evaluates every client on its own split, with the global weights of the model that it would use.
 
@@ -57,14 +58,7 @@ class DeployedAccuracy(FederatedCallback):
             uses (told before training).
     """
 
-    def __init__(self, split: Literal["test", "val"] = "test", every_n_rounds: int | None = None) -> None:
-        if split not in ("test", "val"):
-            raise ConfigError(f"deployed_accuracy.split: {split!r} must be test or val")
-        if every_n_rounds is not None and every_n_rounds < 1:
-            raise ConfigError(
-                f"deployed_accuracy.every_n_rounds: {every_n_rounds} must be at least 1, or null for each "
-                f"validation"
-            )
+    def __init__(self, split: Literal["test", "val"] = "test", every_n_rounds: PositiveInt | None = None) -> None:
         self.split = split
         self.every_n_rounds = every_n_rounds
         self.rows: list[dict[str, Any]] = []
@@ -74,7 +68,7 @@ class DeployedAccuracy(FederatedCallback):
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that clients can be evaluated; the assignment has been set up before."""
         self.rows, self.rounds = [], None
-        clients = _clients(trainer)
+        clients = trainer.datamodule.clients
         having = [client for client in range(clients.num_clients) if clients.size(client, self.split)]
         if not having:
             raise ConfigError(
@@ -99,7 +93,7 @@ class DeployedAccuracy(FederatedCallback):
             self._evaluate_and_log(trainer, pl_module)
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Writes ``clients.csv`` and says the figures in one line."""
+        """Writes ``clients.csv`` and logs the figures in one line."""
         if self.rounds != trainer.global_step:
             self._evaluate(trainer, pl_module)
         if keeps_files(trainer):
@@ -116,7 +110,7 @@ class DeployedAccuracy(FederatedCallback):
     # ---- what -----------------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, float]:
-        """What the last evaluation logged, without ``deployed/``."""
+        """Returns what the last evaluation logged, without ``deployed/``."""
         accuracies = [row["accuracy"] for row in self.rows]
         low, high = np.quantile(accuracies, [0.25, 0.75])
         return {"accuracy": float(np.mean(accuracies)), "iqr": float(high - low), "worst": min(accuracies)}
@@ -127,7 +121,7 @@ class DeployedAccuracy(FederatedCallback):
             module.log(f"deployed/{name}", value, sync_dist=True)  # all ranks have it; Lightning wants to be told
 
     def _evaluate(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
-        """Finds all clients' rows, with the ranks' help; the same for any number of ranks."""
+        """Sets all clients' rows, with the ranks' help; the same for any number of ranks."""
         was_training = module.supernet.training
         module.supernet.eval()
         try:
@@ -140,38 +134,31 @@ class DeployedAccuracy(FederatedCallback):
 
     @torch.no_grad()
     def _share(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> list[dict[str, Any]]:
-        """The rows of those clients that this rank evaluates.
-
-        What is dealt to the ranks is whole batches, made before: so each is what one rank alone would run.
-        """
-        clients, supernet = _clients(trainer), module.supernet
+        """Returns the rows of this rank's share of whole batches; each is what one rank alone would run."""
+        clients, supernet = trainer.datamodule.clients, module.supernet
         using: dict[Any, dict[int, int]] = {}
         for client in range(clients.num_clients):
             size = clients.size(client, self.split)
             if size:
                 using.setdefault(module.assignment.deployed(client), {})[client] = size
         statistics = module.recalibration_batches(clients)
-        pieces = [
-            (arch, those)
-            for arch, sizes in using.items()
-            for those in (
-                [[client] for client in sizes]
-                if not statistics and normalises_over_batches(supernet.skeleton(arch))
-                else batches_of_clients(sizes, _BATCH_SIZE)
-            )
-        ]
-        work = [supernet.macs(arch) * sum(using[arch][one] for one in those) for arch, those in pieces]
-        own = deal(work, trainer.world_size)[trainer.global_rank]
+        batches: list[tuple[Any, list[int]]] = []
+        for arch, sizes in using.items():
+            alone = not statistics and normalises_over_batches(supernet.skeleton(arch))
+            groups = [[one] for one in sizes] if alone else batches_of_clients(sizes, _BATCH_SIZE)
+            batches += [(arch, group) for group in groups]
+        work = [supernet.macs(arch) * sum(using[arch][one] for one in group) for arch, group in batches]
         rows: list[dict[str, Any]] = []
         last: Any = None
         network: Callable[[Tensor], Tensor] = supernet
-        for arch, those in (pieces[place] for place in own):
+        for index in deal(work, trainer.world_size)[trainer.global_rank]:
+            arch, group = batches[index]
             if arch != last:
                 network, last = _network(module, arch, statistics), arch
             scores = client_scores(
                 network,
                 clients,
-                those,
+                group,
                 self.split,
                 module.evaluation,
                 _BATCH_SIZE,
@@ -183,12 +170,8 @@ class DeployedAccuracy(FederatedCallback):
         return rows
 
 
-def _clients(trainer: FederatedTrainer) -> ClientData:
-    return trainer.datamodule.clients
-
-
 def _network(module: FederatedLightningModule, arch: Any, statistics: list[Tensor]) -> Callable[[Tensor], Tensor]:
-    """The model in place, or a copy with its norms' new statistics."""
+    """Returns the model in place, or a copy with its norms' new statistics."""
     if statistics:
         return recalibrated(module.supernet.subnet(arch), statistics)
     return partial(module.supernet, arch=arch)

@@ -94,7 +94,7 @@ class DeviceAverage(FederatedCallback):
 
     @torch.no_grad()
     def average(self, arch: str) -> dict[str, Tensor] | None:
-        """The mean over the devices of an architecture.
+        """Returns the mean over the devices of an architecture.
 
         Args:
             arch: The architecture's text.
@@ -116,7 +116,7 @@ class DeviceAverage(FederatedCallback):
         return means
 
     def _build(self, module: FederatedLightningModule, clients: Any) -> dict[str, nn.Module]:
-        """The mean networks of the evaluated subnets, by name, in evaluation mode."""
+        """Returns the mean networks of the evaluated subnets, by name, in evaluation mode."""
         networks = {}
         for name, arch in module.subnets.items():
             means = self.average(str(arch))
@@ -131,7 +131,7 @@ class DeviceAverage(FederatedCallback):
     # ---- evaluation -----------------------------------------------------------------------------------
 
     def on_validation_epoch_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Forgets networks of earlier weights."""
+        """Drops networks of earlier weights."""
         self._networks = None
 
     def on_validation_batch_end(
@@ -181,7 +181,7 @@ class DeviceAverage(FederatedCallback):
     # ---- checkpoints ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The devices' last weights."""
+        """Returns the devices' last weights."""
         return {
             "devices": {
                 client: {"arch": device.arch, "num_examples": device.num_examples, "weights": device.weights}
@@ -190,7 +190,7 @@ class DeviceAverage(FederatedCallback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores them."""
+        """Restores the devices' last weights."""
         self._devices = {int(client): _Device(**device) for client, device in state_dict["devices"].items()}
 
 

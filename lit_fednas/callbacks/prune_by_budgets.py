@@ -21,7 +21,16 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.initial_weights import load_initial
 from lit_fednas.federation.run_folder import keeps_files, run_folder
-from lit_fednas.ranges import NonNegativeInt, PositiveInt, Range, UnitInterval, checked
+from lit_fednas.ranges import (
+    NonNegativeInt,
+    OpenUnitInterval,
+    PositiveInt,
+    PositiveShare,
+    Range,
+    ShareBelowOne,
+    UnitInterval,
+    checked,
+)
 from lit_fednas.records import write_sequence
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Cut, Model, PrunedSequence, UnitCounts, find_cuts
@@ -42,7 +51,7 @@ class PruneByBudgets(FederatedCallback):
     schedules. After a round's tests the candidates are ranked by their accuracy degradation, and the ``drop``
     share with the largest leaves before its updates are sent. When the last budget is met, training stops.
 
-    The accuracy of a model, with which the next iteration's candidates are compared, is what its clients found in
+    The accuracy of a model, with which the next iteration's candidates are compared, was measured by its clients
     its last round; that must be the paper's ``Acc(prev_GM)``, for nobody tests it again. With initial rounds, the
     initial model is trained federatedly first, and has such a round. Without, there is one more round at the
     start, in which all clients train and test it as they do with candidates, and send nothing.
@@ -68,7 +77,7 @@ class PruneByBudgets(FederatedCallback):
             (:func:`~lit_fednas.federation.initial_weights.load_initial`). It is read when training begins, and not
             again on resuming.
         initial_rounds: Rounds in which the initial model is trained before the first iteration.
-        latency: How latency is found, where it is the resource.
+        latency: How latency is estimated, where it is the resource.
 
     Attributes:
         complete: Whether no iteration is to follow.
@@ -83,12 +92,12 @@ class PruneByBudgets(FederatedCallback):
 
     def __init__(
         self,
-        budget: float,
+        budget: OpenUnitInterval,
         resource: Literal["macs", "parameters", "bytes", "latency_ms"] = "macs",
-        first: float = 0.05,
-        decay: float = 0.98,
-        least: float = 0.0,
-        rounds: Mapping[int, int] = {1: 5},
+        first: OpenUnitInterval = 0.05,
+        decay: PositiveShare = 0.98,
+        least: ShareBelowOne = 0.0,
+        rounds: Mapping[int, NonNegativeInt] = {1: 5},
         drop: UnitInterval = 0.33,
         groups: PositiveInt = 1,
         balance: Annotated[float, Range(at_least=1)] = 1.1,
@@ -146,7 +155,7 @@ class PruneByBudgets(FederatedCallback):
                 f"prune_by_budgets.groups: {self.groups} is more than the {clients.num_clients} clients; lower it"
             )
         if self.initial is not None and not Path(self.initial).is_file():
-            raise ConfigError(f"prune_by_budgets.initial: {self.initial} is no file; name one, or give null")
+            raise ConfigError(f"prune_by_budgets.initial: {self.initial} does not exist; give a file, or null")
         self._costs = ArchitectureCosts(pl_module.supernet, self.latency)
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
@@ -287,7 +296,7 @@ class PruneByBudgets(FederatedCallback):
         )
 
     def _cuts(self, trainer: FederatedTrainer, sequence: PrunedSequence, budget: float) -> list[Cut]:
-        """The candidates' cuts; all ranks take those of the first, for measured latencies differ."""
+        """Returns the candidates' cuts; all ranks take the first's, for measured latencies differ."""
         cuts = find_cuts(
             sequence.units,
             sequence.models[-1].sizes,
@@ -302,32 +311,31 @@ class PruneByBudgets(FederatedCallback):
     ) -> tuple[list[list[int]], list[dict[str, Any]]]:
         """Deals the clients that are available for a round out to groups."""
         clients = trainer.datamodule.clients
-        everybody = range(clients.num_clients)
-        there = module.cohort.availability.available(round, clients.num_clients, module.seed)
-        if not there:
+        present = module.cohort.availability.available(round, clients.num_clients, module.seed)
+        if not present:
             log.warning("round %d: no client is available; the groups are made of all", round)
-            there = list(everybody)
-        count = min(self.groups, len(there))
+            present = list(range(clients.num_clients))
+        count = min(self.groups, len(present))
         if count < self.groups:
             log.warning("round %d: %d clients are available, and make as many groups", round, count)
-        counts = np.stack([clients.label_counts(client, module.supernet.num_classes) for client in there])
+        counts = np.stack([clients.label_counts(client, module.supernet.num_classes) for client in present])
         if self.partition == "balanced":
-            places = balanced_groups(counts, count, self.balance)
+            groups = balanced_groups(counts, count, self.balance)
         else:
-            places = random_groups(len(there), count, numpy_generator(module.seed, "client-groups", round))
-        reports = group_report(counts, places)
+            groups = random_groups(len(present), count, numpy_generator(module.seed, "client-groups", round))
+        reports = group_report(counts, groups)
         if self.partition == "balanced" and imbalance(reports) > self.balance + 1e-9:
             log.warning(
                 "round %d: the largest group has %.3g times the examples of the smallest, and prune_by_budgets."
                 "balance is %g; so large are single clients",
                 *(round, imbalance(reports), self.balance),
             )
-        return [[there[place] for place in group] for group in places], [asdict(report) for report in reports]
+        return [[present[index] for index in group] for group in groups], [asdict(report) for report in reports]
 
     def _scheduled(
         self, module: FederatedLightningModule, cuts: Sequence[Cut], examples: Sequence[int]
     ) -> dict[str, int]:
-        """Gives each candidate a group at random; when all are busy, the first to be free gets the next.
+        """Returns the group of each candidate, at random; when all are busy, the first to be free.
 
         That is the one with the least to do, by its examples and the candidates' multiply-accumulates.
         """
@@ -335,12 +343,12 @@ class PruneByBudgets(FederatedCallback):
         rng = numpy_generator(module.seed, "candidate-groups", len(sequence.models))
         order = [int(group) for group in rng.permutation(len(examples))]
         busy = dict.fromkeys(order, 0.0)
-        found = {}
+        assigned = {}
         for cut in cuts:
             group = min(order, key=lambda one: (busy[one], order.index(one)))
             busy[group] += max(1, examples[group]) * sequence.cost(UnitCounts.of(cut.sizes)).macs
-            found[cut.unit] = group
-        return found
+            assigned[cut.unit] = group
+        return assigned
 
     def _select(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Makes the best candidate the newest model, and begins the next iteration."""

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class RoundTime(FederatedCallback):
-    """Says how long each round would take on the clients' devices, and how far their times lie apart.
+    """Computes how long each round would take on the clients' devices, and how much their times differ.
 
     A client's part is its download, its training (three times the forward passes' multiply-accumulates), its test
     if it was asked for one (a forward pass alone) and its upload. A client that failed or went away counts with
@@ -29,7 +29,7 @@ class RoundTime(FederatedCallback):
 
     Logs ``time/round``, until the last client is through, for whom the others wait; ``time/mean`` and ``time/std``
     over the cohort's clients, without what they wait; and ``time/total``, the rounds so far; all in seconds, and 0
-    where nobody took part. At the end it says mean and standard deviation over all parts that clients had in
+    where nobody took part. At the end it logs mean and standard deviation over all parts that clients had in
     rounds: what Table 6 calls round completion time "among clients".
 
     Args:
@@ -72,7 +72,7 @@ class RoundTime(FederatedCallback):
         module.log("time/total", self.times.total)
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Says the figures of Table 6 in one line."""
+        """Logs the figures of Table 6 in one line."""
         if trainer.is_global_zero and self.times.parts:
             log.info(
                 "simulated time: a client's part in a round took %.4g s on average, standard deviation %.4g s (%d "
@@ -84,11 +84,11 @@ class RoundTime(FederatedCallback):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """The times so far, as plain values."""
+        """Returns the times so far, as plain values."""
         return asdict(self.times)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes them back."""
+        """Restores the times."""
         self.times = CompletionTimes(**state_dict)
 
     def _seconds(self, module: FederatedLightningModule, result: ClientResult) -> float:

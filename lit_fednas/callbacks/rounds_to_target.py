@@ -13,11 +13,13 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.formatting import short, text_table
+from lit_fednas.ranges import PositiveShare, checked
 from lit_fednas.records.files import replace_table
 from lit_fednas.records.run import TARGET_COLUMNS, TARGETS_FILE, reaches
 
 
 @final
+@checked("rounds_to_target")
 class RoundsToTarget(Callback):
     """Notes the first round after which a validation metric is at least a target.
 
@@ -41,18 +43,12 @@ class RoundsToTarget(Callback):
         [0.5, 0.6]
     """
 
-    def __init__(self, targets: Mapping[str, Sequence[float]], stop: bool = False) -> None:
-        if not targets or not all(targets.values()):
+    def __init__(self, targets: Mapping[str, Sequence[PositiveShare]], stop: bool = False) -> None:
+        if not all(targets.values()) or not targets:
             raise ConfigError(
                 f"rounds_to_target.targets: {dict(targets)} asks for nothing; give every metric at least one "
                 f"accuracy, or set rounds_to_target to null"
             )
-        for metric, values in targets.items():
-            for value in values:
-                if not 0 < value <= 1:
-                    raise ConfigError(
-                        f"rounds_to_target.targets: {metric} {value} must be above 0 and at most 1 (0.5: 50 %)"
-                    )
         self.targets = {metric: sorted({float(value) for value in values}) for metric, values in targets.items()}
         self.stop = stop
         self.rows = self._nothing_reached()
@@ -60,7 +56,7 @@ class RoundsToTarget(Callback):
         self._from_the_start = False
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Sees that every metric will be there; not in ``setup``, as other callbacks may learn theirs there."""
+        """Validates that every metric will be logged; other callbacks may learn theirs in ``setup``."""
         data: Any = trainer.datamodule
         if not trainer.limit_val_batches or not len(data.val_dataloader()):
             raise ConfigError(
@@ -74,12 +70,12 @@ class RoundsToTarget(Callback):
         for metric in self.targets:
             if metric not in names:
                 raise ConfigError(
-                    f"rounds_to_target.targets: {metric!r} will not be logged, or is no accuracy; "
+                    f"rounds_to_target.targets: {metric!r} will not be logged, or is not an accuracy; "
                     f"choose from {', '.join(names)}"
                 )
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Sees that a resumed run goes on with its targets, and writes what they are."""
+        """Validates that a resumed run continues with its targets, and writes what they are."""
         if trainer.global_step == 0:  # a round is a step
             self.rows, self.looked = self._nothing_reached(), 0
         elif not self._from_the_start or _asked(self.rows) != _asked(self._nothing_reached()):
@@ -93,7 +89,7 @@ class RoundsToTarget(Callback):
         self._stop(trainer)
 
     def on_validation_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Looks which targets have been reached."""
+        """Notes which targets have been reached."""
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
         self.looked = trainer.current_epoch + 1
@@ -119,7 +115,7 @@ class RoundsToTarget(Callback):
             print(self.table())
 
     def table(self) -> str:
-        """The targets as aligned text; one that was never reached shows the last round that was validated."""
+        """Returns the targets as aligned text; one that was not reached shows the last validated round."""
         head = ["metric", "target", "rounds", "MACs so far", "bytes so far"]
         body = [
             [
@@ -134,11 +130,11 @@ class RoundsToTarget(Callback):
         return text_table(head, body)
 
     def state_dict(self) -> dict[str, Any]:
-        """What has been reached, as plain values."""
+        """Returns what has been reached, as plain values."""
         return {"looked": self.looked, "rows": [dict(row) for row in self.rows]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes it back."""
+        """Restores what has been reached."""
         self.looked, self.rows = state_dict["looked"], [dict(row) for row in state_dict["rows"]]
         self._from_the_start = True
 
@@ -163,7 +159,7 @@ def _asked(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
 
 
 def _short(metric: str) -> str:
-    """A metric's name without what all have in common, and without slashes.
+    """Returns a metric's name without what all have in common, and without slashes.
 
     Example:
         >>> _short("val/largest/accuracy"), _short("val/devices/simple/accuracy")

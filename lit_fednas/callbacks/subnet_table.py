@@ -19,16 +19,16 @@ class SubnetTable(Callback):
     """Prints the subnets after ``fit``, ``validate`` and ``test``, and writes ``subnets-<split>.csv``."""
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """The last validation's figures."""
+        """Shows the last validation's figures."""
         self._show(trainer, pl_module, "val")
 
     def on_validation_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Only where validation was what was asked for."""
+        """Shows the figures where validation was what was asked for."""
         if trainer.state.fn == "validate":
             self._show(trainer, pl_module, "val")
 
     def on_test_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """The test set's figures."""
+        """Shows the test set's figures."""
         self._show(trainer, pl_module, "test")
 
     def _show(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, split: str) -> None:
@@ -42,7 +42,7 @@ class SubnetTable(Callback):
 
 
 def table_rows(module: FederatedLightningModule, metrics: Any, split: str) -> list[dict[str, Any]]:
-    """One row per evaluated subnet that has metrics of the split."""
+    """Returns one row per evaluated subnet that has metrics of the split."""
     rows = []
     for name, arch in module.subnets.items():
         if f"{split}/{name}/accuracy" not in metrics:
@@ -64,7 +64,7 @@ def table_rows(module: FederatedLightningModule, metrics: Any, split: str) -> li
 
 
 def format_table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as aligned text, costs in millions."""
+    """Returns the rows as aligned text, costs in millions."""
     head = ["subnet", "architecture", "MMACs", "M params", "MB", f"{rows[0]['split']} accuracy", "loss"]
     body = [
         [

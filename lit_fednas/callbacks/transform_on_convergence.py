@@ -119,10 +119,10 @@ class TransformOnConvergence(FederatedCallback):
         suite = _suite(module)
         newest = len(suite.models) - 1
         self._note_losses(round, newest)
-        found = {
+        degrees = {
             number: degree_of_convergence(losses, self.gamma, self.delta) for number, losses in self.losses.items()
         }
-        degree = found.get(newest)
+        degree = degrees.get(newest)
         module.log("transform/doc", float("nan") if degree is None else degree)
         self.converged = False
         if degree is not None and degree <= self.threshold and self.activeness:
@@ -130,8 +130,8 @@ class TransformOnConvergence(FederatedCallback):
                 self._transform(trainer, module, round, degree)
             else:
                 numbers = range(newest + 1) if self.loss == "newest" else [newest]
-                degrees = [found.get(number) for number in numbers]
-                self.converged = all(one is not None and one <= self.threshold for one in degrees)
+                each = [degrees.get(number) for number in numbers]
+                self.converged = all(one is not None and one <= self.threshold for one in each)
         module.log("transform/models", float(len(suite.models)))
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
@@ -185,7 +185,7 @@ class TransformOnConvergence(FederatedCallback):
     def _first_that_fits(
         self, module: FederatedLightningModule, activeness: Mapping[str, float]
     ) -> tuple[Step, ...] | None:
-        """The steps of the first selection of cells whose model fits a device."""
+        """Returns the steps of the first selection of cells whose model fits a device."""
         suite = _suite(module)
         parent = suite.models[-1]
         tried = set()
@@ -204,14 +204,14 @@ class TransformOnConvergence(FederatedCallback):
     def _selections(
         self, suite: ModelSuite, activeness: Mapping[str, float], seed: int
     ) -> Iterator[tuple[str, ...]]:
-        """Cells to transform: the selected ones, always fewer of them, then every other cell alone."""
+        """Yields cells to transform: the selected ones, always fewer of them, then every other cell alone."""
         blueprint = suite.models[-1].blueprint
         growable = {cell: value for cell, value in activeness.items() if blueprint.cell(cell).growable}
         ranked = sorted(growable, key=lambda cell: -growable[cell])
         count = len(most_active(growable, self.alpha))
         if self.selection == "random":
             rng = numpy_generator(seed, "random-cells", len(suite.models))
-            ranked = [ranked[place] for place in rng.permutation(len(ranked))]
+            ranked = [ranked[index] for index in rng.permutation(len(ranked))]
         for fewer in range(count, 0, -1):
             yield tuple(ranked[:fewer])
         for cell in ranked[1:]:
@@ -245,7 +245,7 @@ class TransformOnConvergence(FederatedCallback):
     # ---- checkpoints ----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What a round needs of those before; plain values."""
+        """Returns what later rounds need; plain values."""
         return {
             "losses": {number: list(losses) for number, losses in self.losses.items()},
             "activeness": [dict(one) for one in self.activeness],
@@ -255,7 +255,7 @@ class TransformOnConvergence(FederatedCallback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes it back."""
+        """Restores what later rounds need."""
         self.losses = {int(number): list(losses) for number, losses in state_dict["losses"].items()}
         self.activeness = [dict(one) for one in state_dict["activeness"]]
         self.reasons = list(state_dict["reasons"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from lit_fednas.supernets import ModelCollection
 
 
 class WandbLogging(FederatedCallback):
-    """Logs the partition's picture, added models, the tables of subnets and what a search found.
+    """Logs the partition's picture, added models, the tables of subnets and a search's results.
 
     All goes to every ``WandbLogger``; without one it does nothing. The configuration goes there as nested
     hyperparameters (``lit_fednas.cli``).
@@ -51,8 +51,7 @@ class WandbLogging(FederatedCallback):
             # as the round's metrics have it, which come later: a round is a step
             run.log({**entry, "trainer/global_step": trainer.current_epoch})
             for row in rows:
-                known = {name: value for name, value in row.items() if name != "number" and value is not None}
-                run.summary.update({f"{kind}/{row['number']}/{name}": value for name, value in known.items()})
+                _summarise(run, f"{kind}/{row['number']}", row, "number")
 
     def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Logs the last validation of all subnets."""
@@ -74,8 +73,7 @@ class WandbLogging(FederatedCallback):
         for run in _runs(trainer):
             run.log({f"{folder.name}/{name}": chart for name, chart in search_charts(files).items()})
             for row in files.rows("tiers"):
-                found = {name: value for name, value in row.items() if name != "tier" and value is not None}
-                run.summary.update({f"{folder.name}/{row['tier']}/{name}": value for name, value in found.items()})
+                _summarise(run, f"{folder.name}/{row['tier']}", row, "tier")
             for artifact in tier_artifacts(files, run.name or run.id):
                 run.log_artifact(artifact)
 
@@ -89,7 +87,7 @@ class WandbLogging(FederatedCallback):
 
 
 def search_charts(files: SearchFiles) -> dict[str, Any]:
-    """What W&B shows of a search.
+    """Returns what W&B shows of a search.
 
     Returns:
         ``front``: the table of that name; ``evaluations``: a scatter chart of accuracy against the traded cost,
@@ -121,7 +119,7 @@ def search_charts(files: SearchFiles) -> dict[str, Any]:
 
 
 def tier_artifacts(files: SearchFiles, run: str) -> Iterator[wandb.Artifact]:
-    """Each tier's network as an artifact ``<run>-<tier>``, with ``architecture.json`` as its metadata."""
+    """Yields each tier's network as an artifact ``<run>-<tier>``, with ``architecture.json`` as its metadata."""
     for tier in files.tier_names:
         name = re.sub(r"[^\w.-]+", "-", f"{run}-{tier}")  # W&B takes no others
         artifact = wandb.Artifact(name, type="model", metadata=asdict(files.tier_model(tier)))
@@ -132,6 +130,11 @@ def tier_artifacts(files: SearchFiles, run: str) -> Iterator[wandb.Artifact]:
 
 def _table(columns: Sequence[str], rows: list[list[Any]]) -> wandb.Table:
     return wandb.Table(columns=list(columns), data=rows)
+
+
+def _summarise(run: Any, prefix: str, row: Mapping[str, Any], key: str) -> None:
+    """Writes what is known in a row into a run's summary, but for the row's key."""
+    run.summary.update({f"{prefix}/{n}": value for n, value in row.items() if n != key and value is not None})
 
 
 def _runs(trainer: FederatedTrainer) -> list[Any]:

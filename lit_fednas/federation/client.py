@@ -1,11 +1,10 @@
-"""The clients' training: a small LightningModule in a sub-Trainer's fit, for one client or several at a time."""
+"""The clients' training: fits of one reused sub-Trainer, for one client or several at a time."""
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
@@ -13,16 +12,14 @@ from math import isfinite
 from time import perf_counter
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim import Optimizer
+from torch import Tensor
 
 from lit_fednas.data.clients import ClientData
 from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation.client_evaluation import client_scores
-from lit_fednas.federation.compiled import MOST_ARCHITECTURES, check_compilable, compile_network, uncompiled
+from lit_fednas.federation.client_module import ClientModule, ClientNetwork
+from lit_fednas.federation.compiled import MOST_ARCHITECTURES, check_compilable, compile_network
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.federation.lightning_private import ClientTrainer
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
@@ -36,127 +33,6 @@ from lit_fednas.supernets import Supernet
 _NETWORKS_KEPT = 4
 
 log = logging.getLogger(__name__)
-
-
-class ClientNetwork:
-    """A network of one architecture, in which one client after the other is trained.
-
-    What is needed of its modules for each client is looked up once.
-
-    Args:
-        network: The network, its weights unset.
-
-    Attributes:
-        network: The network.
-        parameters: Its parameters.
-        weights: All its tensors by name, detached; the memory is the network's own.
-        needs_two: Whether it normalises over batches, which one example does not allow.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        self.network = network
-        self.parameters = list(network.parameters())
-        self.weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
-        self.weights.update(network.named_buffers())
-        self.needs_two = any(isinstance(module, _BatchNorm) for module in network.modules())
-
-    @torch.no_grad()
-    def receive(self, weights: Mapping[str, Tensor]) -> None:
-        """Writes weights, by name, into the network's tensors."""
-        torch._foreach_copy_(list(self.weights.values()), [weights[name] for name in self.weights])
-
-    def forget_gradients(self) -> None:
-        """Releases the gradients' memory."""
-        for parameter in self.parameters:
-            parameter.grad = None
-
-    @torch.no_grad()
-    def size(self) -> Tensor:
-        """Returns the sum of the tensors' norms; finite if all weights (and their squares) are."""
-        return torch.stack(torch._foreach_norm([t for t in self.weights.values() if t.is_floating_point()])).sum()
-
-
-class ClientModule(pl.LightningModule):
-    """Trains one network after the other, each on one client's batches.
-
-    Args:
-        objective: The local loss.
-        settings: Optimizer, steps, clipping.
-    """
-
-    client_network: ClientNetwork
-
-    def __init__(self, objective: Objective, settings: ClientSettings) -> None:
-        super().__init__()
-        self.automatic_optimization = False
-        self.objective = objective
-        self.settings = settings
-
-    def begin(
-        self,
-        client_network: ClientNetwork,
-        lr_factor: float = 1.0,
-        keep_going: Callable[[], None] | None = None,
-    ) -> None:
-        """Prepares for the next client.
-
-        Args:
-            client_network: The subnet as the client received it; trained in place.
-            lr_factor: What the round multiplies the learning rate with.
-            keep_going: Called before every batch; raises to end the fit.
-        """
-        self.client_network = client_network
-        self.network = client_network.network
-        self.lr_factor = lr_factor
-        self.keep_going = keep_going
-        self.num_steps = 0
-        self.num_seen = 0
-        self._loss_sum: Tensor | float = 0.0
-
-    def configure_optimizers(self) -> Optimizer:
-        """Returns the local optimizer at the round's learning rate; its scheduler is kept."""
-        optimizer, self._scheduler = self.settings.optimizers(self.client_network.parameters, self.lr_factor)
-        return optimizer
-
-    def on_train_start(self) -> None:
-        """Puts the network into training mode."""
-        self.network.train()
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
-        """Takes one local step; returns -1 when all steps that were asked for are taken.
-
-        A batch of one example is left out if the network normalises over batches, which one example does
-        not allow.
-        """
-        if self.keep_going is not None:
-            self.keep_going()
-        inputs, targets = batch
-        size = len(targets)
-        if size == 1 and self.client_network.needs_two:
-            return None
-        trainer = self.trainer
-        assert isinstance(trainer, ClientTrainer)
-        trainer.client_optimizer.zero_grad(set_to_none=True)  # before the forward: its activations take their room
-        compiled = not self.settings.compile or size == self.settings.batch_size
-        with nullcontext() if compiled else uncompiled():
-            loss = self.objective.loss(self.network, inputs, targets)
-        self.manual_backward(loss)
-        if self.settings.clip_norm is not None:
-            trainer.client_strategy.unscale_gradients()
-            nn.utils.clip_grad_norm_(self.client_network.parameters, self.settings.clip_norm)
-        trainer.client_strategy.apply_gradients(self)
-        if self._scheduler is not None:
-            self._scheduler.step()
-        self._loss_sum = self._loss_sum + loss.detach() * size
-        self.num_seen += size
-        self.num_steps += 1
-        return -1 if self.num_steps == self.settings.steps else None
-
-    def outcome(self) -> tuple[float, float]:
-        """Returns the sum of the losses and :meth:`ClientNetwork.size`, with one read from the device."""
-        size = self.client_network.size()
-        loss_sum = torch.as_tensor(self._loss_sum, device=size.device)
-        return tuple(torch.stack([loss_sum, size]).tolist())
 
 
 class ClientRunner:
@@ -188,10 +64,10 @@ class ClientRunner:
         seed: int,
         check: Callable[[], None],
     ) -> None:
-        if settings.together > 1:
+        if settings.clients_per_fit > 1:
             check_stackable(settings, faults, objective)
         if settings.compile:
-            check_compilable(supernet, objective, settings.together)
+            check_compilable(supernet, objective, settings.clients_per_fit)
         self.supernet = supernet
         self.objective = objective
         self.data = data
@@ -202,7 +78,7 @@ class ClientRunner:
         self.device = next(iter(supernet.shared_tensors().values())).device
         self.trainer = ClientTrainer(self.device, settings.precision)
         self._networks: OrderedDict[Any, ClientNetwork] = OrderedDict()
-        self._shared: dict[str, Tensor] | None = None  # found once for all clients of a round
+        self._shared: dict[str, Tensor] | None = None  # looked up once for all clients of a round
         self._stacks = Stacks(supernet, objective, settings)
         self._module = ClientModule(objective, settings)
         testable = settings.validate is None or any(data.size(one, "val") for one in range(data.num_clients))
@@ -212,14 +88,14 @@ class ClientRunner:
             )
 
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
-        """Trains the clients; yields how each went, and its update if it can be used.
+        """Trains the clients in the order of their tasks; by architecture where a fit has several clients.
 
-        An update's tensors hold until the next pair is drawn. The pairs come in the order of the tasks, unless
-        clients are trained together (``client.together``): then group by group.
+        Yields:
+            How it went for a client, and its update if it can be used, whose tensors hold until the next pair.
 
         Raises:
             ClientError: A fit failed and the policy is to raise.
-            ConfigError: The network cannot be trained for several clients together.
+            ConfigError: The network cannot be trained for several clients in one fit.
             Interrupted: The run was asked to stop.
         """
         self._shared = self.supernet.shared_tensors()
@@ -229,7 +105,7 @@ class ClientRunner:
                 if len(group) == 1:
                     yield self.fit(group[0])
                 else:
-                    yield from self._fit_together(group)
+                    yield from self._fit_several(group)
         finally:
             self._shared = None
 
@@ -252,7 +128,7 @@ class ClientRunner:
 
         A client that goes away is alone, since there is nothing to train.
         """
-        if self.settings.together == 1:
+        if self.settings.clients_per_fit == 1:
             yield from ([task] for task in tasks)
             return
         alike: dict[Any, list[ClientTask]] = {}
@@ -263,17 +139,22 @@ class ClientRunner:
                 alike.setdefault((task.arch, task.round, task.lr_factor), []).append(task)
         for group in alike.values():
             group.sort(key=lambda task: -task.num_examples)
-            for first in range(0, len(group), self.settings.together):
-                yield group[first : first + self.settings.together]
+            for first in range(0, len(group), self.settings.clients_per_fit):
+                yield group[first : first + self.settings.clients_per_fit]
 
-    def _fit_together(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
+    def _fit_several(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
         """Trains clients of one architecture in one fit; one by one if that fails, so that failures are isolated.
 
-        The seconds of each client are the fit's, divided by the number of clients.
+        Yields:
+            As :meth:`run`; the seconds of each client are the fit's, divided by the number of clients.
+
+        Raises:
+            ConfigError: The network cannot be trained for several clients in one fit.
+            Interrupted: The run was asked to stop.
         """
         start = perf_counter()
         try:
-            module = self._train_together(tasks)
+            module = self._train_several(tasks)
             outcomes = module.outcomes()
         except (ConfigError, Interrupted):
             raise
@@ -289,7 +170,7 @@ class ClientRunner:
             return
         self._stacks.clear()
         log.warning(
-            "round %d, clients %s: training them together failed (%s); they are trained one by one",
+            "round %d, clients %s: training them in one fit failed (%s); they are trained one by one",
             tasks[0].round,
             ", ".join(str(task.client) for task in tasks),
             reason,
@@ -298,7 +179,7 @@ class ClientRunner:
             self.check()
             yield self.fit(task)
 
-    def _train_together(self, tasks: Sequence[ClientTask]) -> StackedModule:
+    def _train_several(self, tasks: Sequence[ClientTask]) -> StackedModule:
         arch = tasks[0].arch
         gradients = self._stacks.gradients(arch, self.trainer.precision_plugin.train_step_context)
         clients = []
@@ -449,7 +330,7 @@ def _judge(
     loss_sum: float,
     size: float,
 ) -> ClientUpdate:
-    """Returns a trained client's update, if it can be used.
+    """Returns a trained client's update.
 
     Args:
         task: What it was asked.
@@ -458,6 +339,9 @@ def _judge(
         num_seen: Examples seen.
         loss_sum: The sum of their losses.
         size: The sum of the norms of the weights.
+
+    Raises:
+        _Skip: The update cannot be used.
     """
     if num_steps == 0:
         raise _Skip("empty", f"no batch to train on among {task.num_examples} examples")

@@ -97,7 +97,7 @@ def answers(logits: Tensor, targets: Tensor, top_k: int = 1) -> tuple[Tensor, Te
 
 
 def batches_of_clients(sizes: Mapping[int, int], batch_size: int) -> list[list[int]]:
-    """Groups clients, in their order, so that the examples of a group fit in one batch.
+    """Returns groups of clients, in their order, so that the examples of a group fit in one batch.
 
     Args:
         sizes: Examples of each client; those with none are left out.

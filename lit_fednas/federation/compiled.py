@@ -23,18 +23,18 @@ MOST_ARCHITECTURES = 16
 _REMEDY = "set client.compile to false"
 
 
-def check_compilable(supernet: Supernet, objective: Objective, together: int = 1) -> None:
+def check_compilable(supernet: Supernet, objective: Objective, clients_per_fit: int = 1) -> None:
     """Validates that compilation reaches the network and pays, and raises torch's limit of compilations.
 
     Args:
         supernet: The global weights.
         objective: The local loss.
-        together: Clients trained in one fit; for several the whole loss is compiled, not the network.
+        clients_per_fit: Clients trained in one fit; for several the whole loss is compiled, not the network.
 
     Raises:
         ConfigError: The objective does not call the network, or there are too many architectures.
     """
-    if together == 1 and not objective.compilable:
+    if clients_per_fit == 1 and not objective.compilable:
         raise ConfigError(
             f"client.compile: true compiles calls of a network, and {type(objective).__name__} runs parts of it; "
             f"{_REMEDY}"
@@ -45,7 +45,7 @@ def check_compilable(supernet: Supernet, objective: Objective, together: int = 1
             f"client.compile: true would compile each of the supernet's {size} architectures, for tens of seconds "
             f"each, and up to {MOST_ARCHITECTURES} are allowed; {_REMEDY}"
         )
-    # torch counts the compilations of all networks together, because they share the code of Module.__call__
+    # torch counts the compilations of all networks together, because they share the code of one function
     config = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, 4 * MOST_ARCHITECTURES)
 
@@ -61,7 +61,13 @@ def compile_network(network: nn.Module, inputs: Tensor) -> None:
         ConfigError: It cannot be compiled.
     """
     network.train()
-    network.compile(dynamic=False)
+    forward = network.forward
+
+    # not Module.compile: up to 2.12 torch silently skips what its own files define, such as Sequential's forward
+    def call(*args: Any) -> Any:
+        return forward(*args)
+
+    network.forward = torch.compile(call, dynamic=False)
     with torch.enable_grad():
         compile_now(lambda: network(inputs).sum().backward(), inputs.device)
     network.zero_grad(set_to_none=True)

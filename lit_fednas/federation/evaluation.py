@@ -181,7 +181,7 @@ class Recalibration:
 
 @torch.no_grad()
 def recalibrated(network: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
-    """Sets a network's batch-norm statistics to the mean over batches, and returns it in evaluation mode.
+    """Returns the network in evaluation mode, its batch-norm statistics set to the mean over batches.
 
     Layers without running statistics get them. The network is changed: give a copy.
 
@@ -206,7 +206,7 @@ def recalibrated(network: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
 
 
 def fresh_statistics(network: nn.Module) -> list[_BatchNorm]:
-    """Gives a network's batch norms running statistics of no batch yet, in place; returns those norms.
+    """Returns a network's batch norms, to which it has given running statistics of no batch yet, in place.
 
     Example:
         >>> norm = nn.BatchNorm2d(1, track_running_stats=False)

@@ -264,7 +264,7 @@ def _end_ranks(watch: RankWatch) -> None:
 
 
 def strategy_with_ranks(strategy: Strategy | str, **settings: Any) -> Strategy | str:
-    """Replaces Lightning's DDP by :class:`RankStrategy`.
+    """Returns the strategy, with :class:`RankStrategy` in place of Lightning's DDP.
 
     Args:
         strategy: As given to the trainer.

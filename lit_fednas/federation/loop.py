@@ -55,6 +55,7 @@ class RoundLoop(RoundFitLoop):
 
         Raises:
             RankError: Another rank has failed or is gone.
+            RuntimeError: An operation of torch has failed.
         """
         strategy: Any = self.trainer.strategy
         self.ranks = Ranks(self.trainer.global_rank, self.trainer.world_size, strategy.root_device)

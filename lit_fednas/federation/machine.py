@@ -84,7 +84,7 @@ def threads_set(threads: int | None, supernet: Supernet, batch_size: int, ranks_
 
 
 def keep_freed_memory() -> bool:
-    """Tells glibc to keep freed memory for the next step; returns whether it did.
+    """Returns whether glibc has been told to keep freed memory for the next step.
 
     Options of glibc in the environment take precedence; other C libraries are left alone.
     """

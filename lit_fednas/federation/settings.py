@@ -56,7 +56,7 @@ class ClientSettings:
         clip_norm: Greatest norm of a step's gradient; unclipped if not given.
         precision: Lightning's precision of the fit.
         channels_last: Whether convolutions keep the channels innermost in memory, which is often faster.
-        together: How many clients of the same architecture are trained in one fit, with stacked weights; for
+        clients_per_fit: Clients of the same architecture that are trained in one fit, with stacked weights; for
             small networks, where starting operations takes longer than doing them. On a CPU large convolutions
             gain nothing.
         validate: Whether each client tests what it trains on its own validation split (``data.client_val``): once
@@ -81,19 +81,19 @@ class ClientSettings:
         clip_norm: PositiveFloat | None = None,
         precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true",
         channels_last: bool = False,
-        together: PositiveInt = 1,
+        clients_per_fit: PositiveInt = 1,
         compile: bool = False,
         validate: Literal["trained", "received"] | None = None,
     ) -> None:
-        if together > 1 and precision == "16-mixed":
+        if clients_per_fit > 1 and precision == "16-mixed":
             raise ConfigError(
-                f"client.precision: 16-mixed scales a loss, and together: {together} clients have as many; set "
-                f"client.precision to bf16-mixed, or client.together to 1"
+                f"client.precision: 16-mixed scales one loss, and a fit has those of {clients_per_fit} clients; "
+                f"set client.precision to bf16-mixed, or client.clients_per_fit to 1"
             )
-        if together > 1 and channels_last:
+        if clients_per_fit > 1 and channels_last:
             raise ConfigError(
-                f"client.channels_last: true has no meaning for the stacked weights of together: {together} "
-                f"clients; set it to false, or client.together to 1"
+                f"client.channels_last: true has no meaning for the stacked weights of {clients_per_fit} clients; "
+                f"set it to false, or client.clients_per_fit to 1"
             )
         self.optimizer = optimizer
         self.batch_size = batch_size
@@ -105,7 +105,7 @@ class ClientSettings:
         self.clip_norm = clip_norm
         self.precision = precision
         self.channels_last = channels_last
-        self.together = together
+        self.clients_per_fit = clients_per_fit
         self.compile = compile
         self.validate = validate
 

@@ -49,7 +49,7 @@ def check_stackable(settings: ClientSettings, faults: FaultPolicy, objective: Ob
         ConfigError: A time limit per client, an objective that is not stackable, or an optimizer that does not
             step element by element.
     """
-    asked = f"client.together: {settings.together}"
+    asked = f"client.clients_per_fit: {settings.clients_per_fit}"
     if faults.time_limit is not None:
         raise ConfigError(
             f"{asked} clients in one fit cannot be stopped one by one after faults.time_limit, "
@@ -125,9 +125,10 @@ class StackedModule(pl.LightningModule):
         self._loss_sums = some.new_zeros(len(clients))
 
     def steps(self) -> Iterator[dict[int, Batch]]:
-        """Yields, step after step, the next batch of every client that has one, by its row.
+        """Draws the clients' batches, but for those of one example if the network normalises over batches.
 
-        A batch of one example is skipped if the network normalises over batches.
+        Yields:
+            For a step, the next batch of every client that has one, by its row.
         """
         least = 2 if self.gradients.needs_two else 1
         going = dict(enumerate(self.clients))
@@ -151,9 +152,10 @@ class StackedModule(pl.LightningModule):
         self.gradients.start()
 
     def training_step(self, batch: dict[int, Batch], batch_idx: int) -> Any:
-        """Takes one step of every client that has a batch; returns -1 when all are taken.
+        """Takes one step of every client that has a batch; those with batches of one shape at once.
 
-        Clients whose batches have the same shape are mapped over together, so that nothing is padded.
+        Returns:
+            -1 when all steps that were asked for have been taken.
         """
         self.keep_going()
         trainer = self.trainer

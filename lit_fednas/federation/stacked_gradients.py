@@ -22,7 +22,7 @@ from lit_fednas.supernets import Supernet
 
 Batch = tuple[Tensor, Tensor]
 
-ALONE = "set client.together to 1"
+ALONE = "set client.clients_per_fit to 1"
 _FUNCTIONS_KEPT = 64
 _STACKS_KEPT = 4
 
@@ -66,13 +66,13 @@ class StackedGradients:
         some = next(tensor for tensor in weights.values() if tensor.is_floating_point())
         batch = some.new_zeros(2, *input_shape), some.new_zeros(2, dtype=torch.int64)
         self.trained = self._dry_run_of_one(weights, batch)
-        self._has_dropout = self._dry_run_of_two(weights, batch, settings.together)
+        self._has_dropout = self._dry_run_of_two(weights, batch, settings.clients_per_fit)
         self._compiled: Callable[..., tuple[dict[str, Tensor], Tensor]] | None = None
-        self._to_compile = (settings.together, settings.batch_size) if settings.compile else ()
+        self._to_compile = (settings.clients_per_fit, settings.batch_size) if settings.compile else ()
         if self._has_dropout and settings.compile:
             raise ConfigError(
-                f"client.compile: true cannot compile the dropout of together: {settings.together} clients; set "
-                f"client.compile to false, or client.together to 1"
+                f"client.compile: true cannot compile dropout for {settings.clients_per_fit} clients in one fit; "
+                f"set client.compile to false, or client.clients_per_fit to 1"
             )
 
     def start(self) -> None:
@@ -119,7 +119,7 @@ class StackedGradients:
             gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
         return tuple(name for name, gradient in zip(names, gradients, strict=True) if gradient is not None)
 
-    def _dry_run_of_two(self, weights: Mapping[str, Tensor], batch: Batch, together: int) -> bool:
+    def _dry_run_of_two(self, weights: Mapping[str, Tensor], batch: Batch, clients_per_fit: int) -> bool:
         """Maps over two clients; returns whether there is dropout."""
         pairs = {name: torch.stack([tensor.detach()] * 2) for name, tensor in weights.items()}
         parameters = {name: pairs.pop(name) for name in self.trained}
@@ -135,7 +135,7 @@ class StackedGradients:
                 what = f"the network draws random numbers by {mode.failed}, which cannot be stacked"
             else:
                 what = f"the network or the objective cannot be stacked ({mode.failed or 'backward'}: {reason})"
-            raise ConfigError(f"client.together: {together}: {what}; {ALONE}") from error
+            raise ConfigError(f"client.clients_per_fit: {clients_per_fit}: {what}; {ALONE}") from error
         return mode.used
 
 

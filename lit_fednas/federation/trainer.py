@@ -159,6 +159,9 @@ class FederatedTrainer(pl.Trainer):
             ckpt_path: A checkpoint to evaluate.
             verbose: Whether Lightning prints its own table.
 
+        Returns:
+            The metrics, one dictionary in a list.
+
         Raises:
             CheckpointError: The checkpoint is missing or damaged.
         """
@@ -179,6 +182,9 @@ class FederatedTrainer(pl.Trainer):
             datamodule: The data.
             ckpt_path: A checkpoint to evaluate.
             verbose: Whether Lightning prints its own table.
+
+        Returns:
+            The metrics, one dictionary in a list.
 
         Raises:
             CheckpointError: The checkpoint is missing or damaged.

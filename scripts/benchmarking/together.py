@@ -1,4 +1,4 @@
-"""Clients one by one against ClientSettings(together=K), K clients of one architecture in one fit.
+"""Clients one by one against ClientSettings(clients_per_fit=K), K clients of one architecture in one fit.
 
 For every K the library's rounds take turns with the plain loop's, which trains one by one, and must come to the
 same weights (on a GPU, a network with dropout: to about the same loss, since the masks differ). The speed-up over
@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    if "together" not in signature(ClientSettings).parameters:
+    if "clients_per_fit" not in signature(ClientSettings).parameters:
         raise SystemExit("together: this version of the library trains clients one by one only")
     found = []
     for network in options.networks:
@@ -52,7 +52,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for together in options.together:
             other_masks = options.device == "cuda" and network == "cnn" and together > 1
             tolerance = None if other_masks else options.tolerance
-            made = rounds.interleaved(asdict(task), options.rounds, options.warmup, tolerance, together=together)
+            made = rounds.interleaved(
+                asdict(task), options.rounds, options.warmup, tolerance, clients_per_fit=together
+            )
             found.append({"network": network, "together": together, **made})
     for row in found:
         first = next(other for other in found if other["network"] == row["network"])

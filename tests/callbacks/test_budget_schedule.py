@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lit_fednas.callbacks import PruneByBudgets
 from lit_fednas.callbacks.budget_schedule import BudgetSchedule, RoundSchedule
 from lit_fednas.errors import ConfigError
 
@@ -33,20 +34,21 @@ def test_budgets_that_never_arrive_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("setting", "value"),
     [
-        {"final": 0.0},
-        {"final": 1.0},
-        {"first": 0.0},
-        {"first": 1.0},
-        {"decay": 0.0},
-        {"decay": 1.1},
-        {"least": -0.1},
+        ("budget", 0.0),
+        ("budget", 1.0),
+        ("first", 0.0),
+        ("first", 1.0),
+        ("decay", 0.0),
+        ("decay", 1.1),
+        ("least", -0.1),
+        ("rounds", {1: -1}),
     ],
 )
-def test_budgets_out_of_range_are_refused(settings: dict) -> None:
-    with pytest.raises(ConfigError, match="prune_by_budgets"):
-        BudgetSchedule(**{"final": 0.5, **settings})
+def test_settings_out_of_range_are_refused(setting, value) -> None:
+    with pytest.raises(ConfigError, match=rf"prune_by_budgets\.{setting}(\.1)?: .* must be "):
+        PruneByBudgets(**{"budget": 0.5, setting: value})
 
 
 def test_the_papers_rounds() -> None:
@@ -55,7 +57,7 @@ def test_the_papers_rounds() -> None:
     assert [schedule.of(t) for t in range(1, 18)] == [2] * 5 + [5] * 5 + [8] * 5 + [10] * 2
 
 
-@pytest.mark.parametrize("rounds", [{}, {2: 5}, {0: 1, 1: 2}, {1: -1}])
+@pytest.mark.parametrize("rounds", [{}, {2: 5}, {0: 1, 1: 2}])
 def test_rounds_out_of_range_are_refused(rounds: dict) -> None:
     with pytest.raises((ConfigError), match="rounds"):
         RoundSchedule(rounds)

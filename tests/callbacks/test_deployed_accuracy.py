@@ -347,7 +347,7 @@ def test_what_cannot_be_evaluated_is_told_before_training(tmp_path):
         run(tmp_path, NoRound(), method(assignment=Silent()))
     with pytest.raises(ConfigError, match=re.escape("deployed_accuracy.every_n_rounds: 0 must be at least 1")):
         DeployedAccuracy(every_n_rounds=0)
-    with pytest.raises(ConfigError, match=re.escape("deployed_accuracy.split: 'train' must be")):
+    with pytest.raises(ConfigError, match=re.escape("deployed_accuracy.split: 'train' is unknown")):
         DeployedAccuracy("train")
 
 

@@ -178,6 +178,6 @@ METHODS: dict[str, Callable[[], FederatedLightningModule]] = {
     "too few survivors": method(faults=FaultPolicy(dropout_rate=0.4, min_survivors=3)),
     "a cohort of one": method(cohort=UniformCohort(count=1)),
     "bfloat16": method(client=ClientSettings(sgd(0.05), batch_size=8, precision="bf16-mixed")),
-    "together": method(supernet=counting_net, client=ClientSettings(sgd(0.05), batch_size=8, together=3)),
+    "together": method(supernet=counting_net, client=ClientSettings(sgd(0.05), batch_size=8, clients_per_fit=3)),
     "channels last": method(client=ClientSettings(sgd(0.05), batch_size=8, channels_last=True)),
 }

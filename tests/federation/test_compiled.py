@@ -71,14 +71,14 @@ def run(supernet, rounds=2, faults=FaultPolicy(), **local):
 def test_equals_uncompiled_training(together, compiled_by):
     plain = run(convolutions())
     assert not compiled_by
-    compiled = run(convolutions(), together=together, compile=True)
+    compiled = run(convolutions(), clients_per_fit=together, compile=True)
     assert_same(compiled, plain, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("together", [1, 2])
 def test_one_compilation_per_architecture(together, compiled_by):
     """Of the batches of 8 and 4 examples those of 8 are compiled, and the parameters keep their names."""
-    after = run(convolutions(), rounds=3, together=together, compile=True)
+    after = run(convolutions(), rounds=3, clients_per_fit=together, compile=True)
     assert len(compiled_by) == 1
     assert "network.0.weight" in after
 
@@ -121,13 +121,13 @@ def test_a_compilation_that_fails_is_no_clients_fault(monkeypatch):
         with pytest.raises(
             ConfigError, match=r"torch.compile failed .*no compiler.*; set client.compile to false"
         ):
-            run(convolutions(), compile=True, together=together)
+            run(convolutions(), compile=True, clients_per_fit=together)
     torch.compiler.reset()
 
 
 def test_dropout_of_several_clients_cannot_be_compiled():
-    with pytest.raises(ConfigError, match="cannot compile the dropout of together: 2"):
-        run(SmallCNN((1, 8, 8), 4), compile=True, together=2)
+    with pytest.raises(ConfigError, match="cannot compile dropout for 2 clients"):
+        run(SmallCNN((1, 8, 8), 4), compile=True, clients_per_fit=2)
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ def test_equals_uncompiled_training_by_inductor(together):
     torch.compiler.reset()
     settings = {"rounds": 1}
     plain = run(convolutions(), **settings)
-    compiled = run(convolutions(), together=together, compile=True, **settings)
+    compiled = run(convolutions(), clients_per_fit=together, compile=True, **settings)
     assert_same(compiled, plain, rtol=1e-5, atol=1e-5)
 
 
@@ -149,4 +149,4 @@ def test_an_objective_that_does_not_call_the_network_is_refused():
         ):
             fit(make_module(net, client=client, objective=objective), tiny_data(), 1)
     check_compilable(net, CrossEntropy())
-    check_compilable(net, SideObjective(), together=2)  # then the whole loss is compiled
+    check_compilable(net, SideObjective(), clients_per_fit=2)  # then the whole loss is compiled

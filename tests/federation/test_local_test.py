@@ -79,7 +79,7 @@ def by_hand(tensors: dict, source, client: int, turned: bool) -> tuple[float, in
 @pytest.mark.parametrize(("together", "kind"), [(1, PlainNetwork), (1, Turned), (3, PlainNetwork)])
 @pytest.mark.parametrize("validate", ["trained", "received"])
 def test_accuracy_on_the_clients_own_validation_split(validate: str, together: int, kind) -> None:
-    look, _, source = looked(validate, kind, together=together)
+    look, _, source = looked(validate, kind, clients_per_fit=together)
     received = {name.removeprefix("network."): tensor for name, tensor in look.sent.items()}
     right = total = 0.0
     for result in look.results:

@@ -126,7 +126,7 @@ def run(together, supernet=None, data=None, rounds=2, local=None, dtype=torch.fl
     module = make_module(
         supernet.to(dtype),
         aggregation=MeanInDoubles(),
-        client=ClientSettings(**local, together=together),
+        client=ClientSettings(**local, clients_per_fit=together),
         **{"cohort": UniformCohort(count=CLIENTS), **settings},
     )
     with default_dtype(dtype):
@@ -301,7 +301,7 @@ def test_memory_is_flat_over_rounds():
                 gc.collect()
                 counts.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
 
-    client = ClientSettings(sgd(0.1, momentum=0.9), batch_size=8, together=4)
+    client = ClientSettings(sgd(0.1, momentum=0.9), batch_size=8, clients_per_fit=4)
     module = make_module(elastic(BatchNorm()), client=client, cohort=UniformCohort(count=CLIENTS))
     fit(module, unequal_data(normalization=None), 8, callbacks=[Count()])
     assert counts[1] <= counts[0]
@@ -382,7 +382,7 @@ def test_only_the_client_with_a_bad_label_is_lost(caplog):
     assert_alike(together, alone)
     status = {client: result.status for (_, client), result in together[0].items()}
     assert status == {0: "ok", 1: "ok", 2: "error", 3: "ok", 4: "ok", 5: "ok"}
-    (line,) = [record.getMessage() for record in caplog.records if "together" in record.getMessage()]
+    (line,) = [record.getMessage() for record in caplog.records if "in one fit" in record.getMessage()]
     assert line.startswith("round 0, clients ")
     assert sorted(int(part) for part in line.split(":")[0].removeprefix("round 0, clients ").split(",")) == list(
         range(6)
@@ -445,7 +445,7 @@ def test_a_stop_is_no_fault(caplog):
 
             trainer.fit_loop._runner.check = check
 
-    module = make_module(client=ClientSettings(sgd(0.1), batch_size=8, together=4))
+    module = make_module(client=ClientSettings(sgd(0.1), batch_size=8, clients_per_fit=4))
     with pytest.raises(Interrupted):
         fit(module, unequal_data(normalization=None), 1, callbacks=[Stop()])
     assert "one by one" not in caplog.text
@@ -495,8 +495,8 @@ REFUSED = {
 def test_what_cannot_be_stacked_is_told_before_any_training(settings, message, stacked_fits):
     with pytest.raises(ConfigError, match=message) as caught:
         run(4, **settings)
-    assert str(caught.value).startswith("client.together: 4")
-    assert "set client.together to 1" in str(caught.value)
+    assert str(caught.value).startswith("client.clients_per_fit: 4")
+    assert "set client.clients_per_fit to 1" in str(caught.value)
     assert stacked_fits == []
     if "optimizer" not in message:
         run(1, rounds=1, **settings)
@@ -505,9 +505,15 @@ def test_what_cannot_be_stacked_is_told_before_any_training(settings, message, s
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"together": 0}, "client.together: 0 must be at least 1"),
-        ({"together": 2, "precision": "16-mixed"}, "client.precision: 16-mixed .* or client.together to 1"),
-        ({"together": 2, "channels_last": True}, "client.channels_last: true .* or client.together to 1"),
+        ({"clients_per_fit": 0}, "client.clients_per_fit: 0 must be at least 1"),
+        (
+            {"clients_per_fit": 2, "precision": "16-mixed"},
+            "client.precision: 16-mixed .* or client.clients_per_fit to 1",
+        ),
+        (
+            {"clients_per_fit": 2, "channels_last": True},
+            "client.channels_last: true .* or client.clients_per_fit to 1",
+        ),
     ],
 )
 def test_settings_that_exclude_each_other(settings, message):
@@ -550,7 +556,7 @@ class Looks(TorchDispatchMode):
 @pytest.mark.parametrize("together", [1, 3])
 def test_looks_at_the_device_grow_neither_with_steps_nor_with_clients(together):
     def looks(epochs, clients):
-        local = {"batch_size": 8, "epochs": epochs, "clip_norm": 1.0, "together": together}
+        local = {"batch_size": 8, "epochs": epochs, "clip_norm": 1.0, "clients_per_fit": together}
         module = make_module(
             elastic(BatchNorm()),
             client=ClientSettings(sgd(0.1, momentum=0.9), **local),

@@ -109,7 +109,7 @@ def test_clients_that_are_trained_together_do_the_same():
             smooth_bases(),
             RandomBases({"weak": 1, "strong": 4}),
             cohort=UniformCohort(count=6),
-            client=ClientSettings(sgd(0.1), batch_size=8, together=together),
+            client=ClientSettings(sgd(0.1), batch_size=8, clients_per_fit=together),
             objective=IndependentBases(),
             tiers=ClientTiers(
                 ArchitectureTiers({"weak": "smallest", "strong": "largest"}), TierShares([0.5, 0.5])
