@@ -296,15 +296,12 @@ class ClientRunner:
             made = ClientNetwork(network)
             if self.settings.compile:
                 made.receive(self.supernet.views(arch, self._shared))
+                batch = torch.zeros(self.settings.batch_size, *self.supernet.input_shape, device=self.device)
                 with self.trainer.precision_plugin.train_step_context():
-                    compile_network(network, self._full_batch())
+                    compile_network(network, batch)
             self._networks[arch] = made
         self._networks.move_to_end(arch)
         return self._networks[arch]
-
-    def _full_batch(self) -> Tensor:
-        """Returns zeros of the shape of a full batch."""
-        return torch.zeros(self.settings.batch_size, *self.supernet.input_shape, device=self.device)
 
     def _keep_going(self, start: float) -> None:
         self.check()
