@@ -1,8 +1,4 @@
-"""The clients' data, as the engine asks for them: the batches of one client, for one epoch.
-
-Nothing is kept per client but row numbers. An epoch's order is drawn on the CPU, so it is the same on every
-device; augmentation draws on the device of the data, from a generator seeded by the epoch's own.
-"""
+"""The clients' data, as the engine asks for them: the batches of one client, for one epoch."""
 
 from __future__ import annotations
 
@@ -19,12 +15,15 @@ from lit_fednas.errors import DataError
 class ClientData:
     """The data of all clients, row numbers into one data set; each has splits ``train``, ``val`` and ``test``.
 
+    An epoch's order is drawn on the CPU, so it is the same on every device; augmentation draws on the device of
+    the data, from a generator seeded by the epoch's own.
+
     Args:
         reader: Reads rows of the data set.
         indices: For each split, the rows of each client.
 
     Raises:
-        DataError: There is no train split, or splits have different numbers of clients.
+        DataError: The train split is missing, or splits have different numbers of clients.
 
     Example:
         >>> from lit_fednas.data import Examples, TensorReader
@@ -48,17 +47,13 @@ class ClientData:
             split: tuple(torch.as_tensor(np.asarray(rows, dtype=np.int64)) for rows in clients)
             for split, clients in indices.items()
         }
-        self._sizes = tuple(len(rows) for rows in self._rows["train"])
+        #: The number of training examples of each client.
+        self.sizes = tuple(len(rows) for rows in self._rows["train"])
 
     @property
     def num_clients(self) -> int:
         """The number of clients in the population."""
-        return len(self._sizes)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The number of training examples of each client."""
-        return self._sizes
+        return len(self.sizes)
 
     def size(self, client: int, split: str = "train") -> int:
         """Returns the number of examples of a client's split; 0 where it has no such split."""
@@ -68,7 +63,7 @@ class ClientData:
         """Returns the rows of a client's split in the data set, in their fixed order.
 
         Raises:
-            DataError: There is no such client or split.
+            DataError: The client or the split does not exist.
         """
         if not 0 <= client < self.num_clients:
             raise DataError(f"client: {client} is not one of the {self.num_clients} clients; count from 0")
@@ -78,11 +73,10 @@ class ClientData:
 
     def classes(self, client: int) -> tuple[int, ...]:
         """Returns the classes of which a client has training examples, in ascending order."""
-        targets = self.reader.targets
-        return tuple(targets[self.rows(client).to(targets.device)].unique().tolist())
+        return tuple(self._targets(self.rows(client)).unique().tolist())
 
     def label_counts(self, client: int, num_classes: int, splits: Sequence[str] = ("train", "val")) -> np.ndarray:
-        """Counts a client's examples of each class: what it tells the server of its data.
+        """Counts a client's examples of each class, which it reports to the server.
 
         Args:
             client: The client's number.
@@ -93,11 +87,9 @@ class ClientData:
             int64 [num_classes].
 
         Raises:
-            DataError: There is no such client or split, or a class outside 0..num_classes - 1.
+            DataError: The client or a split does not exist, or a class is outside 0..num_classes - 1.
         """
-        targets = self.reader.targets
-        rows = torch.cat([self.rows(client, split) for split in splits])
-        labels = targets[rows.to(targets.device)].cpu().numpy()
+        labels = self._targets(torch.cat([self.rows(client, split) for split in splits])).cpu().numpy()
         if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
             raise DataError(
                 f"num_classes: {num_classes} for classes {labels.min()}..{labels.max()} of client {client}; "
@@ -116,9 +108,7 @@ class ClientData:
         augment: bool = True,
         drop_last: bool = False,
     ) -> Iterator[Batch]:
-        """Starts one pass over a client's split.
-
-        All draws from ``generator`` happen before this returns.
+        """Starts one pass over a client's split; all draws from ``generator`` happen before this returns.
 
         Args:
             client: The client's number.
@@ -133,12 +123,15 @@ class ClientData:
             float32 normalised inputs and int64 targets, on the device of the data.
 
         Raises:
-            DataError: There is no such client or split.
+            DataError: The client or the split does not exist.
         """
         rows = self.rows(client, split)
         if shuffle:
             rows = rows[torch.randperm(len(rows), generator=generator)]
-        draws = self._augmentation_generator(generator) if augment and self.reader.augmentation else None
+        draws = None
+        if augment and self.reader.augmentation:
+            seed = int(torch.randint(2**62, (), generator=generator))
+            draws = torch.Generator(device=self.reader.device).manual_seed(seed)
         if drop_last and len(rows) > batch_size:
             rows = rows[: len(rows) // batch_size * batch_size]
         return self.reader.read(rows, batch_size, draws)
@@ -147,6 +140,6 @@ class ClientData:
         """Moves the data, where in memory; all later batches are on ``device``."""
         self.reader.move_to(device)
 
-    def _augmentation_generator(self, generator: torch.Generator) -> torch.Generator:
-        seed = int(torch.randint(2**62, (), generator=generator))
-        return torch.Generator(device=self.reader.device).manual_seed(seed)
+    def _targets(self, rows: Tensor) -> Tensor:
+        targets = self.reader.targets
+        return targets[rows.to(targets.device)]

@@ -29,9 +29,8 @@ log = logging.getLogger(__name__)
 class FederatedDataModule(LightningDataModule):
     """Deals a source's training examples out to clients, and keeps data for the server to evaluate on.
 
-    There is no ``train_dataloader``: the engine asks ``clients`` for the batches of one client at a time.
-
-    Under several ranks every rank holds all data; the server module divides the evaluation.
+    It has no ``train_dataloader``: the engine asks ``clients`` for the batches of one client at a time. Under
+    several ranks every rank holds all data; the server module divides the evaluation.
 
     Args:
         source: Where the examples come from.
@@ -51,8 +50,7 @@ class FederatedDataModule(LightningDataModule):
     Attributes:
         clients: The clients' data; set by ``setup``, like the following.
         partition: Rows of each client, before its local hold-outs, into ``targets``.
-        targets: The class of each training example that is dealt out: the training split without
-            ``server_val``.
+        targets: The class of each training example that is dealt out: the training split without ``server_val``.
 
     Raises:
         ConfigError: A setting is out of range, or settings contradict each other.
@@ -86,8 +84,7 @@ class FederatedDataModule(LightningDataModule):
         super().__init__()
         if isinstance(server_val, float) and server_val >= 1:
             raise ConfigError(f"data.server_val: {server_val} must be below 1; a number of examples is whole")
-        if client_val + client_test >= 1:
-            both = client_val + client_test
+        if (both := client_val + client_test) >= 1:
             raise ConfigError(f"data.client_val + client_test: {both:g} leaves no training data; give less than 1")
         if in_memory and num_workers:
             raise ConfigError(f"data.num_workers: {num_workers} needs in_memory: false; give 0, or set it so")
@@ -103,7 +100,7 @@ class FederatedDataModule(LightningDataModule):
         self.in_memory = in_memory
         self.num_workers = num_workers
         self._readers: dict[str, Reader] = {}
-        self._val_batches: EvalBatches | None = None
+        self._val_batches: EvalBatches | list[Any] = []
 
     @property
     def num_classes(self) -> int:
@@ -153,7 +150,7 @@ class FederatedDataModule(LightningDataModule):
 
     def val_dataloader(self) -> EvalBatches | list[Any]:
         """Returns the server's validation batches; an empty list where it holds nothing out."""
-        return self._val_batches if self._val_batches is not None else []
+        return self._val_batches
 
     def test_dataloader(self) -> EvalBatches:
         """Returns the test batches; the test split is loaded on the first call.
@@ -164,9 +161,8 @@ class FederatedDataModule(LightningDataModule):
         if "test" not in self._readers:
             test = self._open("test")
             if test is None:
-                raise DataError(
-                    f"source: {type(self.source).__name__} has no test split; give one, or do not test"
-                )
+                name = type(self.source).__name__
+                raise DataError(f"source: {name} has no test split; give one, or do not test")
             self._readers["test"] = self._reader(test)
             self._readers["test"].move_to(self._readers["train"].device)
         return EvalBatches(self._readers["test"], None, self.eval_batch_size)
@@ -197,7 +193,7 @@ class FederatedDataModule(LightningDataModule):
         return stratified_rows(targets, count, numpy_generator(self.seed, "server-val"))
 
     def _client_rows(self, pool: np.ndarray) -> Mapping[str, Sequence[np.ndarray]]:
-        """Splits each client's rows; returns rows of the training split."""
+        """Splits each client's rows; returns rows of the training split, by the client's split."""
         rows: dict[str, list[np.ndarray]] = {"train": [], "val": [], "test": []}
         for client, indices in enumerate(self.partition.indices):
             rng = numpy_generator(self.seed, "client-split", client)
@@ -210,11 +206,6 @@ class FederatedDataModule(LightningDataModule):
                 )
             for split, part in parts.items():
                 rows[split].append(part)
-        self._report(rows)
-        return rows
-
-    def _report(self, rows: Mapping[str, Sequence[np.ndarray]]) -> None:
-        """Logs how many clients are too small for a hold-out of their own."""
         for split, fraction in (("val", self.client_val), ("test", self.client_test)):
             without = sum(not len(part) for part in rows[split])
             if fraction and without:
@@ -222,3 +213,4 @@ class FederatedDataModule(LightningDataModule):
                     "client_%s: %s leaves %d of %d clients without an example in %s",
                     *(split, fraction, without, len(self.partition), split),
                 )
+        return rows

@@ -28,37 +28,39 @@ log = logging.getLogger(__name__)
 
 
 class Reader(ABC):
-    """Reads batches by row number.
+    """Reads batches of a data set by row number.
 
     Args:
+        dataset: Gives a raw input and a target per row number.
         normalize: Makes a raw batch float32; None scales uint8 to [0, 1].
         augmentation: Applied to the raw batch, in this order, before it is normalised.
     """
 
     def __init__(
-        self, normalize: Callable[[Tensor], Tensor] | None = None, augmentation: Sequence[Augmentation] = ()
+        self,
+        dataset: ExampleDataset,
+        normalize: Callable[[Tensor], Tensor] | None = None,
+        augmentation: Sequence[Augmentation] = (),
     ) -> None:
+        self.dataset = dataset
         self.normalize = normalize or as_float
         self.augmentation = tuple(augmentation)
-        self.device = torch.device("cpu")
+        self.device = dataset.targets.device
 
-    @abstractmethod
     def __len__(self) -> int:
-        """The number of examples that can be read."""
+        return len(self.dataset)
 
     @property
-    @abstractmethod
     def targets(self) -> Tensor:
         """The int64 targets of all examples, [N]; no input is decoded for them."""
+        return self.dataset.targets
 
     @abstractmethod
-    def read(
-        self, rows: Tensor | None, batch_size: int, generator: torch.Generator | None = None
-    ) -> Iterator[Batch]:
+    def read(self, rows: Tensor, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
         """Yields the rows in their order, ``batch_size`` at a time; the last batch may be smaller.
 
         Args:
-            rows: int64 row numbers on the CPU; None reads all, from first to last.
+            rows: int64 row numbers on the CPU.
             batch_size: Examples per batch.
             generator: On the reader's device, for augmentation; None does not augment.
         """
@@ -84,40 +86,15 @@ class TensorReader(Reader):
         [[4, 0], [2]]
     """
 
-    def __init__(
-        self,
-        examples: Examples,
-        normalize: Callable[[Tensor], Tensor] | None = None,
-        augmentation: Sequence[Augmentation] = (),
-    ) -> None:
-        super().__init__(normalize, augmentation)
-        self.examples = examples
-        self.device = examples.inputs.device
-        self._chunk = max(1, CHUNK_BYTES // max(1, 4 * examples.inputs[:1].numel()))
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    @property
-    @override
-    def targets(self) -> Tensor:
-        return self.examples.targets
+    dataset: Examples
 
     @override
-    def read(
-        self, rows: Tensor | None, batch_size: int, generator: torch.Generator | None = None
-    ) -> Iterator[Batch]:
-        count = len(self) if rows is None else len(rows)
-        rows = rows if rows is None else rows.to(self.examples.inputs.device)
-        chunk = max(batch_size, self._chunk // batch_size * batch_size)
-        inputs, targets = self.examples.inputs, self.examples.targets
-        for start in range(0, count, chunk):
-            part = slice(start, start + chunk)
-            if rows is None:
-                raw, labels = inputs[part], targets[part]
-            else:
-                raw, labels = inputs.index_select(0, rows[part]), targets.index_select(0, rows[part])
-            labels = labels.to(self.device)
+    def read(self, rows: Tensor, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
+        inputs, targets = self.dataset.inputs, self.dataset.targets
+        at_once = CHUNK_BYTES // max(1, 4 * inputs[:1].numel())
+        chunk_size = max(batch_size, at_once // batch_size * batch_size)
+        for chunk in rows.to(inputs.device).split(chunk_size) if len(rows) else ():
+            raw, labels = inputs.index_select(0, chunk), targets.index_select(0, chunk).to(self.device)
             ready = self._finish(raw.to(self.device), generator)
             yield from zip(ready.split(batch_size), labels.split(batch_size), strict=True)
 
@@ -125,20 +102,20 @@ class TensorReader(Reader):
     def move_to(self, device: torch.device | str) -> None:
         super().move_to(device)
         if self.device.type == "cuda":  # at most half of the free memory is taken; else batches are moved
-            size, (free, _) = self.examples.inputs.nbytes, torch.cuda.mem_get_info(self.device)
+            size, (free, _) = self.dataset.inputs.nbytes, torch.cuda.mem_get_info(self.device)
             if size > free / 2:
                 log.info(
                     "data: %.1f GB stay in the CPU's memory; %.1f GB are free on the GPU", size / 1e9, free / 1e9
                 )
                 return
-        self.examples = self.examples.to(device)
+        self.dataset = self.dataset.to(device)
 
 
 class LoaderReader(Reader):
     """Reads through a torch DataLoader, for data that do not fit in memory.
 
-    The DataLoader is created once and given the rows of each pass, so its workers live as long as the reader and
-    no client waits for their start. With workers, only one pass can be under way: a new one ends the old. Each
+    With workers, the DataLoader is created once and given the rows of each pass, so its workers live as long as
+    the reader and no client waits for their start; only one pass can be under way: a new one ends the old. Each
     batch is augmented by itself, where ``TensorReader`` augments many at once; so with equal generators both give
     the same examples in the same order, but other crops and flips.
 
@@ -156,30 +133,17 @@ class LoaderReader(Reader):
         augmentation: Sequence[Augmentation] = (),
         num_workers: int = 0,
     ) -> None:
-        super().__init__(normalize, augmentation)
-        self.dataset = dataset
+        super().__init__(dataset, normalize, augmentation)
         self.num_workers = num_workers
         self._passes = 0
-        self._plan = _BatchPlan()
+        self._batches: list[list[int]] = []  # the rows of each batch of a pass
         self._loader: DataLoader[Any] | None = None
 
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    @property
     @override
-    def targets(self) -> Tensor:
-        return self.dataset.targets
-
-    @override
-    def read(
-        self, rows: Tensor | None, batch_size: int, generator: torch.Generator | None = None
-    ) -> Iterator[Batch]:
-        rows = torch.arange(len(self)) if rows is None else rows
-        self._plan.batches = [part.tolist() for part in rows.split(batch_size)] if len(rows) else []
+    def read(self, rows: Tensor, batch_size: int, generator: torch.Generator | None = None) -> Iterator[Batch]:
         self._passes += 1
         number = self._passes
-        for raw, labels in self._batches():
+        for raw, labels in self._loaded([part.tolist() for part in rows.split(batch_size) if len(part)]):
             raw, labels = raw.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
             yield self._finish(raw, generator), labels
             if self.num_workers and number != self._passes:
@@ -192,39 +156,28 @@ class LoaderReader(Reader):
         super().move_to(device)
         self._loader = None
 
-    def _batches(self) -> Iterator[Batch]:
-        """Starts a pass over the batches of the plan."""
-        if self._loader is None:
+    def _loaded(self, batches: list[list[int]]) -> Iterator[Batch]:
+        """Starts a pass over batches of rows."""
+        if self._loader is None or not self.num_workers:
+            self._batches = []
             self._loader = DataLoader(
                 cast(Dataset[Any], self.dataset),
-                batch_sampler=self._plan,
+                batch_sampler=self._batches,
                 num_workers=self.num_workers,
                 persistent_workers=self.num_workers > 0,
                 pin_memory=self.device.type == "cuda",
                 generator=torch.Generator(),  # else every pass would draw from the global one
             )
+        self._batches[:] = batches  # the DataLoader's own list
         return iter(self._loader)
-
-
-class _BatchPlan:
-    """A batch sampler whose batches can be replaced."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[int]] = []
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)
 
 
 class EvalBatches:
     """All batches of some rows, never augmented: what validation and test loops take.
 
     To networks that normalise by the batch's own statistics, batches matter: one of a single class misleads them.
-    So the rows are in one random order, the same in every run (data sets are often
-    sorted by class), and the batches are of near-equal size, none of them a lone example.
+    So the rows are in one random order, the same in every run (data sets are often sorted by class), and the
+    batches are of near-equal size, none of them a lone example.
 
     Example:
         >>> examples = Examples(torch.zeros(5, 1), torch.arange(5))

@@ -25,7 +25,7 @@ from lit_fednas.data import (
     Leaf,
     LeafImages,
 )
-from lit_fednas.data.sources import image_source
+from lit_fednas.data.sources.image_files import LazyImages
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.rng import generator
 
@@ -75,13 +75,13 @@ def client_targets(data: FederatedDataModule, split: str = "train") -> list[list
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Records which splits are decoded whole."""
     log: list[str] = []
-    real = image_source.decode_all
+    real = LazyImages.decode
 
-    def spy(files, shape, image_size):  # type: ignore[no-untyped-def]
-        log.append(files.label)
-        return real(files, shape, image_size)
+    def spy(images: LazyImages) -> np.ndarray:
+        log.append(images.files.label)
+        return real(images)
 
-    monkeypatch.setattr(image_source, "decode_all", spy)
+    monkeypatch.setattr(LazyImages, "decode", spy)
     return log
 
 

@@ -21,6 +21,7 @@ from lit_fednas.data import (
     LazyImageFolder,
 )
 from lit_fednas.data.sources import image_source
+from lit_fednas.data.sources.image_files import LazyImages
 from lit_fednas.errors import ConfigError, DataError
 
 
@@ -42,13 +43,13 @@ def root(tmp_path: Path) -> Path:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Records which splits are decoded."""
     log: list[str] = []
-    real = image_source.decode_all
+    real = LazyImages.decode
 
-    def spy(files, shape, image_size):  # type: ignore[no-untyped-def]
-        log.append(files.names[0].split("/")[0])
-        return real(files, shape, image_size)
+    def spy(images: LazyImages) -> np.ndarray:
+        log.append(images.files.names[0].split("/")[0])
+        return real(images)
 
-    monkeypatch.setattr(image_source, "decode_all", spy)
+    monkeypatch.setattr(LazyImages, "decode", spy)
     return log
 
 

@@ -372,7 +372,7 @@ def test_only_the_client_with_a_bad_label_is_lost(caplog):
         data = equal_data()
         data.setup("fit")
         row = int(data.clients.rows(2)[3])
-        data.clients.reader.examples.targets[row] = 9
+        data.clients.reader.dataset.targets[row] = 9
         return data
 
     cohort = UniformCohort(count=6)
@@ -397,10 +397,10 @@ def test_weights_that_are_not_finite_are_one_clients_own(stacked_fits):
     def wild():
         data = equal_data()
         data.setup("fit")
-        examples = data.clients.reader.examples
+        examples = data.clients.reader.dataset
         inputs = examples.inputs.double()
         inputs[data.clients.rows(3)[0]] = math.nan
-        data.clients.reader.examples = dataclasses.replace(examples, inputs=inputs)
+        data.clients.reader.dataset = dataclasses.replace(examples, inputs=inputs)
         return data
 
     cohort = UniformCohort(count=6)

@@ -33,7 +33,7 @@ def begun(client: int, seed: int = 0, **settings: float) -> tuple[nn.Linear, Mas
 
 
 def batch(client: int) -> tuple[Tensor, Tensor]:
-    examples = CLIENTS.reader.examples  # type: ignore[attr-defined]
+    examples = CLIENTS.reader.dataset  # type: ignore[attr-defined]
     return examples.inputs[ROWS[client]], examples.targets[ROWS[client]]
 
 

@@ -11,6 +11,11 @@ import numpy as np
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.rng import numpy_generator
 
+#: Natural groupings of the examples by name, each [N].
+Columns = Mapping[str, np.ndarray]
+#: The rows of each client.
+Rows = list[np.ndarray]
+
 
 @dataclass(frozen=True, eq=False)
 class Partition:
@@ -70,36 +75,30 @@ class Partitioner(ABC):
     deals_all: bool = True
 
     @abstractmethod
-    def split(
-        self,
-        targets: np.ndarray,
-        num_clients: int,
-        rng: np.random.Generator,
-        columns: Mapping[str, np.ndarray],
-    ) -> list[np.ndarray]:
+    def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> Rows:
         """Returns the rows of each client.
 
         Args:
             targets: The class of each example [N].
             num_clients: At least 1, at most N.
             rng: The only source of randomness.
-            columns: Natural groupings, each [N].
+            columns: Natural groupings.
 
         Raises:
             ConfigError: The data lack what the partitioner needs.
             DataError: The examples cannot be split so.
         """
 
-    def default_num_clients(self, columns: Mapping[str, np.ndarray]) -> int:
-        """Returns the number of clients where none was given; most partitioners have none of their own."""
+    def default_num_clients(self, columns: Columns) -> int:
+        """Returns the number of clients where none was given.
+
+        Raises:
+            ConfigError: The partitioner cannot derive it from the data; most cannot.
+        """
         raise ConfigError(f"data.num_clients: null does not suit {type(self).__name__}; give 1 or more")
 
     def partition(
-        self,
-        targets: np.ndarray,
-        num_clients: int | None,
-        seed: int = 0,
-        columns: Mapping[str, np.ndarray] | None = None,
+        self, targets: np.ndarray, num_clients: int | None, seed: int = 0, columns: Columns | None = None
     ) -> Partition:
         """Partitions the examples and checks the result.
 
@@ -107,14 +106,14 @@ class Partitioner(ABC):
             targets: The class of each example [N].
             num_clients: None leaves the number to the partitioner.
             seed: The run's seed.
-            columns: Natural groupings, each [N].
+            columns: Natural groupings.
 
         Returns:
             The partition, each client's rows in ascending order.
 
         Raises:
             ConfigError: ``num_clients`` is below 1, or not given to a partitioner that needs it.
-            DataError: There are more clients than examples, or the examples cannot be split so.
+            DataError: Clients outnumber the examples, or the examples cannot be split so.
         """
         targets, columns = np.asarray(targets), columns or {}
         count = self.default_num_clients(columns) if num_clients is None else num_clients
@@ -124,17 +123,12 @@ class Partitioner(ABC):
             raise DataError(f"data.num_clients: {count} for {len(targets)} examples; give at most {len(targets)}")
         rows = self.split(targets, count, numpy_generator(seed, "partition"), columns)
         result = Partition(tuple(np.sort(part) for part in rows), len(targets))
-        self._check(result, count)
-        return result
-
-    def _check(self, result: Partition, num_clients: int) -> None:
-        """Validates what ``split`` has returned."""
-        name = type(self).__name__
-        dealt = sum(result.sizes) == result.num_examples or not self.deals_all
-        if len(result) != num_clients or not dealt:
+        name, dealt = type(self).__name__, sum(result.sizes)
+        if len(result) != count or (self.deals_all and dealt < len(targets)):
             raise DataError(
-                f"{name}: dealt {sum(result.sizes)} of {result.num_examples} examples to {len(result)} of "
-                f"{num_clients} clients; its split must deal each example once"
+                f"{name}: dealt {dealt} of {len(targets)} examples to {len(result)} of {count} clients; its split "
+                f"must deal each example once"
             )
         if 0 in result.sizes:
             raise DataError(f"{name}: client {result.sizes.index(0)} is empty; give fewer clients")
+        return result

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
 import numpy as np
 from typing_extensions import override
 
-from lit_fednas.data.partitioners.base import Partitioner
+from lit_fednas.data.partitioners.base import Columns, Partitioner, Rows
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveInt, checked
 
@@ -31,7 +30,7 @@ class ByColumn(Partitioner):
         least: Values with fewer examples are left out, and their examples go to no client.
 
     Raises:
-        ConfigError: ``least`` is below 1; or, once the data are known, there is no such column.
+        ConfigError: ``least`` is below 1; or, once the data are known, they lack the column.
 
     Example:
         >>> columns = {"speaker": np.array(["ann", "bob", "ann", "cat"])}
@@ -46,14 +45,12 @@ class ByColumn(Partitioner):
         self.deals_all = least == 1
 
     @override
-    def default_num_clients(self, columns: Mapping[str, np.ndarray]) -> int:
-        return len(self._kept(self._values(columns))[0])
+    def default_num_clients(self, columns: Columns) -> int:
+        return len(self._kept(columns)[0])
 
     @override
-    def split(
-        self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Mapping[str, np.ndarray]
-    ) -> list[np.ndarray]:
-        values, rows = self._kept(self._values(columns))
+    def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> Rows:
+        values, rows, codes = self._kept(columns)
         if num_clients > len(values):
             few = f" with {self.least} examples or more" if self.least > 1 else ""
             raise DataError(
@@ -63,7 +60,6 @@ class ByColumn(Partitioner):
         if len(rows) < len(targets):
             left = len(targets) - len(rows)
             log.info("least: %d examples of clients with fewer than %d are left out", left, self.least)
-        codes = np.searchsorted(values, self._values(columns)[rows])
         owners = np.arange(len(values))
         if num_clients < len(values):
             owners = rng.permutation(len(values)) % num_clients
@@ -71,23 +67,22 @@ class ByColumn(Partitioner):
         order = rows[np.argsort(rows_owner, kind="stable")]
         return np.split(order, np.cumsum(np.bincount(rows_owner, minlength=num_clients))[:-1])
 
-    def _kept(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the sorted values with enough examples, and the rows that hold one of them.
+    def _kept(self, columns: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the sorted values with enough examples, the rows that hold one of them, and its position.
 
         Raises:
-            DataError: no value has enough.
+            ConfigError: The data lack the column.
+            DataError: No value has enough examples.
         """
-        values, codes, sizes = np.unique(column, return_inverse=True, return_counts=True)
+        if self.column not in columns:
+            known = ", ".join(sorted(columns)) or "none"
+            raise ConfigError(f"column: {self.column!r} is not in the data; give one of: {known}")
+        values, codes, sizes = np.unique(columns[self.column], return_inverse=True, return_counts=True)
         enough = sizes >= self.least
         if not enough.any():
             raise DataError(
                 f"least: {self.least} examples are more than any value of {self.column!r} has; "
                 f"give at most {sizes.max(initial=0)}"
             )
-        return values[enough], np.flatnonzero(enough[codes])
-
-    def _values(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        if self.column not in columns:
-            known = ", ".join(sorted(columns)) or "none"
-            raise ConfigError(f"column: {self.column!r} is not in the data; give one of: {known}")
-        return columns[self.column]
+        rows = np.flatnonzero(enough[codes])
+        return values[enough], rows, (np.cumsum(enough) - 1)[codes[rows]]

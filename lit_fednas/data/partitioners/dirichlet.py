@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 import numpy as np
 from typing_extensions import override
 
-from lit_fednas.data.partitioners.base import Partitioner
+from lit_fednas.data.partitioners.base import Columns, Partitioner, Rows
 from lit_fednas.errors import DataError
 from lit_fednas.ranges import PositiveInt, Range, checked
 
@@ -49,9 +48,7 @@ class Dirichlet(Partitioner):
         self.max_tries = max_tries
 
     @override
-    def split(
-        self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Mapping[str, np.ndarray]
-    ) -> list[np.ndarray]:
+    def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> Rows:
         if self.min_size * num_clients > len(targets):
             most = len(targets) // num_clients
             raise DataError(
@@ -67,9 +64,9 @@ class Dirichlet(Partitioner):
             f"draws for num_clients {num_clients}; raise alpha, or lower min_size or num_clients"
         )
 
-    def _draw(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
+    def _draw(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator) -> Rows:
         """Splits one class after the other."""
-        parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
+        parts: list[Rows] = [[] for _ in range(num_clients)]
         sizes = np.zeros(num_clients)
         for label in np.unique(targets):
             members = rng.permutation(np.flatnonzero(targets == label))
@@ -116,15 +113,13 @@ class BalancedDirichlet(Partitioner):
         self.alpha = alpha
 
     @override
-    def split(
-        self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Mapping[str, np.ndarray]
-    ) -> list[np.ndarray]:
+    def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> Rows:
         labels, left = np.unique(targets, return_counts=True)
         stacks = [rng.permutation(np.flatnonzero(targets == label)) for label in labels]
         sizes = np.full(num_clients, len(targets) // num_clients)
         sizes[: len(targets) % num_clients] += 1
         prior = left / left.sum()
-        rows: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * num_clients
+        rows: Rows = [np.empty(0, dtype=np.int64)] * num_clients
         for client in rng.permutation(num_clients):
             mix = rng.dirichlet(self.alpha * prior)
             counts = draw_counts(mix, left, sizes[client], rng)
@@ -144,9 +139,12 @@ def draw_counts(mix: np.ndarray, left: np.ndarray, size: int, rng: np.random.Gen
 
     Args:
         mix: The client's class proportions.
-        left: How many examples of each class there are.
+        left: How many examples of each class remain.
         size: How many to draw, at most the sum of ``left``.
         rng: The source of randomness.
+
+    Returns:
+        int64 [classes].
     """
     counts = np.zeros_like(left)
     while (missing := size - counts.sum()) > 0:

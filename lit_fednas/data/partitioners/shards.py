@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from typing_extensions import override
 
-from lit_fednas.data.partitioners.base import Partitioner
+from lit_fednas.data.partitioners.base import Columns, Partitioner, Rows
 from lit_fednas.errors import DataError
 from lit_fednas.ranges import PositiveInt, checked
 
@@ -21,9 +19,7 @@ class IID(Partitioner):
     """
 
     @override
-    def split(
-        self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Mapping[str, np.ndarray]
-    ) -> list[np.ndarray]:
+    def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> Rows:
         return np.array_split(rng.permutation(len(targets)), num_clients)
 
 
@@ -50,9 +46,7 @@ class Shards(Partitioner):
         self.shards_per_client = shards_per_client
 
     @override
-    def split(
-        self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Mapping[str, np.ndarray]
-    ) -> list[np.ndarray]:
+    def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> Rows:
         count = num_clients * self.shards_per_client
         if count > len(targets):
             raise DataError(

@@ -27,25 +27,16 @@ class DataSource(ABC):
     sets them or overrides them by cached properties.
 
     Attributes:
+        num_classes: The number of classes.
+        input_shape: The shape of one input: (C, H, W) for images.
+        normalization: What makes inputs float; None scales uint8 to [0, 1].
         augmentation: What is usually done to training batches, in this order.
     """
 
+    num_classes: int
+    input_shape: tuple[int, ...]
+    normalization: Normalize | None = None
     augmentation: Sequence[Augmentation] = ()
-
-    @cached_property
-    def num_classes(self) -> int:
-        """The number of classes."""
-        raise NotImplementedError
-
-    @cached_property
-    def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input: (C, H, W) for images."""
-        raise NotImplementedError
-
-    @cached_property
-    def normalization(self) -> Normalize | None:
-        """What makes inputs float; None scales uint8 to [0, 1]."""
-        return None
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:

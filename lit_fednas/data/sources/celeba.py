@@ -24,11 +24,10 @@ PARTS: dict[Split, int] = {"train": 0, "val": 1, "test": 2}
 class CelebA(ImageSource):
     """Faces, in classes made of a few attributes, with a column ``client``: the person.
 
-    The files lie as torchvision keeps them: ``<root>/celeba`` holds the folder ``img_align_celeba`` and the
-    files ``identity_CelebA.txt``, ``list_attr_celeba.txt`` and ``list_eval_partition.txt``. Nothing is
-    downloaded.
+    The files lie as torchvision keeps them: ``<root>/celeba`` holds the folder ``img_align_celeba`` and the files
+    ``identity_CelebA.txt``, ``list_attr_celeba.txt`` and ``list_eval_partition.txt``. Nothing is downloaded.
 
-    With n attributes there are 2^n classes. The first attribute is the highest bit: of (Smiling, Male,
+    n attributes make 2^n classes. The first attribute is the highest bit: of (Smiling, Male,
     Mouth_Slightly_Open), class 6 = 110 in binary is a smiling man with closed mouth, ``Smiling+Male``; class 0
     is ``none``.
 
@@ -82,32 +81,26 @@ class CelebA(ImageSource):
 
     @override
     def files(self, split: Split) -> ImageFiles | None:
+        people = np.array(list(self._people.values()))
         if self.deal == "all":
-            rows = np.arange(len(self._names)) if split == "train" else np.empty(0, dtype=np.int64)
+            rows = np.arange(len(people) if split == "train" else 0)
         else:
             rows = np.flatnonzero(self._parts == PARTS[split])
         if split == "train":
-            rows = rows[of_large_clients(self._identities[rows], self.least)]
+            rows = rows[of_large_clients(people[rows], self.least)]
         if not len(rows):
             return None
         folder = self.root / "img_align_celeba"
         if not folder.is_dir():
             raise DataError(f"root: {folder} is missing; put CelebA's aligned images into it")
-        names = tuple(f"img_align_celeba/{self._names[row]}" for row in rows)
-        columns = {"client": self._identities[rows]}
-        return ImageFiles(self.root, names, self._labels[rows], columns, f"celeba-{split}")
+        images = np.array(list(self._people))[rows]
+        names = tuple(f"img_align_celeba/{image}" for image in images.tolist())
+        return ImageFiles(self.root, names, self._labels[rows], {"client": people[rows]}, f"celeba-{split}")
 
     @cached_property
-    def _names(self) -> tuple[str, ...]:
-        return tuple(sorted(self._identity_lines))
-
-    @cached_property
-    def _identity_lines(self) -> dict[str, int]:
-        return self._numbers("identity_CelebA.txt")
-
-    @cached_property
-    def _identities(self) -> np.ndarray:
-        return self._in_order(self._identity_lines, "identity_CelebA.txt")
+    def _people(self) -> dict[str, int]:
+        """Who is in each image, by its name, in the order of the names."""
+        return dict(sorted(self._numbers("identity_CelebA.txt").items()))
 
     @cached_property
     def _parts(self) -> np.ndarray:
@@ -152,7 +145,7 @@ class CelebA(ImageSource):
 
     def _in_order(self, numbers: dict[str, int], file: str) -> np.ndarray:
         """Returns the numbers in the order of the images' names, int64 [N]."""
-        missing = next((name for name in self._names if name not in numbers), None)
+        missing = next((name for name in self._people if name not in numbers), None)
         if missing is not None:
             raise DataError(f"root: {self.root / file} has no line for {missing}; add it")
-        return np.array([numbers[name] for name in self._names], dtype=np.int64)
+        return np.array([numbers[name] for name in self._people], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Image files: listing those of a folder, decoding them into one uint8 array, and the cache of decoded arrays."""
+"""Image files: listing those of a folder, decoding them, and the cache of decoded arrays."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import csv
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
 from tqdm.contrib.concurrent import thread_map
 
 from lit_fednas.errors import DataError
@@ -56,14 +58,10 @@ class ImageFiles:
             stamps.append((status.st_size, status.st_mtime_ns))
         object.__setattr__(self, "stamps", tuple(stamps))
 
-    def __len__(self) -> int:
-        return len(self.names)
-
 
 def class_folders(root: Path, split: str) -> tuple[str, ...]:
-    """Returns the sorted class folders of a split; none where the split does not exist."""
-    folder = root / split
-    entries = folder.iterdir() if folder.is_dir() else ()
+    """Returns the sorted class folders of a split."""
+    entries = (root / split).iterdir()
     return tuple(sorted(path.name for path in entries if path.is_dir() and not path.name.startswith(".")))
 
 
@@ -84,7 +82,7 @@ def train_classes(root: Path) -> tuple[str, ...]:
 
 
 def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | None:
-    """Lists the files of a split; None where there is no such folder.
+    """Returns the files of a split; None where its folder does not exist.
 
     Raises:
         DataError: A folder has no images or is not a class of ``train``, or files lack a row in ``metadata.csv``.
@@ -108,10 +106,10 @@ def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | 
 
 
 def read_metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Reads the columns of ``metadata.csv`` in the order of ``names``; none where there is no such file.
+    """Returns the columns of ``metadata.csv`` in the order of ``names``; none where the file does not exist.
 
     Raises:
-        DataError: There is no column ``file``, or a name has no row.
+        DataError: The column ``file`` is missing, or a name has no row.
     """
     if not path.is_file():
         return {}
@@ -130,7 +128,7 @@ def read_metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
-    """Decodes one file to uint8 [C, H, W].
+    """Returns one decoded file, uint8 [C, H, W].
 
     With ``image_size`` the shorter side is scaled to it and the centre square is cut out.
 
@@ -151,89 +149,84 @@ def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
     return pixels[None] if channels == 1 else np.moveaxis(pixels, 2, 0)
 
 
-def read_size(path: Path) -> tuple[int, int]:
-    """Returns height and width from the header of one file.
-
-    Raises:
-        DataError: The file is not an image.
-    """
-    try:
-        with Image.open(path) as image:
-            return image.height, image.width
-    except (OSError, UnidentifiedImageError) as error:
-        raise DataError(f"image: {path} cannot be decoded ({error}); replace or remove the file") from error
-
-
-def decode_all(files: ImageFiles, shape: tuple[int, ...], image_size: int | None) -> np.ndarray:
-    """Decodes all files into one array [N, C, H, W], in a thread pool, with a progress bar.
-
-    Raises:
-        DataError: A file cannot be decoded, or is not of ``shape``; names the first such file.
-    """
-    images = np.empty((len(files), *shape), dtype=np.uint8)
-
-    def decode(row: int) -> None:
-        images[row] = checked_image(files, row, shape, image_size)
-
-    bar = {"desc": f"Decoding {files.label}", "unit": "img", "disable": None}
-    thread_map(decode, range(len(files)), max_workers=min(32, os.cpu_count() or 1), **bar)
-    return images
-
-
-def checked_image(files: ImageFiles, row: int, shape: tuple[int, ...], image_size: int | None) -> np.ndarray:
-    """Decodes one file to uint8 [C, H, W] and validates its shape.
-
-    Raises:
-        DataError: The file cannot be decoded, or is not of ``shape``.
-    """
-    path = files.root / files.names[row]
-    image = read_image(path, image_size, shape[0])
-    if image.shape != shape:
-        size, first = image.shape[1:], shape[1:]
-        raise DataError(f"image: {path} is {size}, the first one {first} (height, width); set image_size")
-    return image
-
-
-class ImageCache:
-    """Keeps the decoded images of one folder: one uint8 ``.npy`` file per split and size, renewed as files change.
-
-    The files are in ``<root>/.lit_fednas_cache``, or in the user's cache folder where the root cannot be
-    written; where neither can, nothing is kept. A file's name holds a digest of the image size and of every
-    image's name, size and modification time, so that a changed folder is decoded anew.
+class LazyImages:
+    """One split of image files, decoded on access: uint8 [C, H, W] and its class.
 
     Args:
-        root: The image folder.
+        files: The files.
+        shape: That of every image.
+        image_size: As for :func:`read_image`.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, files: ImageFiles, shape: tuple[int, ...], image_size: int | None) -> None:
+        self.files = files
+        self.shape = shape
+        self.image_size = image_size
+        self.targets = torch.from_numpy(files.targets)
+        self.columns = files.columns
 
-    def images(self, files: ImageFiles, shape: tuple[int, ...], decode: Callable[[], np.ndarray]) -> np.ndarray:
-        """Returns the images from the cache, or decodes and keeps them.
+    def __len__(self) -> int:
+        return len(self.files.names)
 
-        Args:
-            files: The image files.
-            shape: The shape of one image.
-            decode: Decodes all files to uint8 [N, C, H, W].
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(np.ascontiguousarray(self.image(index))), self.targets[index]
+
+    def image(self, row: int) -> np.ndarray:
+        """Decodes one file to uint8 [C, H, W] and validates its shape.
+
+        Raises:
+            DataError: The file cannot be decoded, or is not of ``shape``.
         """
-        stem, digest = self._names(files, shape)
-        for folder in self._folders():
-            images = _read(folder / f"{stem}-{digest}.npy", (len(files), *shape))
-            if images is not None:
-                return images
-        images = decode()
-        any(_written(folder, stem, digest, images) for folder in self._folders())
+        path = self.files.root / self.files.names[row]
+        image = read_image(path, self.image_size, self.shape[0])
+        if image.shape != self.shape:
+            size, first = image.shape[1:], self.shape[1:]
+            raise DataError(f"image: {path} is {size}, the first one {first} (height, width); set image_size")
+        return image
+
+    def decode(self) -> np.ndarray:
+        """Decodes all files into one array [N, C, H, W], in a thread pool, with a progress bar.
+
+        Raises:
+            DataError: A file cannot be decoded, or is not of ``shape``; names the first such file.
+        """
+        images = np.empty((len(self), *self.shape), dtype=np.uint8)
+
+        def decode(row: int) -> None:
+            images[row] = self.image(row)
+
+        bar = {"desc": f"Decoding {self.files.label}", "unit": "img", "disable": None}
+        thread_map(decode, range(len(self)), max_workers=min(32, os.cpu_count() or 1), **bar)
         return images
 
-    def _folders(self) -> tuple[Path, Path]:
-        own = hashlib.sha256(str(self.root.resolve()).encode()).hexdigest()[:16]
-        user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return self.root / ".lit_fednas_cache", user / "lit_fednas" / own
+    def cached(self) -> np.ndarray:
+        """Returns all decoded images from the cache, or decodes and keeps them.
 
-    def _names(self, files: ImageFiles, shape: tuple[int, ...]) -> tuple[str, str]:
-        content = json.dumps([CACHE_VERSION, shape, files.names, files.stamps])
-        stem = "-".join([files.label, "x".join(map(str, shape))])
-        return stem, hashlib.sha256(content.encode()).hexdigest()[:32]
+        The cache has one uint8 ``.npy`` file per split and size, in ``<root>/.lit_fednas_cache``, or in the user's
+        cache folder where the root cannot be written; where neither can, nothing is kept. A file's name holds a
+        digest of the image size and of every image's name, size and modification time, so that a changed folder is
+        decoded anew.
+
+        Raises:
+            DataError: As for :meth:`decode`.
+        """
+        stem = "-".join([self.files.label, "x".join(map(str, self.shape))])
+        content = json.dumps([CACHE_VERSION, self.shape, self.files.names, self.files.stamps])
+        name = f"{stem}-{_digest(content)[:32]}.npy"
+        user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lit_fednas"
+        root = self.files.root
+        folders = (root / ".lit_fednas_cache", user / _digest(str(root.resolve()))[:16])
+        for folder in folders:
+            images = _read(folder / name, (len(self), *self.shape))
+            if images is not None:
+                return images
+        images = self.decode()
+        any(_written(folder / name, stem, images) for folder in folders)
+        return images
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
@@ -245,15 +238,15 @@ def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
     return images if images.shape == shape and images.dtype == np.uint8 else None
 
 
-def _written(folder: Path, stem: str, digest: str, images: np.ndarray) -> bool:
+def _written(path: Path, stem: str, images: np.ndarray) -> bool:
     """Writes a cache file if it can be written, and removes those of the folder's earlier states."""
     try:
-        with replacing(folder / f"{stem}-{digest}.npy") as file:
+        with replacing(path) as file:
             np.save(file, images, allow_pickle=False)
     except OSError:
         return False
-    for old in folder.glob(f"{stem}-*.npy"):
-        if old.name != f"{stem}-{digest}.npy":
+    for old in path.parent.glob(f"{stem}-*.npy"):
+        if old != path:
             old.unlink(missing_ok=True)
     return True
 

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.data import Dataset
 from typing_extensions import override
 
 from lit_fednas.data.examples import ExampleDataset, Examples
 from lit_fednas.data.sources.base import SPLITS, DataSource, Split
-from lit_fednas.data.sources.image_files import (
-    ImageCache,
-    ImageFiles,
-    checked_image,
-    decode_all,
-    list_images,
-    read_size,
-    train_classes,
-)
+from lit_fednas.data.sources.image_files import ImageFiles, LazyImages, list_images, read_image, train_classes
 from lit_fednas.data.transforms import Augmentation, Normalize
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveInt, checked
@@ -52,7 +42,7 @@ class ImageSource(DataSource):
         std: Given together with ``mean``.
 
     Raises:
-        ConfigError: A setting is out of range, or there is one of mean and std.
+        ConfigError: A setting is out of range, or only one of mean and std is given.
     """
 
     def __init__(
@@ -74,27 +64,27 @@ class ImageSource(DataSource):
 
     @abstractmethod
     def files(self, split: Split) -> ImageFiles | None:
-        """Returns the files of a split, with their classes; None where there is no such split.
+        """Returns the files of a split, with their classes; None where the source has no such split.
 
         Raises:
             DataError: The files are missing or not as the source describes them.
         """
 
     @cached_property
-    def num_classes(self) -> int:
+    def num_classes(self) -> int:  # type: ignore[override]  # mypy takes cached properties for read-only
         """The number of class names."""
         return len(self.class_names)
 
     @cached_property
-    def input_shape(self) -> tuple[int, ...]:
-        """(C, H, W), from the header of the first training image where there is no ``image_size``."""
+    def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """(C, H, W); that of the first training image where ``image_size`` is None."""
         if self.image_size is not None:
             return (self.channels, self.image_size, self.image_size)
         files = self._train_files()
-        return (self.channels, *read_size(files.root / files.names[0]))
+        return read_image(files.root / files.names[0], None, self.channels).shape
 
     @cached_property
-    def normalization(self) -> Normalize:
+    def normalization(self) -> Normalize:  # type: ignore[override]
         """As given, or else computed from training images, once."""
         return self._given or measured_normalization(self._sample())
 
@@ -109,13 +99,9 @@ class ImageSource(DataSource):
         files = self.files(split)
         if files is None:
             return None
-        shape = self.input_shape
-
-        def decode() -> np.ndarray:
-            return decode_all(files, shape, self.image_size)
-
-        images = ImageCache(files.root).images(files, shape, decode) if self.cache else decode()
-        return Examples(torch.from_numpy(images), torch.from_numpy(files.targets), files.columns)
+        images = LazyImages(files, self.input_shape, self.image_size)
+        decoded = images.cached() if self.cache else images.decode()
+        return Examples(torch.from_numpy(decoded), images.targets, images.columns)
 
     @override
     def dataset(self, split: Split) -> ExampleDataset | None:
@@ -130,27 +116,9 @@ class ImageSource(DataSource):
 
     def _sample(self) -> np.ndarray:
         """Returns the images that mean and std are computed from."""
-        files = self._train_files()
-        rows = np.unique(np.linspace(0, len(files) - 1, SAMPLE).round().astype(int))
-        return np.stack([checked_image(files, row, self.input_shape, self.image_size) for row in rows])
-
-
-class LazyImages(Dataset[tuple[Tensor, Tensor]]):
-    """One split of image files, decoded on access: uint8 [C, H, W] and its class."""
-
-    def __init__(self, files: ImageFiles, shape: tuple[int, ...], image_size: int | None) -> None:
-        self.files = files
-        self.shape = shape
-        self.image_size = image_size
-        self.targets = torch.from_numpy(files.targets)
-        self.columns: Mapping[str, np.ndarray] = files.columns
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        image = checked_image(self.files, index, self.shape, self.image_size)
-        return torch.from_numpy(np.ascontiguousarray(image)), self.targets[index]
+        images = LazyImages(self._train_files(), self.input_shape, self.image_size)
+        rows = np.unique(np.linspace(0, len(images) - 1, SAMPLE).round().astype(int))
+        return np.stack([images.image(row) for row in rows])
 
 
 class ImageFolder(ImageSource):
@@ -204,25 +172,20 @@ class LazyImageFolder(ImageFolder):
         images: Settings of :class:`ImageSource`, except ``cache``.
     """
 
+    dataset = ImageSource.dataset
+    _sample = ImageSource._sample
+
     def __init__(self, root: str | Path, **images: Any) -> None:
         super().__init__(root, cache=False, **images)
-
-    @override
-    def dataset(self, split: Split) -> ExampleDataset | None:
-        return ImageSource.dataset(self, split)
-
-    @override
-    def _sample(self) -> np.ndarray:
-        return ImageSource._sample(self)
 
 
 def given_normalization(
     mean: Sequence[float] | None, std: Sequence[float] | None, channels: int
 ) -> Normalize | None:
-    """Returns the normalisation by given numbers; None where there are none.
+    """Returns the normalisation by given numbers; None where neither is given.
 
     Raises:
-        ConfigError: There is one of both, or not one number per channel.
+        ConfigError: One of both is missing, or does not have one number per channel.
     """
     if mean is None and std is None:
         return None
@@ -236,6 +199,9 @@ def given_normalization(
 
 def measured_normalization(images: np.ndarray) -> Normalize:
     """Returns the normalisation by mean and standard deviation of uint8 images [N, C, H, W].
+
+    Raises:
+        DataError: A channel has one value in all images.
 
     Example:
         >>> measured_normalization(np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1))

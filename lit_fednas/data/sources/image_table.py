@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -55,79 +54,60 @@ class ImageTable(ImageSource):
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """The labels of all splits in alphabetical order, or the numbers from 0 to the greatest."""
-        labels = {row.label for row in self._rows}
+        labels = {row["label"] for row in self._rows}
         if self._numeric:
             return tuple(map(str, range(max(map(int, labels)) + 1)))
         return tuple(sorted(labels))
 
     @override
     def files(self, split: Split) -> ImageFiles | None:
-        rows = [row for row in self._rows if row.split == split]
+        rows = [row for row in self._rows if row["split"] == split]
         if not rows:
             return None
         numbers = {name: number for number, name in enumerate(self.class_names)}
-        targets = [int(row.label) if self._numeric else numbers[row.label] for row in rows]
+        targets = [int(row["label"]) if self._numeric else numbers[row["label"]] for row in rows]
         return ImageFiles(
             self.root,
-            tuple(row.file for row in rows),
+            tuple(row["file"] for row in rows),
             np.array(targets, dtype=np.int64),
-            {"client": np.array([row.client for row in rows])},
+            {"client": np.array([row["client"] for row in rows])},
             f"{self.table.stem}-{split}",
         )
 
     @cached_property
     def _numeric(self) -> bool:
-        return all(row.label.isdecimal() for row in self._rows)
+        return all(row["label"].isdecimal() for row in self._rows)
 
     @cached_property
-    def _rows(self) -> tuple[_Row, ...]:
-        """Reads and checks the table."""
+    def _rows(self) -> list[dict[str, str]]:
+        """Reads and validates the table; each row has ``file``, ``label``, ``client`` and ``split``."""
         if not self.table.is_file():
             raise DataError(f"table: {self.table} is not a file; give a CSV file with a row for each image")
+        rows: dict[str, dict[str, str]] = {}
         with self.table.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.DictReader(stream)
             fields = list(reader.fieldnames or [])
-            settings = {"file": self.file, "label": self.label, "client": self.client, "split": self.split}
-            for setting, column in settings.items():
-                if column is not None and column not in fields:
+            columns = {"file": self.file, "label": self.label, "client": self.client}
+            if self.split is not None or "split" in fields:
+                columns["split"] = self.split or "split"
+            for setting, column in columns.items():
+                if column not in fields:
                     known = ", ".join(fields)
                     raise DataError(f"{setting}: {self.table} has no column {column!r}; name one of: {known}")
-            split = self.split or "split"
-            rows = tuple(
-                _Row(
-                    self._cell(line, reader.line_num, self.file),
-                    self._cell(line, reader.line_num, self.label),
-                    self._cell(line, reader.line_num, self.client),
-                    self._split(line[split], reader.line_num) if split in fields else "train",
-                )
-                for line in reader
-            )
+            for line in reader:
+                row = {setting: (line[column] or "").strip() for setting, column in columns.items()}
+                self._check(row, f"table: {self.table}, line {reader.line_num},")
+                if row["file"] in rows:
+                    raise DataError(f"table: {self.table} lists {row['file']} twice; give each image one row")
+                rows[row["file"]] = row
         if not rows:
             raise DataError(f"table: {self.table} has no rows; give one for each image")
-        seen: set[str] = set()
-        for row in rows:
-            if row.file in seen:
-                raise DataError(f"table: {self.table} lists {row.file} twice; give each image one row")
-            seen.add(row.file)
-        return rows
+        return list(rows.values())
 
-    def _cell(self, line: dict[str, str | None], number: int, column: str) -> str:
-        value = (line[column] or "").strip()
-        if not value:
-            raise DataError(f"table: {self.table}, line {number}, has no {column!r}; fill it in")
-        return value
-
-    def _split(self, value: str | None, number: int) -> Split:
-        if value not in SPLITS:
-            raise DataError(f"table: {self.table}, line {number}, has split {value!r}; give train, val or test")
-        return value
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One image."""
-
-    file: str
-    label: str
-    client: str
-    split: Split
+    def _check(self, row: dict[str, str], where: str) -> None:
+        """Validates one row; one without a split is of ``train``."""
+        for setting in ("file", "label", "client"):
+            if not row[setting]:
+                raise DataError(f"{where} has no {getattr(self, setting)!r}; fill it in")
+        if row.setdefault("split", "train") not in SPLITS:
+            raise DataError(f"{where} has split {row['split']!r}; give train, val or test")

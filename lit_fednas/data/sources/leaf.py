@@ -27,7 +27,8 @@ from lit_fednas.data.transforms import Augmentation
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveInt, checked
 
-Convert = Callable[[list[Any]], np.ndarray]
+#: What ``x`` became, [N, ...]; classes, int64 [N]; users' names, [N].
+Part = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @checked("data.source")
@@ -49,7 +50,7 @@ class Leaf(DataSource):
         std: Given together with ``mean``.
 
     Raises:
-        ConfigError: A setting is out of range, or there is one of mean and std.
+        ConfigError: A setting is out of range, or only one of mean and std is given.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Leaf(DataSource):
         self._files = LeafFiles(Path(root).expanduser(), deal, least, num_classes, self._inputs)
 
     @cached_property
-    def num_classes(self) -> int:
+    def num_classes(self) -> int:  # type: ignore[override]
         """As given, or counted."""
         return self._files.classes
 
@@ -80,7 +81,8 @@ class Leaf(DataSource):
         part = self._files.split(split)
         if part is None:
             return None
-        return Examples(torch.from_numpy(part.inputs), torch.from_numpy(part.labels), {"client": part.clients})
+        inputs, labels, users = part
+        return Examples(torch.from_numpy(inputs), torch.from_numpy(labels), {"client": users})
 
     def _inputs(self, x: list[Any]) -> np.ndarray:
         """Makes float32 inputs of a user's lists of numbers."""
@@ -122,31 +124,17 @@ class LeafImages(ImageSource):
         self._files = LeafFiles(Path(root).expanduser(), deal, least, num_classes, _names)
 
     @cached_property
-    def num_classes(self) -> int:
+    def num_classes(self) -> int:  # type: ignore[override]
         """As given, or counted."""
         return self._files.classes
-
-    @cached_property
-    def class_names(self) -> tuple[str, ...]:
-        """The numbers of the classes."""
-        return tuple(map(str, range(self.num_classes)))
 
     @override
     def files(self, split: Split) -> ImageFiles | None:
         part = self._files.split(split)
-        if part is None or not len(part.labels):
+        if part is None or not len(part[1]):
             return None
-        names = tuple(part.inputs.tolist())
-        return ImageFiles(self.root, names, part.labels, {"client": part.clients}, f"leaf-{split}")
-
-
-@dataclass(frozen=True, eq=False)
-class LeafPart:
-    """Some examples: what ``x`` became, [N, ...]; classes, int64 [N]; users' names, [N]."""
-
-    inputs: np.ndarray
-    labels: np.ndarray
-    clients: np.ndarray
+        names, labels, users = part
+        return ImageFiles(self.root, tuple(names.tolist()), labels, {"client": users}, f"leaf-{split}")
 
 
 @dataclass
@@ -165,68 +153,61 @@ class LeafFiles:
     deal: Deal
     least: int
     num_classes: int | None
-    convert: Convert
-    _parts: dict[str, LeafPart] = field(default_factory=dict)
+    convert: Callable[[list[Any]], np.ndarray]
+    _parts: dict[str, Part] = field(default_factory=dict)
 
     @cached_property
     def classes(self) -> int:
         """The number of classes, as given or counted."""
-        return self.num_classes or 1 + max(int(self._read(part).labels.max()) for part in ("train", "test"))
+        return self.num_classes or 1 + max(int(self._read(part)[1].max()) for part in ("train", "test"))
 
-    def split(self, split: Split) -> LeafPart | None:
-        """Returns the examples of ``train``, or of ``test`` where it is not dealt; None where there are none.
+    def split(self, split: Split) -> Part | None:
+        """Returns the examples of ``train``, or of ``test`` where it is not dealt; None for other splits.
 
         Raises:
             DataError: A folder or file is missing, damaged or not as LEAF writes it, or a label is not a class.
         """
-        parts = [self._read(part) for part in folders(split, self.deal)]
-        if not parts:
+        names = [part for part in ("train", "test") if split == ("train" if self.deal == "all" else part)]
+        if not names:
             return None
-        columns = zip(*((part.inputs, part.labels, part.clients) for part in parts), strict=True)
-        inputs, labels, clients = (arrays[0] if len(parts) == 1 else np.concatenate(arrays) for arrays in columns)
+        parts = [self._read(name) for name in names]
+        inputs, labels, users = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
         if labels.max(initial=0) >= self.classes:
             most = labels.max()
             raise DataError(
                 f"num_classes: {self.classes} for the label {most} below {self.root}; give {most + 1} or more"
             )
-        dealt = of_large_clients(clients, self.least if split == "train" else 1)
-        if dealt.all():
-            return LeafPart(inputs, labels, clients)
-        return LeafPart(inputs[dealt], labels[dealt], clients[dealt])
+        dealt = of_large_clients(users, self.least if split == "train" else 1)
+        return (inputs, labels, users) if dealt.all() else (inputs[dealt], labels[dealt], users[dealt])
 
-    def _read(self, part: str) -> LeafPart:
+    def _read(self, part: str) -> Part:
         if part not in self._parts:
-            self._parts[part] = read_leaf(self.root, part, self.convert)
+            self._parts[part] = read_leaf(self.root / part, self.convert)
         return self._parts[part]
 
 
-def folders(split: Split, deal: Deal) -> tuple[str, ...]:
-    """Returns the folders whose examples make up a split; none where there is no such split.
-
-    Example:
-        >>> folders("train", "all"), folders("test", "all"), folders("test", "train")
-        (('train', 'test'), (), ('test',))
-    """
-    if deal == "all":
-        return ("train", "test") if split == "train" else ()
-    return () if split == "val" else (split,)
-
-
-def read_leaf(root: Path, part: str, convert: Convert) -> LeafPart:
-    """Reads all JSON files of the folder ``part`` below ``root``, in the order of their names.
+def read_leaf(folder: Path, convert: Callable[[list[Any]], np.ndarray]) -> Part:
+    """Reads all JSON files of a folder, in the order of their names.
 
     Args:
-        root: the folder.
-        part: ``train`` or ``test``.
-        convert: makes an array [N, ...] of a user's list ``x``; ValueError where it cannot.
+        folder: The folder ``train`` or ``test``.
+        convert: Makes an array [N, ...] of a user's list ``x``; ValueError where it cannot.
+
+    Returns:
+        What ``x`` became, [N, ...]; classes, int64 [N]; users' names, [N].
 
     Raises:
-        DataError: a folder or file is missing, damaged or not as LEAF writes it.
+        DataError: The folder or a file is missing, damaged or not as LEAF writes it.
     """
+    if not folder.is_dir():
+        raise DataError(f"root: {folder} is not a folder; put LEAF's JSON files of '{folder.name}' there")
+    paths = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
+    if not paths:
+        raise DataError(f"root: {folder} has no JSON files; put LEAF's files of '{folder.name}' there")
     inputs: list[np.ndarray] = []
     labels: list[int] = []
     users: list[str] = []
-    for path in _json_files(root, part):
+    for path in paths:
         for user, data in _users(path):
             x, y = data.get("x"), data.get("y")
             if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
@@ -242,8 +223,8 @@ def read_leaf(root: Path, part: str, convert: Convert) -> LeafPart:
             labels.extend(_label(value, path, user) for value in y)
             users.extend([user] * len(y))
     if not inputs:
-        raise DataError(f"root: {root / part} has no examples in its JSON files; give some")
-    return LeafPart(np.concatenate(inputs), np.array(labels, dtype=np.int64), np.array(users))
+        raise DataError(f"root: {folder} has no examples in its JSON files; give some")
+    return np.concatenate(inputs), np.array(labels, dtype=np.int64), np.array(users)
 
 
 def _names(x: list[Any]) -> np.ndarray:
@@ -251,16 +232,6 @@ def _names(x: list[Any]) -> np.ndarray:
     if not all(isinstance(name, str) for name in x):
         raise ValueError("an x that is not a name of a file; use Leaf for lists of numbers")
     return np.array(x)
-
-
-def _json_files(root: Path, part: str) -> list[Path]:
-    folder = root / part
-    if not folder.is_dir():
-        raise DataError(f"root: {folder} is not a folder; put LEAF's JSON files of '{part}' there")
-    paths = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
-    if not paths:
-        raise DataError(f"root: {folder} has no JSON files; put LEAF's files of '{part}' there")
-    return paths
 
 
 def _users(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
