@@ -39,13 +39,7 @@ class Round:
     values: RoundValues = field(default_factory=RoundValues)
 
     def task(self, client: int, arch: Any, group: int | None = None) -> ClientTask:
-        """Returns the task of a client.
-
-        Args:
-            client: The client.
-            arch: The architecture that it trains.
-            group: The group of clients that it trains in, if clients are grouped.
-        """
+        """Returns the task of a client, which trains ``arch``, in a group of clients if they are grouped."""
         tier, sizes = self.population.tier(client), self.population.sizes
         limits = (tier.name, tier.at_most, tier.unsupported) if tier is not None else ("", {}, ())
         examples = sizes[client] if sizes else 0
@@ -79,26 +73,16 @@ class Assignment(Part, ABC):
     def plan(self, round: Round) -> list[ClientTask]:
         """Plans a round; changes no state.
 
-        Args:
-            round: The round, with its cohort and its random generator.
-
         Returns:
             The tasks (:meth:`Round.task`), in the order in which clients train. A client may have several, each
             of another architecture, or none.
         """
 
     def observe(self, results: Sequence[ClientResult]) -> None:
-        """Updates the state after a round.
-
-        Args:
-            results: One per task, in the plan's order.
-        """
+        """Updates the state after a round; ``results`` has one per task, in the plan's order."""
 
     def deployed(self, client: int) -> Any:
         """Returns the architecture that a client uses once training is over.
-
-        Args:
-            client: The client's number.
 
         Raises:
             ConfigError: The assignment does not define one.
@@ -132,19 +116,3 @@ class Assignment(Part, ABC):
                 f"{type(self).__name__} keeps {', '.join(sorted(names)) or 'none'}; use the assignment that the "
                 f"run was started with"
             )
-
-
-class TierAssignment(Assignment):
-    """An assignment that gives every client what its tier affords; :attr:`of_tier` is filled in :meth:`setup`."""
-
-    of_tier: dict[str, Any]
-
-    def tier_value(self, client: int) -> Any:
-        """Returns what :attr:`of_tier` has for a client."""
-        tier = self._population.tier(client)
-        assert tier is not None
-        return self.of_tier[tier.name]
-
-    def deployed(self, client: int) -> Any:
-        """Returns the architecture of the client's tier, as it is evaluated."""
-        return self.tier_value(client)

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.special import softmax
 from typing_extensions import override
 
 from lit_fednas.assignment.base import Assignment, Round
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.supernets import Model, ModelSuite, Supernet
-from lit_fednas.tiers import ArchitectureCosts, Population, Tier
+from lit_fednas.tiers import ArchitectureCosts, Population
 
 
 class ByUtility(Assignment):
@@ -66,27 +67,23 @@ class ByUtility(Assignment):
     @override
     def plan(self, round: Round) -> list[ClientTask]:
         """Draws a compatible model for each client (Eq. 2)."""
-        compatible = self._compatible_by_tier(round.cohort)
         tasks = []
         for client in round.cohort:
-            numbers = compatible[self._tier_name(client)]
-            utilities = self.utilities(client)
-            chances = softmax([utilities[number] for number in numbers])
-            number = numbers[int(round.rng.choice(len(numbers), p=chances))]
-            tasks.append(round.task(client, Model(number)))
+            numbers, utilities = self._compatible(client), self.utilities(client)
+            chances = softmax([utilities[number] for number in numbers])  # Eq. 3
+            tasks.append(round.task(client, Model(numbers[int(round.rng.choice(len(numbers), p=chances))])))
         return tasks
 
     @override
     def observe(self, results: Sequence[ClientResult]) -> None:
         """Updates the utilities of the round's survivors (Eq. 4)."""
         survivors = [result for result in results if result.ok]
-        compatible = self._compatible_by_tier([result.task.client for result in survivors])
         similarity = functools.cache(self._similarity)  # the same pairs of models recur
         losses = standardised([result.loss for result in survivors])
         for result, loss in zip(survivors, losses, strict=True):
             client, trained = result.task.client, result.task.arch.number
             utilities = self.utilities(client)
-            for number in compatible[self._tier_name(client)]:
+            for number in self._compatible(client):
                 utilities[number] -= loss * similarity(number, trained)
             self._utilities[client] = utilities
 
@@ -98,7 +95,7 @@ class ByUtility(Assignment):
         not tried has its parent's utility, began as the function that its parent computes, and can learn more.
         """
         utilities = self.utilities(client)
-        numbers = self._compatible(self._population.tier(client))
+        numbers = self._compatible(client)
         macs = {number: self._costs.cost(Model(number), "macs") for number in numbers}
         return Model(max(numbers, key=lambda number: (utilities[number], macs[number], number)))
 
@@ -136,37 +133,13 @@ class ByUtility(Assignment):
         self._utilities = restored
 
     def _similarity(self, number: int, trained: int) -> float:
-        if self.similar:
-            return self._suite.similarity(number, trained)
-        return float(number == trained)
+        return self._suite.similarity(number, trained) if self.similar else float(number == trained)
 
-    def _compatible_by_tier(self, clients: Sequence[int]) -> dict[str, list[int]]:
-        """Returns the compatible models of these clients' tiers, by the tier's name."""
-        tiers = {self._tier_name(client): self._population.tier(client) for client in clients}
-        return {name: self._compatible(tier) for name, tier in tiers.items()}
-
-    def _compatible(self, tier: Tier | None) -> list[int]:
-        """Returns the models within a tier's limits (Alg. 1, line 7); the suite may have grown meanwhile."""
-        return [
-            model.number
-            for model in self._suite.models
-            if tier is None or self._costs.excess(Model(model.number), tier) == 0
-        ]
-
-    def _tier_name(self, client: int) -> str:
+    def _compatible(self, client: int) -> list[int]:
+        """Returns the models within the limits of a client's tier (Alg. 1, line 7); the suite may have grown."""
         tier = self._population.tier(client)
-        return "" if tier is None else tier.name
-
-
-def softmax(utilities: Sequence[float]) -> np.ndarray:
-    """Returns probabilities by Eq. 3; the highest utility is subtracted first, so that no exponential overflows.
-
-    Example:
-        >>> softmax([1000.0, 1000.0]).tolist()
-        [0.5, 0.5]
-    """
-    weights = np.exp(np.array(utilities) - max(utilities))
-    return weights / weights.sum()
+        numbers = [model.number for model in self._suite.models]
+        return [n for n in numbers if tier is None or self._costs.excess(Model(n), tier) == 0]
 
 
 def standardised(losses: Sequence[float]) -> list[float]:

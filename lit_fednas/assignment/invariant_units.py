@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from typing_extensions import override
 
-from lit_fednas.assignment.base import Round, TierAssignment
-from lit_fednas.assignment.by_tier import tier_architectures
+from lit_fednas.assignment.base import Round
+from lit_fednas.assignment.by_tier import ByTier
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult, ClientTask, UnitChangesReport
 from lit_fednas.ranges import Range, checked
@@ -27,8 +27,8 @@ Changes = dict[str, list[float]]
 
 
 @checked("assignment")
-class InvariantUnits(TierAssignment):
-    """Who can trains the whole network; a straggler leaves out the units that have stopped changing.
+class InvariantUnits(ByTier):
+    """Clients that can train the whole network; stragglers leave out the units that have stopped changing.
 
     A unit is invariant if, for the majority of the non-stragglers, its relative change over their local training
     is not above its group's threshold. The threshold starts at the least change that any of them saw in the group
@@ -38,9 +38,10 @@ class InvariantUnits(TierAssignment):
 
     Non-stragglers are the clients of tiers that train the whole network, and what counts is the last round in
     which one of them reported: a cohort need not be everybody, as it is in the publication, and older changes are
-    of older weights. Until then stragglers train the first units. Where the publication measures who straggles and
-    by how much from the times of past rounds, and sets the size of the sub-models from that, tiers and ratios
-    are given here. The threshold is found anew from each round's changes.
+    of older weights. Until then stragglers train the first units; these, a plain width, are also what they use
+    once training is over. Where the publication measures who straggles and by how much from the times of past
+    rounds, and sets the size of the sub-models from that, tiers and ratios are given here. The threshold is
+    computed anew from each round's changes.
 
     It goes with the objective :class:`~lit_fednas.objectives.UnitChanges`, which reports the changes.
 
@@ -57,19 +58,18 @@ class InvariantUnits(TierAssignment):
 
     supernet_kind: ClassVar[type] = WidthSupernet
     needs = (UnitChangesReport,)
+    setting: ClassVar[str] = "ratios"
 
     def __init__(
         self, ratios: Mapping[str, float] | None = None, step: Annotated[float, Range(above=1)] = 1.1
     ) -> None:
-        self.ratios = ratios
+        super().__init__(None if ratios is None else {tier: str(ratio) for tier, ratio in ratios.items()})
         self.step = step
         self._changes: list[Changes] = []
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        archs = None if self.ratios is None else {tier: str(ratio) for tier, ratio in self.ratios.items()}
-        self.of_tier = tier_architectures(supernet, population, archs, "ratios")
         if supernet.space.largest not in self.of_tier.values():
             ratios = ", ".join(f"{name} {width.ratio:g}" for name, width in self.of_tier.items())
             raise ConfigError(
@@ -81,7 +81,7 @@ class InvariantUnits(TierAssignment):
     @override
     def plan(self, round: Round) -> list[ClientTask]:
         """Gives stragglers the units that they keep; all clients plain widths before any change is known."""
-        widths = [self.tier_value(client) for client in round.cohort]
+        widths = [self.deployed(client) for client in round.cohort]
         archs = {
             width: width if width == round.space.largest or not self._changes else self._kept(width.ratio)
             for width in set(widths)
@@ -97,15 +97,6 @@ class InvariantUnits(TierAssignment):
         changes = [_copy(report.changes) for report in reports if report is not None]
         if changes:
             self._changes = changes
-
-    @override
-    def deployed(self, client: int) -> Any:
-        """Returns the plain width of the client's tier, which has the first units.
-
-        The units that a straggler keeps are chosen for each round's training; the last ones are not a model that
-        anybody would evaluate.
-        """
-        return self.tier_value(client)
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -124,7 +115,7 @@ class InvariantUnits(TierAssignment):
         self._changes = [_copy(changes) for changes in state["unit_changes"]]
 
     def _kept(self, ratio: float) -> UnitMask:
-        """The units of each group that a straggler trains."""
+        """Returns the units of each group that a straggler trains."""
         sizes = self._supernet.sizes(ratio)
         kept = []
         for group, full in self._supernet.units.items():
@@ -135,12 +126,15 @@ class InvariantUnits(TierAssignment):
 
 
 def left_out(changes: np.ndarray, count: int, step: float) -> list[int]:
-    """The units that a group's stragglers leave out.
+    """Returns the units that a group's stragglers leave out, ascending.
 
     Args:
         changes: Relative changes, ``[non-stragglers, units]``, not negative.
         count: How many units are to be left out.
         step: What the threshold is multiplied with until there are as many invariant ones.
+
+    Returns:
+        ``count`` units.
 
     Example:
         >>> left_out(np.array([[0.5, 0.1, 0.9, 0.2], [0.4, 0.1, 0.1, 0.3], [0.6, 0.2, 0.1, 0.9]]), 2, 1.5)
@@ -157,7 +151,7 @@ def left_out(changes: np.ndarray, count: int, step: float) -> list[int]:
 
 
 def _threshold(changes: np.ndarray, enough: float, step: float) -> float:
-    """The first threshold that is high enough, out of the least change above zero times 1, step, step², ..."""
+    """Returns the first threshold of at least ``enough``: the least change above zero times 1, step, step², ..."""
     above = changes[changes > 0]
     if enough <= 0 or len(above) == 0:
         return 0.0

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from lit_fednas.assignment.base import Round, TierAssignment
-from lit_fednas.assignment.by_tier import tier_architectures
+from lit_fednas.assignment.base import Round
+from lit_fednas.assignment.by_tier import ByTier
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
@@ -25,8 +25,8 @@ from lit_fednas.tiers import Population
 
 
 @checked("assignment")
-class RollingWidths(TierAssignment):
-    """Every client trains its tier's width, at the round's place.
+class RollingWidths(ByTier):
+    """Every client trains its tier's width, from the round's first unit on.
 
     The window's first unit is the number of steps so far; each layer takes it modulo its own number of units, as
     the publication does with the round, and so it is not reduced here. A window that holds whole layers has
@@ -58,14 +58,13 @@ class RollingWidths(TierAssignment):
     def __init__(
         self, archs: Mapping[str, str] | None = None, step: NonNegativeInt = 1, every: PositiveInt = 1
     ) -> None:
-        self.archs = archs
+        super().__init__(archs)
         self.step = step
         self.every = every
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        self.of_tier = tier_architectures(supernet, population, self.archs)
         for name, arch in self.of_tier.items():
             if getattr(arch, "shift", True):
                 raise ConfigError(
@@ -76,7 +75,7 @@ class RollingWidths(TierAssignment):
     @override
     def plan(self, round: Round) -> list[ClientTask]:
         shift = round.number // self.every * self.step
-        return [round.task(client, self.shifted(self.tier_value(client), shift)) for client in round.cohort]
+        return [round.task(client, self.shifted(self.deployed(client), shift)) for client in round.cohort]
 
     def shifted(self, width: Width, shift: int) -> Width:
         """Returns a width whose window begins at a unit; the whole network has no window."""

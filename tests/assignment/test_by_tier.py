@@ -56,9 +56,9 @@ def test_named_architectures():
     [
         (None, (), "model.tiers: is null"),
         (None, (MACS[0] - 1, MACS[2]), "no architecture fits tier 't0'; raise its limits"),
-        ({"t0": "smallest"}, (1e9, 1e9), "assignment.archs: names t0; give one architecture for each of: t0, t1"),
+        ({"t0": "smallest"}, (1e9, 1e9), "assignment.archs: names t0; give one for each of: t0, t1"),
         ({"t0": "smallest", "t1": "x"}, (1e9, 1e9), "'x' cannot be read"),
-        ({"t0": "largest", "t1": "largest"}, (MACS[0], 1e9), r"archs.t0: 'largest' is outside of"),
+        ({"t0": "largest", "t1": "largest"}, (MACS[0], 1e9), r"archs.t0: largest is outside of"),
     ],
 )
 def test_errors(archs, limits, text):

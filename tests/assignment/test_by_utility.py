@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lit_fednas.assignment import ByUtility
-from lit_fednas.assignment.by_utility import softmax, standardised
+from lit_fednas.assignment.by_utility import standardised
 from lit_fednas.callbacks import SoftAverage
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import UniformCohort
@@ -57,8 +57,6 @@ def test_models_are_drawn_by_the_softmax_of_utilities():
 
 
 def test_softmax_of_huge_utilities():
-    assert softmax([5000.0, 5000.0, -5000.0]).tolist() == [0.5, 0.5, 0.0]
-    assert softmax([-9000.0, -9000.0 + np.log(3)]) == pytest.approx([0.25, 0.75])
     assignment = by_utility()
     assignment.load_state_dict({"utilities": {0: [-1e5, 1e5, 0.0, 0.0]}})
     assert given(assignment, [0] * 50) == [1] * 50

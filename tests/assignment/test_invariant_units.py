@@ -285,7 +285,7 @@ def test_a_step_that_does_not_raise(step):
             "assignment.ratios: slow 0.5, slower 0.25, fast 0.5; the clients",
         ),
         ({"slow": 0.5, "slower": 0.3, "fast": 1}, "not one of the widths"),
-        ({"slow": 1, "slower": 0.25, "fast": 1}, r"assignment.ratios.slow: '1' is outside of the tier's limits"),
+        ({"slow": 1, "slower": 0.25, "fast": 1}, r"assignment.ratios.slow: 1 is outside of the tier's limits"),
     ],
 )
 def test_wrong_ratios(ratios, words):

@@ -73,11 +73,11 @@ def test_the_most_that_fit():
 @pytest.mark.parametrize(
     ("counts", "words"),
     [
-        ({"weak": 1}, "assignment.counts: names weak; give one number for each of: weak, strong"),
+        ({"weak": 1}, "assignment.counts: names weak; give one for each of: weak, strong"),
         ({"weak": 1, "strong": 2, "huge": 3}, "assignment.counts: names huge, strong, weak"),
-        ({"weak": 0, "strong": 2}, "assignment.counts.weak: 0 must be 1 to 5"),
-        ({"weak": 1, "strong": 6}, "assignment.counts.strong: 6 must be 1 to 5"),
-        ({"weak": 2, "strong": 3}, "assignment.counts.weak: 2 base networks are outside of the tier's limits"),
+        ({"weak": 0, "strong": 2}, "assignment.counts: 0 must be 1 to 5"),
+        ({"weak": 1, "strong": 6}, "assignment.counts: 6 must be 1 to 5"),
+        ({"weak": 2, "strong": 3}, "assignment.counts.weak: 2 is outside of the tier's limits"),
     ],
 )
 def test_wrong_counts(counts, words):
@@ -89,7 +89,7 @@ def test_wrong_counts(counts, words):
 def test_wrong_surroundings():
     with pytest.raises(ConfigError, match=r"RandomBases does not work with .* PlainNetwork; use BaseNetworks"):
         RandomBases().setup(linear_net(), Population(2))
-    with pytest.raises(ConfigError, match=r"assignment.counts: .*set model.tiers, or leave counts out"):
+    with pytest.raises(ConfigError, match=r"model.tiers: is null, and the assignment goes by tiers"):
         RandomBases({"weak": 1}).setup(NET, Population(2))
-    with pytest.raises(ConfigError, match="tier 'weak' cannot afford one base network"):
+    with pytest.raises(ConfigError, match="no architecture fits tier 'weak'"):
         dealt([0], None, (Tier("weak", {"macs": ONE.macs - 1.0}),))
