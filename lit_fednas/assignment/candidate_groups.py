@@ -33,8 +33,8 @@ class CandidateGroups(Assignment):
     """Every candidate is trained and tested by its group of clients.
 
     The clients of a group that are in the round's cohort take part. A client of a group with several candidates
-    trains one after the other. Without candidates all clients train the newest model: where the round's schedule
-    is empty, to measure it; where there is none, as many clients as ``initial_clients`` says.
+    trains one after the other. Without candidates clients train the newest model: all of them if the round's
+    schedule is empty, to measure it; ``initial_clients`` of them if the round has no schedule.
 
     Args:
         initial_clients: The number of clients of the cohort that train the initial model in a round; all if not
@@ -52,25 +52,19 @@ class CandidateGroups(Assignment):
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:
-        schedule = round.values.get(CandidateSchedule)
-        if schedule is None or not schedule.candidates:
-            newest = self._newest
-            return [round.task(client, newest) for client in self._clients(round, measuring=schedule is not None)]
-        cohort = set(round.cohort)
-        return [
-            round.task(client, arch, group)
-            for arch, group in schedule.candidates
-            for client in schedule.groups[group]
-            if client in cohort
-        ]
-
-    def _clients(self, round: Round, measuring: bool) -> list[int]:
-        """Returns the clients that train the newest model, ascending."""
-        cohort = list(round.cohort)
-        if measuring or self.initial_clients is None or self.initial_clients >= len(cohort):
-            return cohort
-        chosen = round.rng.choice(len(cohort), size=self.initial_clients, replace=False)
-        return [cohort[index] for index in sorted(chosen)]
+        schedule, cohort = round.values.get(CandidateSchedule), list(round.cohort)
+        if schedule is not None and schedule.candidates:
+            present = set(cohort)
+            return [
+                round.task(client, arch, group)
+                for arch, group in schedule.candidates
+                for client in schedule.groups[group]
+                if client in present
+            ]
+        few = self.initial_clients
+        if schedule is None and few is not None and few < len(cohort):
+            cohort = [cohort[index] for index in sorted(round.rng.choice(len(cohort), size=few, replace=False))]
+        return [round.task(client, self._newest) for client in cohort]
 
     @property
     def _newest(self) -> Model:
@@ -79,9 +73,6 @@ class CandidateGroups(Assignment):
     @override
     def deployed(self, client: int) -> Model:
         """Returns the largest model that a client's tier affords; without tiers the newest, which is the smallest.
-
-        Args:
-            client: The client's number.
 
         Raises:
             ConfigError: The tier cannot afford any model.

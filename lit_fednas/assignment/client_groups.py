@@ -1,16 +1,4 @@
-"""Groups of clients that each see much the same data: the client partition of FedNAS (section 4.2).
-
-Each group trains and tests other candidates, so their accuracies can only be compared where the groups hold
-about equally many examples and about the same mix of classes. The partition minimises the mean distance
-between the classes of a group and those of all clients, with sizes bound by max(d) <= r min(d). As in the
-paper it is found greedily: the largest client comes first, and goes to the group where the mean distance is
-smallest afterwards, among those that keep the inequality.
-
-The paper does not say what happens while the inequality cannot hold, as at the beginning, when groups are
-empty. Here the groups that are smallest so far may always take a client, so that sizes grow alike from the
-start and a large client that broke the inequality is compensated for. Nor does it say how far an empty group
-is from everyone; here it is the greatest distance, 2.
-"""
+"""Groups of clients that each see much the same data: the client partition of FedNAS (section 4.2)."""
 
 from __future__ import annotations
 
@@ -30,9 +18,9 @@ class GroupReport:
     """What one group holds.
 
     Attributes:
-        clients: the number of its clients.
-        examples: the number of their examples, ``d_i``.
-        distance: the Manhattan distance between the class shares of the group and of all clients, 0 to 2.
+        clients: The number of its clients.
+        examples: The number of their examples, ``d_i``.
+        distance: The Manhattan distance between the class shares of the group and of all clients, 0 to 2.
     """
 
     clients: int
@@ -43,24 +31,30 @@ class GroupReport:
 def balanced_groups(counts: np.ndarray, groups: int, balance: float = 1.1) -> list[list[int]]:
     """Partitions clients greedily into groups of about the same size and mix of classes (FedNAS, section 4.2).
 
-    Clients are taken by their number of examples, largest first, ties by position. Admissible is a group if
-    ``max(d) <= balance * min(d)`` holds once the client is in it; the groups with the fewest examples so far
-    always are. Of these the one with the smallest mean distance afterwards takes the client; ties go to the
-    group with fewer examples, then with fewer clients, then to the lower number. No group stays without a
-    client.
+    Each group trains and tests other candidates, so their accuracies can only be compared where the groups hold
+    about equally many examples and about the same mix of classes. The partition minimises the mean distance
+    between the classes of a group and those of all clients, with sizes bound by ``max(d) <= balance * min(d)``.
+
+    Clients are taken by their number of examples, largest first, ties by position. A group is admissible if the
+    inequality holds once the client is in it. The paper does not say what happens while it cannot hold, as at the
+    beginning, when groups are empty: here the groups with the fewest examples so far are always admissible, so
+    that sizes grow alike from the start and a large client that broke the inequality is compensated for. Nor does
+    it say how far an empty group is from everyone: here it is the greatest distance, 2. Of the admissible groups
+    the one with the smallest mean distance afterwards takes the client; ties go to the group with fewer examples,
+    then with fewer clients, then to the lower number. No group stays without a client.
 
     The data of a few large clients may not allow the balance; that is not an error here: see :func:`imbalance`.
 
     Args:
-        counts: examples per client and class, int [clients, classes]; a client may have none.
-        groups: the number of groups, K.
+        counts: Examples per client and class, int [clients, classes]; a client may have none.
+        groups: The number of groups, K.
         balance: r, how many times the smallest group's examples the largest may have.
 
     Returns:
         For each group the positions in ``counts`` of its clients, ascending.
 
     Raises:
-        ConfigError: fewer clients than groups, no groups, or ``balance`` is below 1.
+        ConfigError: Fewer clients than groups, no groups, or ``balance`` is below 1.
 
     Example:
         >>> balanced_groups(np.array([[4, 0], [0, 4], [4, 0], [0, 4]]), 2)
@@ -70,7 +64,7 @@ def balanced_groups(counts: np.ndarray, groups: int, balance: float = 1.1) -> li
     _check(len(counts), groups)
     if not balance >= 1:
         raise ConfigError(f"balance: {balance} is less than any balance; give 1 or more, such as 1.1")
-    everyone = _shares(counts.sum(axis=0, keepdims=True))[0]
+    everyone = _shares(counts.sum(axis=0))
     sizes = counts.sum(axis=1)
     held = np.zeros((groups, counts.shape[1]), dtype=np.int64)
     examples = np.zeros(groups, dtype=np.int64)
@@ -96,15 +90,15 @@ def random_groups(num_clients: int, groups: int, rng: np.random.Generator) -> li
     """Deals clients out at random, equally many to each group, give or take one: what FedNAS compares with.
 
     Args:
-        num_clients: the number of clients.
-        groups: the number of groups, K.
-        rng: the source of randomness.
+        num_clients: The number of clients.
+        groups: The number of groups, K.
+        rng: The source of randomness.
 
     Returns:
         For each group the positions of its clients, ascending.
 
     Raises:
-        ConfigError: fewer clients than groups, or no groups.
+        ConfigError: Fewer clients than groups, or no groups.
 
     Example:
         >>> sorted(map(len, random_groups(7, 3, np.random.default_rng(0))))
@@ -118,15 +112,15 @@ def group_report(counts: np.ndarray, groups: Sequence[Sequence[int]]) -> list[Gr
     """Returns what each group holds; a group without examples is at distance 2.
 
     Args:
-        counts: examples per client and class, int [clients, classes].
-        groups: the positions in ``counts`` of each group's clients; "everyone" is all of ``counts``.
+        counts: Examples per client and class, int [clients, classes].
+        groups: The positions in ``counts`` of each group's clients; "everyone" is all of ``counts``.
 
     Example:
         >>> group_report(np.array([[3, 1], [1, 3]]), [[0], [1]])[0]
         GroupReport(clients=1, examples=4, distance=0.5)
     """
     counts = np.asarray(counts, dtype=np.int64)
-    everyone = _shares(counts.sum(axis=0, keepdims=True))[0]
+    everyone = _shares(counts.sum(axis=0))
     reports = []
     for group in groups:
         held = counts[np.asarray(group, dtype=np.int64)].sum(axis=0)
@@ -165,8 +159,8 @@ def _distances(held: np.ndarray, everyone: np.ndarray) -> np.ndarray:
 
 
 def _shares(held: np.ndarray) -> np.ndarray:
-    """Normalises rows of counts to sum to 1; a row of zeros stays one."""
-    return held / np.maximum(held.sum(axis=1, keepdims=True), 1)
+    """Normalises counts over the last axis to sum to 1; a row of zeros stays one."""
+    return held / np.maximum(held.sum(axis=-1, keepdims=True), 1)
 
 
 def _check(num_clients: int, groups: int) -> None:

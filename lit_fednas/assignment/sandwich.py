@@ -22,12 +22,11 @@ from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import Population
 
+_LARGEST, _SMALLEST = "largest_seen", "smallest_seen"
+
 
 class Sandwich(Assignment):
-    """One client of the cohort trains the largest architecture, one the smallest, the others random ones.
-
-    Which clients train the two is drawn at random.
-    """
+    """One client trains the largest architecture, one the smallest (both drawn), the others random architectures."""
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:
@@ -65,16 +64,15 @@ class TrackingSandwich(Sandwich):
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        self._largest_seen = np.zeros(population.num_clients, dtype=np.int64)
-        self._smallest_seen = np.zeros(population.num_clients, dtype=np.int64)
+        self._seen = {name: np.zeros(population.num_clients, dtype=np.int64) for name in (_LARGEST, _SMALLEST)}
 
     @override
     def bounds(self, cohort: Sequence[int], rng: np.random.Generator) -> tuple[int, int]:
         """Chooses the clients that trained the bounds least often; ties are broken at random."""
         ties = rng.random(len(cohort))
         clients = np.asarray(cohort)
-        by_largest = np.lexsort((ties, self._largest_seen[clients]))
-        by_smallest = np.lexsort((rng.random(len(cohort)), self._smallest_seen[clients]))
+        by_largest = np.lexsort((ties, self._seen[_LARGEST][clients]))
+        by_smallest = np.lexsort((rng.random(len(cohort)), self._seen[_SMALLEST][clients]))
         largest = int(by_largest[0])
         smallest = next((int(position) for position in by_smallest if position != largest), -1)
         return largest, smallest
@@ -83,25 +81,22 @@ class TrackingSandwich(Sandwich):
     def observe(self, results: Sequence[ClientResult]) -> None:
         space = self._supernet.space
         for task in (result.task for result in results):
-            self._largest_seen[task.client] += task.arch == space.largest
-            self._smallest_seen[task.client] += task.arch == space.smallest
+            self._seen[_LARGEST][task.client] += task.arch == space.largest
+            self._seen[_SMALLEST][task.client] += task.arch == space.smallest
 
     @override
     def state_dict(self) -> dict[str, Any]:
         """Returns how often each client trained the bounds."""
-        return {
-            "largest_seen": self._largest_seen.tolist(),
-            "smallest_seen": self._smallest_seen.tolist(),
-        }
+        return {name: counts.tolist() for name, counts in self._seen.items()}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.check_state(state, {"largest_seen", "smallest_seen"})
+        self.check_state(state, {_LARGEST, _SMALLEST})
+        known = len(self._seen[_LARGEST])
         for counts in state.values():
-            if len(counts) != len(self._largest_seen):
+            if len(counts) != known:
                 raise CheckpointError(
-                    f"assignment: the checkpoint counts {len(counts)} clients, the data have "
-                    f"{len(self._largest_seen)}; set data.num_clients as the run had it"
+                    f"assignment: the checkpoint counts {len(counts)} clients, the data have {known}; set "
+                    f"data.num_clients as the run had it"
                 )
-        self._largest_seen = np.array(state["largest_seen"], dtype=np.int64)
-        self._smallest_seen = np.array(state["smallest_seen"], dtype=np.int64)
+        self._seen = {name: np.array(counts, dtype=np.int64) for name, counts in state.items()}

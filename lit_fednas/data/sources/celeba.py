@@ -27,9 +27,8 @@ class CelebA(ImageSource):
     The files lie as torchvision keeps them: ``<root>/celeba`` holds the folder ``img_align_celeba`` and the files
     ``identity_CelebA.txt``, ``list_attr_celeba.txt`` and ``list_eval_partition.txt``. Nothing is downloaded.
 
-    n attributes make 2^n classes. The first attribute is the highest bit: of (Smiling, Male,
-    Mouth_Slightly_Open), class 6 = 110 in binary is a smiling man with closed mouth, ``Smiling+Male``; class 0
-    is ``none``.
+    n attributes make 2^n classes. The first attribute is the highest bit: of (Smiling, Male, Mouth_Slightly_Open),
+    class 6 = 110 in binary is a smiling man with closed mouth, ``Smiling+Male``; class 0 is ``none``.
 
     FedNAS deals all images, which makes 9,343 clients of the people with at least 5 images, LEAF's bound; each
     client then splits its own 6:2:2, which is ``client_val: 0.2`` and ``client_test: 0.2`` in the data module.
