@@ -19,7 +19,7 @@ from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.style import draw_line, label, legend, new_figure
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import short, text_table
-from lit_fednas.records.run import first_reaching
+from lit_fednas.records.run import reaches
 
 Value = Literal["rounds", "macs", "bytes"]
 TITLES: dict[Value, str] = {
@@ -162,8 +162,8 @@ def curves_figure(methods: Methods, metrics: Metrics) -> Figure:
 
 
 def _first(validated: pd.DataFrame, target: float) -> int | None:
-    rounds = first_reaching(zip(validated["rounds"], validated["accuracy"], strict=True), target)
-    return None if rounds is None else int(rounds)
+    reached = validated["rounds"][[reaches(accuracy, target) for accuracy in validated["accuracy"]]]
+    return None if reached.empty else int(reached.iloc[0])
 
 
 def _cell(rows: pd.DataFrame, value: Value) -> str:

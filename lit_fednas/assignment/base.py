@@ -73,6 +73,9 @@ class Assignment(Part, ABC):
     def plan(self, round: Round) -> list[ClientTask]:
         """Plans a round; changes no state.
 
+        Args:
+            round: The round, with its cohort and its random generator.
+
         Returns:
             The tasks (:meth:`Round.task`), in the order in which clients train. A client may have several, each
             of another architecture, or none.
@@ -83,6 +86,9 @@ class Assignment(Part, ABC):
 
     def deployed(self, client: int) -> Any:
         """Returns the architecture that a client uses once training is over.
+
+        Args:
+            client: The client's number.
 
         Raises:
             ConfigError: The assignment does not define one.

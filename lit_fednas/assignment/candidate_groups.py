@@ -74,6 +74,9 @@ class CandidateGroups(Assignment):
     def deployed(self, client: int) -> Model:
         """Returns the largest model that a client's tier affords; without tiers the newest, which is the smallest.
 
+        Args:
+            client: The client's number.
+
         Raises:
             ConfigError: The tier cannot afford any model.
         """

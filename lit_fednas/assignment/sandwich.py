@@ -26,7 +26,7 @@ _LARGEST, _SMALLEST = "largest_seen", "smallest_seen"
 
 
 class Sandwich(Assignment):
-    """One client trains the largest architecture, one the smallest (both drawn), the others random architectures."""
+    """One client trains the largest architecture, one the smallest (both drawn), the others random ones."""
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:

@@ -18,8 +18,10 @@ from lit_fednas.assignment.base import Assignment, Round
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
 from lit_fednas.ranges import PositiveFloat, PositiveShare, checked
-from lit_fednas.supernets import OWN, Operators, PathSampler, PathSupernet, Supernet, labelled_space, path_sampler
+from lit_fednas.supernets import Operators, PathSampler, PathSupernet, Supernet, labelled_space, path_sampler
 from lit_fednas.tiers import Population, Tier
+
+_EVERYBODY = Tier("*", {})  # where there are no tiers
 
 
 @checked("assignment")
@@ -72,8 +74,8 @@ class Subspaces(Assignment):
         space = self._supernet.space
         self.budget = float(self._sizes.sent(space.superset) * self.share if self.share else self.at_most or 0)
         if self.labels is not None:
-            labelled_space(space, self.labels)  # raises before training if there is no such set
-        for tier in population.tiers or (None,):
+            labelled_space(space, self.labels)  # raises before training if the set is unknown
+        for tier in population.tiers or (_EVERYBODY,):
             least = self._least(tier)
             if self.budget < least:
                 raise ConfigError(
@@ -96,13 +98,13 @@ class Subspaces(Assignment):
         Returns:
             Operators whose weights, with the fixed parts, are within the communication budget.
         """
-        tier = self._population.tier(client)
+        tier = self._population.tier(client) or _EVERYBODY
         space = self._supernet.space
         held = self._supported(tier)
         kept = [{name for name, size in layer.items() if size == 0} for layer in held]
         for layer, operator in enumerate(self._sampler(tier).sample(rng).path):
             kept[layer] = kept[layer] or {operator}
-        labels = self._labels(tier)
+        labels = self.labels or tier.labels
         size = self._sizes.base(labels) + sum(sum(layer.values()) for layer in held)
         removable = [
             (layer, name) for layer, sizes in enumerate(held) for name in sizes if name not in kept[layer]
@@ -116,27 +118,20 @@ class Subspaces(Assignment):
         layers = zip(space.choices, kept, strict=True)
         return Operators(tuple(tuple(one for one in names if one in chosen) for names, chosen in layers), labels)
 
-    def _supported(self, tier: Tier | None) -> list[dict[str, int]]:
+    def _supported(self, tier: Tier) -> list[dict[str, int]]:
         """Returns, per layer, the operators that a tier's devices can run, and their sizes."""
-        unsupported = tier.unsupported if tier is not None else ()
         return [
-            {name: size for name, size in layer.items() if name not in unsupported}
+            {name: size for name, size in layer.items() if name not in tier.unsupported}
             for layer in self._sizes.held(self._supernet.space.superset)
         ]
 
-    def _labels(self, tier: Tier | None) -> str:
-        """Returns the label set that a tier's clients train on."""
-        return self.labels or (tier.labels if tier is not None else OWN)
-
-    def _sampler(self, tier: Tier | None) -> PathSampler:
+    def _sampler(self, tier: Tier) -> PathSampler:
         """Returns a sampler of paths that the client can compute; layers without free operators keep one."""
-        everything = replace(self._supernet.space.superset, labels=self._labels(tier))
-        if tier is None:
-            return path_sampler(self._supernet, everything, {})
+        everything = replace(self._supernet.space.superset, labels=self.labels or tier.labels)
         return path_sampler(self._supernet, everything, tier.at_most, tier.unsupported, tier.name)
 
-    def _least(self, tier: Tier | None) -> int:
+    def _least(self, tier: Tier) -> int:
         """Returns a budget that every draw for a tier can be reduced to."""
         self._sampler(tier)  # reported before training, if it cannot compute any path
         layers = [list(layer.values()) for layer in self._supported(tier)]
-        return self._sizes.base(self._labels(tier)) + sum(max(sizes) for sizes in layers if 0 not in sizes)
+        return self._sizes.base(self.labels or tier.labels) + sum(max(sizes) for sizes in layers if 0 not in sizes)

@@ -117,20 +117,6 @@ def reaches(value: float, target: float) -> bool:
     return value >= target - _TOLERANCE
 
 
-def first_reaching(values: Iterable[tuple[int, float]], target: float) -> int | None:
-    """Returns the first round whose value reaches the target; ``None`` if there is none.
-
-    Args:
-        values: Rounds and their values, in the order of the rounds.
-        target: The value to reach.
-
-    Example:
-        >>> first_reaching([(2, 0.4), (4, 0.6), (6, 0.5)], 0.5)
-        4
-    """
-    return next((round for round, value in values if reaches(value, target)), None)
-
-
 def _line(record: Mapping[str, Any]) -> str:
     return json.dumps(record, separators=(",", ":")) + "\n"
 

@@ -25,7 +25,7 @@ class Tier:
     """A class of devices.
 
     Args:
-        name: What its files and rows are called; ``*`` is the tier without limits.
+        name: The name of its files and rows; ``*`` is the tier without limits.
         at_most: The greatest value allowed, by cost.
         above: Values that must be exceeded, by cost; for tiers that are ranges.
         unsupported: Operators that its devices cannot run, in supernets of operators.
@@ -125,8 +125,8 @@ class ArchitectureCosts:
 
     def all(self, arch: Any) -> dict[str, float | None]:
         """Returns all costs of ``lit_fednas.records.COST_NAMES``; latency is ``None`` where it is not known."""
-        known = [name for name in COST_NAMES if name != "latency_ms" or self.latency is not None]
-        return {name: self.cost(arch, name) if name in known else None for name in COST_NAMES}
+        unknown = "latency_ms" if self.latency is None else ""
+        return {name: None if name == unknown else self.cost(arch, name) for name in COST_NAMES}
 
     def recall_latencies(self, files: SearchFiles) -> None:
         """Reads the latencies that were measured before a search was stopped: new ones would differ."""

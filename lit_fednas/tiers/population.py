@@ -101,7 +101,7 @@ class ListedTiers(Allocation):
                 f"tiers.allocation.clients: lists {len(listed)} clients, which must be 0 to {num_clients - 1}, "
                 f"each once"
             )
-        return [place for _, place in listed]
+        return [position for _, position in listed]
 
 
 @checked("tiers.allocation")
@@ -176,21 +176,21 @@ class Population:
         """Returns the clients that can run a tier's models: those of that tier and above (FedorAS, section 3.3).
 
         Raises:
-            ConfigError: There is no such tier.
+            ConfigError: The tier is unknown.
         """
-        least = self._place(tier)
-        return [client for client, place in enumerate(self.places) if place >= least]
+        least = self._position(tier)
+        return [client for client, position in enumerate(self.places) if position >= least]
 
     def members(self, tier: str) -> list[int]:
         """Returns the clients of a tier.
 
         Raises:
-            ConfigError: There is no such tier.
+            ConfigError: The tier is unknown.
         """
-        own = self._place(tier)
-        return [client for client, place in enumerate(self.places) if place == own]
+        own = self._position(tier)
+        return [client for client, position in enumerate(self.places) if position == own]
 
-    def _place(self, tier: str) -> int:
+    def _position(self, tier: str) -> int:
         names = [one.name for one in self.tiers]
         if tier not in names:
             known = ", ".join(names) or "none; set model.tiers"
@@ -223,11 +223,15 @@ class ClientTiers:
         Args:
             supernet: Its space and costs define the tiers.
             seed: The run's seed.
+
+        Raises:
+            ConfigError: As above.
         """
         rng = numpy_generator(seed, "tiers")
         tiers = self.source.tiers(supernet.space, ArchitectureCosts(supernet), rng)
         names = [tier.name for tier in tiers]
-        known = _operators(supernet)
+        names_of_choices = (name for choices in supernet.space.choices for name in choices)
+        known = list(dict.fromkeys(name for name in names_of_choices if isinstance(name, str)))  # its operators
         for field_name in ("unsupported", "labels"):
             for name in getattr(self, field_name):
                 if name not in names:
@@ -255,9 +259,3 @@ class ClientTiers:
         tiers = self.tiers(supernet, seed)
         places = self.allocation.places(tiers, num_clients, numpy_generator(seed, "client-tiers"))
         return Population(num_clients, tiers, tuple(places))
-
-
-def _operators(supernet: Supernet) -> list[str]:
-    """Returns the names that a supernet's architectures choose from: its operators, if it has any."""
-    names = (name for choices in supernet.space.choices for name in choices if isinstance(name, str))
-    return list(dict.fromkeys(names))

@@ -1,8 +1,6 @@
-"""Simulated time: how long rounds would take on the clients' devices.
+"""Simulated time: how long rounds would take on the clients' devices, from their speeds and the costs of tasks.
 
-Each client's device computes and sends at a speed of its own (:class:`DeviceSpeeds`); from the costs of its tasks
-follows how long it works in a round, and from that how long the round takes (FedTrans, App. C, Table 6; FedNAS,
-Algorithm 4.1).
+FedTrans, App. C, Table 6; FedNAS, Algorithm 4.1.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class ClientSpeed:
     bandwidth_mbps: float
 
     def seconds(self, cost: RoundCost, tested: int = 0) -> float:
-        """Returns the simulated seconds of the client's part in a round: download, training, test and upload.
+        """Returns the simulated seconds of a client's part in a round: download, training, test and upload.
 
         Args:
             cost: Of all of it, with the multiply-accumulates of forward passes; backward passes come on top.

@@ -1,9 +1,4 @@
-"""Where tiers come from.
-
-Their limits are given as numbers (:class:`Budgets`), are the costs of given architectures
-(:class:`ArchitectureTiers`), are found from the space as FedorAS does (:class:`CumulativeCostTiers`, App. E.4), or
-are spread between the least and the most capable device as in FedTrans (:class:`Capacities`, section 5.1).
-"""
+"""Where tiers come from: numbers, given architectures, the space itself, or a ratio between devices."""
 
 from __future__ import annotations
 
@@ -44,7 +39,7 @@ class Budgets(TierSource):
             ``activation_bytes``, ``memory_bytes`` (the last two added), ``latency_ms``.
 
     Raises:
-        ConfigError: There is no tier, or one has no limit.
+        ConfigError: No tier is given, or one has no limit.
 
     Example:
         >>> source = Budgets({"small": {"macs": 1e6}, "large": {"macs": 3e6, "bytes": 4e6}})
@@ -71,7 +66,7 @@ class ArchitectureTiers(TierSource):
         cost: What is limited.
 
     Raises:
-        ConfigError: There is no tier; or, once the space is known, an architecture is not in it, or a tier's costs
+        ConfigError: No tier is given; or, once the space is known, an architecture is not in it, or a tier's costs
             less than that of the tier before.
 
     Example:
@@ -141,14 +136,13 @@ class CumulativeCostTiers(TierSource):
         # the space's own bounds need not be those by this cost
         smallest = min(costs.cost(space.smallest, self.cost), sampled.min())
         largest = max(costs.cost(space.largest, self.cost), sampled.max())
-        bounds = self.bounds(sampled, smallest, largest)
         tiers: list[Tier] = []
         floor = 0.0
-        for bound in bounds:
+        for bound in self.bounds(sampled, smallest, largest):
             if bound > floor:
                 above = {self.cost: floor} if self.ranges and floor else {}
-                tiers.append(Tier(f"tier{len(tiers) + 1}", {self.cost: float(bound)}, above))
-                floor = float(bound)
+                tiers.append(Tier(f"tier{len(tiers) + 1}", {self.cost: bound}, above))
+                floor = bound
         return tiers
 
     def bounds(self, sampled: np.ndarray, smallest: float, largest: float) -> list[float]:
@@ -158,6 +152,9 @@ class CumulativeCostTiers(TierSource):
             sampled: Costs of sampled architectures, ``[samples]``.
             smallest: Cost of the smallest architecture.
             largest: Cost of the largest architecture.
+
+        Returns:
+            ``count`` limits, ascending.
 
         Example:
             >>> source = CumulativeCostTiers(count=3, high=0.6)  # shares 0.1, 0.3, 0.6, 1 of the sum
@@ -227,8 +224,6 @@ class Capacities(TierSource):
 
     @override
     def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
-        least = self.weakest
-        if least is None:
-            least = float(costs.cost(space.named(self.smallest), self.cost))
+        least = self.weakest or float(costs.cost(space.named(self.smallest), self.cost))
         factors = [self.ratio ** (level / (self.levels - 1)) for level in range(self.levels)]
-        return [Tier(f"level{place}", {self.cost: least * factor}) for place, factor in enumerate(factors, 1)]
+        return [Tier(f"level{level}", {self.cost: least * factor}) for level, factor in enumerate(factors, 1)]

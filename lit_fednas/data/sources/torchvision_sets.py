@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torchvision import datasets
 from typing_extensions import override
 
 from lit_fednas.data.examples import Examples
@@ -46,22 +47,17 @@ class TorchvisionSource(DataSource):
         if split == "val":
             return None
         data = self._open(split == "train", download=False)
-        return Examples(self._images(data.data), torch.as_tensor(data.targets, dtype=torch.int64))
+        images = torch.as_tensor(np.asarray(data.data))  # [N, H, W] or [N, H, W, C]
+        images = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
+        return Examples(images, torch.as_tensor(data.targets, dtype=torch.int64))
 
     def _open(self, train: bool, download: bool) -> Any:
-        from torchvision import datasets  # takes a second to import
-
         name = type(self).__name__
         try:
             return getattr(datasets, name)(str(self.root), train=train, download=download)
         except (RuntimeError, OSError, EOFError) as error:
             remedy = "check the network and the folder" if download else "set download: true or another root"
             raise DataError(f"root: {name} cannot be read in {self.root} ({error}); {remedy}") from error
-
-    def _images(self, data: Any) -> torch.Tensor:
-        """Brings torchvision's array to uint8 [N, C, H, W]."""
-        array = torch.as_tensor(np.asarray(data))
-        return array.unsqueeze(1) if array.ndim == 3 else array.permute(0, 3, 1, 2).contiguous()
 
 
 class MNIST(TorchvisionSource):
@@ -87,18 +83,7 @@ class FashionMNIST(TorchvisionSource):
 
     num_classes = 10
     input_shape = (1, 28, 28)
-    class_names = (
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
-    )
+    class_names = tuple(datasets.FashionMNIST.classes)
     normalization = Normalize((0.2860,), (0.3530,))
     augmentation = (RandomCrop(4), RandomFlip())
 
