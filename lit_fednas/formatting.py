@@ -67,7 +67,7 @@ def axis(name: str, largest: float) -> tuple[float, str]:
 
 
 def short(number: float | None, unit: str = "", prefixed: bool = True) -> str:
-    """Writes a number in three digits with its prefix; a dash where there is none.
+    """Returns a number in three digits with its prefix; a dash where there is none.
 
     Example:
         >>> short(2_416_896, "B"), short(0.28, "ms", prefixed=False), short(None)
@@ -82,7 +82,7 @@ def short(number: float | None, unit: str = "", prefixed: bool = True) -> str:
 
 
 def cost_text(name: str, number: float | None) -> str:
-    """Writes a cost with its unit.
+    """Returns a cost with its unit.
 
     Example:
         >>> cost_text("macs", 766_080)
@@ -93,7 +93,7 @@ def cost_text(name: str, number: float | None) -> str:
 
 
 def fixed(number: float | None, digits: int = 4) -> str:
-    """Writes a number with so many digits behind the point; a dash where there is none.
+    """Returns a number with so many digits behind the point; a dash where there is none.
 
     Example:
         >>> fixed(0.5), fixed(2, 1), fixed(float("nan"))
@@ -103,7 +103,7 @@ def fixed(number: float | None, digits: int = 4) -> str:
 
 
 def percent(share: float) -> str:
-    """Writes a share in percent, in at most three digits.
+    """Returns a share in percent, in at most three digits.
 
     Example:
         >>> percent(0.5), percent(0.7234), percent(1.0)
@@ -113,7 +113,7 @@ def percent(share: float) -> str:
 
 
 def spread(values: Collection[float], digits: int = 1, scale: float = 1.0) -> str:
-    """Writes a mean, and the least and greatest where there are several values; a dash where there are none.
+    """Returns a mean, and the least and greatest where there are several values; a dash where there are none.
 
     Args:
         values: The values.
@@ -133,7 +133,7 @@ def spread(values: Collection[float], digits: int = 1, scale: float = 1.0) -> st
 
 
 def text_table(head: Sequence[str], body: Sequence[Sequence[str]], left: int = 1, markdown: bool = False) -> str:
-    """Aligns columns: the first to the left, figures to the right.
+    """Returns a table with aligned columns: the first to the left, figures to the right.
 
     Args:
         head: The columns' names.

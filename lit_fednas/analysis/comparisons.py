@@ -5,21 +5,17 @@ Costs are those of a run's ledger: multiply-accumulates of all clients' forward 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
-import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from lit_fednas.analysis.clients import accuracy_spread
-from lit_fednas.analysis.methods import COSTS, Methods, Metrics, each_run, validations
+from lit_fednas.analysis.clients import fairness_table
+from lit_fednas.analysis.methods import COSTS, Methods, Metrics, validations
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.style import GREY, draw_line, label, legend, new_figure
+from lit_fednas.analysis.tables import cost_range
 from lit_fednas.errors import DataError
-from lit_fednas.formatting import axis, short, spread, text_table
+from lit_fednas.formatting import fixed, short, spread, text_table
 from lit_fednas.records import read_suite
-
-_SPENT = ("macs", "bytes_down", "bytes_up")
 
 
 def method_table(methods: Methods, rounds: tuple[int, int] | None = None) -> pd.DataFrame:
@@ -44,80 +40,82 @@ def method_table(methods: Methods, rounds: tuple[int, int] | None = None) -> pd.
     for method, runs in methods.items():
         for run in runs:
             if rounds is None:
-                clients = accuracy_spread({method: [run.folder]}).iloc[0]
-                accuracy, iqr = clients["mean"], clients["iqr"]
+                clients = fairness_table({method: [run.folder]}).rename(columns={"mean": "accuracy"}).iloc[0]
             else:
-                accuracy, iqr = _evaluated(run, *rounds)
+                clients = _evaluated(run, *rounds)
             until = None if rounds is None else rounds[1]
-            macs, down, up = _spent(run, until)
-            rows.append((method, run.name, accuracy, iqr, macs, down + up, storage_bytes(run, until)))
-    return pd.DataFrame(rows, columns=["method", "run", "accuracy", "iqr", "macs", "network", "storage"])
+            spent = _spent(run, until)
+            network = spent["bytes_down"] + spent["bytes_up"]
+            costs = {"macs": spent["macs"], "network": network, "storage": storage_bytes(run, until)}
+            rows.append({"method": method, "run": run.name, **clients[["accuracy", "iqr"]], **costs})
+    return pd.DataFrame(rows)
 
 
-def _evaluated(run: Run, first: int, last: int) -> tuple[float, float]:
-    """Returns mean accuracy and interquartile range over the evaluations within rounds."""
+def _evaluated(run: Run, first: int, last: int) -> pd.Series:
+    """Returns mean ``accuracy`` and interquartile range over the evaluations within rounds."""
     table = run.rounds
     if len(table) < last:
         raise DataError(f"{run.folder}: has {len(table)} rounds; name rounds up to that, not {last}")
     within = table[table["round"].between(first - 1, last - 1)]
-    names = ["deployed/accuracy", "deployed/iqr"]
-    if any(name not in within or within[name].isna().all() for name in names):
+    figures = within.reindex(columns=["deployed/accuracy", "deployed/iqr"]).mean()
+    if figures.isna().any():
         raise DataError(
             f"{run.folder}: has evaluated no clients in the rounds {first} to {last}; train with deployed_accuracy"
         )
-    accuracy, iqr = (float(within[name].mean()) for name in names)
-    return accuracy, iqr
+    return figures.rename(index=lambda name: name.removeprefix("deployed/"))
+
+
+def _spent(run: Run, until: int | None) -> pd.Series:
+    """Returns MACs, bytes down and bytes up of all clients: of the ledger, or else of the rounds."""
+    if run.ledger is not None and until is None:
+        return pd.Series(run.ledger["total"], dtype=float)
+    clients = run.clients if until is None else run.clients[run.clients["round"] < until]
+    return clients[list(COSTS)].sum(min_count=1).astype(float)
 
 
 def storage_bytes(run: Run, until: int | None = None) -> float:
-    """Bytes of the models that the server keeps, or kept after so many rounds.
+    """Returns the bytes of the models that the server keeps.
 
     A run of a growing suite keeps all of its models. Of another, whose subnets share their weights, it is the
-    largest evaluated subnet, which must be the whole network for that; NaN if none was evaluated.
+    largest evaluated subnet, which must be the whole network for that.
+
+    Args:
+        run: The run.
+        until: After so many rounds; at the end if not given.
+
+    Returns:
+        Bytes; NaN if no subnet was evaluated.
     """
     suite = read_suite(run.folder)
     if suite is not None:
-        there = [model for model in suite["models"] if until is None or (model["round"] or 0) < until]
-        return float(sum(model["bytes"] for model in there))
-    evaluated = [size for split in ("val", "test") for size in run.subnets(split)["bytes"]]
-    return float(max(evaluated, default=float("nan")))
+        kept = [model for model in suite["models"] if until is None or (model["round"] or 0) < until]
+        return float(sum(model["bytes"] for model in kept))
+    return float(pd.concat([run.subnets(split)["bytes"] for split in ("val", "test")]).max())
 
 
 def method_markdown(table: pd.DataFrame) -> str:
-    """Writes a :func:`method_table` as FedTrans' Table 2: a row per method, means with least and greatest.
+    """Returns a :func:`method_table` as FedTrans' Table 2: a row per method, means with least and greatest.
 
     Accuracies are in percent; the last column says how many times the first method's multiply-accumulates a method
     has taken.
     """
     head = ["method", "seeds", "accuracy (%)", "IQR (%)", "cost (MACs)", "network", "storage", "× cost"]
-    first = table["method"].iloc[0]
+    base = table[table["method"] == table["method"].iloc[0]]["macs"].mean(skipna=False)
     body = []
     for method, rows in table.groupby("method", sort=False):
-        accuracies = [spread(list(100 * rows[name]), digits=2) for name in ("accuracy", "iqr")]
-        costs = [_costs(rows[name], unit) for name, unit in (("macs", ""), ("network", "B"), ("storage", "B"))]
-        times = rows["macs"].mean(skipna=False) / table[table["method"] == first]["macs"].mean(skipna=False)
-        body.append([str(method), str(len(rows)), *accuracies, *costs, "–" if np.isnan(times) else f"{times:.1f}"])
+        accuracies = [spread(100 * rows[name], digits=2) for name in ("accuracy", "iqr")]
+        costs = [cost_range(rows["macs"], short)]
+        costs += [cost_range(rows[name], partial(short, unit="B")) for name in ("network", "storage")]
+        times = fixed(rows["macs"].mean(skipna=False) / base, 1)
+        body.append([str(method), str(len(rows)), *accuracies, *costs, times])
     return text_table(head, body, markdown=True)
-
-
-def _spent(run: Run, until: int | None) -> list[float]:
-    """Returns MACs, bytes down and bytes up of all clients: of the ledger, or else of the rounds."""
-    if run.ledger is not None and until is None:
-        return [float(run.ledger["total"][name]) for name in _SPENT]
-    clients = run.clients if until is None else run.clients[run.clients["round"] < until]
-    return [float(clients[name].sum(min_count=1)) for name in _SPENT]
-
-
-def _costs(values: pd.Series, unit: str) -> str:
-    """Writes a mean, and the least and greatest where they differ; a dash where one is not known."""
-    mean = short(values.mean(skipna=False), unit)
-    if values.isna().any() or values.nunique() == 1:
-        return mean
-    return f"{mean} ({short(values.min(), unit)} to {short(values.max(), unit)})"
 
 
 def levels_by_cost(methods: Methods) -> dict[str, dict[str, str]]:
     """Returns the evaluated subnets by ascending MACs; those of the same rank in all methods make a level.
+
+    Args:
+        methods: Runs that differ in their seeds, by method.
 
     Returns:
         Each level's metric by method (``val/<subnet>/accuracy``), by the name of the first method's subnet.
@@ -125,7 +123,18 @@ def levels_by_cost(methods: Methods) -> dict[str, dict[str, str]]:
     Raises:
         DataError: A run has no ``subnets-val.csv``, its runs' subnets differ, or methods have different numbers.
     """
-    subnets = {method: _subnets(method, runs) for method, runs in methods.items()}
+    subnets: dict[str, list[str]] = {}
+    for method, runs in methods.items():
+        for run in runs:
+            table = run.subnets("val").sort_values("macs", kind="stable")
+            if table.empty:
+                raise DataError(
+                    f"{run.folder}: has no subnets-val.csv, as it has not ended; say with --metric what to compare"
+                )
+            if subnets.setdefault(method, list(table["subnet"])) != list(table["subnet"]):
+                raise DataError(
+                    f"{method}: its runs evaluated different subnets; say with --metric which to compare"
+                )
     first, names = next(iter(subnets.items()))
     for method, others in subnets.items():
         if len(others) != len(names):
@@ -134,18 +143,14 @@ def levels_by_cost(methods: Methods) -> dict[str, dict[str, str]]:
                 f"say with --metric which to compare"
             )
     return {
-        name: {method: f"val/{others[place]}/accuracy" for method, others in subnets.items()}
-        for place, name in enumerate(names)
+        name: {method: f"val/{others[rank]}/accuracy" for method, others in subnets.items()}
+        for rank, name in enumerate(names)
     }
 
 
 def least_total(methods: Methods) -> int:
-    """Returns the MACs of the run that has spent least.
-
-    Raises:
-        DataError: A run has no costs in its records.
-    """
-    return int(min(_total(run) for runs in methods.values() for run in runs))
+    """Returns the MACs of the run that has spent least."""
+    return min(_total(run) for runs in methods.values() for run in runs)
 
 
 def computation_table(methods: Methods, levels: Metrics, macs: float) -> pd.DataFrame:
@@ -183,7 +188,7 @@ def computation_table(methods: Methods, levels: Metrics, macs: float) -> pd.Data
 
 
 def computation_markdown(table: pd.DataFrame, macs: float) -> str:
-    """Writes a :func:`computation_table`: a row per method, accuracies in percent, means with least and greatest.
+    """Returns a :func:`computation_table` with a row per method: accuracies in percent, means, least and greatest.
 
     A line below names the runs that ended before they had spent the budget, as they could have gone on.
 
@@ -192,74 +197,17 @@ def computation_markdown(table: pd.DataFrame, macs: float) -> str:
         macs: The budget.
     """
     levels = list(table.columns[table.columns.get_loc("total_macs") + 1 :])
-    costs = ["MACs", "bytes down", "bytes up"]
+    head = ["method", "seeds", *(f"{level} (%)" for level in levels), "rounds", "MACs", "bytes down", "bytes up"]
     body = []
     for method, rows in table.groupby("method", sort=False):
-        figures = [spread(list(100 * rows[level])) for level in levels]
+        accuracies = [spread(100 * rows[level]) for level in levels]
         spent = [short(rows[name].mean(), "" if name == "macs" else "B") for name in COSTS]
         rounds = f"{rows['rounds'].mean():.1f}".removesuffix(".0")
-        body.append([str(method), str(len(rows)), *figures, rounds, *spent])
-    text = text_table(
-        ["method", "seeds", *(f"{level} (%)" for level in levels), "rounds", *costs], body, markdown=True
-    )
+        body.append([str(method), str(len(rows)), *accuracies, rounds, *spent])
+    text = text_table(head, body, markdown=True)
     ended = table[table["total_macs"] < macs]
-    names = ", ".join(f"{row['method']} {row['run']}" for _, row in ended.iterrows())
+    names = ", ".join(ended["method"] + " " + ended["run"])
     return f"{text}\n\nEnded before the budget of {short(macs, 'MACs')}: {names}." if names else text
-
-
-def computation_figure(methods: Methods, levels: Metrics, macs: float) -> Figure:
-    """Draws accuracy over cumulative MACs: a panel per level, a line per method; dashed, the budget.
-
-    At each cost a line has the mean over the seeds of the last validation until then, from where all seeds have
-    one to where the first of them ends; the band goes from the least to the greatest.
-
-    Args:
-        methods: Runs that differ in their seeds, by method.
-        levels: The levels' metrics.
-        macs: The budget.
-
-    Raises:
-        DataError: A run has never logged a metric.
-    """
-    figure = new_figure(len(levels), in_row=3)
-    panels = dict(zip(levels, figure.axes, strict=True))
-    curves: dict[tuple[str, str], list[pd.Series]] = {}
-    for level, method, _, rows in each_run(methods, levels):
-        reached = rows.set_index("macs")["accuracy"]
-        curves.setdefault((level, method), []).append(reached[~reached.index.duplicated(keep="last")])
-    scale, text = axis(
-        "total_macs", max([macs, *(float(one.index[-1]) for seeds in curves.values() for one in seeds)])
-    )
-    for (level, method), seeds in curves.items():
-        costs = np.unique(np.concatenate([one.index for one in seeds]))
-        low, high = max(one.index[0] for one in seeds), min(one.index[-1] for one in seeds)
-        costs = costs[(costs >= low) & (costs <= high)]
-        both = 100 * pd.concat([one.reindex(costs, method="ffill") for one in seeds], axis=1)
-        bounds, place = (both.min(axis=1), both.max(axis=1)), list(methods).index(method)
-        style = {"drawstyle": "steps-post"}
-        draw_line(panels[level], costs / scale, both.mean(axis=1), bounds, place, method, **style)
-    for level, axes in panels.items():
-        axes.axvline(macs / scale, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
-        axes.set_title(level, fontsize=9)
-        label(axes, text, "accuracy (%)")
-        axes.set_xlim(left=0)
-    legend(figure)
-    return figure
-
-
-def _subnets(method: str, runs: Sequence[Run]) -> list[str]:
-    """Returns the subnets that all runs of a method have evaluated, by ascending MACs."""
-    names_by_run = []
-    for run in runs:
-        table = run.subnets("val").sort_values("macs", kind="stable")
-        if table.empty:
-            raise DataError(
-                f"{run.folder}: has no subnets-val.csv, as it has not ended; say with --metric what to compare"
-            )
-        names_by_run.append(list(table["subnet"]))
-    if any(names != names_by_run[0] for names in names_by_run):
-        raise DataError(f"{method}: its runs evaluated different subnets; say with --metric which to compare")
-    return names_by_run[0]
 
 
 def _total(run: Run) -> int:

@@ -4,73 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lit_fednas.analysis.runs import SearchResult
-from lit_fednas.analysis.style import GREY, draw_line, label, legend, look, new_figure
-from lit_fednas.analysis.tables import progress
+from lit_fednas.analysis.style import GREY, RANGE, draw_line, label, legend, look, new_figure
+from lit_fednas.analysis.tables import stairs
 from lit_fednas.formatting import axis
 from lit_fednas.records import ALL_TIERS
 
+#: Searches of several seeds, by method; all with the same objective cost.
+Searches = Mapping[str, Sequence[SearchResult]]
+
 
 def pareto_figure(search: SearchResult) -> Figure:
-    """Draws all evaluated architectures, each tier's front and budget, and the best of each tier.
-
-    Args:
-        search: A search's tables; one without tiers' fronts yet shows its evaluations.
-    """
+    """Draws all evaluated architectures, and each tier's front, budget and best."""
     figure = new_figure()
     axes = figure.axes[0]
-    scale = _cost_axis(axes, search.cost, search.evaluations[search.cost])
     points = search.evaluations
+    scale = _cost_axis(axes, search.cost, points[search.cost])
     axes.scatter(points[search.cost] / scale, points["accuracy"], s=6, color=GREY, alpha=0.5, linewidths=0)
-    for place, tier in enumerate(search.tier_names):
+    for place, tier in enumerate(search.tier_names or [ALL_TIERS]):
         _draw_tier(axes, search, tier, place, scale)
-    if not search.tier_names:
-        _draw_front(axes, search, ALL_TIERS, 0, scale)
     legend(figure)
     return figure
 
 
-def fronts_figure(searches: Mapping[str, Sequence[SearchResult]], tier: str = ALL_TIERS) -> Figure:
-    """Fronts compared: per method the mean accuracy that is reached within a cost, and its range over seeds.
-
-    Args:
-        searches: Searches of several seeds, by method; all with the same objective cost.
-        tier: Whose fronts.
-    """
+def fronts_figure(searches: Searches, tier: str = ALL_TIERS) -> Figure:
+    """Draws a tier's fronts: per method the mean accuracy within a cost, and its range over seeds."""
     figure = new_figure()
     axes = figure.axes[0]
     fronts = {name: [_front(one, tier) for one in group] for name, group in searches.items()}
-    costs = np.unique(np.concatenate([front.index for group in fronts.values() for front in group] or [[]]))
+    costs = sorted({cost for group in fronts.values() for front in group for cost in front.index})
     scale = _cost_axis(axes, next((one.cost for group in searches.values() for one in group), "macs"), costs)
     for place, (name, group) in enumerate(fronts.items()):
-        reached = pd.DataFrame([front.reindex(costs, method="ffill") for front in group]).dropna(axis=1)
-        bounds = reached.min(), reached.max()
-        draw_line(axes, reached.columns / scale, reached.mean(), bounds, place, name, drawstyle="steps-post")
+        line = stairs(group, costs).agg(RANGE, axis=1)
+        draw_line(axes, line.set_index(line.index / scale), place, name, drawstyle="steps-post")
     legend(figure)
     return figure
 
 
-def progress_figure(searches: Mapping[str, Sequence[SearchResult]], tier: str) -> Figure:
-    """Draws hypervolume and best accuracy of a tier against evaluations: mean, and range over seeds.
+def progress_figure(searches: Searches, tier: str) -> Figure:
+    """Returns hypervolume and best accuracy of a tier against evaluations: mean, and range over seeds.
 
-    Args:
-        searches: Searches of several seeds, by method.
-        tier: The tier.
+    A search keeps what it has reached until its next generation. Lines run from where all searches of a method
+    have their first generation to where the first of them ends: every mean is over the same searches.
     """
     figure = new_figure(2)
-    table = progress(searches, tier)
-    for axes, column in zip(figure.axes, ("hypervolume", "best_accuracy"), strict=True):
-        for place, name in enumerate(searches):
-            by_count = table[table["method"] == name].groupby("evaluations")[column]
-            low, mean, high = by_count.min(), by_count.mean(), by_count.max()
-            draw_line(axes, mean.index, mean, (low, high), place, name, drawstyle="steps-post")
-        words = "hypervolume" if column == "hypervolume" else "best validation accuracy"
-        label(axes, f"evaluations in {tier}", words)
+    texts = {"hypervolume": "hypervolume", "best_accuracy": "best validation accuracy"}
+    for axes, (column, text) in zip(figure.axes, texts.items(), strict=True):
+        for place, (name, group) in enumerate(searches.items()):
+            histories = [one.history[one.history["tier"] == tier] for one in group]
+            curves = [rows.set_index("evaluations")[column] for rows in histories if len(rows)]
+            draw_line(axes, stairs(curves).agg(RANGE, axis=1), place, name, drawstyle="steps-post")
+        label(axes, f"evaluations in {tier}", text)
     legend(figure)
     return figure
 
@@ -82,7 +70,12 @@ def _front(search: SearchResult, tier: str) -> pd.Series:
 
 
 def _draw_tier(axes: Axes, search: SearchResult, tier: str, place: int, scale: float) -> None:
-    _draw_front(axes, search, tier, place, scale)
+    """Draws a tier's front as stairs: what is reached within a cost; its budget, and its best architecture."""
+    front = _front(search, tier)
+    if len(front):
+        name = "all" if tier == ALL_TIERS else tier
+        style = {**look(place), "drawstyle": "steps-post", "marker": "o", "markersize": 3.5, "linewidth": 1.3}
+        axes.plot(front.index / scale, front, **style, label=name, zorder=3 - place / 100)  # tiers may be nested
     colour = look(place)["color"]
     _, budget = search.limits(tier)
     if budget is not None:
@@ -92,17 +85,8 @@ def _draw_tier(axes: Axes, search: SearchResult, tier: str, place: int, scale: f
         axes.plot(x, y, marker="*", markersize=11, color=colour, markeredgecolor="white", zorder=4)
 
 
-def _draw_front(axes: Axes, search: SearchResult, tier: str, place: int, scale: float) -> None:
-    """Draws a tier's front as stairs: what is reached within a cost."""
-    front = _front(search, tier)
-    if len(front):
-        name = "all" if tier == ALL_TIERS else tier
-        style = {**look(place), "drawstyle": "steps-post", "marker": "o", "markersize": 3.5, "linewidth": 1.3}
-        axes.plot(front.index / scale, front, **style, label=name, zorder=3 - place / 100)  # tiers may be nested
-
-
 def _cost_axis(axes: Axes, cost: str, values: Iterable[float]) -> float:
-    """Labels the axes of accuracy over a cost, logarithmic beyond a factor of 20; what to divide costs by."""
+    """Labels the axes of accuracy over a cost, logarithmic beyond a factor of 20; returns the costs' divisor."""
     known = pd.Series(list(values), dtype=float).dropna()
     largest = float(known.max()) if len(known) else 1.0
     scale, text = axis(cost, largest)

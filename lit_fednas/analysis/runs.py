@@ -6,7 +6,7 @@ Files that an older or an interrupted run lacks become empty tables or ``None``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,14 +16,7 @@ import pandas as pd
 import yaml
 
 from lit_fednas.errors import DataError
-from lit_fednas.records import (
-    FINETUNED_COLUMNS,
-    ROUNDS_FILE,
-    SEARCH_FILES,
-    SearchFiles,
-    TierModel,
-    read_rounds,
-)
+from lit_fednas.records import FINETUNED_COLUMNS, ROUNDS_FILE, SEARCH_FILES, SearchFiles, read_rounds
 
 CLIENT_COLUMNS = (
     *("round", "client", "arch", "status", "reason", "num_examples", "num_seen", "num_steps", "loss"),
@@ -44,7 +37,6 @@ class SearchResult:
         history: One row per tier and generation.
         front: Non-dominated rows per tier; ``*`` is the front of all.
         tiers: The best of every tier.
-        models: ``architecture.json`` by tier.
     """
 
     name: str
@@ -53,7 +45,6 @@ class SearchResult:
     history: pd.DataFrame
     front: pd.DataFrame
     tiers: pd.DataFrame
-    models: dict[str, TierModel]
 
     @property
     def cost(self) -> str:
@@ -74,7 +65,7 @@ class SearchResult:
 
 
 def read_search(folder: Path | str) -> SearchResult:
-    """Reads a search's folder, also that of a search which has not ended.
+    """Returns a search's folder, also that of a search which has not ended, as tables.
 
     Raises:
         DataError: It holds no search.
@@ -84,8 +75,7 @@ def read_search(folder: Path | str) -> SearchResult:
         raise DataError(f"{folder}: holds no search (no settings.json); make one with lit-fednas search")
     names = ("evaluations", "history", "front", "tiers")
     tables = {name: _frame(files.rows(name), SEARCH_FILES[name]) for name in names}
-    models = {tier: files.tier_model(tier) for tier in files.tier_names}
-    return SearchResult(files.folder.name, files.settings(), **tables, models=models)
+    return SearchResult(files.folder.name, files.settings(), **tables)
 
 
 @dataclass(frozen=True)
@@ -118,17 +108,12 @@ class Run:
     @cached_property
     def clients(self) -> pd.DataFrame:
         """One row per round and client of its cohort."""
-        rows = [
-            {"round": record["round"], **client}
-            for record in self._records
-            for client in record.get("clients", [])
-        ]
+        rows = [{"round": one["round"], **client} for one in self._records for client in one.get("clients", [])]
         return _frame(rows, CLIENT_COLUMNS)
 
     def subnets(self, split: str) -> pd.DataFrame:
         """Returns the evaluated subnets of a split, ``val`` or ``test``."""
-        table = self._table(f"subnets-{split}.csv", {"subnet": str, "arch": str})
-        return table if len(table.columns) else pd.DataFrame(columns=list(SUBNET_COLUMNS))
+        return self._table(f"subnets-{split}.csv", {"subnet": str, "arch": str}, SUBNET_COLUMNS)
 
     @cached_property
     def ledger(self) -> dict[str, Any] | None:
@@ -139,32 +124,28 @@ class Run:
     @cached_property
     def partition(self) -> pd.DataFrame:
         """One row per client: ``client``, ``size``, and the count of each class."""
-        return self._table("partition.csv", {})
+        return self._table("partition.csv")
 
     def search(self, name: str = "search") -> SearchResult | None:
         """Returns the search of a name, if there was one."""
         return read_search(self.folder / name) if SearchFiles(self.folder / name).exists() else None
 
     def finetuned(self, name: str = "finetune") -> pd.DataFrame:
-        """Returns the tiers' networks that a fine-tuning of a name ended with; none before its end.
-
-        Its columns are those of ``tiers.csv`` (``lit_fednas.records.tiers``).
-        """
-        texts = {"tier": str, "arch": str}
-        table = self._table(f"{name}/tiers.csv", texts)
-        return table if len(table.columns) else pd.DataFrame(columns=list(FINETUNED_COLUMNS))
+        """Returns ``tiers.csv`` (``lit_fednas.records.tiers``) of a fine-tuning; empty before its end."""
+        return self._table(f"{name}/tiers.csv", {"tier": str, "arch": str}, FINETUNED_COLUMNS)
 
     @cached_property
     def _records(self) -> list[dict[str, Any]]:
         return list(read_rounds(self.folder))
 
-    def _table(self, name: str, types: Mapping[str, type]) -> pd.DataFrame:
+    def _table(self, name: str, types: dict[str, type] | None = None, columns: Iterable[str] = ()) -> pd.DataFrame:
+        """Reads a table, or returns one without rows if there is no such file."""
         path = self.folder / name
-        return pd.read_csv(path, dtype=dict(types)) if path.exists() else pd.DataFrame()
+        return pd.read_csv(path, dtype=types) if path.exists() else pd.DataFrame(columns=list(columns))
 
 
 def read_run(folder: Path | str) -> Run:
-    """Opens a run's folder.
+    """Returns the run of a folder.
 
     Raises:
         DataError: The folder is not a run's.
@@ -172,8 +153,7 @@ def read_run(folder: Path | str) -> Run:
     folder = Path(folder)
     if not any((folder / name).is_file() for name in ("config.yaml", ROUNDS_FILE)):
         raise DataError(
-            f"{folder}: is not a run, as it has no config.yaml and no {ROUNDS_FILE}; give a folder like "
-            f"runs/<name>/version_0"
+            f"{folder}: is not a run (no config.yaml, no {ROUNDS_FILE}); give one, as runs/<name>/version_0"
         )
     return Run(folder)
 
@@ -182,7 +162,7 @@ def newest_run(root: Path | str = "runs") -> Path:
     """Returns the run under a folder that was written to last, except the trainings in a run's fine-tuning.
 
     Raises:
-        DataError: There is none.
+        DataError: No run was found.
     """
     written = {
         path.parent: path.stat().st_mtime

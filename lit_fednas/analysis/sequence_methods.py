@@ -8,8 +8,7 @@ tables of the search that the fine-tuning followed, and in those of the run's ow
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,14 @@ from matplotlib.figure import Figure
 
 from lit_fednas.analysis.methods import Methods
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.sequence import number_within, sequence_of, sequence_table
-from lit_fednas.analysis.style import draw_line, label, legend, look, new_figure
+from lit_fednas.analysis.sequence import model_within, sequence_of, sequence_table
+from lit_fednas.analysis.style import RANGE, draw_line, label, legend, look, new_figure
+from lit_fednas.analysis.tables import cost_range
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import percent, short, spread, text_table
 from lit_fednas.records import SEQUENCE_FILE, FinetuneFiles, SearchFiles
-from lit_fednas.records.tiers import FINETUNED_COLUMNS
 
-_COLUMNS = ("val_before", "val_after", "test_before", "test_after")
+_ACCURACIES = ["clients", "val_before", "val_after", "test_before", "test_after"]
 
 
 def sequence_accuracies(run: Run, finetune: str = "finetune") -> pd.DataFrame:
@@ -45,32 +44,41 @@ def sequence_accuracies(run: Run, finetune: str = "finetune") -> pd.DataFrame:
     Raises:
         DataError: The run has no ``sequence.json``.
     """
-    models = sequence_of(run)["models"]
-    tuned = _finetuned(run, finetune)
-    search = _search_name(run, finetune)
-    before = {split: _before(run, search, split) for split in ("val", "test")}
-    rows = []
-    for model in models:
-        number = model["number"]
-        own: list[Mapping[str, Any]] = [row for row in tuned if row["number"] == number]
-        for row in own or [{}]:
-            values = {
-                "val_before": row.get("val_before"),
-                "val_after": row.get("val_after"),
-                "test_before": before["test"].get(number),
-                "test_after": row.get("test_after"),
-            }
-            if values["val_before"] is None or pd.isna(values["val_before"]):
-                values["val_before"] = before["val"].get(number)
-            share = model["macs"] / models[0]["macs"]
-            beside = {"tier": row.get("tier", ""), "share": share, "clients": model["accuracy"]}
-            rows.append({"number": number, **beside, **values})
-    table = pd.DataFrame(rows, columns=["number", "tier", "share", "clients", *_COLUMNS])
-    return table.astype(dict.fromkeys(("clients", *_COLUMNS), float))
+    models = sequence_table(run)
+    tuned = run.finetuned(finetune)
+    names = {"val_accuracy_before": "val_tuned", "val_accuracy": "val_after", "test_accuracy": "test_after"}
+    tuned = tuned.assign(number=_numbers(tuned["arch"])).rename(columns=names)[["number", "tier", *names.values()]]
+    table = models.assign(share=models["macs"] / models["macs"][0], clients=models["accuracy"])
+    table = table[["number", "share", "clients"]].merge(tuned, how="left", on="number")
+    search = FinetuneFiles(run.folder / finetune).settings().get("search") or "search"
+    before = {split: table["number"].map(_before(run, search, split)) for split in ("val", "test")}
+    table = table.assign(
+        tier=table["tier"].fillna(""),
+        val_before=table["val_tuned"].fillna(before["val"]),
+        test_before=before["test"],
+    )
+    return table[["number", "tier", "share", *_ACCURACIES]].astype(dict.fromkeys(_ACCURACIES, float))
+
+
+def _numbers(archs: pd.Series) -> pd.Series:
+    """Returns the numbers of models that are written as ``model: 3``; NaN for other architectures."""
+    return archs.astype(str).str.extract(r"^model: (\d+)$", expand=False).astype(float)
+
+
+def _before(run: Run, search: str, split: str) -> pd.Series:
+    """Returns accuracies with the sequence's own weights, by model number: of the search, else of the run."""
+    files = SearchFiles(run.folder / search)
+    tables = [run.subnets(split)[["arch", "accuracy"]]]
+    if split == "val":
+        tables.append(pd.DataFrame(files.rows("evaluations"), columns=["arch", "accuracy"]))
+    best = pd.DataFrame(files.rows("tiers"), columns=["arch", f"{split}_accuracy"])
+    tables.append(best.rename(columns={f"{split}_accuracy": "accuracy"}))
+    evaluated = pd.concat([table.astype({"accuracy": float}) for table in tables], ignore_index=True)
+    return evaluated["accuracy"].groupby(_numbers(evaluated["arch"])).last()
 
 
 def accuracy_figure(methods: Methods, finetune: str = "finetune") -> Figure:
-    """Draws FedNAS' Figs. 4 and 8: accuracy over the share of the initial MACs: mean, and range over seeds.
+    """Returns FedNAS' Figs. 4 and 8: accuracy over the share of the initial MACs: mean, and range over seeds.
 
     The left panel has the clients' validation data. The right one, if there is anything for it, has the server's
     test data (its validation data, if there are no others): after fine-tuning, and dashed before. A run without a
@@ -89,30 +97,44 @@ def accuracy_figure(methods: Methods, finetune: str = "finetune") -> Figure:
     """
     pruned, others = split_methods(methods)
     accuracies = {name: [sequence_accuracies(run, finetune) for run in runs] for name, runs in pruned.items()}
-    every = [table for tables in accuracies.values() for table in tables]
-    split = next((one for one in ("test", "val") if any(_any_of(table, one) for table in every)), "")
-    split = split or ("test" if others else "")
+    known = pd.concat([table for tables in accuracies.values() for table in tables]).notna().any()
+    splits = [split for split in ("test", "val") if known[f"{split}_before"] or known[f"{split}_after"]]
+    split = next(iter(splits), "test" if others else "")
     figure = new_figure(2 if split else 1)
-    axes = figure.axes[0]
     for place, (name, tables) in enumerate(accuracies.items()):
         rows = pd.concat([table.drop_duplicates("number") for table in tables])
-        _draw(axes, _over_seeds(rows, rows["number"].astype(str), "clients"), place, name)
-    label(axes, "share of MACs", "accuracy on clients' validation data")
+        _draw(figure.axes[0], rows, rows["number"], "clients", place, name)
+    label(figure.axes[0], "share of MACs", "accuracy on clients' validation data")
     if split:
         axes = figure.axes[1]
-        label(axes, "share of MACs", f"{'test' if split == 'test' else 'validation'} accuracy")
-        _draw_server(axes, accuracies, split)
+        before: dict[str, Any] = {"linestyle": "--", "linewidth": 1.0, "markerfacecolor": "white"}
+        for place, (name, tables) in enumerate(accuracies.items()):
+            rows = pd.concat(tables)
+            key = rows["tier"].where(rows["tier"] != "", "model " + rows["number"].astype(str))
+            _draw(axes, rows, key, f"{split}_after", place, name)
+            _draw(axes, rows, key, f"{split}_before", place, None, **before)
         initial = sequence_of(next(run for runs in pruned.values() for run in runs))["models"][0]["macs"]
         for place, (name, runs) in enumerate(others.items(), start=len(accuracies)):
-            rows = pd.concat([_evaluated(run, split, initial) for run in runs])
-            _draw(axes, _over_seeds(rows, rows["subnet"], "accuracy"), place, name)
+            rows = pd.concat([_evaluated(run, split) for run in runs])
+            _draw(axes, rows.assign(share=rows["macs"] / initial), rows["subnet"], "accuracy", place, name)
+        label(axes, "share of MACs", f"{'test' if split == 'test' else 'validation'} accuracy")
         axes.set_title("fine-tuned; dashed: before", fontsize=9)
     legend(figure)
     return figure
 
 
+def _draw(
+    axes: Axes, rows: pd.DataFrame, key: pd.Series, value: str, place: int, name: str | None, **style: Any
+) -> None:
+    """Draws a column of several seeds over the share of MACs; seeds' rows of the same key are one point."""
+    by_key = rows.assign(key=key).dropna(subset=[value]).groupby("key")
+    line = by_key[value].agg(RANGE).set_index(by_key["share"].mean()).sort_index()
+    if len(line):
+        draw_line(axes, line, place, name, marker=look(place)["marker"], markersize=4, **style)
+
+
 def split_methods(methods: Methods) -> tuple[dict[str, list[Run]], dict[str, list[Run]]]:
-    """Splits methods into those whose runs have a sequence, and the others.
+    """Returns the methods whose runs have a sequence, and the others.
 
     Raises:
         DataError: A method has runs with and without, or none has.
@@ -131,81 +153,14 @@ def split_methods(methods: Methods) -> tuple[dict[str, list[Run]], dict[str, lis
     return pruned, others
 
 
-def _any_of(table: pd.DataFrame, split: str) -> bool:
-    """Returns whether any accuracy on a split is known."""
-    return bool(table[[f"{split}_before", f"{split}_after"]].notna().any(axis=None))
-
-
-def _finetuned(run: Run, finetune: str) -> list[dict[str, Any]]:
-    """Returns a row per tier: its model's number and accuracies."""
-    table = run.finetuned(finetune)
-    rows = []
-    for _, row in table[[name for name in FINETUNED_COLUMNS if name in table]].iterrows():
-        number = _number(str(row["arch"]))
-        if number is not None:
-            accuracies = {"val_before": row["val_accuracy_before"], "val_after": row["val_accuracy"]}
-            rows.append({"number": number, "tier": row["tier"], **accuracies, "test_after": row["test_accuracy"]})
-    return rows
-
-
-def _search_name(run: Run, finetune: str) -> str:
-    """Returns the search whose tiers were fine-tuned."""
-    settings = FinetuneFiles(run.folder / finetune).settings()
-    return settings.get("search") or "search"
-
-
-def _before(run: Run, search: str, split: str) -> dict[int, float]:
-    """Accuracies with the sequence's own weights, by the model's number: of the search, else of the run."""
-    files = SearchFiles(run.folder / search)
-    evaluated = run.subnets(split)
-    evaluated_archs = list(zip(evaluated["arch"], evaluated["accuracy"], strict=True))
-    if split == "val":
-        evaluated_archs += [(row["arch"], row["accuracy"]) for row in files.rows("evaluations")]
-    evaluated_archs += [(row["arch"], row[f"{split}_accuracy"]) for row in files.rows("tiers")]
-    numbers = ((_number(str(arch)), accuracy) for arch, accuracy in evaluated_archs)
-    return {number: accuracy for number, accuracy in numbers if number is not None and not pd.isna(accuracy)}
-
-
-def _number(arch: str) -> int | None:
-    match = re.fullmatch(r"model: (\d+)", arch)
-    return int(match[1]) if match else None
-
-
-def _evaluated(run: Run, split: str, initial: float) -> pd.DataFrame:
-    """Returns the subnets of a run without a sequence: ``subnet``, ``share``, ``accuracy``."""
+def _evaluated(run: Run, split: str) -> pd.DataFrame:
+    """Returns the subnets of a run without a sequence."""
     table = run.subnets(split)
     if table.empty:
         raise DataError(
             f"{run.folder}: has neither {SEQUENCE_FILE} nor subnets-{split}.csv; let it evaluate its subnets"
         )
-    return table.assign(share=table["macs"] / initial)[["subnet", "share", "accuracy"]]
-
-
-def _over_seeds(rows: pd.DataFrame, key: Iterable[str], value: str) -> pd.DataFrame:
-    """Returns ``share``, and ``mean``, ``low``, ``high`` of a column, by ascending share; a row per key."""
-    known = rows.assign(key=list(key)).dropna(subset=[value])
-    by_key = known.groupby("key")
-    columns = {"share": by_key["share"].mean(), "mean": by_key[value].mean()}
-    bounds = {"low": by_key[value].min(), "high": by_key[value].max()}
-    return pd.DataFrame({**columns, **bounds}).sort_values("share")
-
-
-def _draw_server(axes: Axes, accuracies: Mapping[str, list[pd.DataFrame]], split: str) -> None:
-    for place, (name, tables) in enumerate(accuracies.items()):
-        rows = pd.concat(tables)
-        key = [row.tier or f"model {row.number}" for row in rows.itertuples()]
-        _draw(axes, _over_seeds(rows, key, f"{split}_after"), place, name)
-        _draw(axes, _over_seeds(rows, key, f"{split}_before"), place, None)
-
-
-def _draw(axes: Axes, line: pd.DataFrame, place: int, name: str | None) -> None:
-    """Draws a method's line with its range; dashed and hollow without a name, as before fine-tuning."""
-    if line.empty:
-        return
-    style = {"marker": look(place)["marker"], "markersize": 4}
-    if name is None:
-        style |= {"linestyle": "--", "linewidth": 1.0, "markerfacecolor": "white"}
-    draw_line(axes, line["share"], line["mean"], (line["low"], line["high"]), place, name, **style)
+    return table
 
 
 _COST_COLUMNS = ("number", "reached", "up_mb", "down_mb", "client_macs", "accuracy", "tuned", "test_accuracy")
@@ -246,7 +201,7 @@ def cost_table(methods: Methods, shares: Sequence[float], finetune: str = "finet
 
 
 def cost_markdown(table: pd.DataFrame) -> str:
-    """Writes a :func:`cost_table` as FedNAS' Tables 3 and 4: a row per share and method, means with ranges.
+    """Returns a :func:`cost_table` as FedNAS' Tables 3 and 4: a row per share and method, means with ranges.
 
     Behind each cost is the difference from the first method's. The means are over the seeds that have got so far;
     fine-tuned accuracies are left out unless all of these have them.
@@ -259,16 +214,18 @@ def cost_markdown(table: pd.DataFrame) -> str:
         rows = every.dropna(subset=["number"])
         seeds = str(len(rows)) if len(rows) == len(every) else f"{len(rows)} of {len(every)}"
         base = table[(table["share"] == share) & (table["method"] == first)]
-        costs = []
-        for name, unit in (("up_mb", _megabytes), ("client_macs", short)):
-            costs += [_costs(rows[name], unit), change(_quotient(rows[name].mean(), base[name].mean()))]
-        accuracies = [_accuracies(rows[name]) for name in ("accuracy", "test_accuracy")]
-        body.append([percent(float(share)), str(method), seeds, *accuracies, *costs])
+        cells = [percent(float(share)), str(method), seeds]
+        for name in ("accuracy", "test_accuracy"):
+            cells.append("–" if rows[name].isna().any() else spread(100 * rows[name]))
+        for name, write in (("up_mb", _megabytes), ("client_macs", short)):
+            ratio = rows[name].mean() / (base[name].mean() or np.nan)
+            cells += [cost_range(rows[name], write), change(ratio)]
+        body.append(cells)
     return text_table(head, body, left=2, markdown=True)
 
 
 def change(ratio: float) -> str:
-    """Writes a ratio of costs as a difference in percent; as a factor, if it is ten times or more.
+    """Returns a ratio of costs as a difference in percent; as a factor, if it is ten times or more.
 
     Example:
         >>> change(0.21), change(2.0), change(19.7), change(1.0), change(float("nan"))
@@ -283,7 +240,7 @@ def change(ratio: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """Writes a factor in two or three digits.
+    """Returns a factor in two or three digits.
 
     Example:
         >>> times(2.24), times(19.7), times(1234.4)
@@ -293,7 +250,7 @@ def times(ratio: float) -> str:
 
 
 def cost_figure(table: pd.DataFrame) -> Figure:
-    """Draws FedNAS' Fig. 6: a :func:`cost_table` as logarithmic bars with their ratios to the first method's.
+    """Returns FedNAS' Fig. 6: a :func:`cost_table` as logarithmic bars with their ratios to the first method's.
 
     A whisker goes from the least to the most expensive seed.
     """
@@ -310,49 +267,25 @@ def cost_figure(table: pd.DataFrame) -> Figure:
 
 
 def _at(run: Run, share: float, below: float, finetune: str) -> dict[str, float]:
-    """Returns the values of one run at one share; nothing if it has not reached it."""
-    number = number_within(sequence_of(run), share)
-    if number is None:
-        return {}
-    row = sequence_table(run).set_index("number").loc[number]
-    tuned, test = _fine_tuned(run, number, share, below, finetune)
-    values = {"number": number, "reached": row["share"], "tuned": tuned, "test_accuracy": test}
-    return {**values, **{name: row[name] for name in ("up_mb", "down_mb", "client_macs", "accuracy")}}
-
-
-def _fine_tuned(run: Run, number: int, share: float, below: float, finetune: str) -> tuple[float, float]:
-    """Returns which model stands for a share after fine-tuning, and its test accuracy; NaN if there is none.
+    """Returns the values of one run at one share; nothing if it has not reached it.
 
     Of a model that several tiers had trained it is the training that came out best on the validation data, as the
     best of a tier's candidates is chosen.
     """
+    model = model_within(run, share)
+    if model is None:
+        return {}
+    values = {"reached": model["share"], **model[["number", "up_mb", "down_mb", "client_macs", "accuracy"]]}
     resources = sequence_table(run).set_index("number")["share"]
     rows = sequence_accuracies(run, finetune).dropna(subset=["test_after"])
     rows = rows.assign(resource=rows["number"].map(resources))
-    own = rows[rows["number"] == number]
-    if own.empty:
-        own = rows[(rows["resource"] <= share) & (rows["resource"] > below)]
-        own = own[own["resource"] == own["resource"].max()]
-    if own.empty:
-        return np.nan, np.nan
-    best = own.sort_values("val_after", ascending=False, kind="stable").iloc[0]
-    return float(best["number"]), float(best["test_after"])
-
-
-def _quotient(cost: float, base: float) -> float:
-    return cost / base if base else np.nan
-
-
-def _accuracies(values: pd.Series) -> str:
-    return "–" if values.empty or values.isna().any() else spread(list(100 * values))
-
-
-def _costs(values: pd.Series, unit: Callable[[float], str]) -> str:
-    """Writes a mean, and the least and greatest where they differ."""
-    if values.empty:
-        return "–"
-    mean = unit(values.mean())
-    return mean if values.nunique() == 1 else f"{mean} ({unit(values.min())} to {unit(values.max())})"
+    tuned = rows[rows["number"] == model["number"]]
+    if tuned.empty:
+        tuned = rows[(rows["resource"] <= share) & (rows["resource"] > below)]
+        tuned = tuned[tuned["resource"] == tuned["resource"].max()]
+    for _, best in tuned.sort_values("val_after", kind="stable", ascending=False).head(1).iterrows():
+        values |= {"tuned": best["number"], "test_accuracy": best["test_after"]}
+    return values
 
 
 def _megabytes(number: float) -> str:
@@ -363,24 +296,20 @@ def _draw_bars(
     axes: Axes, table: pd.DataFrame, name: str, methods: Sequence[str], shares: Sequence[float]
 ) -> None:
     wide = 0.8 / len(methods)
-    costs = table.dropna(subset=[name])
-    by_bar = costs[costs[name] > 0].groupby(["share", "method"])[name]
-    low, mean, high = by_bar.min(), by_bar.mean(), by_bar.max()
+    bars = table[table[name] > 0].groupby(["share", "method"], sort=False)[name].agg(RANGE)
     for place, method in enumerate(methods):
-        bars = [(spot, share) for spot, share in enumerate(shares) if (share, method) in mean.index]
-        xs = [spot + (place - (len(methods) - 1) / 2) * wide for spot, _ in bars]
-        heights = [mean[share, method] for _, share in bars]
-        axes.bar(xs, heights, 0.92 * wide, color=look(place)["color"], label=method)
-        for x, (_, share) in zip(xs, bars, strict=True):
-            bounds = [low[share, method], high[share, method]]
-            if bounds[0] < bounds[1]:
-                axes.plot([x, x], bounds, color="black", linewidth=0.8)
-            if place and (share, methods[0]) in mean.index:
-                text = times(mean[share, method] / mean[share, methods[0]])
-                axes.annotate(text, (x, bounds[1]), (0, 2), textcoords="offset points", **_ABOVE)
-    if len(mean):
+        own = bars[bars.index.get_level_values("method") == method].droplevel("method")
+        xs = [shares.index(share) + (place - (len(methods) - 1) / 2) * wide for share in own.index]
+        axes.bar(xs, own["mean"], 0.92 * wide, color=look(place)["color"], label=method)
+        for x, (share, mean, low, high) in zip(xs, own.itertuples(), strict=True):
+            if low < high:
+                axes.plot([x, x], [low, high], color="black", linewidth=0.8)
+            if place and (share, methods[0]) in bars.index:
+                text = times(mean / bars.loc[(share, methods[0]), "mean"])
+                axes.annotate(text, (x, high), (0, 2), textcoords="offset points", **_ABOVE)
+    if len(bars):
         axes.set_yscale("log")
-        reach = (high.max() / low.min()) ** 0.15  # for what stands above the bars
-        axes.set_ylim(low.min() / 3, high.max() * 2 * reach)
+        low, high = bars["min"].min(), bars["max"].max()
+        axes.set_ylim(low / 3, high * 2 * (high / low) ** 0.15)  # room for the texts above the bars
     axes.grid(visible=False, axis="x")
     axes.set_xticks(range(len(shares)), [percent(share) for share in shares])

@@ -8,11 +8,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import ArrayLike
 
 #: Okabe and Ito's colours without the yellow, which is too light for lines on white.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 GREY = "#9a9a9a"
+#: What runs of several seeds are summarised as, for ``DataFrame.agg``.
+RANGE = ["mean", "min", "max"]
 _LINES = ("-", "--", ":", "-.")
 _MARKERS = "osD^vPX"
 
@@ -29,12 +30,7 @@ def look(place: int) -> dict[str, Any]:
 
 
 def new_figure(panels: int = 1, in_row: int | None = None) -> Figure:
-    """Makes a figure of panels side by side, each 3.6 x 3 inches; no window, no pyplot state.
-
-    Args:
-        panels: How many.
-        in_row: At most so many beside each other, the others below; all in one row if not given.
-    """
+    """Returns a figure of panels of 3.6 x 3 inches without pyplot, at most ``in_row`` (else all) side by side."""
     columns = min(panels, in_row or panels)
     rows = math.ceil(panels / columns)
     figure = Figure(figsize=(3.6 * columns, 3.0 * rows), dpi=200, layout="constrained")
@@ -48,33 +44,23 @@ def new_figure(panels: int = 1, in_row: int | None = None) -> Figure:
     return figure
 
 
-def draw_line(
-    axes: Axes,
-    x: ArrayLike,
-    mean: ArrayLike,
-    bounds: tuple[pd.Series, pd.Series] | None = None,
-    place: int = 0,
-    name: str | None = None,
-    **style: Any,
-) -> None:
+def draw_line(axes: Axes, line: pd.DataFrame, place: int, name: str | None = None, **style: Any) -> None:
     """Draws a mean, and a band where its bounds differ.
 
     Args:
         axes: The panel.
-        x: Ascending.
-        mean: As many.
-        bounds: The lower and the upper ones.
+        line: By ascending x, which is the index: ``mean``, ``min`` and ``max`` (see :data:`RANGE`).
         place: Which look.
         name: In the legend.
         **style: What differs from the usual look, such as ``drawstyle="steps-post"``.
     """
     style = {**look(place), "marker": "", "linewidth": 1.3, **style}
-    axes.plot(x, mean, **style, label=name)
-    if bounds is not None and (bounds[1] > bounds[0]).any():
+    axes.plot(line.index, line["mean"], **style, label=name)
+    if (line["max"] > line["min"]).any():
         band = {"color": style["color"], "alpha": 0.18, "linewidth": 0}
         if style.get("drawstyle") == "steps-post":
             band["step"] = "post"
-        axes.fill_between(x, *bounds, **band)
+        axes.fill_between(line.index, line["min"], line["max"], **band)
 
 
 def label(axes: Axes, x: str, y: str) -> None:

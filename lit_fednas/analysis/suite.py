@@ -14,11 +14,14 @@ from lit_fednas.records import SUITE_FILE, read_suite, step_words
 
 #: The column of all clients together in :func:`model_losses`.
 ALL_CLIENTS = "all"
-_COLUMNS = ("number", "parent", "round", "macs", "parameters", "bytes")
+_COLUMNS = ["number", "parent", "round", "macs", "parameters", "bytes"]
 
 
 def suite_table(run: Run) -> pd.DataFrame:
     """Returns the models, and how often they were trained.
+
+    Args:
+        run: The run.
 
     Returns:
         ``number``, ``parent``, ``round`` (both without a value for the first), ``macs``, ``parameters``,
@@ -36,12 +39,9 @@ def suite_table(run: Run) -> pd.DataFrame:
         )
     trained = _trained(run).explode("numbers")
     clients = trained.groupby("numbers")["client"].agg(clients="nunique", trainings="size")
-    rows = [
-        {**{name: model[name] for name in _COLUMNS}, "done": step_words(model["steps"])}
-        for model in suite["models"]
-    ]
-    counts = clients.reindex([row["number"] for row in rows], fill_value=0).reset_index(drop=True)
-    table = pd.DataFrame(rows).join(counts)
+    models = pd.DataFrame(suite["models"])
+    table = models[_COLUMNS].assign(done=models["steps"].map(step_words))
+    table = table.join(clients.reindex(models["number"], fill_value=0).reset_index(drop=True))
     return table.astype({"parent": "Int64", "round": "Int64"})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from lit_fednas.analysis.runs import Run, read_run
-from lit_fednas.analysis.style import label, legend, look, new_figure
+from lit_fednas.analysis.style import RANGE, label, legend, look, new_figure
+from lit_fednas.analysis.tables import leaves
 from lit_fednas.errors import DataError
 
 #: Within a sweep's folder: ``runs``, a list of ``parameters`` (values by name), ``seed``, ``folder``, ``status``.
@@ -36,16 +37,14 @@ def read_sweep(where: Path | str | Sequence[Path | str]) -> pd.DataFrame:
         every metric that was logged.
 
     Raises:
-        DataError: There is no sweep, or no run.
+        DataError: The folder holds no sweep, or no run is given.
     """
     rows = _listed(Path(where)) if isinstance(where, str | Path) else _compared([read_run(path) for path in where])
     if not rows:
         raise DataError(f"{where}: no runs to compare; give a sweep's folder or those of runs")
-    parameters = list(dict.fromkeys(name for row in rows for name in row["parameters"]))
-    own = ["seed", "status", "rounds", "folder"]
-    flat = [{**row["parameters"], **{name: row[name] for name in own}, **row["metrics"]} for row in rows]
-    metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
-    return pd.DataFrame(flat, columns=[*parameters, *own, *metrics])
+    own = pd.DataFrame(rows, columns=["seed", "status", "rounds", "folder"])
+    parameters, metrics = (pd.DataFrame([row[name] for row in rows]) for name in ("parameters", "metrics"))
+    return pd.concat([parameters, own, metrics], axis=1)
 
 
 def swept(table: pd.DataFrame) -> list[str]:
@@ -70,13 +69,12 @@ def compare(table: pd.DataFrame, metrics: Sequence[str] | None = None) -> pd.Dat
     groups = done.groupby(names, sort=False, dropna=False)
     parts = [groups["seed"].nunique().rename("seeds")]
     for metric in metrics:
-        statistics = groups[metric].agg(mean="mean", low="min", high="max")
-        parts.append(statistics.rename(columns=lambda word, metric=metric: f"{metric} {word}"))
+        parts.append(groups[metric].agg(mean="mean", low="min", high="max").add_prefix(f"{metric} "))
     return pd.concat(parts, axis=1).reset_index()
 
 
 def sweep_figure(table: pd.DataFrame, metrics: Sequence[str] | None = None) -> Figure:
-    """Draws a panel per parameter: every run as a point, and per value the mean and range of its runs.
+    """Returns a panel per parameter: every run as a point, and per value the mean and range of its runs.
 
     A parameter of many numbers, as a random sweep draws them, has its points only, on a logarithmic axis if they
     span more than a factor of 20. Runs that have not finished are left out.
@@ -109,12 +107,16 @@ def _panel(axes: Axes, done: pd.DataFrame, name: str, metrics: Sequence[str]) ->
     drawn = numeric and len(values) > _MOST_VALUES
     for place, metric in enumerate(metrics):
         style = {**look(place), "label": metric.removeprefix("val/").removesuffix("/accuracy")}
+        if drawn or not numeric:
+            style["linestyle"] = ""  # names have no order
         if drawn:
-            axes.plot(column, done[metric], **{**style, "linestyle": ""}, markersize=4, alpha=0.8)
-        else:
-            groups = [done.loc[column == value, metric] for value in values]
-            joined = style if numeric else {**style, "linestyle": ""}  # names have no order
-            _values(axes, groups, 0.12 * (place - (len(metrics) - 1) / 2), joined)
+            axes.plot(column, done[metric], **style, markersize=4, alpha=0.8)
+            continue
+        seeds = done.groupby(column, sort=numeric)[metric].agg(RANGE)
+        xs = pd.Series(range(len(values)), values) + 0.12 * (place - (len(metrics) - 1) / 2)  # beside the others
+        axes.vlines(xs, seeds["min"], seeds["max"], color=style["color"], linewidth=0.8)
+        axes.plot(xs, seeds["mean"], **style, markersize=5, linewidth=1.2)
+        axes.plot(column.map(xs), done[metric], ".", color=style["color"], markersize=3, alpha=0.6)
     if not drawn:
         axes.set_xticks(range(len(values)), [str(value) for value in values])
         axes.set_xlim(-0.5, len(values) - 0.5)
@@ -123,20 +125,10 @@ def _panel(axes: Axes, done: pd.DataFrame, name: str, metrics: Sequence[str]) ->
     label(axes, name, "validation accuracy" if all(one.endswith("/accuracy") for one in metrics) else "")
 
 
-def _values(axes: Axes, groups: Sequence[pd.Series], shift: float, style: Mapping[str, Any]) -> None:
-    """Draws one metric at each value: the points, a little beside the other metrics', their mean and range."""
-    x = [place + shift for place in range(len(groups))]
-    ranges = [group.min() for group in groups], [group.max() for group in groups]
-    axes.vlines(x, *ranges, color=style["color"], linewidth=0.8)
-    axes.plot(x, [group.mean() for group in groups], **style, markersize=5, linewidth=1.2)
-    for at, group in zip(x, groups, strict=True):
-        axes.plot([at] * len(group), group, ".", color=style["color"], markersize=3, alpha=0.6)
-
-
 def _finished(table: pd.DataFrame, metrics: Sequence[str] | None) -> tuple[pd.DataFrame, list[str]]:
     """Returns the finished runs, and the metrics to look at."""
     done = table[table["status"] == "finished"]
-    if not len(done):
+    if done.empty:
         raise DataError(f"sweep: none of {len(table)} runs has finished; see their status, and start them again")
     wanted = [name for name in METRICS if name in table] if metrics is None else list(metrics)
     missing = [name for name in wanted or METRICS if name not in table]
@@ -156,40 +148,26 @@ def _listed(folder: Path) -> list[dict[str, Any]]:
 
 def _compared(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Returns any runs, with the settings in which they differ."""
-    settings = [dict(_leaves(run.settings)) for run in runs]
+    settings = [
+        {
+            name: json.dumps(value) if isinstance(value, list | dict) else value
+            for name, value in leaves(run.settings)
+        }
+        for run in runs
+    ]
     names = dict.fromkeys(name for one in settings for name in one if not name.startswith(_PLACES))
     names.pop("seed_everything", None)
     differ = [name for name in names if len({repr(one.get(name)) for one in settings}) > 1]
     rows = []
     for run, one in zip(runs, settings, strict=True):
-        outcome = _outcome(run)
-        whole = outcome["rounds"] == one.get("trainer.max_rounds")
-        rows.append(
-            {
-                "parameters": {name: one.get(name) for name in differ},
-                "seed": one.get("seed_everything"),
-                "status": "finished" if whole else "unfinished",
-                "folder": run.name,
-                **outcome,
-            }
-        )
+        parameters = {name: one.get(name) for name in differ}
+        row = {"parameters": parameters, "seed": one.get("seed_everything"), "folder": run.name, **_outcome(run)}
+        row["status"] = "finished" if row["rounds"] == one.get("trainer.max_rounds") else "unfinished"
+        rows.append(row)
     return rows
 
 
 def _outcome(run: Run) -> dict[str, Any]:
     """Returns how many rounds a run has done, and the last value of each metric."""
-    table = run.rounds
-    last = {name: table[name].dropna() for name in table if name != "round"}
-    return {
-        "rounds": len(table),
-        "metrics": {name: values.iloc[-1] for name, values in last.items() if len(values)},
-    }
-
-
-def _leaves(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields a configuration's values by dotted name; a list is a value, as text."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", json.dumps(value) if isinstance(value, list) else value
+    last = {name: values.dropna().iloc[-1:] for name, values in run.rounds.drop(columns="round").items()}
+    return {"rounds": len(run.rounds), "metrics": {name: one.iloc[0] for name, one in last.items() if len(one)}}

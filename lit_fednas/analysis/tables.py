@@ -1,58 +1,85 @@
-"""Tables from the records of one or several runs and searches."""
+"""Tables from the records of one run, or of runs beside each other."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from lit_fednas.analysis.runs import Run, SearchResult
+from lit_fednas.analysis.runs import Run
 
 
-def subnet_rounds(runs: Sequence[Run], metric: str = "accuracy") -> pd.DataFrame:
-    """Returns a validation metric of each subnet over the rounds: ``run``, ``round``, ``subnet``, the metric."""
-    parts = []
-    for run in runs:
-        names = [name for name in run.rounds if name.startswith("val/") and name.endswith(f"/{metric}")]
-        subnets = {name: name.removeprefix("val/").removesuffix(f"/{metric}") for name in names}
-        subnets.pop("val/mean/accuracy", None)
-        long = run.rounds[["round", *subnets]].rename(columns=subnets)
-        parts.append(long.melt("round", var_name="subnet", value_name=metric).assign(run=run.name))
-    columns = ["run", "round", "subnet", metric]
-    return pd.concat(parts)[columns].dropna().reset_index(drop=True) if parts else pd.DataFrame(columns=columns)
+def subnet_accuracies(run: Run) -> pd.DataFrame:
+    """Returns the validation accuracies: a row per round, a column per subnet; NaN where it was not validated."""
+    table = run.rounds.set_index("round").filter(regex="^val/.*/accuracy$")
+    table = table.drop(columns="val/mean/accuracy", errors="ignore")
+    return table.rename(columns=lambda name: name.removeprefix("val/").removesuffix("/accuracy"))
+
+
+def stairs(curves: Sequence[pd.Series], xs: Sequence[float] | None = None) -> pd.DataFrame:
+    """Returns curves at the same x, where each keeps its value until its next one.
+
+    Args:
+        curves: Values by ascending x; of equal x the last one counts.
+        xs: The x; by default those of all curves up to where the first curve ends.
+
+    Returns:
+        A row per x from where all curves have begun, a column per curve.
+
+    Example:
+        >>> stairs([pd.Series({1: 0.1, 3: 0.2}), pd.Series({2: 0.5, 4: 0.6})]).to_dict("list")
+        {0: [0.1, 0.2], 1: [0.5, 0.5]}
+    """
+    curves = [curve.groupby(level=0).last() for curve in curves]
+    if xs is None:
+        end = min((curve.index[-1] for curve in curves), default=0)
+        xs = sorted({x for curve in curves for x in curve.index if x <= end})
+    return pd.DataFrame({place: curve.reindex(xs, method="ffill") for place, curve in enumerate(curves)}).dropna()
+
+
+def cost_range(costs: pd.Series, write: Callable[[float], str]) -> str:
+    """Returns a mean, and the least and greatest where they differ; a dash where one is missing, or all are.
+
+    Example:
+        >>> cost_range(pd.Series([1.0, 3.0]), "{:.0f} B".format)
+        '2 B (1 B to 3 B)'
+    """
+    if costs.empty or costs.isna().any():
+        return "–"
+    mean = write(costs.mean())
+    return mean if costs.nunique() == 1 else f"{mean} ({write(costs.min())} to {write(costs.max())})"
 
 
 def total_costs(run: Run) -> pd.DataFrame:
-    """Returns what a run's clients have spent until each round: ``round``, ``total_macs``, ``total_bytes``."""
+    """Returns what a run's clients have spent until each round (the index): ``total_macs``, ``total_bytes``."""
     clients = run.clients.assign(total_bytes=run.clients["bytes_down"] + run.clients["bytes_up"])
     spent = clients.rename(columns={"macs": "total_macs"}).groupby("round")[["total_macs", "total_bytes"]].sum()
-    return spent.cumsum().reset_index()
+    return spent.cumsum()
 
 
 def independent_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
     """Compares a run's cost with training each evaluated subnet on its own with the same cohorts.
 
+    Args:
+        ledger: ``ledger.json``.
+
     Returns:
         ``training`` (``this run``, a row per subnet, ``one by one``: their sum), ``macs``, ``bytes``, and both
         as multiples of this run's: ``times_macs``, ``times_bytes``.
     """
-    rows = {"this run": ledger["total"], **ledger["independent"]}
-    table = pd.DataFrame(
-        [(name, cost["macs"], cost["bytes_down"] + cost["bytes_up"]) for name, cost in rows.items()],
-        columns=["training", "macs", "bytes"],
-    )
-    alone = table.iloc[1:][["macs", "bytes"]].sum()
-    table.loc[len(table)] = ["one by one", alone["macs"], alone["bytes"]]
-    for name in ("macs", "bytes"):
-        table[f"times_{name}"] = table[name] / (table[name].iloc[0] or np.nan)
-    return table
+    costs = pd.DataFrame({"this run": ledger["total"], **ledger["independent"]}).T
+    table = pd.DataFrame({"macs": costs["macs"], "bytes": costs["bytes_down"] + costs["bytes_up"]})
+    table.loc["one by one"] = table.iloc[1:].sum()
+    times = (table / table.iloc[0].where(table.iloc[0] != 0)).add_prefix("times_")
+    return table.join(times).rename_axis("training").reset_index()
 
 
 def client_table(run: Run) -> pd.DataFrame:
     """Returns one row per client that was selected.
+
+    Args:
+        run: The run.
 
     Returns:
         ``client``, ``examples``, ``rounds`` (asked), ``share`` (of all rounds), ``failed`` (without an update),
@@ -74,43 +101,15 @@ def client_table(run: Run) -> pd.DataFrame:
     return table.reset_index()
 
 
-def progress(searches: Mapping[str, Sequence[SearchResult]], tier: str) -> pd.DataFrame:
-    """Returns how far searches were after how many evaluations, one row per search and count.
-
-    A search keeps what it has reached until its next generation. Counts run from where all searches of a group
-    have their first generation to where the first of them ends, so that every mean is over the same searches.
-
-    Args:
-        searches: Searches of several seeds, by method.
-        tier: The tier.
-
-    Returns:
-        ``method``, ``search`` (its place in the group), ``evaluations``, ``best_accuracy``, ``hypervolume``.
-    """
-    parts = []
-    for method, group in searches.items():
-        tables = [one.history[one.history["tier"] == tier].set_index("evaluations") for one in group]
-        tables = [table[~table.index.duplicated(keep="last")] for table in tables if len(table)]
-        counts = sorted({count for table in tables for count in table.index})
-        counts = [c for c in counts if all(table.index[0] <= c <= table.index[-1] for table in tables)]
-        for place, table in enumerate(tables):
-            reached = table[["best_accuracy", "hypervolume"]].reindex(counts, method="ffill")
-            parts.append(reached.rename_axis("evaluations").reset_index().assign(method=method, search=place))
-    columns = ["method", "search", "evaluations", "best_accuracy", "hypervolume"]
-    return pd.concat(parts, ignore_index=True)[columns] if parts else pd.DataFrame(columns=columns)
-
-
-def setting_rows(settings: Mapping[str, Any], path: str = "") -> list[tuple[str, str]]:
-    """Returns a configuration as dotted names and texts, in its order.
+def leaves(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields a configuration's values by dotted name, in its order; lists and empty groups are values.
 
     Example:
-        >>> setting_rows({"model": {"widths": [8, 16], "norm": None}, "seed": 0})
-        [('model.widths', '[8, 16]'), ('model.norm', 'null'), ('seed', '0')]
+        >>> list(leaves({"model": {"widths": [8, 16], "norm": None}, "seed": 0}))
+        [('model.widths', [8, 16]), ('model.norm', None), ('seed', 0)]
     """
-    rows = []
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
-            rows += setting_rows(value, f"{path}{name}.")
+            yield from leaves(value, f"{path}{name}.")
         else:
-            rows.append((f"{path}{name}", value if isinstance(value, str) else json.dumps(value, default=str)))
-    return rows
+            yield f"{path}{name}", value

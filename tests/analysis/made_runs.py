@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from lit_fednas.analysis.runs import Run
+from lit_fednas.analysis.targets import target_table
 from lit_fednas.records import append_round
 
 
@@ -41,6 +42,12 @@ def made_run(
         lines = ["subnet,arch,split,accuracy,loss,macs,parameters,bytes", *rows]
         (folder / "subnets-val.csv").write_text("\n".join(lines) + "\n")
     return Run(folder)
+
+
+def rounds_to_target(run: Run, metric: str, target: float) -> int | None:
+    """What the table says of one run; none where it has not reached the target."""
+    row = target_table({"a": [run]}, {"m": {"a": metric}}, {"m": [target]}).iloc[0]
+    return row["rounds"] if row["reached"] else None
 
 
 def unpadded(text: str) -> str:

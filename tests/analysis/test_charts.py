@@ -14,7 +14,6 @@ from lit_fednas.analysis.report.charts import (
     Chart,
     Event,
     Mark,
-    Series,
     dot_plot,
     front_chart,
     line_chart,
@@ -31,13 +30,19 @@ def traces(chart: Chart) -> list[dict[str, Any]]:
     return json.loads(chart.figure)["data"]
 
 
+def line(xs: list[float], ys: list[float]) -> pd.Series:
+    return pd.Series(ys, xs)
+
+
 def layout(chart: Chart) -> dict[str, Any]:
     return json.loads(chart.figure)["layout"]
 
 
 def test_lines_are_read_at_every_x() -> None:
-    a = Series("a", [0, 2], [0.0, 1.0], ([0.0, 0.75], [0.5, 2.0]))
-    chart = line_chart("title", [a, Series("b", [2, 4], [0.25, 0.5])], "round", "loss", zero=True)
+    a = {"a": line([0, 2], [0.0, 1.0])}
+    bounds = line([0, 2], [0.0, 0.75]), line([0, 2], [0.5, 2.0])
+    lines = {**a, "b": line([2, 4], [0.25, 0.5])}
+    chart = line_chart("title", lines, "round", "loss", zero=True, band=bounds)
     band, first, second = traces(chart)
     assert list(zip(band["x"], band["y"], strict=True)) == [(0, 0.5), (2, 2.0), (2, 0.75), (0, 0.0)]
     assert (band["fill"], band["hoverinfo"]) == ("toself", "skip")
@@ -49,27 +54,27 @@ def test_lines_are_read_at_every_x() -> None:
     assert hover_texts(json.loads(chart.figure)) == ["round 0\na: 0", "round 2\na: 1\nb: 0.25", "round 4\nb: 0.5"]
     assert layout(chart)["yaxis"]["rangemode"] == "tozero"
     assert layout(chart)["showlegend"]
-    assert not layout(line_chart("title", [a], "round", "loss"))["showlegend"]
+    assert not layout(line_chart("title", a, "round", "loss"))["showlegend"]
 
 
 def test_no_ticks_between_few_rounds() -> None:
-    ticks = layout(line_chart("t", [Series("a", [1, 2], [3, 4])], "round", "loss"))["xaxis"]["tickvals"]
+    ticks = layout(line_chart("t", {"a": line([1, 2], [3, 4])}, "round", "loss"))["xaxis"]["tickvals"]
     assert ticks == [1, 2]
-    many = line_chart("t", [Series("a", list(range(9)), list(range(9)))], "round", "loss")
+    many = line_chart("t", pd.DataFrame({"a": range(9)}), "round", "loss")
     assert "tickvals" not in layout(many)["xaxis"]
 
 
 def test_colours_begin_anew_with_other_dashes() -> None:
-    lines = [Series(str(place), [0, 1], [0, 1]) for place in range(len(COLOURS) + 1)]
+    lines = pd.DataFrame({place: [0, 1] for place in range(len(COLOURS) + 1)})
     looks = [one["line"] for one in traces(line_chart("t", lines, "x", "y"))]
     assert looks[0]["color"] == looks[-1]["color"]
     assert looks[0]["dash"] != looks[-1]["dash"]
 
 
-def test_numbers_that_are_none_are_gaps() -> None:
-    chart = line_chart("t", [Series("a", [0, 1, 2], [0.5, float("nan"), 1.0])], "x", "y")
-    assert traces(chart)[0]["y"] == [0.5, None, 1.0]
-    assert line_chart("t", [], "x", "y").figure
+def test_missing_numbers_are_left_out() -> None:
+    chart = line_chart("t", pd.DataFrame({"a": [0.5, None, 1.0], "b": [None] * 3}), "x", "y")
+    assert [(one["name"], one["x"], one["y"]) for one in traces(chart)] == [("a", [0, 2], [0.5, 1.0])]
+    assert line_chart("t", {}, "x", "y").figure
 
 
 def test_front() -> None:
@@ -180,13 +185,13 @@ def test_all_drawings_have_one_measure() -> None:
 
 def test_texts_are_plain_to_plotly() -> None:
     assert plain('<a href="x">&\n') == '&lt;a href="x"&gt;&amp;<br>'
-    chart = line_chart("t", [Series("<b>", [0], [1])], "x", "y", events=[Event(0, "<i>", "<u>", 0)])
+    chart = line_chart("t", {"<b>": line([0], [1])}, "x", "y", events=[Event(0, "<i>", "<u>", 0)])
     assert "<" not in chart.figure.replace("<extra></extra>", "")
 
 
 def test_a_wide_line_is_behind_the_others_and_keeps_its_place_in_the_legend() -> None:
-    lines = [Series("one", [0, 1], [1, 2]), Series("all", [0, 1], [3, 4], wide=True)]
-    one, wide = traces(line_chart("t", lines, "x", "y"))
+    lines = {"one": line([0, 1], [1, 2]), "all": line([0, 1], [3, 4])}
+    one, wide = traces(line_chart("t", lines, "x", "y", wide="all"))
     assert one["name"] == "one"
     assert wide["zorder"] < one["zorder"]
     assert wide["line"]["width"] > 2 * one["line"]["width"]
@@ -195,7 +200,7 @@ def test_a_wide_line_is_behind_the_others_and_keeps_its_place_in_the_legend() ->
 
 def test_events_are_upright_and_their_labels_do_not_touch() -> None:
     events = [Event(x, f"+{place}", f"event {place}", place) for place, x in enumerate((10, 11, 12, 60, 90))]
-    chart = line_chart("t", [Series("one", [0, 100], [1, 2])], "x", "y", events=events)
+    chart = line_chart("t", {"one": line([0, 100], [1, 2])}, "x", "y", events=events)
     assert [shape["x0"] for shape in layout(chart)["shapes"]] == [event.x for event in events]
     labels = [(one["x"], one["text"]) for one in layout(chart)["annotations"]]
     assert labels == [(10, "+0"), (60, "+3"), (90, "+4")]

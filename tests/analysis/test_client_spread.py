@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lit_fednas.analysis import accuracy_spread, client_boxes
+from lit_fednas.analysis import client_boxes, fairness_table
 from lit_fednas.errors import DataError
 from tests.analysis.test_fairness import write
 
@@ -21,8 +21,8 @@ def groups(tmp_path: Path) -> dict[str, list[Path]]:
 
 
 def test_figures_by_hand(groups) -> None:
-    table = accuracy_spread(groups).set_index("name")
-    assert list(table.columns) == ["runs", "clients", "mean", "iqr", "worst"]
+    table = fairness_table(groups)
+    table = table[table["tier"] == "*"].set_index("name")[["runs", "clients", "mean", "iqr", "worst"]]
     # quartiles 0.2 and 0.4; 0.575 and 0.725
     assert table.loc["ours"].tolist() == pytest.approx([2, 4.5, (0.38 + 0.65) / 2, (0.2 + 0.15) / 2, 0.3])
     assert table.loc["theirs"].tolist() == pytest.approx([1, 3, 1.6 / 3, 0.05, 0.5])
@@ -64,7 +64,7 @@ def test_many_names_are_tilted(groups) -> None:
 
 
 def test_broken_folders_are_told(tmp_path: Path) -> None:
-    for function in (accuracy_spread, client_boxes):
+    for function in (fairness_table, client_boxes):
         with pytest.raises(DataError, match="has no folder"):
             function({"x": []})
         with pytest.raises(DataError, match="is missing"):

@@ -6,13 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lit_fednas.analysis.comparisons import (
-    computation_figure,
-    computation_markdown,
-    computation_table,
-    least_total,
-    levels_by_cost,
-)
+from lit_fednas.analysis.comparisons import computation_markdown, computation_table, least_total, levels_by_cost
+from lit_fednas.analysis.methods import curves_figure
 from lit_fednas.errors import DataError
 from tests.analysis.made_runs import made_run, unpadded
 
@@ -119,7 +114,7 @@ def test_the_figure_shows_what_was_reached_until_each_cost(tmp_path: Path) -> No
         ],
         "B": [made_run(tmp_path / "c", accuracies([0.3], [0.5]), 150)],
     }
-    figure = computation_figure(methods, {"small": metric}, 200)
+    figure = curves_figure(methods, {"small": metric}, 200)
     (axes,) = figure.axes
     mean, other, budget = axes.get_lines()
     assert axes.get_title() == "small"
@@ -135,6 +130,6 @@ def test_the_figure_shows_what_was_reached_until_each_cost(tmp_path: Path) -> No
 def test_many_levels_are_drawn_in_rows_of_three(tmp_path: Path) -> None:
     names = [f"w{n}" for n in range(5)]
     run = made_run(tmp_path / "a", {f"val/{name}/accuracy": [0.1, 0.2] for name in names})
-    figure = computation_figure({"A": [run]}, {name: {"A": f"val/{name}/accuracy"} for name in names}, 100)
+    figure = curves_figure({"A": [run]}, {name: {"A": f"val/{name}/accuracy"} for name in names}, 100)
     assert [axes.get_title() for axes in figure.axes] == names
     assert figure.get_size_inches().tolist() == pytest.approx([3 * 3.6, 2 * 3.0])

@@ -265,7 +265,9 @@ def test_models_of_a_pruned_sequence(run_folder: Path, tmp_path: Path) -> None:
     said = "down to 40% of the initial network's MACs; complete. The initial model took 0.5 MACs, 7e-07 MB up and"
     assert summary == f"3 iterations, {said} 9e-07 MB down per client."
     cells = page.texts["td"]
+    initial = ["0", "–", "–", "–", "100%", "1 k", "100", "400 B", "0.7500", "0", "0", "–", "–", "–"]
     start = cells.index("conv2") - 1
+    assert cells[start - 14 : start] == initial
     model = ["1", "conv2", "1", "770", "75%", "750", "75", "300 B", "0.7000", "2", "2", "100 M", "0.1", "1"]
     assert cells[start : start + 14] == model
     start = cells.index("round 1: conv1") - 4
@@ -311,6 +313,8 @@ def test_a_sequence_that_has_just_begun(tmp_path: Path) -> None:
 def test_a_model_that_nobody_tested_is_in_the_table_only(tmp_path: Path) -> None:
     steps = [("", (8, 16, 20), 1000, 0.75), ("conv1", (6, 16, 20), 740, 0.6), ("conv2", (6, 8, 20), 480, None)]
     page = Page(write_report(made_sequence(tmp_path / "run", steps).folder))
+    start = page.texts["td"].index("conv2") - 1
+    assert page.texts["td"][start + 8 : start + 10] == ["–", "3"]
     assert [tip.splitlines()[0] for tip in page.tips if tip.startswith("model ")] == [
         "model 1, conv1 lost filters",
         "model 0",

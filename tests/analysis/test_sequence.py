@@ -15,12 +15,10 @@ from lit_fednas.analysis.sequence import (
     architecture_differences,
     architectures_figure,
     candidates_figure,
-    cells,
     differences_markdown,
     kept_units,
-    layer_names,
+    model_within,
     multiplied,
-    number_within,
     sequence_of,
     sequence_table,
 )
@@ -98,28 +96,20 @@ def test_shares_are_of_the_resource_that_budgets_limit(run: Run) -> None:
     assert sequence_accuracies(run)["share"].tolist() == [1, 0.75, 0.6, 0.4]  # always of MACs
 
 
-def test_as_text(run: Run) -> None:
-    rows = [cells(row) for row in sequence_table(run).itertuples()]
-    assert " ".join(rows[0]) == "0 – – – 1 k 100% 1 k 100 400 B 0.7500 0 0 – – –"
-    assert " ".join(rows[3]) == "3 conv2 8 420 400 40% 400 40 160 B 0.6250 4 2 600 M 0.6 6"
-
-
-def test_an_accuracy_that_nobody_measured_is_a_dash(tmp_path: Path) -> None:
-    rows = [cells(row) for row in sequence_table(made_sequence(tmp_path, OTHER)).itertuples()]
-    assert rows[2][9:11] == ["–", "3"]
-
-
 @pytest.mark.parametrize(
     ("share", "number"), [(1.0, 0), (0.99, 1), (0.75, 1), (0.7499, 2), (0.4, 3), (0.39, None)]
 )
 def test_the_first_model_within_a_share(run: Run, share: float, number: int | None) -> None:
-    assert number_within(sequence_of(run), share) == number
+    model = model_within(run, share)
+    assert (None if model is None else model["number"]) == number
 
 
 def test_a_share_is_met_in_spite_of_rounding(tmp_path: Path) -> None:
     steps: Steps = [("", (8, 16, 20), 10, 0.5), ("fc", (8, 16, 10), 1, 0.5)]
     assert 1 / 10 > 1 - 0.9
-    assert number_within(sequence_of(made_sequence(tmp_path, steps)), 1 - 0.9) == 1
+    model = model_within(made_sequence(tmp_path, steps), 1 - 0.9)
+    assert model is not None
+    assert model["number"] == 1
 
 
 def test_without_a_sequence(tmp_path: Path) -> None:
@@ -176,7 +166,6 @@ def test_a_unit_of_several_groups_is_several_layers(tmp_path: Path) -> None:
     run = made_sequence(tmp_path, units={"conv2": ["conv2.out"], "rest": ["fc.out", "conv1.out"]})
     assert list(kept_units(run).index) == ["conv2", "fc.out", "conv1.out"]
     assert kept_units(run)[3].tolist() == [4, 10, 8]
-    assert layer_names({"a": ["x"], "b": ["y", "z"]}) == {"x": "a", "y": "y", "z": "z"}
 
 
 def test_a_multiplier_rounds_up_but_not_for_floating_point() -> None:

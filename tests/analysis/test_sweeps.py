@@ -113,7 +113,7 @@ def test_the_figure_has_a_panel_per_parameter_with_means_ranges_and_points(sweep
     _, ranges = (one for one in rates.collections if isinstance(one, LineCollection))
     np.testing.assert_allclose(np.array(ranges.get_segments())[:, :, 1], [[0.5, 0.7], [0.2, 0.4]])
     points = [line for line in rates.get_lines() if line.get_marker() == "."]
-    assert sorted(y for line in points[2:] for y in line.get_ydata()) == [0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
+    assert sorted(y for line in points[1:] for y in line.get_ydata()) == [0.2, 0.3, 0.4, 0.5, 0.6, 0.7]
     assert {line.get_linestyle() for line in decays.get_lines()} == {"None"}  # linear and cosine have no order
     assert rates.get_shared_y_axes().joined(rates, decays)
 

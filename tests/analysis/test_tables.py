@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lit_fednas.analysis import Run, SearchResult, read_run
+from lit_fednas.analysis import Run, SearchResult, progress_figure, read_run
 from lit_fednas.analysis.tables import (
     client_table,
     independent_costs,
-    progress,
-    subnet_rounds,
+    stairs,
+    subnet_accuracies,
     total_costs,
 )
 from lit_fednas.records import append_round
@@ -21,19 +21,19 @@ from lit_fednas.records import append_round
 
 def test_subnets_over_rounds(finished_run: Path) -> None:
     run = read_run(finished_run)
-    for metric in ("accuracy", "loss"):
-        table = subnet_rounds([run, run], metric)
-        assert set(table["subnet"]) == {"smallest", "d0101-e0.14", "d1111-e0.18", "largest"}  # not the mean
-        assert len(table) == 2 * 4 * 3
-        one = table[(table["subnet"] == "largest") & (table["round"] == 1)]
-        assert set(one[metric]) == {run.rounds[f"val/largest/{metric}"][1]}
+    table = subnet_accuracies(run)
+    assert set(table) == {"smallest", "d0101-e0.14", "d1111-e0.18", "largest"}  # not the mean
+    assert len(table) == 3
+    assert table.loc[1, "largest"] == run.rounds["val/largest/accuracy"][1]
 
 
-def test_rounds_without_validation_are_left_out(tmp_path: Path) -> None:
+def test_rounds_without_validation_are_empty(tmp_path: Path) -> None:
     append_round(tmp_path, {"round": 0, "metrics": {"clients/loss": 1.0}})
     append_round(tmp_path, {"round": 1, "metrics": {"val/a/accuracy": 0.5, "val/mean/accuracy": 0.5}})
-    assert subnet_rounds([Run(tmp_path)]).to_numpy()[:, 1:].tolist() == [[1, "a", 0.5]]
-    assert list(subnet_rounds([])) == ["run", "round", "subnet", "accuracy"]
+    table = subnet_accuracies(Run(tmp_path))
+    assert list(table.columns) == ["a"]
+    assert np.isnan(table.loc[0, "a"])
+    assert table.loc[1, "a"] == 0.5
 
 
 def test_total_costs_are_those_that_the_run_logged(finished_run: Path) -> None:
@@ -81,20 +81,26 @@ def search(*points: tuple[int, float], tier: str = "t") -> SearchResult:
     history = pd.DataFrame(points, columns=["evaluations", "best_accuracy"])
     history = history.assign(tier=tier, generation=range(len(points)), hypervolume=history["best_accuracy"] / 2)
     empty = pd.DataFrame()
-    return SearchResult("search", {}, empty, history, empty, empty, {})
+    return SearchResult("search", {}, empty, history, empty, empty)
+
+
+def test_stairs_by_hand() -> None:
+    left = pd.Series({2: 0.1, 4: 0.2, 6: 0.3, 8: 0.4})
+    reached = stairs([left, pd.Series({3: 0.5, 7: 0.7})])
+    assert reached.index.tolist() == [3, 4, 6, 7]  # where both have begun and none has ended
+    assert reached.to_numpy().tolist() == [[0.1, 0.5], [0.2, 0.5], [0.3, 0.5], [0.3, 0.7]]
+    assert stairs([left]).index.tolist() == [2, 4, 6, 8]
+    assert stairs([left], [0, 3, 9]).to_dict() == {0: {3: 0.1, 9: 0.4}}
 
 
 def test_progress_by_hand() -> None:
-    left = search((2, 0.1), (4, 0.2), (6, 0.3), (8, 0.4))
-    right = search((3, 0.5), (7, 0.7))
-    table = progress({"a": [left, right], "b": [left]}, "t")
-    reached = table[table["method"] == "a"].pivot(index="evaluations", columns="search", values="best_accuracy")
-    assert reached.index.tolist() == [3, 4, 6, 7]  # where both have begun and none has ended
-    assert reached.to_numpy().tolist() == [[0.1, 0.5], [0.2, 0.5], [0.3, 0.5], [0.3, 0.7]]
-    assert table.loc[table["method"] == "b", "evaluations"].tolist() == [2, 4, 6, 8]
-    assert (table["hypervolume"] == table["best_accuracy"] / 2).all()
-
-
-def test_progress_of_generations_without_anything_new_is_the_last() -> None:
-    assert progress({"a": [search((2, 0.1), (2, 0.3))]}, "t")["best_accuracy"].tolist() == [0.3]
-    assert progress({"a": [search((2, 0.1), tier="other")]}, "t").empty
+    """Of generations without anything new the last one counts; a search without the tier is left out."""
+    left, right = search((2, 0.1), (2, 0.3), (4, 0.4)), search((3, 0.5))
+    figure = progress_figure({"a": [left, right, search((2, 0.1), tier="other")], "b": [left]}, "t")
+    for axes, factor in zip(figure.axes, (0.5, 1), strict=True):
+        mean, alone = axes.get_lines()
+        assert mean.get_xydata().tolist() == [[3, pytest.approx(0.4 * factor)]]
+        assert alone.get_xydata().tolist() == [[2, 0.3 * factor], [4, 0.4 * factor]]
+    assert (
+        progress_figure({"a": [search((2, 0.1), tier="other")]}, "t").axes[0].get_lines()[0].get_xydata().size == 0
+    )

@@ -9,18 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lit_fednas.analysis.methods import read_methods, read_metrics, validations
+from lit_fednas.analysis.methods import curves_figure, read_methods, read_metrics, validations
 from lit_fednas.analysis.targets import (
-    curves_figure,
     default_targets,
-    rounds_to_target,
     target_markdown,
     target_table,
     validation_steps,
 )
 from lit_fednas.errors import DataError
 from lit_fednas.records import append_round
-from tests.analysis.made_runs import made_run, unpadded
+from tests.analysis.made_runs import made_run, rounds_to_target, unpadded
 
 SIMPLE = "val/simple/accuracy"
 

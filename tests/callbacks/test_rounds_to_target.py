@@ -11,7 +11,6 @@ import torch
 import yaml
 
 from lit_fednas.analysis import read_run
-from lit_fednas.analysis.targets import rounds_to_target
 from lit_fednas.callbacks import CostLedger, RoundCheckpoint, RoundsToTarget, RunRecorder
 from lit_fednas.cli import main
 from lit_fednas.data import IID, ArraySource, FederatedDataModule
@@ -20,6 +19,7 @@ from lit_fednas.federation import FederatedCallback
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.loggers import RunLogger
 from lit_fednas.records import read_rounds
+from tests.analysis.made_runs import rounds_to_target
 from tests.federation.test_resume import StopAt
 from tests.support import linear_net, make_module, make_trainer, tiny_data, tiny_examples
 

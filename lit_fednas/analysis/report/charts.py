@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -107,25 +107,6 @@ Block: TypeAlias = str | Table | Fold | Charts
 
 
 @dataclass(frozen=True)
-class Series:
-    """A line.
-
-    Attributes:
-        name: In the legend and on hovering.
-        x: Ascending.
-        y: As many; NaN is a gap.
-        band: Lower and upper bounds, if there is a band.
-        wide: Whether the line is drawn wide and grey behind the others.
-    """
-
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
-    band: tuple[Sequence[float], Sequence[float]] | None = None
-    wide: bool = False
-
-
-@dataclass(frozen=True)
 class Mark:
     """A point that can be read by hovering."""
 
@@ -145,7 +126,7 @@ class Event:
 
 
 def plain(text: object) -> str:
-    """Escapes a text for plotly, which reads some HTML in names and texts.
+    """Returns an escaped text for plotly, which reads some HTML in names and texts.
 
     Example:
         >>> plain("<b>")
@@ -161,51 +142,57 @@ def colour(place: int) -> str:
 
 def line_chart(
     title: str,
-    series: Sequence[Series],
+    lines: Mapping[str, pd.Series] | pd.DataFrame,
     x_label: str,
     y_label: str,
+    *,
     zero: bool = False,
+    band: tuple[pd.Series, pd.Series] | None = None,
+    wide: str = "",
     events: Sequence[Event] = (),
 ) -> Chart:
-    """Draws lines over the same x; hovering reads all of them at one x.
+    """Returns lines over the same x; hovering reads all of them at one x.
 
     Args:
         title: Above the chart.
-        series: The lines.
+        lines: Values by name, each by ascending x, which is its index; missing values are left out.
         x_label: Name of the x axis.
         y_label: Name of the y axis, with its unit.
         zero: Whether the y axis begins at 0.
+        band: Lower and upper bounds of the first line.
+        wide: The line that is drawn wide and grey behind the others.
         events: By ascending x; a label is left out where it would touch the one before.
     """
     figure = go.Figure()
-    for place, one in enumerate(series):
+    points = {str(name): line.dropna() for name, line in lines.items() if line.notna().any()}
+    for place, (name, line) in enumerate(points.items()):
         dash = _DASHES[place // len(COLOURS) % len(_DASHES)]
-        line = {"color": colour(place), "width": 2, "dash": dash}
-        line |= {"color": GREY, "width": 6} if one.wide else {}
-        if one.band:
-            low, high = one.band
-            bounds = {"x": [*one.x, *reversed(one.x)], "y": [*high, *reversed(low)]}
+        style = {"color": GREY, "width": 6} if name == wide else {"color": colour(place), "width": 2}
+        if band is not None and place == 0:
+            low, high = band
+            bounds = {"x": [*low.index, *high.index[::-1]], "y": [*high, *low[::-1]]}
             silent = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
             figure.add_scatter(
-                **bounds, **silent, fill="toself", fillcolor=line["color"], opacity=0.2, line_width=0
+                **bounds, **silent, fill="toself", fillcolor=style["color"], opacity=0.2, line_width=0
             )
         figure.add_scatter(
-            x=list(one.x),
-            y=list(one.y),
-            name=plain(one.name),
-            mode="lines" if len(one.x) > 1 else "markers",
-            line=line,
-            opacity=0.5 if one.wide else 1,
-            zorder=-1 if one.wide else 0,
+            x=line.index.tolist(),
+            y=line.tolist(),
+            name=plain(name),
+            mode="lines" if len(line) > 1 else "markers",
+            line={**style, "dash": dash},
+            opacity=0.5 if name == wide else 1,
+            zorder=-1 if name == wide else 0,
             hovertemplate="%{y:.4~g}",
         )
-    _add_events(figure, events, [x for one in series for x in one.x], [y for one in series for y in one.y])
-    figure.update_layout(hovermode="x unified", showlegend=len(series) > 1)
-    xs = sorted({x for one in series for x in one.x})
+    xs = sorted({x for line in points.values() for x in line.index.tolist()})
+    if events and points:
+        _add_events(figure, events, xs, max(line.max() for line in points.values()))
+    figure.update_layout(hovermode="x unified", showlegend=len(points) > 1)
     ticks = {"tickvals": xs} if len(xs) <= _FEW else {}  # else there would be halves of rounds
     figure.update_xaxes(title=x_label, unifiedhovertitle_text=f"{x_label} %{{x}}", **ticks)
     figure.update_yaxes(title=y_label, rangemode="tozero" if zero else "normal")
-    return Chart(title, _json(figure), 280 + 20 * (math.ceil(len(series) / 2) if len(series) > 1 else 0))
+    return Chart(title, _json(figure), 280 + 20 * (math.ceil(len(points) / 2) if len(points) > 1 else 0))
 
 
 def front_chart(
@@ -217,7 +204,7 @@ def front_chart(
     limits: Iterable[float],
     labels: tuple[str, str],
 ) -> Chart:
-    """Draws a Pareto front as stairs through marks, before a cloud of all points.
+    """Returns a Pareto front as stairs through marks, before a cloud of all points.
 
     Args:
         title: Above the chart.
@@ -247,7 +234,7 @@ def front_chart(
 
 
 def dot_plot(partition: pd.DataFrame) -> Chart:
-    """Draws a dot per client and class, its area the number of examples (SuperFed, Fig. 9).
+    """Returns a dot per client and class, its area the number of examples (SuperFed, Fig. 9).
 
     Args:
         partition: ``client``, ``size``, and the count of each class; wide plots scroll in their box.
@@ -286,7 +273,7 @@ def dot_plot(partition: pd.DataFrame) -> Chart:
 def tree_chart(
     title: str, nodes: Sequence[Mark], parents: Sequence[int | None], words: Sequence[tuple[str, str]]
 ) -> Chart:
-    """Draws a tree: a line per node, in their order from above; across, a cost on a logarithmic axis.
+    """Returns a tree: a line per node, in their order from above; across, a cost on a logarithmic axis.
 
     Args:
         title: Above the chart.
@@ -337,11 +324,8 @@ def _points(marks: Sequence[Mark]) -> dict[str, Any]:
     }
 
 
-def _add_events(figure: go.Figure, events: Sequence[Event], xs: Sequence[float], ys: Sequence[float]) -> None:
+def _add_events(figure: go.Figure, events: Sequence[Event], xs: Sequence[float], height: float) -> None:
     """Draws upright lines with labels above, which hovering reads along with the lines."""
-    heights = [y for y in ys if y == y]
-    if not events or not heights:
-        return
     every = [*xs, *(event.x for event in events)]
     room, end = 0.06 * (max(every) - min(every)), -math.inf
     for event in events:
@@ -353,7 +337,7 @@ def _add_events(figure: go.Figure, events: Sequence[Event], xs: Sequence[float],
             end = event.x + room
     figure.add_scatter(
         x=[event.x for event in events],
-        y=[max(heights)] * len(events),
+        y=[float(height)] * len(events),
         text=[plain(event.tip) for event in events],
         mode="markers",
         marker={"color": GREY, "opacity": 0},

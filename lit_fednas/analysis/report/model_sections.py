@@ -20,25 +20,15 @@ from lit_fednas.analysis.report.charts import (
     Code,
     Event,
     Mark,
-    Series,
     Table,
     front_chart,
     line_chart,
     tree_chart,
 )
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.sequence import (
-    COLUMNS,
-    MEGABYTE,
-    cells,
-    client_costs,
-    kept_units,
-    known,
-    sequence_table,
-    share_of,
-)
+from lit_fednas.analysis.sequence import MEGABYTE, client_costs, kept_units, sequence_table
 from lit_fednas.analysis.suite import ALL_CLIENTS, model_clients, model_losses, suite_table
-from lit_fednas.formatting import axis, percent, short
+from lit_fednas.formatting import axis, fixed, percent, short
 from lit_fednas.records import read_sequence, read_suite, step_words
 
 _LETTERS = 24  # of what was done, that fit beside the tree
@@ -57,12 +47,8 @@ def suite(run: Run) -> list[Block]:
         ("Clients that trained each model", "clients", model_clients(run, window)),
     )
     for title, y_label, table in tables:
-        lines = [
-            Series(str(name), list(line.dropna().index), list(line.dropna()), wide=name == ALL_CLIENTS)
-            for name, line in table.items()
-            if line.notna().any()
-        ]
-        charts += [line_chart(title, lines, "round", y_label, events=events)] if lines else []
+        if table.notna().any(axis=None):
+            charts.append(line_chart(title, table, "round", y_label, wide=ALL_CLIENTS, events=events))
     ended = "no larger one is to be added" if record.get("complete") else "training ended before the largest"
     text = f"{len(models)} {'models' if len(models) > 1 else 'model'}; {ended}."
     return [text, _suite_table(run, models), Charts(charts)]
@@ -79,12 +65,10 @@ def sequence(run: Run) -> list[Block]:
     if iterations:
         ends = {one["number"]: one for one in (iterations[0], iterations[-1])}
         charts += [_candidates(one) for one in ends.values()]
-        charts += _costs(record, iterations)
-    shown = [place for place, name in enumerate(COLUMNS) if name != "resource" or record["resource"] != "macs"]
-    rows = [[row[place] for place in shown] for row in map(cells, table.itertuples())]
+        charts += _costs(record)
     return [
-        _summary(record),
-        Table([COLUMNS[place] for place in shown], rows, texts=2),
+        _summary(record, table),
+        _sequence_table(record, table),
         "Costs are of a client on the average, from the first iteration on; MACs are of forward passes.",
         *([Charts(charts)] if charts else []),
         *([_dropped(iterations)] if iterations else []),
@@ -131,12 +115,29 @@ def _events(models: Sequence[Mapping[str, Any]]) -> list[Event]:
     ]
 
 
-def _summary(record: Mapping[str, Any]) -> str:
-    """Writes how far the run has got, and what its initial model cost."""
+def _sequence_table(record: Mapping[str, Any], table: pd.DataFrame) -> Table:
+    """Lists the models; the resource is left out where it is the MACs, which have a column."""
+    resource = [] if record["resource"] == "macs" else ["resource"]
+    head = ["model", "unit", "round", "budget", *resource, "share", "MACs", "parameters", "bytes", "accuracy"]
+    rows = [
+        [
+            *(str(row.number), row.unit or "–", "–" if pd.isna(row.round) else str(row.round), short(row.budget)),
+            *(short(row.resource) for _ in resource),
+            *(percent(row.share), short(row.macs), short(row.parameters), short(row.bytes, "B")),
+            *(fixed(row.accuracy), str(row.rounds), str(row.candidates)),
+            *((short(row.client_macs), f"{row.up_mb:.4g}", f"{row.down_mb:.4g}") if row.number else ["–"] * 3),
+        ]
+        for row in table.itertuples()
+    ]
+    return Table([*head, "rounds", "candidates", "MACs/client", "MB up", "MB down"], rows, texts=2)
+
+
+def _summary(record: Mapping[str, Any], table: pd.DataFrame) -> str:
+    """Returns how far the run has got, and what its initial model cost."""
     models = record["models"]
     count = len(models) - 1
     words = [f"{count} {'iterations' if count != 1 else 'iteration'}, down to "]
-    words.append(f"{percent(share_of(record, models[-1]))} of the initial network's {_resource(record)}; ")
+    words.append(f"{percent(table['share'].iloc[-1])} of the initial network's {_resource(record)}; ")
     under_way = record.get("under_way")
     if record.get("complete"):
         words.append("complete.")
@@ -144,8 +145,8 @@ def _summary(record: Mapping[str, Any]) -> str:
         words.append(f"iteration {under_way['number']} is under way.")
     else:
         words.append("training ended before the last.")
-    costs = client_costs(models[0], record["clients"])
-    if any(costs.values()):
+    costs = client_costs(record).iloc[0]
+    if costs.any():
         up, down = (f"{costs[name] / MEGABYTE:.3g}" for name in ("bytes_up", "bytes_down"))
         words.append(
             f" The initial model took {short(costs['macs'])} MACs, {up} MB up and {down} MB down per client."
@@ -172,29 +173,22 @@ def _front(record: Mapping[str, Any], table: pd.DataFrame) -> Chart:
 
 def _candidates(model: Mapping[str, Any]) -> Chart:
     """Draws the candidates' accuracies in an iteration, the selected one first."""
-    ordered = sorted(model["candidates"], key=lambda one: bool(one["unit"] != model["unit"]))
-    lines = []
-    for one in ordered:
-        heights = known(one["accuracies"])
+    lines = {}
+    for one in sorted(model["candidates"], key=lambda one: bool(one["unit"] != model["unit"])):
         name = f"{one['unit']} (selected)" if one["unit"] == model["unit"] else one["unit"]
-        tested = [(float(round), height) for round, height in enumerate(heights, start=1) if height == height]
-        lines += [Series(name, [round for round, _ in tested], [height for _, height in tested])] if tested else []
+        lines[name] = pd.Series(one["accuracies"], dtype=float).rename(lambda index: index + 1.0)
     return line_chart(f"Candidates of iteration {model['number']}", lines, "round of the iteration", "accuracy")
 
 
-def _costs(record: Mapping[str, Any], iterations: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def _costs(record: Mapping[str, Any]) -> list[Chart]:
     """Draws what every iteration cost a client."""
-    costs = pd.DataFrame([client_costs(one, record["clients"]) for one in iterations])
-    numbers = [float(one["number"]) for one in iterations]
+    costs = client_costs(record)[1:]
     scale, text = axis("macs", float(costs["macs"].max()))
-    sent = [
-        Series(way, numbers, list(costs[name] / MEGABYTE))
-        for way, name in (("up", "bytes_up"), ("down", "bytes_down"))
-    ]
-    macs, unit = Series("MACs", numbers, list(costs["macs"] / scale)), text.replace(" per example", "")
+    sent = {way: costs[f"bytes_{way}"] / MEGABYTE for way in ("up", "down")}
+    macs, unit = {"MACs": costs["macs"] / scale}, text.replace(" per example", "")
     return [
         line_chart("Sent per client, by iteration", sent, "iteration", "MB", zero=True),
-        line_chart("Forward passes per client, by iteration", [macs], "iteration", unit, zero=True),
+        line_chart("Forward passes per client, by iteration", macs, "iteration", unit, zero=True),
     ]
 
 

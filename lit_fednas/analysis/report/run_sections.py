@@ -5,15 +5,16 @@ A section returns nothing where the run lacks its files.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from lit_fednas.analysis.clients import fairness_table, ordered_scores
-from lit_fednas.analysis.report.charts import Block, Cell, Charts, Code, Fold, Series, Table, dot_plot, line_chart
+from lit_fednas.analysis.report.charts import Block, Cell, Charts, Code, Fold, Table, dot_plot, line_chart
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.tables import client_table, independent_costs, setting_rows, subnet_rounds, total_costs
+from lit_fednas.analysis.tables import client_table, independent_costs, leaves, subnet_accuracies, total_costs
 from lit_fednas.formatting import axis, cost_text, fixed, short
 from lit_fednas.records import ALL_TIERS, CLIENTS_FILE
 
@@ -52,17 +53,14 @@ def summary(settings: Mapping[str, Any]) -> str:
 def training(run: Run) -> list[Block]:
     """Shows validation accuracy per subnet, the clients' losses, and a table of the clients."""
     charts = []
-    lines = [
-        Series(str(name), list(rows["round"]), list(rows["accuracy"]))
-        for name, rows in subnet_rounds([run]).groupby("subnet", sort=False)
-    ]
-    if lines:
-        charts.append(line_chart("Validation accuracy", lines, "round", "accuracy"))
+    accuracies = subnet_accuracies(run)
+    if accuracies.notna().any(axis=None):
+        charts.append(line_chart("Validation accuracy", accuracies, "round", "accuracy"))
     losses = run.clients.groupby("round")["loss"].quantile([0.25, 0.5, 0.75]).unstack().dropna()
     if len(losses):
-        line = Series("median", list(losses.index), list(losses[0.5]), (list(losses[0.25]), list(losses[0.75])))
         title = "Loss in the clients' training: median, and half of the clients"
-        charts.append(line_chart(title, [line], "round", "loss"))
+        band = losses[0.25], losses[0.75]
+        charts.append(line_chart(title, {"median": losses[0.5]}, "round", "loss", band=band))
     clients = [
         [
             *(f"{row.client}", f"{row.examples:,}", f"{row.rounds:,}", f"{row.share:.0%}", f"{row.failed:,}"),
@@ -102,8 +100,7 @@ def costs(run: Run) -> list[Block]:
     for name, title in (("total_macs", "Computation of all clients"), ("total_bytes", "Communication, both ways")):
         if len(spent) and spent[name].iloc[-1] > 0:
             scale, label = axis(name, float(spent[name].max()))
-            line = Series(title, list(spent["round"]), list(spent[name] / scale))
-            charts.append(line_chart(title, [line], "round", label, zero=True))
+            charts.append(line_chart(title, {title: spent[name] / scale}, "round", label, zero=True))
     blocks: list[Block] = [Charts(charts)] if charts else []
     if run.ledger and run.ledger.get("independent"):
         rows = [
@@ -137,33 +134,24 @@ def fairness(run: Run) -> list[Block]:
         ]
         for _, row in fairness_table(groups).iterrows()
     ]
-    lines = [
-        Series(str(name), list(scores["place"]), list(scores["mean"]))
-        for name, scores in ordered_scores(groups).groupby("name", sort=False)
-    ]
+    by_name = ordered_scores(groups).set_index("rank").groupby("name", sort=False)["mean"]
     head = ["folder", "tier", "clients", "mean accuracy", "deviation", "worst"]
     return [
         "Each client's accuracy on its own test data, with the network of its tier.",
         Table(head, rows, texts=2),
-        Charts([line_chart("Clients by accuracy", lines, "client", "accuracy")]),
+        Charts([line_chart("Clients by accuracy", dict(list(by_name)), "client", "accuracy")]),
     ]
 
 
 def settings(run: Run) -> list[Block]:
     """Shows the whole configuration in groups, folded."""
-    groups: dict[str, dict[str, Any]] = {}
-    for name, value in run.settings.items():
-        if name == "model" and isinstance(value, Mapping):
-            for part, inner in value.items():
-                if isinstance(inner, Mapping):
-                    groups[f"model.{part}"] = dict(inner)
-                else:
-                    groups.setdefault("model", {})[part] = inner
-        elif isinstance(value, Mapping):
-            groups[name] = dict(value)
-        else:
-            groups.setdefault("run", {})[name] = value
-    tables = [Table(["setting", "value"], setting_rows(group), 2, name) for name, group in groups.items()]
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for name, value in leaves(run.settings):
+        words = name.split(".")
+        depth = min(len(words) - 1, 2 if words[0] == "model" else 1)
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        groups.setdefault(".".join(words[:depth]) or "run", []).append((".".join(words[depth:]), text))
+    tables = [Table(["setting", "value"], rows, 2, name) for name, rows in groups.items()]
     return [Fold("config.yaml", tables)] if tables else []
 
 

@@ -17,7 +17,6 @@ from lit_fednas.analysis.report.charts import (
     Chart,
     Charts,
     Mark,
-    Series,
     Stages,
     Table,
     front_chart,
@@ -55,10 +54,7 @@ def progress(run: Run) -> list[Block]:
         return []
     charts = []
     for column, title in (("hypervolume", "Hypervolume"), ("best_accuracy", "Best validation accuracy")):
-        lines = [
-            Series(str(tier), list(rows["evaluations"]), list(rows[column]))
-            for tier, rows in search.history.dropna(subset=[column]).groupby("tier", sort=False)
-        ]
+        lines = dict(list(search.history.set_index("evaluations").groupby("tier", sort=False)[column]))
         charts.append(line_chart(title, lines, "evaluations", column.replace("_", " ")))
     return [Charts(charts)]
 
