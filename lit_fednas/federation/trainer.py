@@ -21,23 +21,24 @@ from lit_fednas.federation.machine import threads_set
 from lit_fednas.federation.module import FederatedLightningModule
 from lit_fednas.ranges import PositiveInt, Range, checked
 
-_SETTLED: dict[str, Any] = {
-    "min_epochs": None,
-    "max_steps": -1,
-    "min_steps": None,
-    "limit_train_batches": 1.0,
-    "overfit_batches": 0.0,
-    "val_check_interval": 1.0,
-    "num_sanity_val_steps": 0,
-    "log_every_n_steps": 1,
-    "accumulate_grad_batches": 1,
-    "gradient_clip_val": None,
-    "gradient_clip_algorithm": None,
-    "use_distributed_sampler": False,
-    "reload_dataloaders_every_n_epochs": 0,
-}
 #: Arguments of Lightning's Trainer that are settled here.
-MEANINGLESS = {"max_epochs", "check_val_every_n_epoch", *_SETTLED}
+MEANINGLESS = {
+    "max_epochs",
+    "min_epochs",
+    "max_steps",
+    "min_steps",
+    "limit_train_batches",
+    "overfit_batches",
+    "val_check_interval",
+    "check_val_every_n_epoch",
+    "num_sanity_val_steps",
+    "log_every_n_steps",
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "gradient_clip_algorithm",
+    "use_distributed_sampler",
+    "reload_dataloaders_every_n_epochs",
+}
 #: What to use in their place, where there is something.
 MEANINGLESS_BUT = {
     "max_epochs": "set max_rounds",
@@ -92,8 +93,21 @@ class FederatedTrainer(pl.Trainer):
         super().__init__(
             max_epochs=max_rounds,
             check_val_every_n_epoch=check_val_every_n_rounds,
+            # one by one, as jsonargparse takes those that it does not read here for options
+            min_epochs=None,
+            max_steps=-1,
+            min_steps=None,
+            limit_train_batches=1.0,
+            overfit_batches=0.0,
+            val_check_interval=1.0,
+            num_sanity_val_steps=0,
+            log_every_n_steps=1,
+            accumulate_grad_batches=1,
+            gradient_clip_val=None,
+            gradient_clip_algorithm=None,
+            use_distributed_sampler=False,
+            reload_dataloaders_every_n_epochs=0,
             plugins=plugins,
-            **_SETTLED,
             **kwargs,
         )
         self.threads = threads
