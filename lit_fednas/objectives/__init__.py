@@ -1,13 +1,11 @@
 """Objectives: what a client optimises locally."""
 
 from lit_fednas.objectives.base import Objective
-from lit_fednas.objectives.cross_entropy import CrossEntropy
+from lit_fednas.objectives.cross_entropy import CrossEntropy, MaskedCrossEntropy
 from lit_fednas.objectives.head_only import HeadOnly
 from lit_fednas.objectives.independent_bases import IndependentBases
-from lit_fednas.objectives.loads import Load, NoLoad, RandomLoad
-from lit_fednas.objectives.masked_cross_entropy import MaskedCrossEntropy
 from lit_fednas.objectives.ordered_dropout import OrderedDropout
-from lit_fednas.objectives.path_sampling import PathSampling
+from lit_fednas.objectives.path_sampling import Load, NoLoad, PathSampling, RandomLoad
 from lit_fednas.objectives.proximal import Proximal
 from lit_fednas.objectives.side_objective import SideObjective
 from lit_fednas.objectives.unit_changes import UnitChanges

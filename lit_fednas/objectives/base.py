@@ -23,7 +23,7 @@ class Objective(Part, ABC):
     Attributes:
         stackable: Whether :meth:`loss` may run under ``torch.vmap`` for several clients at once: it keeps
             nothing between calls, draws nothing, and needs neither :meth:`begin` nor :meth:`report`, which are
-            not called then. A subclass that defines one of the three says it anew; if it does not, it is False.
+            not called then. It is False in a subclass that defines one of the three and does not set it.
         compilable: Whether :meth:`loss` runs the network by calling it, which is what ``client.compile`` compiles.
         report_types: The types of what :meth:`report` returns.
     """
@@ -43,8 +43,8 @@ class Objective(Part, ABC):
         """Prepares for a run.
 
         Args:
-            supernet: What the clients' networks are taken out of.
-            clients: The clients' data; a fit may look at its own client's alone.
+            supernet: The shared weights.
+            clients: The clients' data; a fit may read only its own client's.
 
         Raises:
             ConfigError: The objective does not work with the supernet.
@@ -72,5 +72,5 @@ class Objective(Part, ABC):
         """
 
     def report(self) -> tuple[Report, ...]:
-        """Returns what the server needs to know beside weights and figures, at most one report of each type."""
+        """Returns what the server needs besides weights and figures, at most one report of each type."""
         return ()

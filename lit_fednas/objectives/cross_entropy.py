@@ -1,22 +1,27 @@
-"""The plain supervised loss."""
+"""The plain supervised loss, and HeteroFL's masked one (Diao et al., 2021, section 3: the masking trick)."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
+from lit_fednas.data import ClientData
+from lit_fednas.messages import ClassesReport, ClientTask, Report
 from lit_fednas.objectives.base import Objective
+from lit_fednas.supernets import Supernet
 
 
 class CrossEntropy(Objective):
-    """Cross-entropy of the network's logits: the plain supervised loss.
+    """Cross-entropy of the network's logits.
 
     Args:
         label_smoothing: As in ``torch.nn.functional.cross_entropy``.
 
     Example:
-        >>> import torch
         >>> float(CrossEntropy().loss(nn.Identity(), torch.zeros(1, 4), torch.tensor([2])))  # log 4
         1.3862943649291992
     """
@@ -29,3 +34,43 @@ class CrossEntropy(Objective):
     @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(network(inputs), targets, label_smoothing=self.label_smoothing)
+
+
+class MaskedCrossEntropy(CrossEntropy):
+    """Cross-entropy in which the logits of the classes that a client has no training example of are zero.
+
+    So the client's training leaves their rows of the classifier as they were received (but for weight decay). A
+    client that has all classes trains by plain cross-entropy. The classes are those of the data; a classifier of
+    another label set is not masked correctly.
+
+    It reports the client's classes, for :class:`~lit_fednas.aggregation.ClassAverage`.
+
+    Args:
+        label_smoothing: As in ``torch.nn.functional.cross_entropy``; it is spread over all classes.
+    """
+
+    report_types: ClassVar[tuple[type[Report], ...]] = (ClassesReport,)
+
+    @override
+    def setup(self, supernet: Supernet, clients: ClientData) -> None:
+        super().setup(supernet, clients)
+        self._num_classes = supernet.num_classes
+        self._clients = clients
+
+    @override
+    def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
+        self._classes = list(self._clients.classes(task.client))
+        self._absent = torch.ones(self._num_classes, dtype=torch.bool)
+        self._absent[self._classes] = False
+
+    @override
+    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        logits = network(inputs)
+        if len(self._classes) < self._num_classes:
+            self._absent = self._absent.to(logits.device)  # copied in a fit's first batch alone
+            logits = logits.masked_fill(self._absent, 0.0)
+        return functional.cross_entropy(logits, targets, label_smoothing=self.label_smoothing)
+
+    @override
+    def report(self) -> tuple[Report, ...]:
+        return (ClassesReport(tuple(self._classes)),)

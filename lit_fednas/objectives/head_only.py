@@ -1,4 +1,4 @@
-"""Training of the classifier alone: the first step of FedorAS' transfer to other labels (App. H)."""
+"""Training of the classifier alone, the first step of FedorAS' transfer to other labels (App. H)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lit_fednas.objectives.wrapped import WrappedObjective
 
 
 class HeadOnly(WrappedObjective):
-    """Trains the modules of one name alone; the others get no gradients, and their norms run as in evaluation.
+    """Trains one module; the others get no gradients, and their norms run as in evaluation.
 
     Args:
         objective: The loss.
-        head: The name of the trained module in the network's ``named_modules``.
+        head: The module's name in the network's ``named_modules``.
 
     Example:
         >>> import torch

@@ -9,16 +9,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.data import ClientData
-from lit_fednas.errors import ConfigError
-from lit_fednas.objectives.base import Objective
-from lit_fednas.objectives.cross_entropy import CrossEntropy
-from lit_fednas.objectives.wrapped import KnownLogits, WrappedObjective, check_sees_logits_alone
-from lit_fednas.supernets import Supernet
-from lit_fednas.supernets.base import OutputsNetwork
+from lit_fednas.objectives.wrapped import AllOutputs
 
 
-class IndependentBases(WrappedObjective):
+class IndependentBases(AllOutputs):
     """The sum over a network's outputs of the loss of each.
 
     Networks side by side share no weights, so that the sum's gradient is each one's own: with SGD, or another
@@ -28,8 +22,7 @@ class IndependentBases(WrappedObjective):
     is logged is the sum, and so grows with the number of networks.
 
     Args:
-        objective: The loss of one output, which sees its logits alone. An objective that needs a network's
-            weights, as a proximal term does, goes around this objective.
+        objective: The loss of one output, as in :class:`~lit_fednas.objectives.wrapped.AllOutputs`.
 
     Raises:
         ConfigError: The supernet's subnets have one output, or the objective inside wraps another one (reported
@@ -37,6 +30,7 @@ class IndependentBases(WrappedObjective):
 
     Example:
         >>> import torch
+        >>> from lit_fednas.supernets import OutputsNetwork
         >>> class Two(OutputsNetwork):
         ...     def outputs(self, x):
         ...         return [x, 0 * x]
@@ -44,31 +38,12 @@ class IndependentBases(WrappedObjective):
         2.7725887298583984
     """
 
-    compilable = False  # it runs parts of the network
-
-    def __init__(self, objective: Objective = CrossEntropy()) -> None:
-        super().__init__(objective)
-
     @property
     def stackable(self) -> bool:  # type: ignore[override]
         """Whether the objective inside is."""
         return self.objective.stackable
 
     @override
-    def check_supernet(self, supernet: Supernet) -> None:
-        if not isinstance(supernet.skeleton(supernet.space.smallest), OutputsNetwork):
-            raise ConfigError(
-                f"model.objective: IndependentBases trains networks side by side, and {type(supernet).__name__} "
-                f"has one output; use a supernet such as BaseNetworks, or another objective"
-            )
-
-    @override
-    def setup(self, supernet: Supernet, clients: ClientData) -> None:
-        check_sees_logits_alone(self, self.objective)
-        super().setup(supernet, clients)
-
-    @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        assert isinstance(network, OutputsNetwork)
-        losses = [self.objective.loss(KnownLogits(logits), inputs, targets) for logits in network.outputs(inputs)]
-        return sum(losses[1:], losses[0])
+        first, *others = self.losses(network, inputs, targets)
+        return sum(others, first)

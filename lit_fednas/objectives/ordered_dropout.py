@@ -1,9 +1,4 @@
-"""Ordered dropout with self-distillation: FjORD's local training (Horvath et al., 2021).
-
-A client draws a width for every batch, up to its own, and takes one step on the net of that width inside its own:
-the first units of every layer. So the units come to be ordered by importance, and every narrower net can be cut
-out. With self-distillation the client's own width is trained on every batch as well and teaches the one drawn.
-"""
+"""Ordered dropout with self-distillation: FjORD's local training (Horvath et al., 2021)."""
 
 from __future__ import annotations
 
@@ -27,31 +22,31 @@ from lit_fednas.supernets import Supernet, Width, WidthSupernet
 
 @checked("objective")
 class OrderedDropout(WrappedObjective):
-    """Trains a net of a new width for every batch, inside the client's own.
+    """Trains a net of a new width for every batch: the first units of every layer of the client's own.
 
-    The width is drawn uniformly from the supernet's widths that are not above the client's. With ``distill`` and a
-    width below the client's the loss of a batch is
+    The width is drawn uniformly from the supernet's widths that are not above the client's. So the units come to
+    be ordered by importance, and every narrower net can be cut out. With ``distill`` and a width below the
+    client's the loss of a batch is
 
         CE(teacher) + (1 - alpha) CE(student) + alpha T^2 KL(softmax(teacher / T) || softmax(student / T)),
 
     where the student is the drawn width, the teacher the client's own, and the last term moves the student alone
-    (the factor T^2 is Hinton et al.'s, 2015). If the client's own width is drawn, it is CE, once. What a client's
-    loss is logged as is this sum.
+    (the factor T^2 is Hinton et al.'s, 2015). If the client's own width is drawn, it is CE, once. The logged loss
+    of a client is this sum. The objective reports the multiply-accumulates of all forward passes.
 
-    An objective inside is given the logits of narrower nets, not their modules: wrap what looks at a network's
-    parameters around this one (``Proximal(OrderedDropout())``). The distance between student and teacher is over
-    all logits, also those that a ``MaskedCrossEntropy`` inside masks.
+    An objective inside is given the logits of narrower nets, not their modules: an objective that reads a
+    network's parameters goes around this one (``Proximal(OrderedDropout())``). The distance between student and
+    teacher is over all logits, also those that a ``MaskedCrossEntropy`` inside masks.
 
     Args:
         objective: CE, the loss of each width.
         distill: Whether the client's own width teaches.
-        alpha: What teaching counts, from 0 to 1 (the paper's best: 1).
-        temperature: T, what logits are divided by when they are compared (the paper's best: 1).
-
-    It reports the multiply-accumulates of all forward passes.
+        alpha: The weight of teaching, from 0 to 1 (the paper's best: 1).
+        temperature: T, by which logits are divided when they are compared (the paper's best: 1).
 
     Raises:
-        ConfigError: ``alpha`` or ``temperature`` is out of range; in :meth:`setup`, the supernet has no widths.
+        ConfigError: ``alpha`` or ``temperature`` is out of range; reported before training: the supernet has no
+            widths; in a round: a client keeps single units, so that it contains no widths.
     """
 
     compilable = False  # it runs parts of the network
@@ -77,16 +72,6 @@ class OrderedDropout(WrappedObjective):
 
     @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
-        """Finds the widths that fit into the client's.
-
-        Args:
-            network: The client's network.
-            task: The client's task.
-            generator: Draws the widths.
-
-        Raises:
-            ConfigError: The client keeps single units, so that it contains no widths.
-        """
         own = getattr(task.arch, "ratio", None)
         if own is None:
             raise ConfigError(
@@ -110,12 +95,9 @@ class OrderedDropout(WrappedObjective):
             return loss
         self._macs += self._macs_of[own] * len(targets)
         teacher = network(inputs)
-        taught = self._distance(student, teacher.detach())
-        return (
-            self.objective.loss(KnownLogits(teacher), inputs, targets)
-            + (1 - self.alpha) * loss
-            + self.alpha * taught
-        )
+        distance = self._distance(student, teacher.detach())
+        own_loss = self.objective.loss(KnownLogits(teacher), inputs, targets)
+        return own_loss + (1 - self.alpha) * loss + self.alpha * distance
 
     @override
     def report(self) -> tuple[Report, ...]:

@@ -1,11 +1,8 @@
-"""Client-side path sampling: FedorAS' local training (section 3.1, Eq. 2 to 4).
-
-A client draws a new path for every batch, out of the operators that it received and under the budget of its tier,
-takes one step on it, and counts the examples that went through each operator.
-"""
+"""Client-side path sampling: FedorAS' local training (section 3.1, Eq. 2 to 4)."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from typing import ClassVar, cast
 
@@ -14,26 +11,72 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, MacsReport, OperatorReport, Report
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
-from lit_fednas.objectives.loads import Load, NoLoad
 from lit_fednas.objectives.wrapped import WrappedObjective
+from lit_fednas.ranges import UnitInterval, checked
 from lit_fednas.supernets import PathNetwork, PathSupernet, path_sampler
 
 
+class Load(ABC):
+    """The share of a client's budget that other work on its device leaves free (section 3.1, "dynamic")."""
+
+    @abstractmethod
+    def free(self, round: int, step: int, rng: np.random.Generator) -> float:
+        """Returns the share of the budget that is free, from 0 (only the cheapest path can run) to 1.
+
+        Args:
+            round: The round, from 0.
+            step: The client's step in this round, from 0.
+            rng: The client's own random numbers.
+        """
+
+
+class NoLoad(Load):
+    """All of the budget, always."""
+
+    @override
+    def free(self, round: int, step: int, rng: np.random.Generator) -> float:
+        return 1.0
+
+
+@checked("objective.load")
+class RandomLoad(Load):
+    """A free share drawn for every batch, uniformly.
+
+    Args:
+        least: The lowest free share.
+        most: The highest free share.
+
+    Raises:
+        ConfigError: A share is out of range, or least is above most.
+    """
+
+    def __init__(self, least: UnitInterval = 0.0, most: UnitInterval = 1.0) -> None:
+        if least > most:
+            raise ConfigError(f"objective.load.least: {least} is above most, {most}; lower it")
+        self.least = least
+        self.most = most
+
+    @override
+    def free(self, round: int, step: int, rng: np.random.Generator) -> float:
+        return self.least + (self.most - self.least) * float(rng.random())
+
+
 class PathSampling(WrappedObjective):
-    """Trains a new path for every batch.
+    """Trains a new path for every batch, out of the operators that the client received and under its budget.
 
     Operators that are not on a batch's path get no gradient, so the local optimizer leaves them (and their
     momentum) as they are in that step.
 
-    Args:
-        objective: The loss on a path.
-        load: The share of the client's budget that is free, batch by batch (section 3.1: "dynamic").
-
     It reports the examples by operator (for :class:`~lit_fednas.aggregation.OperatorAverage`), and the
     multiply-accumulates of all forward passes.
+
+    Args:
+        objective: The loss on a path.
+        load: The share of the client's budget that is free, batch by batch.
 
     Attributes:
         highest_cost: The cost of the most expensive path drawn in the last fit, in the unit of the tier's limit.
@@ -53,28 +96,23 @@ class PathSampling(WrappedObjective):
         macs = self._supernet.path_costs("macs")
         self._macs_fixed = macs.base(task.arch.labels)
         self._macs_of = macs.held(task.arch)
-        self._task = task
+        self._round = task.round
         self._rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
-        self._step = 0
+        self._step = self._macs = self.highest_cost = 0
         self._examples: Counter[str] = Counter()
-        self._macs = 0
-        self.highest_cost = 0
         super().begin(network, task, generator)
 
     @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        free = self.load.free(self._task.round, self._step, self._rng)
-        path, cost = self._sampler.sample(self._rng, free)
+        path, cost = self._sampler.sample(self._rng, self.load.free(self._round, self._step, self._rng))
         assert cost <= self._sampler.most, "a path over the client's budget"
         cast(PathNetwork, network).path = path
         loss = self.objective.loss(network, inputs, targets)
         self._step += 1
         self.highest_cost = max(self.highest_cost, cost)
-        macs = self._macs_fixed
-        for layer, name in enumerate(path):
-            self._examples[f"layers.{layer}.{name}"] += len(targets)
-            macs += self._macs_of[layer][name]
-        self._macs += macs * len(targets)
+        self._examples.update({f"layers.{layer}.{name}": len(targets) for layer, name in enumerate(path)})
+        layers = zip(self._macs_of, path, strict=True)
+        self._macs += len(targets) * (self._macs_fixed + sum(macs[name] for macs, name in layers))
         return loss
 
     @override

@@ -1,8 +1,7 @@
 """FedProx' local objective: a term that holds a client near the weights that it received (Li et al., 2020).
 
-A client minimises its own loss plus mu / 2 times the squared distance between its weights and those that the
-server sent. The paper's clients may also do different amounts of work; here that is the client's number of steps
-and not part of the objective.
+The paper's clients may also do different amounts of work; here that is the client's number of steps and not part
+of the objective.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ from lit_fednas.ranges import NonNegativeFloat, checked
 class Proximal(WrappedObjective):
     """Adds ``mu / 2 * ||w - w_received||^2`` over the parameters that are trained.
 
-    The logged loss of a client contains the term. Frozen parameters do not count, nor do buffers. The
-    term also pulls back what a batch does not go through (an operator that is not on its path). Around an
-    objective that calls another one several times per batch it counts once; inside of it, once per call.
+    The logged loss of a client contains the term. Frozen parameters and buffers do not count. The term also pulls
+    back what a batch does not go through (an operator that is not on its path).
 
     Args:
         objective: The loss without the term.
@@ -74,10 +72,9 @@ class Proximal(WrappedObjective):
 
 
 class _SquaredDistance(torch.autograd.Function):
-    """Sum of squares of all differences; its gradient, 2 (w - w_received), needs no graph of one node per tensor.
+    """Sum of squares of all differences; its gradient is 2 (w - w_received).
 
-    Nothing but the parameters is kept for the backward pass, and that takes a third of the time that autograd's
-    own would.
+    Only the parameters are kept for the backward pass, which takes a third of the time of autograd's own.
     """
 
     @staticmethod

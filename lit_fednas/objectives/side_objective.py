@@ -10,34 +10,30 @@ from typing_extensions import override
 
 from lit_fednas.costs import count_macs
 from lit_fednas.data import ClientData
-from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, MacsReport, Report
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
-from lit_fednas.objectives.wrapped import KnownLogits, WrappedObjective, check_sees_logits_alone
+from lit_fednas.objectives.wrapped import AllOutputs
 from lit_fednas.ranges import NonNegativeFloat, checked
 from lit_fednas.supernets import OutputsNetwork, Supernet
 
 
 @checked("objective")
-class SideObjective(WrappedObjective):
-    """The loss of the client's network plus those of all exits that it holds, on the same batch in one pass.
+class SideObjective(AllOutputs):
+    """The loss of the client's network plus those of all exits that it holds.
 
     Its gradient is the sum of theirs (Alg. 2, line 13). A client whose architecture has one exit trains that alone
-    (``ClientTraining``).
+    (``ClientTraining``). It reports the multiply-accumulates of all forward passes, which contain those of the
+    heads.
 
     Args:
-        objective: The loss of each exit, which sees its logits alone; an objective that needs a network's
-            weights, as a proximal term does, goes around this objective.
+        objective: The loss of one exit, as in :class:`~lit_fednas.objectives.wrapped.AllOutputs`.
         weight: What the loss of an exit before the last one counts (the paper: 1).
-
-    It reports the multiply-accumulates of all forward passes, which contain those of the heads.
 
     Raises:
         ConfigError: The weight is negative, the supernet has no exits, or the objective inside wraps another one.
     """
 
-    compilable = False  # it runs parts of the network
     added_reports: ClassVar[tuple[type[Report], ...]] = (MacsReport,)
 
     def __init__(self, objective: Objective = CrossEntropy(), weight: NonNegativeFloat = 1.0) -> None:
@@ -45,17 +41,7 @@ class SideObjective(WrappedObjective):
         self.weight = weight
 
     @override
-    def check_supernet(self, supernet: Supernet) -> None:
-        network = supernet.skeleton(supernet.space.largest)
-        if not isinstance(network, OutputsNetwork):
-            raise ConfigError(
-                f"model.objective: SideObjective trains exits, and {type(supernet).__name__} has none; use a "
-                f"supernet such as EarlyExitResNet, or another objective"
-            )
-
-    @override
     def setup(self, supernet: Supernet, clients: ClientData) -> None:
-        check_sees_logits_alone(self, self.objective)
         super().setup(supernet, clients)
         self._macs_of: dict[Any, int] = {}
 
@@ -70,12 +56,10 @@ class SideObjective(WrappedObjective):
 
     @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        assert isinstance(network, OutputsNetwork)
-        *early, last = network.outputs(inputs)
+        *early, loss = self.losses(network, inputs, targets)
+        for one in early:
+            loss = loss + self.weight * one
         self._seen += len(targets)
-        loss = self.objective.loss(KnownLogits(last), inputs, targets)
-        for logits in early:
-            loss = loss + self.weight * self.objective.loss(KnownLogits(logits), inputs, targets)
         return loss
 
     @override
@@ -86,10 +70,9 @@ class SideObjective(WrappedObjective):
 class _AllHeads(nn.Module):
     """A network that runs all its heads."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: OutputsNetwork) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        assert isinstance(self.network, OutputsNetwork)
         return self.network.outputs(x)

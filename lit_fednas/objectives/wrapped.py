@@ -1,4 +1,4 @@
-"""An objective around another one."""
+"""Objectives around another one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, Report
 from lit_fednas.objectives.base import Objective
-from lit_fednas.supernets import Supernet
+from lit_fednas.objectives.cross_entropy import CrossEntropy
+from lit_fednas.supernets import OutputsNetwork, Supernet
 
 
 class WrappedObjective(Objective):
@@ -20,13 +21,15 @@ class WrappedObjective(Objective):
 
     Args:
         objective: The objective inside.
+
+    Attributes:
+        added_reports: The types of the reports that the subclass adds.
     """
 
-    def __init__(self, objective: Objective) -> None:
-        self.objective = objective
-
-    #: The types of the reports that the subclass adds.
     added_reports: ClassVar[tuple[type[Report], ...]] = ()
+
+    def __init__(self, objective: Objective = CrossEntropy()) -> None:
+        self.objective = objective
 
     @property
     def compilable(self) -> bool:  # type: ignore[override]
@@ -53,7 +56,7 @@ class WrappedObjective(Objective):
 
 
 class KnownLogits(nn.Module):
-    """A network whose output is known: several losses are taken of one forward pass.
+    """A network whose output is known: several losses are computed from one forward pass.
 
     Args:
         logits: ``[batch, num_classes]``; returned whatever the input is.
@@ -68,19 +71,35 @@ class KnownLogits(nn.Module):
         return self._logits
 
 
-def check_sees_logits_alone(outer: Objective, inner: Objective) -> None:
-    """Validates that an objective inside does not look at a network's weights, as a proximal term does.
+class AllOutputs(WrappedObjective):
+    """Combines the losses of all outputs of a network, on the same batch in one pass.
 
     Args:
-        outer: Passes logits to the objective inside, by :class:`KnownLogits`.
-        inner: The objective inside.
-
-    Raises:
-        ConfigError: The objective inside wraps another itself.
+        objective: The loss of one output, which gets its logits alone. An objective that needs a network's
+            weights, as a proximal term does, goes around this objective.
     """
-    if isinstance(inner, WrappedObjective):
-        name, around = type(inner).__name__, type(outer).__name__
-        raise ConfigError(
-            f"model.objective.objective: {name} needs a network, and {around} has only logits for it; put "
-            f"{around} inside {name}"
-        )
+
+    compilable = False  # it runs parts of the network
+
+    @override
+    def check_supernet(self, supernet: Supernet) -> None:
+        if not isinstance(supernet.skeleton(supernet.space.largest), OutputsNetwork):
+            raise ConfigError(
+                f"model.objective: {type(self).__name__} trains several outputs, and {type(supernet).__name__} "
+                f"has one; use a supernet such as EarlyExitResNet or BaseNetworks, or another objective"
+            )
+
+    @override
+    def setup(self, supernet: Supernet, clients: ClientData) -> None:
+        if isinstance(self.objective, WrappedObjective):
+            inner, outer = type(self.objective).__name__, type(self).__name__
+            raise ConfigError(
+                f"model.objective.objective: {inner} needs a network, and {outer} has only logits for it; put "
+                f"{outer} inside {inner}"
+            )
+        super().setup(supernet, clients)
+
+    def losses(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+        """Returns the loss of each output; arguments as of :meth:`loss`."""
+        assert isinstance(network, OutputsNetwork)
+        return [self.objective.loss(KnownLogits(logits), inputs, targets) for logits in network.outputs(inputs)]

@@ -142,7 +142,7 @@ def test_wrong_compositions():
     net = bases()
     IndependentBases().setup(net, None)  # type: ignore[arg-type]
     with pytest.raises(
-        ConfigError, match=r"model.objective: IndependentBases trains .* PlainNetwork has one output"
+        ConfigError, match=r"model.objective: IndependentBases trains several outputs, and PlainNetwork has one;"
     ):
         IndependentBases().setup(linear_net(), None)  # type: ignore[arg-type]
     for inside in (Proximal(), HeadOnly()):

@@ -92,5 +92,5 @@ def test_errors():
     with pytest.raises(ConfigError, match="Proximal needs a network, and SideObjective has only logits for it"):
         SideObjective(Proximal()).setup(net(), None)
     plain = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(192, 5)), INPUTS, 5)
-    with pytest.raises(ConfigError, match="PlainNetwork has none; use a supernet such as EarlyExitResNet"):
+    with pytest.raises(ConfigError, match="PlainNetwork has one; use a supernet such as EarlyExitResNet"):
         SideObjective().setup(plain, None)

@@ -140,10 +140,9 @@ def carried_over(
 ) -> CellNetwork:
     """Returns a network of the structure after a step, with weights that compute the same.
 
-    Widening keeps the old units, fills up with randomly selected ones, and divides what the next cells
-    take from a unit among its copies (Chen et al., 2016, "Net2Net"). Copies of equal parts would get equal
-    gradients for ever; with ``noise`` their parts differ, and still add up to the whole, so that the function is
-    kept all the same.
+    Widening keeps the old units, fills up with randomly selected ones, and divides what the next cells take from a
+    unit among its copies (Chen et al., 2016, "Net2Net"). Copies of equal parts would get equal gradients for ever;
+    with ``noise`` their parts differ, and still add up to the whole, so that the function is kept all the same.
 
     Args:
         network: The network of the blueprint.

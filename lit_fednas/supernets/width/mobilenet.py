@@ -32,10 +32,9 @@ class SlicedMobileNet(NetworkFamily):
 
     Groups of units: ``conv0``, the channels of the full convolution, and ``conv1``, ``conv2``, ..., those that the
     pointwise convolutions put out. The depthwise convolution of the next block has the same channels and follows.
-    So with the default's 13 blocks there are 14 groups that can lose filters, as many as FedNAS' K = 14. Its
-    Table 2 counts "13 CONV, 1 FC" instead: most plausibly the blocks and the classifier, without the full
-    convolution. But a classifier's outputs are the classes, of which none can leave, and its inputs leave with
-    ``conv13``.
+    So with the default's 13 blocks there are 14 groups that can lose filters, as many as FedNAS' K = 14. Its Table
+    2 counts "13 CONV, 1 FC" instead: most plausibly the blocks and the classifier, without the full convolution.
+    But a classifier's outputs are the classes, of which none can leave, and its inputs leave with ``conv13``.
 
     Args:
         width: What all channels are multiplied by (the authors' width multiplier), rounded to multiples of a group
