@@ -17,7 +17,7 @@ from lit_fednas.assignment.by_tier import ByTier
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
 from lit_fednas.supernets import Supernet
-from lit_fednas.supernets.base_networks import BaseNetworks, Bases, BaseSpace
+from lit_fednas.supernets.base_networks import BaseNetworks, Bases
 from lit_fednas.tiers import Population
 
 
@@ -75,4 +75,4 @@ class RandomBases(ByTier):
             raise ConfigError(
                 f"assignment.counts: {text} must be 1 to {self._supernet.count}, the number of bases"
             )
-        return BaseSpace.first(int(text))
+        return self._supernet.space.first(int(text))

@@ -1,10 +1,10 @@
 """Memory that a network's activations take while one example runs.
 
-What is counted is what the computation itself needs, so that it holds for an exported network on a device: the
-input and the output, which belong to the caller, live throughout and up to the end; any other tensor lives from
-the operation that makes it to the last one that reads it. (Eager PyTorch holds the input of every enclosing
-module as well, and results that nobody reads, such as the indices of a max pooling.) Tensors that share memory
-count once: views and in-place operations add nothing. An operation's own scratch memory is not counted.
+What the computation itself needs is counted, as for an exported network on a device: the input lives throughout,
+the output up to the end, any other tensor from the operation that makes it to the last one that reads it. (Eager
+PyTorch holds the input of every enclosing module as well, and results that nobody reads, such as the indices of a
+max pooling.) Tensors that share memory count once: views and in-place operations add nothing. An operation's own
+scratch memory is not counted.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from lit_fednas.costs.counting import inference_structure
 
 
 def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...]) -> int:
-    """Finds the greatest number of bytes of activations alive at once in one example's forward pass.
+    """Returns the greatest number of bytes of activations alive at once in one example's forward pass.
 
-    In evaluation mode, without gradients, the input included, parameters and buffers and what is computed from
-    them alone not.
+    In evaluation mode, without gradients; the input is included, parameters, buffers and what is computed from
+    them alone are not.
 
     Args:
         network: Any network, on any device; it is left as it is.
         input_shape: Shape of one example, without the batch dimension.
+
+    Returns:
+        The number of bytes.
 
     Example:
         >>> network = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Conv2d(8, 4, 1))
@@ -68,7 +71,7 @@ class _Trace(TorchDispatchMode):
         return result
 
     def read(self, tree: Any) -> bool:
-        """Notes that these are read now; whether any depends on the input."""
+        """Records that the tensors are read now; returns whether any depends on the input."""
         keys = [tensor.untyped_storage()._cdata for tensor in _tensors(tree)]
         known = [key for key in keys if key in self.lives]
         for key in known:
@@ -76,7 +79,7 @@ class _Trace(TorchDispatchMode):
         return bool(known)
 
     def peak(self) -> int:
-        """The greatest sum of bytes alive at one time; a storage that was never read is not alive."""
+        """Returns the greatest sum of bytes alive at one time; a storage that was never read is not alive."""
         change: dict[int, int] = defaultdict(int)
         for key, (made, last) in self.lives.items():
             if last > made:

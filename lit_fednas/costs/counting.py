@@ -41,22 +41,18 @@ _UNCOUNTABLE = {_aten._cdist_forward, _aten._fft_r2c, _aten._fft_c2r, _aten._fft
 _FREE = ("norm", "embedding", "prelu", "cat", "stack", "index", "gather", "split", "view", "copy", "clone", "pad",
          "repeat", "roll", "flip", "sum", "mean", "var", "std", "max", "min", "softmax")  # fmt: skip
 
-#: Layers that give what they are given, as far as shapes and multiply-accumulates go; a subclass may do more.
-_TRANSPARENT = {
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerNorm, nn.Dropout),
-    *(nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Hardswish, nn.Hardsigmoid, nn.LeakyReLU),
-}
-
+_POINTWISE = (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Hardswish, nn.Hardsigmoid, nn.LeakyReLU)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerNorm)
+_POOLINGS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.MaxPool1d, nn.MaxPool2d)
+#: Layers that return their input, as far as shapes and multiply-accumulates go; a subclass may do more.
+_TRANSPARENT = {*_POINTWISE, *_NORMS, nn.Dropout}
 #: Layers that cost FedorAS one operation per element of their input.
-_PER_INPUT = (
-    *(nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Hardswish, nn.Hardsigmoid, nn.LeakyReLU),
-    *(nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.MaxPool1d, nn.MaxPool2d),
-)
+_PER_INPUT = (*_POINTWISE, *_POOLINGS)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What an architecture costs.
+    """The costs of an architecture.
 
     Attributes:
         macs: Multiply-accumulates of one example's forward pass.
@@ -130,29 +126,9 @@ def count_operations(network: nn.Module, input_shape: tuple[int, ...]) -> int:
     return _count(structure, input_shape) + extra
 
 
-def count_cost(network: nn.Module, input_shape: tuple[int, ...], macs: int | None = None) -> Cost:
-    """Counts MACs, parameters and bytes of a network.
-
-    Args:
-        network: The network; it may lie on the meta device.
-        input_shape: Shape of one example, without the batch dimension.
-        macs: Its multiply-accumulates, if they are known already.
-
-    Returns:
-        The three counts.
-
-    Raises:
-        ConfigError: As :func:`count_macs`.
-
-    Example:
-        >>> count_cost(nn.Linear(4, 2), (4,))
-        Cost(macs=8, parameters=10, bytes=40)
-    """
-    return Cost(
-        macs=count_macs(network, input_shape) if macs is None else macs,
-        parameters=sum(parameter.numel() for parameter in network.parameters()),
-        bytes=sent_bytes(network),
-    )
+def count_parameters(network: nn.Module) -> int:
+    """Returns the number of a network's parameters; one that several modules share counts once."""
+    return sum(parameter.numel() for parameter in network.parameters())
 
 
 def sent_bytes(network: nn.Module) -> int:
@@ -175,22 +151,25 @@ def inference_structure(network: nn.Module) -> nn.Module:
         network: Any module, on any device; it is left as it is, and its values are not copied.
 
     Returns:
-        The copy.
+        The copy, whose parameters need no gradients.
     """
-    without_values: dict[int, Any] = {}
-    for parameter in network.parameters():
-        without_values[id(parameter)] = nn.Parameter(
-            torch.empty_like(parameter, device="meta"), requires_grad=False
-        )
-    for buffer in network.buffers():
-        without_values[id(buffer)] = torch.empty_like(buffer, device="meta")
-    structure = copy.deepcopy(network, without_values).eval()
+    structure = meta_copy(network).eval().requires_grad_(False)
     for module in structure.modules():
         if isinstance(module, _BatchNorm) and module.running_mean is None:
             module.track_running_stats = True
             module.running_mean = torch.zeros(module.num_features, device="meta")
             module.running_var = torch.ones(module.num_features, device="meta")
     return structure
+
+
+def meta_copy(network: nn.Module) -> nn.Module:
+    """Copies a module to the meta device, without copying the values of its tensors."""
+    memo: dict[int, Any] = {}
+    for tensor in network.parameters():
+        memo[id(tensor)] = nn.Parameter(torch.empty_like(tensor, device="meta"), tensor.requires_grad)
+    for buffer in network.buffers():
+        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    return copy.deepcopy(network, memo)
 
 
 def _count(structure: nn.Module, input_shape: tuple[int, ...]) -> int:

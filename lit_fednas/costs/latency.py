@@ -1,11 +1,9 @@
 """Latency of a network, measured on the machine at hand.
 
-A copy of the network is measured, as it would be deployed: in evaluation mode; batch norms that have no running
-statistics get some, as they do when a subnet is recalibrated (and a batch of one is refused otherwise). The
-weights' values are replaced by ordinary ones (He's, and ones), because memory that was never set can hold
-denormals and NaN, on which some processors are many times slower.
-
-Other work on the machine can treble a median for seconds on end: measure where nothing else runs.
+A copy of the network is measured, as it would be deployed (``costs.counting.inference_structure``). Its weights
+are ordinary values (He's, and ones), because memory that was never set can hold denormals and NaN, on which some
+processors are many times slower. Other work on the machine can treble a median for seconds on end: measure where
+nothing else runs.
 """
 
 from __future__ import annotations
@@ -31,11 +29,11 @@ from lit_fednas.rng import generator
 
 
 class LatencySource(ABC):
-    """How a search finds the latency of networks."""
+    """Where the latencies of networks come from."""
 
     @abstractmethod
     def prepare(self, networks: Sequence[nn.Module], input_shape: tuple[int, ...]) -> dict[str, Any]:
-        """Prepares the source once, before it is first asked.
+        """Prepares the source once, before its first use.
 
         Args:
             networks: Typical networks; they may be on the meta device.
@@ -47,12 +45,12 @@ class LatencySource(ABC):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Returns what latencies must have in common to be comparable, as plain JSON values."""
+        """What latencies must have in common to be comparable, as plain JSON values."""
         return {"source": type(self).__name__}
 
     @abstractmethod
     def milliseconds(self, network: nn.Module, input_shape: tuple[int, ...]) -> float:
-        """Returns the latency of one batch.
+        """Returns the latency of one batch in milliseconds.
 
         Args:
             network: A network, whose weights do not matter; it may be on the meta device.
@@ -146,13 +144,11 @@ def _filled(network: nn.Module, device: str) -> nn.Module:
     draws = generator(0, "latency-weights", device=device)
     network = network.to_empty(device=device)
     for tensor in [*network.parameters(), *network.buffers()]:
-        if not tensor.is_floating_point():
-            tensor.zero_()
-        elif tensor.ndim < 2:
-            tensor.fill_(1)
-        else:
+        if tensor.is_floating_point() and tensor.ndim >= 2:
             bound = (6 / tensor[0].numel()) ** 0.5
             tensor.uniform_(-bound, bound, generator=draws)
+        else:
+            tensor.fill_(tensor.is_floating_point())
     return network
 
 

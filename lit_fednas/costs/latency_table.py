@@ -51,13 +51,13 @@ class LatencyTable(LatencySource):
 
     Args:
         measured: How layers and networks are measured.
-        file: JSON file of the table: read if it is there, written when something was measured. A table whose
-            file knows all layers keeps its fit.
-        measure_missing: Whether unknown layers are measured. Without it the file, which may come from another
-            machine, is all that is used, with the batch size that it was measured with.
+        file: JSON file of the table: read if it exists, written when something was measured. A table whose file
+            knows all layers keeps its fit.
+        measure_missing: Whether unknown layers are measured. Without it only the file is used, which may come from
+            another machine, with the batch size that it was measured with.
 
     Raises:
-        ConfigError: The file was measured otherwise, cannot be read, or is needed and not there.
+        ConfigError: The file was measured otherwise, cannot be read, or is needed and does not exist.
 
     Example:
         >>> table = LatencyTable(MeasuredLatency(repeats=3))
@@ -80,13 +80,20 @@ class LatencyTable(LatencySource):
         self.layers: dict[str, float] = {}
         self.fit = LatencyFit()
         if file is not None and Path(file).exists():
-            self.load(file)
+            self._load(file)
         elif not measure_missing:
             raise ConfigError(f"latency.file: {file} does not exist; give a table, or set measure_missing: true")
 
     @override
     def prepare(self, networks: Sequence[nn.Module], input_shape: tuple[int, ...]) -> dict[str, Any]:
         """Measures layers and networks; fits on the networks' first half and checks on the second.
+
+        Args:
+            networks: As in the base class.
+            input_shape: As in the base class.
+
+        Returns:
+            How layers were measured, and the fit.
 
         Raises:
             ConfigError: Fewer than four networks are given, or a layer is unknown and must not be measured.
@@ -101,7 +108,7 @@ class LatencyTable(LatencySource):
                 )
             times = [self.measured.milliseconds(network, input_shape) for network in networks]
             self.fit = fit_line(sums, np.array(times))
-            self._keep()
+            self.save()
         return {**self.settings, "file": self.file, "layers": len(self.layers), **asdict(self.fit)}
 
     @property
@@ -114,20 +121,17 @@ class LatencyTable(LatencySource):
         known = len(self.layers)
         total = self._sum(network, input_shape)
         if len(self.layers) > known:
-            self._keep()
+            self.save()
         return self.fit.intercept_ms + self.fit.scale * total
 
-    def save(self, path: str | Path) -> None:
-        """Writes the table to a JSON file."""
-        record = {"settings": self.settings, "fit": asdict(self.fit), "layers": self.layers}
-        replace_json(path, record)
+    def save(self) -> None:
+        """Writes the table to its file, if it has one."""
+        if self.file is not None:
+            record = {"settings": self.settings, "fit": asdict(self.fit), "layers": self.layers}
+            replace_json(self.file, record)
 
-    def load(self, path: str | Path) -> None:
-        """Replaces this table by that of a file.
-
-        Raises:
-            ConfigError: It cannot be read, or new measurements would not fit to it.
-        """
+    def _load(self, path: str) -> None:
+        """Replaces this table by that of a file."""
         try:
             record = json.loads(Path(path).read_text())
             settings, fit, layers = dict(record["settings"]), LatencyFit(**record["fit"]), dict(record["layers"])
@@ -140,10 +144,6 @@ class LatencyTable(LatencySource):
                 f"{self.settings[name]!r}; set measure_missing: false to use it as it is, or choose another file"
             )
         self.settings, self.fit, self.layers = settings, fit, layers
-
-    def _keep(self) -> None:
-        if self.file is not None:
-            self.save(self.file)
 
     def _sum(self, network: nn.Module, input_shape: tuple[int, ...]) -> float:
         """Returns the milliseconds of all layers; measures those that are unknown."""
@@ -181,8 +181,8 @@ def calls(network: nn.Module, batch_shape: tuple[int, ...]) -> list[tuple[str, n
                 f"latency: layers of a table take one float tensor; {layer} does not; use MeasuredLatency"
             )
         shape = tuple(inputs[0].shape)
-        weights = ", ".join(_times(weight.shape) for weight in layer.parameters())
-        layers.append((f"{layer} [{weights}] {_times(shape)}", layer, shape))
+        *weights, size = ("x".join(map(str, one)) for one in [*(w.shape for w in layer.parameters()), shape])
+        layers.append((f"{layer} [{', '.join(weights)}] {size}", layer, shape))
 
     structure = inference_structure(network)
     leaves = [module for module in structure.modules() if not any(module.children())]
@@ -198,8 +198,11 @@ def fit_line(sums: np.ndarray, times: np.ndarray) -> LatencyFit:
     """Fits the first half by least squares of the relative error, so that small networks count as much as large.
 
     Args:
-        sums: Milliseconds of each network's layers.
-        times: Milliseconds of each network.
+        sums: Milliseconds of each network's layers, ``[networks]``.
+        times: Milliseconds of each network, ``[networks]``.
+
+    Returns:
+        The line, and its check on the second half.
 
     Example:
         >>> sums = np.array([1.0, 2.0, 3.0, 4.0])
@@ -220,7 +223,3 @@ def fit_line(sums: np.ndarray, times: np.ndarray) -> LatencyFit:
         spearman=round(float(spearmanr(predicted, measured).statistic), 6) if ranked else None,
         mean_relative_error=float(np.mean(np.abs(predicted - measured) / measured)),
     )
-
-
-def _times(shape: Sequence[int]) -> str:
-    return "x".join(str(size) for size in shape)

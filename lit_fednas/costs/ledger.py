@@ -1,9 +1,9 @@
 """What a round costs its clients (SuperFed, App. G).
 
-Computation is multiply-accumulates of forward passes: the architecture's MACs per example times the examples
-that the client saw in training, and in a test if it was asked for one. (Backward passes take about twice that
-again, for every method alike, and are not counted.) Communication is the subnet's bytes: down to every client
-that was asked, up from every client that answered.
+Computation is multiply-accumulates of forward passes: the architecture's MACs per example times the examples of
+the client's training, and of its test if it was asked for one. (Backward passes take about twice that again, for
+every method alike, and are not counted.) Communication is the subnet's bytes: down to every client that was asked,
+up from every client that answered.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ class RoundCost:
     bytes_up: int = 0
 
     def __add__(self, other: RoundCost) -> RoundCost:
-        """Adds up."""
-        return RoundCost(
-            self.macs + other.macs, self.bytes_down + other.bytes_down, self.bytes_up + other.bytes_up
-        )
+        down, up = self.bytes_down + other.bytes_down, self.bytes_up + other.bytes_up
+        return RoundCost(self.macs + other.macs, down, up)
 
     @property
     def bytes(self) -> int:
@@ -46,13 +44,14 @@ class RoundCost:
 
 
 def client_cost(result: ClientResult, cost: Cost) -> RoundCost:
-    """The cost of one client's part in a round; work that came to nothing is not in ``num_seen``.
-
-    An update that the server did not ask for is not sent.
+    """Returns the cost of one client's part in a round; work that came to nothing is not in ``num_seen``.
 
     Args:
-        result: How it went; if it has a :class:`MacsReport`, that counts (batches took different paths).
+        result: The client's result; if it has a :class:`MacsReport`, that counts (batches took different paths).
         cost: Of what the client received.
+
+    Returns:
+        The cost; a failed client sends nothing up.
     """
     report = result.report(MacsReport)
     macs = cost.macs * result.num_seen if report is None else report.macs
@@ -60,8 +59,5 @@ def client_cost(result: ClientResult, cost: Cost) -> RoundCost:
 
 
 def independent_cost(results: Sequence[ClientResult], cost: Cost) -> RoundCost:
-    """What the same cohort would cost if all of it trained one given architecture: a round of iFedAvg."""
-    total = RoundCost()
-    for result in results:
-        total += client_cost(replace(result, reports=()), cost)
-    return total
+    """Returns what the same cohort would cost if all of it trained one given architecture: a round of iFedAvg."""
+    return sum((client_cost(replace(result, reports=()), cost) for result in results), RoundCost())

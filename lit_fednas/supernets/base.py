@@ -1,6 +1,6 @@
 """The contract of the shared weights.
 
-A supernet owns the global weights. For every architecture it tells which network that is (``build``) and where the
+A supernet owns the global weights. For every architecture it builds the network (``build``) and knows where the
 network's tensors lie in the shared ones (``index``). All else follows from these two: extraction (SuperFed's
 G(W, arch)), super-imposition (M(W, arch, w)), overlap counts, running in place, and cost.
 """
@@ -11,7 +11,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.costs import Cost, count_cost, count_macs, count_operations
+from lit_fednas.costs import Cost, count_macs, count_operations, count_parameters, sent_bytes
 from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.supernets.families import shapes_of, tensors_of
 from lit_fednas.supernets.space import SearchSpace
 
 _SKELETONS_KEPT = 64
@@ -33,8 +34,8 @@ class Region:
 
     Attributes:
         name: The supernet's parameter or buffer.
-        index: What to index it with, dimension by dimension: slices, or integer tensors where the elements
-            are not adjacent. Several integer tensors must be shaped to be crossed, as in
+        index: What to index it with, dimension by dimension: slices, or integer tensors where the elements are not
+            adjacent. Several integer tensors must be shaped to be crossed, as in
             ``(rows[:, None], columns[None, :])``. ``None`` means the whole tensor.
     """
 
@@ -52,29 +53,32 @@ class Region:
 
     def add_to(self, tensor: Tensor, value: Tensor | float, scale: float = 1.0) -> None:
         """Adds ``scale * value`` to the region of a tensor, in place."""
-        if self.is_view:
-            view = self.of(tensor)
-            if isinstance(value, Tensor):
-                view.add_(value, alpha=scale)
-            else:
-                view.add_(scale * value)
-        else:
+        if not self.is_view:
             tensor[self.index] += scale * value
+        elif isinstance(value, Tensor):
+            self.of(tensor).add_(value, alpha=scale)
+        else:
+            self.of(tensor).add_(scale * value)
 
 
 @dataclass
 class _Skeleton:
-    """An architecture's network on the meta device, with what has been asked about it so far."""
+    """An architecture's network on the meta device, with what is cached about it."""
 
     network: nn.Module
-    index: dict[str, Region] | None = field(default=None)
-    cost: Cost | None = field(default=None)
+    index: dict[str, Region] | None = None
+    cost: Cost | None = None
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the network's tensors by name."""
+        return shapes_of(self.network)
 
     @cached_property
     def slots(self) -> list[tuple[dict[str, Any], str, str]]:
         """Where the network's tensors are kept: a module's dictionary, the key there, the name in the network."""
-        named = [*self.network.named_parameters(), *self.network.named_buffers()]
-        names = {id(tensor): name for name, tensor in named}  # a tensor that several modules share has one name
+        # a tensor that several modules share has one name
+        names = {id(tensor): name for name, tensor in tensors_of(self.network).items()}
         return [
             (kept, key, names[id(tensor)])
             for module in self.network.modules()
@@ -133,24 +137,16 @@ class Supernet(nn.Module, ABC):
         """Returns for each parameter and buffer of ``build(arch)``, by name, where it lies in the supernet."""
 
     def initialise(self, network: nn.Module) -> None:
-        """Draws the initial weights of a built network, where they are not those that its layers draw.
-
-        So one of its architectures can be trained from scratch as it would have been in the supernet.
-        """
+        """Draws the initial weights of a built network, where they are not those that its layers draw."""
 
     @property
     def fingerprint(self) -> dict[str, Any]:
         """The class and the shapes of all shared tensors, which a checkpoint must match."""
-        return {
-            "class": type(self).__qualname__,
-            "shapes": {name: list(tensor.shape) for name, tensor in self.shared_tensors().items()},
-        }
+        shapes = {name: list(shape) for name, shape in shapes_of(self).items()}
+        return {"class": type(self).__qualname__, "shapes": shapes}
 
     def structure(self) -> dict[str, Any]:
-        """Returns what is needed besides the settings to build this supernet again; plain values, for checkpoints.
-
-        Empty, unless it changes while it is trained.
-        """
+        """Returns what a checkpoint needs besides the settings to build a supernet that changes in training."""
         return {}
 
     def restore(self, structure: Mapping[str, Any]) -> None:
@@ -169,7 +165,7 @@ class Supernet(nn.Module, ABC):
             )
 
     def digest(self) -> str:
-        """Returns sixteen hexadecimal digits that stand for the values of all shared tensors."""
+        """Returns a hash of the values of all shared tensors, sixteen hexadecimal digits."""
         total = hashlib.blake2b(digest_size=8)
         for name, tensor in self.shared_tensors().items():
             total.update(name.encode())
@@ -183,7 +179,7 @@ class Supernet(nn.Module, ABC):
 
     def shared_tensors(self) -> dict[str, Tensor]:
         """Returns the global weights by name, parameters first, then buffers; the tensors themselves."""
-        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        return tensors_of(self)
 
     def skeleton(self, arch: Any) -> nn.Module:
         """Returns the architecture's network on the meta device (shared between calls: do not change it)."""
@@ -200,7 +196,8 @@ class Supernet(nn.Module, ABC):
         """Returns the MACs per example, parameters, and bytes of the architecture."""
         skeleton = self._skeleton(arch)
         if skeleton.cost is None:
-            skeleton.cost = count_cost(skeleton.network, self.input_shape, self.macs(arch))
+            network = skeleton.network
+            skeleton.cost = Cost(self.macs(arch), count_parameters(network), sent_bytes(network))
         return skeleton.cost
 
     def macs(self, arch: Any) -> int:
@@ -212,7 +209,7 @@ class Supernet(nn.Module, ABC):
         return self.computation("operations", arch)
 
     def computation(self, unit: Literal["macs", "operations"], arch: Any) -> int:
-        """Counts the computation of one example; a subclass may know it without a (dry) run.
+        """Returns the computation of one example; a subclass may know it without a (dry) run.
 
         Args:
             unit: What is counted.
@@ -237,7 +234,7 @@ class Supernet(nn.Module, ABC):
 
         Args:
             arch: The architecture.
-            shared: :meth:`shared_tensors`, where the caller has them; finding them takes longer than the views.
+            shared: :meth:`shared_tensors`, if the caller has them; finding them takes longer than the views.
 
         Returns:
             Views where the regions allow it, else copies.
@@ -246,10 +243,7 @@ class Supernet(nn.Module, ABC):
         return {name: region.of(shared[region.name]) for name, region in self.regions(arch).items()}
 
     def subnet(self, arch: Any) -> nn.Module:
-        """Extracts the architecture as a standalone module with a copy of its weights: G(W, arch).
-
-        It is what is sent to a client, and what its bytes are counted from.
-        """
+        """Extracts the architecture as a standalone module with a copy of its weights: G(W, arch)."""
         network = self.empty_subnet(arch)
         self.load_into(network, arch)
         return network.train(self.training)
@@ -326,7 +320,7 @@ class OutputsNetwork(nn.Module, ABC):
 class NestedSupernet(Supernet):
     """A supernet whose every architecture keeps the *first* channels and the *first* blocks of the largest.
 
-    A subclass sets :attr:`space` and :attr:`network` in its constructor and implements :meth:`build`; a subnet's
+    A subclass sets :attr:`space` and :attr:`network` in its constructor and implements :meth:`build`. A subnet's
     tensor is the corner of the tensor of the same name.
 
     Attributes:
@@ -350,13 +344,10 @@ class NestedSupernet(Supernet):
 
     @override
     def index(self, arch: Any) -> dict[str, Region]:
-        network, shared = self.skeleton(arch), self.shared_tensors()
-        regions = {}
-        for name, tensor in [*network.named_parameters(), *network.named_buffers()]:
-            if shared[f"network.{name}"].shape == tensor.shape:
-                regions[name] = Region(f"network.{name}")
-            else:
-                regions[name] = Region(f"network.{name}", tuple(slice(0, size) for size in tensor.shape))
+        shared, regions = self.shared_tensors(), {}
+        for name, shape in self._skeleton(arch).shapes.items():
+            whole = shared[f"network.{name}"].shape == shape
+            regions[name] = Region(f"network.{name}", None if whole else tuple(slice(0, size) for size in shape))
         return regions
 
 

@@ -7,10 +7,7 @@ weights, and a network of any width is an ensemble of as many of them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,72 +17,19 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets.families import NetworkFamily
 from lit_fednas.supernets.side_by_side import Members, NetworkCollection, SideBySide
-from lit_fednas.supernets.space import Ladder
+from lit_fednas.supernets.space import Subset, SubsetSpace
 
 
-@dataclass(frozen=True)
-class Bases(Members):
-    """Some of the base networks, by their numbers in ascending order.
-
-    Example:
-        >>> str(Bases((0, 2, 3)))
-        'bases: 0,2,3'
-    """
-
-    members: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"bases: {','.join(map(str, self.members))}"
-
-
-class BaseSpace(Ladder[Bases]):
-    """The number of base networks that are mixed: the first, the first two, and so on are searched.
-
-    :meth:`parse` knows any subset, which a client may train. The base networks have the same structure, so a
-    search needs no other subsets of the same size.
-
-    Args:
-        count: The number of base networks.
+class Bases(Subset, Members):
+    """Some of the base networks, by their numbers; they have the same structure, so the first ones are searched.
 
     Example:
-        >>> space = BaseSpace(4)
+        >>> space = SubsetSpace(Bases, range(4))
         >>> space.size, str(space.smallest), str(space.decode([2])), str(space.parse("bases: 1,3"))
         (4, 'bases: 0', 'bases: 0,1,2', 'bases: 1,3')
     """
 
-    refusal = "is a client's choice of bases; name the first ones, from 0 on"
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        super().__init__([self.first(number) for number in range(1, count + 1)])
-
-    @staticmethod
-    def first(count: int) -> Bases:
-        """Returns the first ``count`` base networks."""
-        return Bases(tuple(range(count)))
-
-    @override
-    def validate(self, arch: Bases) -> None:
-        members = list(arch.members)
-        known = all(0 <= member < self.count for member in members)
-        if not members or not known or members != sorted(set(members)):
-            raise ConfigError(
-                f"architecture {arch}: name at least one of the bases 0 to {self.count - 1}, each once and "
-                f"ascending"
-            )
-
-    @override
-    def parse(self, text: Any) -> Bases:
-        """Reads ``bases: 0,2,3``, or a ``Bases``."""
-        if isinstance(text, Bases):
-            arch = text
-        else:
-            match = re.fullmatch(r"\s*bases:\s*(\d+(?:\s*,\s*\d+)*)\s*", str(text))
-            if match is None:
-                raise ConfigError(f"architecture {text!r}: cannot be read; write it as 'bases: 0,2,3'")
-            arch = Bases(tuple(int(member) for member in match[1].split(",")))
-        self.validate(arch)
-        return arch
+    word = "bases"
 
 
 class Mix(SideBySide):
@@ -130,18 +74,18 @@ class BaseNetworks(NetworkCollection):
         self.family = family
         self.count = int(count)
         units = family.units(self.input_shape)
-        if self.count > max(units.values()):
+        widest = max(units.values())
+        if self.count > widest:
             raise ConfigError(
-                f"supernet.count: {count} must be at most the number of units of the widest layer, "
-                f"{max(units.values())}"
+                f"supernet.count: {count} must be at most the number of units of the widest layer, {widest}"
             )
         self._sizes = {group: self._share(full) for group, full in units.items()}
-        self.space: BaseSpace = BaseSpace(self.count)
+        self.space: SubsetSpace[Bases] = SubsetSpace(Bases, range(self.count))
         self.networks = nn.ModuleList(map(self.build_member, range(self.count)))
 
     @override
     def build_member(self, member: int) -> nn.Module:
-        return self.family.build(self._sizes, self.input_shape, self.num_classes, 1.0)
+        return self.family.build(self._sizes, self.input_shape, self.num_classes)
 
     @override
     def location(self, member: int) -> str:

@@ -2,11 +2,10 @@
 
 The network is the pre-activation ResNet of He et al. (2016, "Identity Mappings in Deep Residual Networks") with
 the stem that is usual for 32x32 images and group norm (FedHeN, section 3, "Models"). Some of its stages are
-followed by a head that returns logits; an architecture says at which exit the network ends, and which heads it
-holds. A simpler architecture is a part of a more complex one (Assumption 2.1): its stages, and its head. A client
-that holds the simple head can train it as well (:class:`~lit_fednas.objectives.SideObjective`). If it does not,
-its copy, as it was received, is still averaged (Alg. 4, line 18, as printed), unless the architecture omits it
-(``exits: 4``).
+followed by a head that returns logits. A simpler architecture is a part of a more complex one (Assumption 2.1):
+its stages, and its head. A client that holds the simple head can train it as well
+(:class:`~lit_fednas.objectives.SideObjective`). If it does not, its copy, as it was received, is still averaged
+(Alg. 4, line 18, as printed), unless the architecture omits it (``exits: 4``).
 
 With the paper's width of 64 and exits after the second and the fourth stage the simple architecture has 0.7M
 parameters and the complex one 11.2M (the paper: 0.7M and 11.1M).
@@ -15,8 +14,6 @@ parameters and the complex one 11.2M (the paper: 0.7M and 11.1M).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,70 +22,22 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork, he_normal
-from lit_fednas.supernets.layers import pooled_classifier, preactivated_block, sequential
+from lit_fednas.supernets.families import check_image
+from lit_fednas.supernets.layers import convolution, pooled_classifier, preactivated_block, sequential
 from lit_fednas.supernets.norms import GroupNorm, Norm
-from lit_fednas.supernets.space import Ladder
-
-_NORM = GroupNorm()
+from lit_fednas.supernets.space import Subset, SubsetSpace
 
 
-@dataclass(frozen=True)
-class Exits:
-    """The network up to an exit, and the heads that it holds.
-
-    Attributes:
-        stages: The stages that its heads follow, counted from 1, ascending; the last is where it ends.
+class Exits(Subset):
+    """The stages that heads follow, counted from 1; the network ends with the last.
 
     Example:
-        >>> str(Exits((2, 4)))
-        'exits: 2,4'
+        >>> space = SubsetSpace(Exits, [2, 4])
+        >>> str(space.smallest), str(space.largest), space.size, str(space.parse("exits: 4"))
+        ('exits: 2', 'exits: 2,4', 2, 'exits: 4')
     """
 
-    stages: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"exits: {','.join(map(str, self.stages))}"
-
-
-class ExitSpace(Ladder[Exits]):
-    """One architecture per exit; each holds the heads of the exits before its own.
-
-    :meth:`parse` also knows architectures that omit some of those, as ``exits: 4``: clients can train them, but
-    they are not results of a search.
-
-    Args:
-        exits: The stages that an exit follows, ascending.
-
-    Example:
-        >>> space = ExitSpace([2, 4])
-        >>> str(space.smallest), str(space.largest), space.size
-        ('exits: 2', 'exits: 2,4', 2)
-    """
-
-    refusal = "omits an exit; name all exits up to the last"
-
-    def __init__(self, exits: Sequence[int]) -> None:
-        self.exits = tuple(exits)
-        super().__init__([Exits(self.exits[:count]) for count in range(1, len(self.exits) + 1)])
-
-    @override
-    def parse(self, text: Any) -> Exits:
-        """Reads ``exits: 2,4`` or an ``Exits``."""
-        if isinstance(text, Exits):
-            arch = text
-        else:
-            words = str(text).removeprefix("exits:").split(",")
-            if not all(word.strip().isdecimal() for word in words):
-                raise ConfigError(f"architecture: {text!r} cannot be read; write exits as '{self.largest}'")
-            arch = Exits(tuple(int(word) for word in words))
-        self.validate(arch)
-        return arch
-
-    @override
-    def validate(self, arch: Exits) -> None:
-        if not arch.stages or [stage for stage in self.exits if stage in arch.stages] != list(arch.stages):
-            known = ", ".join(map(str, self.exits))
-            raise ConfigError(f"architecture {arch}: give exits, ascending, out of: {known}")
+    word = "exits"
 
 
 @checked("supernet")
@@ -116,14 +65,13 @@ class EarlyExitResNet(NestedSupernet):
         self,
         input_shape: Iterable[int] = (3, 32, 32),
         num_classes: int = 10,
-        norm: Norm = _NORM,
+        norm: Norm = GroupNorm(),
         width: PositiveInt = 64,
         blocks: Sequence[PositiveInt] = (2, 2, 2, 2),
         exits: Sequence[PositiveInt] = (2, 4),
     ) -> None:
         super().__init__(input_shape, num_classes)
-        if len(self.input_shape) != 3:
-            raise ConfigError(f"supernet.input_shape: {list(self.input_shape)} must be channels, height, width")
+        check_image(self, self.input_shape)
         if not blocks:
             raise ConfigError("supernet.blocks: is empty; give the number of blocks of each stage")
         if not exits or list(exits) != sorted(set(exits)) or exits[-1] != len(blocks):
@@ -134,27 +82,24 @@ class EarlyExitResNet(NestedSupernet):
         self.width = width
         self.blocks = tuple(blocks)
         self._norm = norm
-        self.space: ExitSpace = ExitSpace(exits)
+        self.space: SubsetSpace[Exits] = SubsetSpace(Exits, exits)
         self.network = self.build(self.space.largest)
         self.initialise(self.network)
 
     @override
     def build(self, arch: Exits) -> ExitNetwork:
         return ExitNetwork(
-            nn.Conv2d(self.input_shape[0], self.width, 3, padding=1, bias=False),
-            [self._stage(stage) for stage in range(1, arch.stages[-1] + 1)],
-            {stage: self._head(stage) for stage in arch.stages},
+            convolution(self.input_shape[0], self.width),
+            [self._stage(stage) for stage in range(1, arch.members[-1] + 1)],
+            {stage: self._head(stage) for stage in arch.members},
         )
 
     @override
     def initialise(self, network: nn.Module) -> None:
         he_normal(network)
 
-    def _channels(self, stage: int) -> int:
-        return self.width << (stage - 1)
-
     def _stage(self, stage: int) -> nn.Sequential:
-        out = self._channels(stage)
+        out = self.width << (stage - 1)
         before, stride = (out // 2, 2) if stage > 1 else (out, 1)
         blocks = [preactivated_block(before, out, out, stride, self._norm)]
         blocks += [preactivated_block(out, out, out, 1, self._norm) for _ in range(self.blocks[stage - 1] - 1)]
@@ -162,7 +107,7 @@ class EarlyExitResNet(NestedSupernet):
 
     def _head(self, stage: int) -> nn.Sequential:
         """Builds a head; early ones mix two kinds of pooling (section 3, "Models"), the last one averages."""
-        channels = self._channels(stage)
+        channels = self.width << (stage - 1)
         head = pooled_classifier(channels, self.num_classes)
         if stage < len(self.blocks):
             head["pool"] = MixedPool()
@@ -173,7 +118,7 @@ class ExitNetwork(OutputsNetwork):
     """Stages one after the other, with a head after some of them.
 
     Args:
-        stem: What comes before the first stage.
+        stem: The layer before the first stage.
         stages: The stages.
         heads: Heads by the stage that they follow, counted from 1; the last stage has one.
     """
@@ -203,10 +148,10 @@ class ExitNetwork(OutputsNetwork):
 
 
 class MixedPool(nn.Module):
-    """Global pooling that learns how much of the maximum and of the average it takes (Lee et al., 2016, "mixed").
+    """Global pooling ``a * maximum + (1 - a) * average`` (Lee et al., 2016, "mixed").
 
-    ``a * maximum + (1 - a) * average``, one learned ``a`` for all channels, not confined to [0, 1] (as in Kaya et
-    al., 2019, whom FedHeN follows). It starts at one half.
+    One ``a`` is learned for all channels, from one half on, not confined to [0, 1] (as in Kaya et al., 2019, whom
+    FedHeN follows).
 
     Example:
         >>> x = torch.tensor([[[[0.0, 2.0], [4.0, 6.0]]]])

@@ -1,7 +1,6 @@
 """Families of networks: one structure that can be built with any number of units per group.
 
-Networks that are cut in width, that lose filters, and that grow are of such families. Where the units lie in a
-network's tensors is found by letting one group grow at a time, on the meta device.
+Networks that are cut in width, that lose filters, and that grow are of such families.
 """
 
 from __future__ import annotations
@@ -17,6 +16,8 @@ from lit_fednas.supernets.norms import Norm
 
 #: For every dimension of a tensor: the group whose units it has, and how many adjacent entries one unit takes.
 Axes = tuple[tuple[str | None, int], ...]
+#: The numbers of units by group.
+Sizes = Mapping[str, int]
 
 
 class NetworkFamily(ABC):
@@ -34,7 +35,7 @@ class NetworkFamily(ABC):
 
     @property
     def multiple(self) -> int:
-        """What the number of units of every group must be a multiple of: a group norm's group size."""
+        """The number of which every group's units must be a multiple: a group norm's group size."""
         return 1 if self.norm is None else self.norm.multiple
 
     @abstractmethod
@@ -49,9 +50,7 @@ class NetworkFamily(ABC):
         """
 
     @abstractmethod
-    def build(
-        self, sizes: Mapping[str, int], input_shape: Sequence[int], num_classes: int, scale: float = 1.0
-    ) -> nn.Module:
+    def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
         """Builds a network; its modules and tensors have the same names for all sizes.
 
         Args:
@@ -65,9 +64,7 @@ class NetworkFamily(ABC):
         """
 
 
-def find_axes(
-    build: Callable[[Mapping[str, int]], nn.Module], units: Mapping[str, int], multiple: int, name: str
-) -> dict[str, Axes]:
+def find_axes(build: Callable[[Sizes], nn.Module], units: Sizes, multiple: int, name: str) -> dict[str, Axes]:
     """Lets one group grow at a time, and finds which dimensions grow with it and by how much.
 
     Args:
@@ -84,9 +81,7 @@ def find_axes(
     """
     with torch.device("meta"):
         shapes = shapes_of(build(units))
-    axes: dict[str, list[tuple[str | None, int]]] = {
-        tensor: [(None, 1)] * len(shape) for tensor, shape in shapes.items()
-    }
+    axes: dict[str, list[tuple[str | None, int]]] = {name: [(None, 1)] * len(shapes[name]) for name in shapes}
     for group, full in units.items():
         with torch.device("meta"):
             grown = shapes_of(build({**units, group: full + multiple}))
@@ -106,13 +101,18 @@ def find_axes(
     return {tensor: tuple(dimensions) for tensor, dimensions in axes.items()}
 
 
+def tensors_of(network: nn.Module) -> dict[str, Tensor]:
+    """Returns all parameters, then all buffers, by name."""
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
+
+
 def shapes_of(network: nn.Module) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of all tensors by name, parameters first."""
-    return {name: tuple(tensor.shape) for name, tensor in [*network.named_parameters(), *network.named_buffers()]}
+    return {name: tuple(tensor.shape) for name, tensor in tensors_of(network).items()}
 
 
 def entries_of(units: Tensor, repeat: int) -> Tensor:
-    """Returns the entries of units along a dimension in which each takes ``repeat`` adjacent ones.
+    """Returns the entries, ``[units * repeat]``, of units along a dimension in which each takes ``repeat``.
 
     Example:
         >>> entries_of(torch.tensor([2, 0]), repeat=3)
@@ -121,9 +121,9 @@ def entries_of(units: Tensor, repeat: int) -> Tensor:
     return (units[:, None] * repeat + torch.arange(repeat, device=units.device)).flatten()
 
 
-def check_image(family: object, input_shape: Sequence[int], least: int = 1) -> None:
+def check_image(network: object, input_shape: Sequence[int], least: int = 1) -> None:
     """Raises ``ConfigError`` if inputs are not images, or smaller than ``least`` pixels in height or width."""
-    name = type(family).__name__
+    name = type(network).__name__
     if len(input_shape) != 3:
         raise ConfigError(f"supernet.input_shape: {list(input_shape)} must be channels, height, width for {name}")
     if min(input_shape[1:]) < least:

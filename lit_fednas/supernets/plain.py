@@ -1,15 +1,14 @@
-"""Ordinary networks as supernets of one architecture: for federated averaging and for comparisons."""
+"""Ordinary networks as supernets of one architecture, for federated averaging and for comparisons."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import nn
 from typing_extensions import override
 
+from lit_fednas.costs.counting import meta_copy
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets.base import NestedSupernet, he_normal
 from lit_fednas.supernets.families import NetworkFamily
@@ -18,15 +17,12 @@ from lit_fednas.supernets.norms import GroupNorm, Norm
 from lit_fednas.supernets.space import Ladder
 from lit_fednas.supernets.width.cnn import SlicedSmallCNN
 
-_NORM = GroupNorm()
 _STAGES = 4
 _BLOCKS = 2
 
 
 class PlainNetwork(NestedSupernet):
     """An ordinary network as a supernet of one architecture, ``whole``.
-
-    So federated averaging and independent training of a network are special cases.
 
     Args:
         network: The network.
@@ -35,6 +31,7 @@ class PlainNetwork(NestedSupernet):
 
     Example:
         >>> net = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2), 2)
+        >>> import torch
         >>> net(torch.zeros(3, 1, 2, 2)).shape, net.space.largest
         (torch.Size([3, 2]), 'whole')
     """
@@ -46,7 +43,7 @@ class PlainNetwork(NestedSupernet):
 
     @override
     def build(self, arch: Any) -> nn.Module:
-        return _structure_of(self.network)
+        return meta_copy(self.network)
 
 
 class FamilyNetwork(PlainNetwork):
@@ -69,7 +66,7 @@ class FamilyNetwork(PlainNetwork):
 
 
 class SmallCNN(FamilyNetwork):
-    """Two 3x3 convolutions without padding, pooling, two linear layers, with dropout.
+    """Two 3x3 convolutions without padding, pooling, two linear layers, with dropout (:class:`SlicedSmallCNN`).
 
     The convolutional network of Reddi et al. (2021, "Adaptive Federated Optimization", App. A.2) for EMNIST, which
     many federated benchmarks share. With 1x28x28 inputs and 62 classes it has their 1,206,590 parameters.
@@ -117,7 +114,7 @@ class ResNet18(PlainNetwork):
         self,
         input_shape: Iterable[int] = (3, 32, 32),
         num_classes: int = 10,
-        norm: Norm = _NORM,
+        norm: Norm = GroupNorm(),
         width: PositiveInt = 64,
     ) -> None:
         shape = tuple(input_shape)
@@ -134,13 +131,3 @@ class ResNet18(PlainNetwork):
         network = sequential(**layers, **pooled_classifier(channels, num_classes))
         he_normal(network)
         super().__init__(network, shape, num_classes)
-
-
-def _structure_of(network: nn.Module) -> nn.Module:
-    """Copies a module's structure to the meta device, without copying its weights."""
-    memo: dict[int, Any] = {}
-    for tensor in network.parameters():
-        memo[id(tensor)] = nn.Parameter(torch.empty_like(tensor, device="meta"), tensor.requires_grad)
-    for buffer in network.buffers():
-        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
-    return copy.deepcopy(network, memo)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from typing_extensions import override
@@ -13,6 +14,7 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError
 
 A = TypeVar("A")
+S = TypeVar("S", bound="Subset")
 
 #: The name of the label set of the data's own classes.
 OWN = "own"
@@ -21,13 +23,12 @@ OWN = "own"
 class SearchSpace(ABC, Generic[A]):
     """A family of architectures, each a vector of integers (genes).
 
-    A gene is the place of an architecture's choice among the possible ones. A subclass says how genes and
-    architectures correspond; sampling and mutation then follow. Architectures are small hashable values. Two gene
-    vectors may mean the same network (the ratio of a block that is absent); :meth:`decode` gives both the same,
-    canonical, architecture.
+    A gene is the index of an architecture's choice among the possible ones. Architectures are small hashable
+    values. Two gene vectors may mean the same network (the ratio of a block that is absent); :meth:`decode`
+    returns the same, canonical, architecture for both.
 
     Attributes:
-        choices: For each gene, the values that it chooses from.
+        choices: For each gene, the values to choose from.
         labels: The label set of the architectures that are drawn and decoded (``lit_fednas.supernets.labels``).
     """
 
@@ -83,7 +84,7 @@ class SearchSpace(ABC, Generic[A]):
         return tuple(len(values) for values in self.choices)
 
     def chosen(self, arch: A) -> tuple[Any, ...]:
-        """Returns what an architecture has chosen, gene by gene."""
+        """Returns the choices of an architecture, gene by gene."""
         return tuple(values[gene] for values, gene in zip(self.choices, self.encode(arch), strict=True))
 
     def each(self) -> Iterator[A]:
@@ -102,7 +103,7 @@ class SearchSpace(ABC, Generic[A]):
         return self.decode([new if take else old for old, new, take in zip(genes, draws, redrawn, strict=True)])
 
     def named(self, text: Any) -> A:
-        """Like :meth:`parse`, and knows the words ``smallest`` and ``largest``."""
+        """Like :meth:`parse`, and reads the words ``smallest`` and ``largest``."""
         if text == "smallest":
             return self.smallest
         if text == "largest":
@@ -111,7 +112,7 @@ class SearchSpace(ABC, Generic[A]):
 
 
 class Ladder(SearchSpace[A]):
-    """Architectures in a row, from the cheapest to the most expensive: one gene, the position in the row.
+    """A row of architectures from the cheapest to the most expensive; the one gene is the position in the row.
 
     A subclass may know further architectures, which clients train but which are not results of a search:
     :meth:`parse` and :meth:`validate` accept them, :meth:`encode` refuses them.
@@ -121,7 +122,7 @@ class Ladder(SearchSpace[A]):
 
     Attributes:
         rungs: The row.
-        refusal: What :meth:`encode` says of an architecture that is known but not in the row.
+        refusal: The message of :meth:`encode` about an architecture that is known but not in the row.
 
     Example:
         >>> space = Ladder([8, 16, 32])
@@ -129,7 +130,7 @@ class Ladder(SearchSpace[A]):
         (8, 32, 16, (1,))
     """
 
-    refusal = "is not one to search"
+    refusal: ClassVar[str] = "is not one to search"
 
     def __init__(self, rungs: Sequence[A]) -> None:
         self.rungs = tuple(rungs)
@@ -177,3 +178,60 @@ class Ladder(SearchSpace[A]):
     @override
     def size(self) -> int:
         return len(self.rungs)
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Some of the numbers of a :class:`SubsetSpace`; a subclass sets the word that they are written after.
+
+    Attributes:
+        members: The numbers, ascending.
+        word: What the numbers are.
+    """
+
+    members: tuple[int, ...]
+
+    word: ClassVar[str]
+
+    def __str__(self) -> str:
+        return f"{self.word}: {','.join(map(str, self.members))}"
+
+
+class SubsetSpace(Ladder[S]):
+    """Subsets of some numbers; what is searched are the first number, the first two, and so on.
+
+    Args:
+        kind: The class of the subsets.
+        numbers: All numbers, ascending.
+    """
+
+    refusal = "leaves out a number before its last, which clients can train, but is not searched"
+
+    def __init__(self, kind: type[S], numbers: Iterable[int]) -> None:
+        self.kind = kind
+        self.numbers = tuple(numbers)
+        super().__init__([self.first(count) for count in range(1, len(self.numbers) + 1)])
+
+    def first(self, count: int) -> S:
+        """Returns the first ``count`` numbers."""
+        return self.kind(self.numbers[:count])
+
+    @override
+    def validate(self, arch: S) -> None:
+        if not arch.members or arch.members != tuple(number for number in self.numbers if number in arch.members):
+            raise ConfigError(
+                f"architecture {arch}: name {arch.word}, each once and ascending, out of: "
+                f"{', '.join(map(str, self.numbers))}"
+            )
+
+    @override
+    def parse(self, text: Any) -> S:
+        """Reads ``<word>: 0,2,3``, with or without the word, or a subset."""
+        arch = text
+        if not isinstance(text, self.kind):
+            numbers = str(text).strip().removeprefix(f"{self.kind.word}:").split(",")
+            if not all(number.strip().isdecimal() for number in numbers):
+                raise ConfigError(f"architecture: {text!r} cannot be read; write it as '{self.largest}'")
+            arch = self.kind(tuple(map(int, numbers)))
+        self.validate(arch)
+        return arch

@@ -6,9 +6,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from lit_fednas.costs import Cost, count_cost, count_macs, count_operations
+from lit_fednas.costs import Cost, count_macs, count_operations, count_parameters, sent_bytes
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import nbytes
+from lit_fednas.supernets import PlainNetwork
 
 LAYERS = [
     (nn.Conv2d(3, 8, 3, padding=1), (3, 8, 8), 8 * 8 * 8 * 3 * 9),
@@ -108,7 +109,7 @@ def test_what_cannot_be_counted_is_named(function: Callable[[Tensor, Tensor], Te
 def test_a_layer_that_runs_twice_counts_twice() -> None:
     layer = nn.Linear(4, 4)
     assert count_macs(nn.Sequential(layer, nn.ReLU(), layer), (4,)) == 32
-    assert count_cost(nn.Sequential(layer, nn.ReLU(), layer), (4,)).parameters == 20
+    assert count_parameters(nn.Sequential(layer, nn.ReLU(), layer)) == 20
 
 
 def test_counting_leaves_no_trace() -> None:
@@ -140,9 +141,10 @@ def test_on_meta_nothing_is_computed() -> None:
 def test_bytes_are_parameters_and_buffers_as_they_are_stored() -> None:
     network = nn.Sequential(nn.Conv2d(1, 4, 1), nn.BatchNorm2d(4))
     parameters, statistics, counter = 4 + 4 + 4 + 4, 4 + 4, 1
-    assert count_cost(network, (1, 2, 2)) == Cost(
+    assert PlainNetwork(network, (1, 2, 2), 1).cost("whole") == Cost(
         macs=16, parameters=parameters, bytes=4 * (parameters + statistics) + 8 * counter
     )
+    assert sent_bytes(network) == 4 * (parameters + statistics) + 8 * counter
     assert nbytes([torch.zeros(3, dtype=torch.bfloat16), torch.zeros((), dtype=torch.int64)]) == 14
     assert nbytes(tensor.expand(5) for tensor in [torch.zeros(1)]) == 20
     assert nbytes([]) == 0

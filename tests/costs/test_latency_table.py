@@ -230,7 +230,8 @@ def elsewhere(machine: Machine, tmp_path: Path) -> str:
     table = LatencyTable(MeasuredLatency(batch_size=2))
     table.settings["device_name"] = "some phone"
     table.prepare(NETWORKS, SHAPE)
-    table.save(tmp_path / "phone.json")
+    table.file = str(tmp_path / "phone.json")
+    table.save()
     machine.layers.clear()
     machine.networks = 0
     return str(tmp_path / "phone.json")
@@ -249,7 +250,8 @@ def test_a_table_of_another_machine_is_used_as_it_is(elsewhere: str, machine: Ma
 def test_a_table_without_a_fit_stays_so_elsewhere(machine: Machine, tmp_path: Path) -> None:
     table = LatencyTable()
     table.milliseconds(NETWORKS[0], SHAPE)
-    table.save(tmp_path / "sums.json")
+    table.file = str(tmp_path / "sums.json")
+    table.save()
     found = LatencyTable(file=str(tmp_path / "sums.json"), measure_missing=False).prepare([NETWORKS[0]] * 4, SHAPE)
     assert (found["scale"], found["checked_on"], found["spearman"]) == (1.0, 0, None)
     assert machine.networks == 0

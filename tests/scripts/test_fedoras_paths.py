@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from lit_fednas.supernets import PathCosts, PathSpace
+from lit_fednas.supernets.paths.space import PathCosts, PathSpace
 from tests.scripts.conftest import load
 
 OPERATORS = ["a", "b", "id"]

@@ -14,27 +14,20 @@ from torch.nn import functional
 from lit_fednas.costs import count_macs
 from lit_fednas.errors import ConfigError
 from lit_fednas.rng import generator, isolated
-from lit_fednas.supernets import (
-    BatchNorm,
-    Blueprint,
+from lit_fednas.supernets import BatchNorm, GroupNorm, Norm
+from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork
+from lit_fednas.supernets.growing.cells import (
     Cell,
     ConvCell,
     EntryCell,
-    GroupNorm,
-    InvertedResidualCell,
-    NASBench201Cell,
-    Norm,
-    PatchCell,
-    PerceptronHead,
     PooledHead,
     PreactivatedCell,
     ResidualCell,
-    TokenHead,
-    TransformerCell,
 )
-from lit_fednas.supernets.growing.blueprint import CellNetwork
 from lit_fednas.supernets.growing.growth import Deepen, Step, Widen, carried_over, grown, plan
-from lit_fednas.supernets.growing.nasbench201 import Genotype
+from lit_fednas.supernets.growing.mobilenet import InvertedResidualCell, PerceptronHead
+from lit_fednas.supernets.growing.nasbench201 import Genotype, NASBench201Cell
+from lit_fednas.supernets.growing.vit import PatchCell, TokenHead, TransformerCell
 
 INPUT = (3, 6, 6)
 CLASSES = 5

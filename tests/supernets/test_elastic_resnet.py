@@ -7,14 +7,8 @@ import torch
 from torch import nn
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets import (
-    BatchNorm,
-    ElasticArch,
-    ElasticResNet,
-    ElasticSpace,
-    GroupNorm,
-    NestedSupernet,
-)
+from lit_fednas.supernets import BatchNorm, ElasticArch, ElasticResNet, GroupNorm, NestedSupernet
+from lit_fednas.supernets.elastic_resnet import ElasticSpace
 from tests.supernets.instances import elastic, instance
 
 TABLE_4 = [

@@ -12,7 +12,8 @@ from lit_fednas.costs import count_macs, count_operations, sent_bytes
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
 from lit_fednas.objectives import PathSampling
-from lit_fednas.supernets import ElasticResNet, LabelSets, Operators, PathCNN, labelled_space, labels_of
+from lit_fednas.supernets import ElasticResNet, Operators, PathCNN, labelled_space, labels_of
+from lit_fednas.supernets.labels import LabelSets
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers
 from tests.support import fit, make_module, make_trainer, sgd, tiny_data
 

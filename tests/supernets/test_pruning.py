@@ -21,7 +21,6 @@ from lit_fednas.supernets import (
     Model,
     NetworkFamily,
     Norm,
-    PrunedModel,
     PrunedSequence,
     SlicedCNN,
     SlicedConvNet,
@@ -31,6 +30,7 @@ from lit_fednas.supernets import (
     UnitCounts,
 )
 from lit_fednas.supernets.pruning.filters import Cut, Prunable, filter_norms, find_cuts, without_filters
+from lit_fednas.supernets.pruning.sequence import PrunedModel
 
 SHAPE, CLASSES = (3, 8, 8), 5
 

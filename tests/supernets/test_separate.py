@@ -80,7 +80,7 @@ def test_any_supernet_cheapest_first():
 def test_errors():
     with pytest.raises(ConfigError, match=r"supernet.archs: \['exits: 1', 'exits: 1'\] must be 1 to 64"):
         net(("exits: 1", "smallest"))
-    with pytest.raises(ConfigError, match=r"give exits, ascending, out of: 1, 2"):
+    with pytest.raises(ConfigError, match="name exits, each once and ascending, out of: 1, 2"):
         net(("exits: 3",))
     with pytest.raises(ConfigError, match=r"supernet.archs: is null, and ElasticResNet has"):
         SeparateNetworks((3, 16, 16), 5, lambda *shape: ElasticResNet(*shape))

@@ -7,8 +7,9 @@ import torch
 
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.rng import generator
-from lit_fednas.supernets import GroupNorm, GrowableCNN, Members, Model, ModelSuite
+from lit_fednas.supernets import GroupNorm, GrowableCNN, Model, ModelSuite
 from lit_fednas.supernets.growing.growth import plan
+from lit_fednas.supernets.side_by_side import Members
 
 
 def suite(models: int = 1, hidden=(4, 8), seed: int = 0, **settings) -> ModelSuite:

@@ -19,7 +19,6 @@ from lit_fednas.supernets import (
     GroupNorm,
     GrowableViT,
     NetworkFamily,
-    Scaler,
     SlicedCNN,
     SlicedConvNet,
     SlicedMobileNet,
@@ -28,9 +27,10 @@ from lit_fednas.supernets import (
     Supernet,
     UnitMask,
     Width,
-    WidthSpace,
     WidthSupernet,
 )
+from lit_fednas.supernets.layers import Scaler
+from lit_fednas.supernets.width.space import WidthSpace
 from tests.supernets.instances import batch
 
 CUT = tuple[str | None, int]

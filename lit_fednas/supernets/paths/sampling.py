@@ -43,7 +43,7 @@ class PathSampler:
         ConfigError: All operators of a layer are unsupported, or even the cheapest path costs more.
 
     Example:
-        >>> from lit_fednas.supernets import PathSpace
+        >>> from lit_fednas.supernets.paths.space import PathSpace
         >>> space = PathSpace([["conv1", "id"], ["sep_e1", "sep_e2"]], [[9, 0], [3, 6]])
         >>> costs = PathCosts(space, [[9, 0], [3, 6]], fixed=1)
         >>> sampler = PathSampler(costs, space.superset, budget=9)
