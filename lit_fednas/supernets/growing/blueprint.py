@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.families import NetworkFamily
+from lit_fednas.supernets.families import NetworkFamily, Sizes
 from lit_fednas.supernets.growing.cells import Cell
 
 _ANY = 1  # classes, where they do not matter
@@ -177,9 +177,7 @@ class GrowableFamily(NetworkFamily):
         return dict(self.blueprint(input_shape, _ANY).sizes)
 
     @override
-    def build(
-        self, sizes: Mapping[str, int], input_shape: Sequence[int], num_classes: int, scale: float = 1.0
-    ) -> nn.Module:
+    def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
         """Builds the network of other numbers of units.
 
         There are no scalers in it; where a norm follows every layer they would change nothing.

@@ -13,9 +13,6 @@ from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.cells import Cell, ConvCell, PooledHead, ResidualCell, check_affine
 from lit_fednas.supernets.norms import GroupNorm, Norm
 
-_CNN_NORM = GroupNorm(4)
-_RESNET_NORM = GroupNorm()
-
 
 @checked("supernet.family")
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class GrowableCNN(GrowableFamily):
     """
 
     hidden: Sequence[PositiveInt] = (16, 32, 64)
-    norm: Norm | None = _CNN_NORM
+    norm: Norm | None = GroupNorm(4)
 
     def __post_init__(self) -> None:
         check_filled(hidden=self.hidden)
@@ -82,7 +79,7 @@ class GrowableResNet18(GrowableFamily):
 
     width: PositiveInt = 16
     blocks: Sequence[PositiveInt] = (2, 2, 2, 2)
-    norm: Norm = _RESNET_NORM
+    norm: Norm = GroupNorm()
 
     def __post_init__(self) -> None:
         check_filled(blocks=self.blocks)

@@ -22,7 +22,6 @@ from lit_fednas.supernets.layers import Residual, sequential
 from lit_fednas.supernets.norms import GroupNorm, Norm
 
 _SQUEEZE = 4  # expanded channels per squeezed one
-_NORM = GroupNorm()
 _DIVISOR = 8
 _STEM, _LAST, _UNITS = 16, 576, 1024
 
@@ -187,7 +186,7 @@ class GrowableMobileNetV3Small(GrowableFamily):
 
     width: PositiveFloat = 1.0
     strides: Sequence[PositiveInt] = (1, 1, 2, 2, 2)
-    norm: Norm = _NORM
+    norm: Norm = GroupNorm()
 
     def __post_init__(self) -> None:
         check_affine(self.norm, "InvertedResidualCell")

@@ -224,7 +224,6 @@ def _name(edge: Edge) -> str:
 
 
 _STAGES = 3
-_NORM = GroupNorm()
 _GENOTYPE = "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|none~2|"
 
 
@@ -261,7 +260,7 @@ class GrowableNASBench201(GrowableFamily):
     width: PositiveInt = 16
     cells: PositiveInt = 1
     genotype: str = _GENOTYPE
-    norm: Norm = _NORM
+    norm: Norm = GroupNorm()
 
     def __post_init__(self) -> None:
         NASBench201Cell("probe", self.norm, self.genotype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -10,11 +10,9 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
-from lit_fednas.supernets.families import NetworkFamily, check_filled, check_image
+from lit_fednas.supernets.families import NetworkFamily, Sizes, check_filled, check_image
 from lit_fednas.supernets.layers import Scaler, conv_layer, convolution, pooled_classifier, sequential
 from lit_fednas.supernets.norms import BatchNorm, Norm
-
-_STATIC = BatchNorm(running_statistics=False)
 
 
 @checked("supernet.family")
@@ -27,9 +25,9 @@ class SlicedCNN(NetworkFamily):
 
     Args:
         hidden: Channels of the layers.
-        norm: Normalisation layer, ``None`` for none. The default is HeteroFL's static batch norm: statistics are
-            of the batch, and are not shared. Its authors gather them after training for evaluation, which
-            ``evaluation.recalibrate_batches`` does; else evaluation uses its own batches' too.
+        norm: Normalisation layer, ``None`` for none. The default is HeteroFL's static batch norm: batch statistics
+            that are not shared. Its authors gather them after training for evaluation, as
+            ``evaluation.recalibrate_batches`` does.
 
     Raises:
         ConfigError: There is no layer, or a number of channels is not positive.
@@ -40,7 +38,7 @@ class SlicedCNN(NetworkFamily):
     """
 
     hidden: Sequence[PositiveInt] = (64, 128, 256, 512)
-    norm: Norm | None = _STATIC
+    norm: Norm | None = BatchNorm(running_statistics=False)
 
     def __post_init__(self) -> None:
         check_filled(hidden=self.hidden)
@@ -51,9 +49,7 @@ class SlicedCNN(NetworkFamily):
         return {f"layer{number}": channels for number, channels in enumerate(self.hidden)}
 
     @override
-    def build(
-        self, sizes: Mapping[str, int], input_shape: Sequence[int], num_classes: int, scale: float = 1.0
-    ) -> nn.Module:
+    def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
         layers: dict[str, nn.Module] = {}
         channels, last = input_shape[0], len(self.hidden) - 1
         for number in range(len(self.hidden)):
@@ -67,7 +63,7 @@ class SlicedCNN(NetworkFamily):
 @checked("supernet.family")
 @dataclass(frozen=True)
 class SlicedSmallCNN(NetworkFamily):
-    """The small network of Reddi et al. (2021, App. A.2), as ``SmallCNN`` has it, cut in width.
+    """The small network of Reddi et al. (2021, App. A.2), see ``SmallCNN``.
 
     Two 3x3 convolutions without padding, pooling, dropout, a hidden linear layer, dropout, a classifier; a scaler
     follows every layer that is cut. Groups of units: ``conv1``, ``conv2``, ``hidden``.
@@ -97,18 +93,20 @@ class SlicedSmallCNN(NetworkFamily):
         return {"conv1": self.channels[0], "conv2": self.channels[1], "hidden": self.hidden}
 
     @override
-    def build(
-        self, sizes: Mapping[str, int], input_shape: Sequence[int], num_classes: int, scale: float = 1.0
-    ) -> nn.Module:
+    def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
         """Builds the network; one channel of the second convolution is many inputs of the linear layer."""
         channels, height, width = input_shape
         pooled = (height - 4) // 2 * ((width - 4) // 2)
         first, second, hidden = sizes["conv1"], sizes["conv2"], sizes["hidden"]
+
+        def scaled(layer: nn.Module) -> nn.Sequential:
+            return nn.Sequential(layer, Scaler(scale), nn.ReLU())
+
         return sequential(
-            conv1=_scaled(nn.Conv2d(channels, first, 3), scale),
-            conv2=_scaled(nn.Conv2d(first, second, 3), scale),
+            conv1=scaled(nn.Conv2d(channels, first, 3)),
+            conv2=scaled(nn.Conv2d(first, second, 3)),
             pool=nn.Sequential(nn.MaxPool2d(2), nn.Dropout(0.25), nn.Flatten()),
-            hidden=_scaled(nn.Linear(second * pooled, hidden), scale),
+            hidden=scaled(nn.Linear(second * pooled, hidden)),
             dropout=nn.Dropout(0.5),
             classifier=nn.Linear(hidden, num_classes),
         )
@@ -119,10 +117,10 @@ class SlicedSmallCNN(NetworkFamily):
 class SlicedConvNet(NetworkFamily):
     """FedNAS' ConvNet (Xu et al., section 5.1 and Table 2): six convolutions, pooling, one linear classifier.
 
-    Each layer is a 3x3 convolution, scaler, norm, ReLU, and max pooling of 2x2 where ``pools`` says so. The
-    classifier sees all pixels of the last layer, so one channel there is many of its inputs. Convolutions have a
-    bias only where there is no norm. Groups of units: ``conv1``, ``conv2``, ... The paper's "6 CONV, 1 FC" counts
-    the classifier as well, but its outputs are the classes, of which none can leave.
+    Each layer is a 3x3 convolution, scaler, norm, ReLU, and after some max pooling of 2x2. The classifier gets all
+    pixels of the last layer, so one channel there is many of its inputs. Convolutions have a bias only without a
+    norm. Groups of units: ``conv1``, ``conv2``, ... The paper's "6 CONV, 1 FC" counts the classifier as well, but
+    its outputs are the classes, of which none can leave.
 
     The paper gives no sizes. The default has 0.35 million parameters for 128x128 pixels and eight classes: the
     uplink costs of its Table 3 are about a megabyte per upload, on the average of a sequence that goes down to
@@ -131,12 +129,12 @@ class SlicedConvNet(NetworkFamily):
     Args:
         hidden: Channels of the convolutions.
         pools: The convolutions, counted from 1, that pooling follows.
-        norm: Normalisation layer. The default is none, for AlexNet has no batch norm, and most of the paper's
-            clients would take its statistics of a dozen images. Without one the convolutions start as He et al.
-            (2015) draw them, for with PyTorch's own draws six of them make signals vanish.
+        norm: Normalisation layer. The default is none: AlexNet has no batch norm, and most of the paper's clients
+            would compute its statistics of a dozen images. Without a norm the convolutions start as in He et al.
+            (2015), because with PyTorch's own initial weights signals vanish after six of them.
 
     Raises:
-        ConfigError: A number is not positive, or pooling is to follow a convolution that is not there, or twice.
+        ConfigError: A number is not positive, or pooling is to follow an unknown convolution, or one twice.
 
     Example:
         >>> SlicedConvNet(hidden=(8, 16), pools=(1, 2)).units((3, 16, 16))
@@ -161,23 +159,15 @@ class SlicedConvNet(NetworkFamily):
         return {f"conv{number}": channels for number, channels in enumerate(self.hidden, start=1)}
 
     @override
-    def build(
-        self, sizes: Mapping[str, int], input_shape: Sequence[int], num_classes: int, scale: float = 1.0
-    ) -> nn.Module:
-        """Builds the network; one channel of the last convolution is many inputs of the classifier."""
+    def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
         channels, height, width = input_shape
         layers: dict[str, nn.Module] = {}
         for number in range(1, len(self.hidden) + 1):
             name = f"conv{number}"
             conv = convolution(channels, sizes[name], bias=self.norm is None)
-            if self.norm is None:  # nothing else keeps the size of what goes through
+            if self.norm is None:
                 nn.init.kaiming_normal_(conv.weight, nonlinearity="relu")
-            pool = 2 if number in self.pools else 0
-            layers[name] = conv_layer(conv, self.norm, scale=scale, pool=pool)
+            layers[name] = conv_layer(conv, self.norm, scale=scale, pool=2 if number in self.pools else 0)
             channels = sizes[name]
         pooled = (height >> len(self.pools)) * (width >> len(self.pools))
         return sequential(**layers, flatten=nn.Flatten(), classifier=nn.Linear(channels * pooled, num_classes))
-
-
-def _scaled(layer: nn.Module, scale: float) -> nn.Sequential:
-    return nn.Sequential(layer, Scaler(scale), nn.ReLU())

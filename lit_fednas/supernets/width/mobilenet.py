@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,11 +11,10 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
-from lit_fednas.supernets.families import NetworkFamily, check_filled, check_image
+from lit_fednas.supernets.families import NetworkFamily, Sizes, check_filled, check_image
 from lit_fednas.supernets.layers import conv_layer, convolution, pooled_classifier, sequential
 from lit_fednas.supernets.norms import BatchNorm, Norm
 
-_NORM = BatchNorm()
 _CHANNELS = (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 _STRIDES = (2, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
 
@@ -26,23 +25,23 @@ class SlicedMobileNet(NetworkFamily):
     """MobileNet v1 (Howard et al., 2017, Table 1), the larger network of FedNAS (Xu et al., section 5.1).
 
     A full 3x3 convolution, norm and ReLU; then blocks of a 3x3 depthwise convolution, norm, ReLU, a 1x1 pointwise
-    convolution, norm and ReLU; global average pooling and a linear classifier. Convolutions have a bias only where
-    there is no norm. A scaler follows the full convolution and the pointwise ones: a depthwise one adds up
-    as many terms at every width.
+    convolution, norm and ReLU; global average pooling and a linear classifier. Convolutions have a bias only
+    without a norm. A scaler follows the full convolution and the pointwise ones: a depthwise one adds up as many
+    terms at every width.
 
-    Groups of units: ``conv0``, the channels of the full convolution, and ``conv1``, ``conv2``, ..., those that the
-    pointwise convolutions put out. The depthwise convolution of the next block has the same channels and follows.
-    So with the default's 13 blocks there are 14 groups that can lose filters, as many as FedNAS' K = 14. Its Table
-    2 counts "13 CONV, 1 FC" instead: most plausibly the blocks and the classifier, without the full convolution.
-    But a classifier's outputs are the classes, of which none can leave, and its inputs leave with ``conv13``.
+    Groups of units: ``conv0``, the channels of the full convolution, and ``conv1``, ``conv2``, ..., the outputs of
+    the pointwise convolutions, with the next block's depthwise convolution. So with the default's 13 blocks there
+    are 14 groups that can lose filters, as many as FedNAS' K = 14. Its Table 2 counts "13 CONV, 1 FC" instead:
+    most plausibly the blocks and the classifier, without the full convolution. But a classifier's outputs are the
+    classes, of which none can leave, and its inputs leave with ``conv13``.
 
     Args:
-        width: What all channels are multiplied by (the authors' width multiplier), rounded to multiples of a group
-            norm's group size, and never to nothing.
-        channels: Of the full convolution, then what each block puts out.
-        strides: Of the full convolution, then of each block's depthwise one. The default is for 224x224 images.
-            It reads the second of Table 1's last two strides of two as one, for the sizes in the table do not
-            change there. For 32x32 images use ``[1, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1]``, and for 16x16
+        width: By how much all channels are multiplied (the authors' width multiplier), rounded to multiples of a
+            group norm's group size, at least one multiple.
+        channels: Outputs of the full convolution, then of each block.
+        strides: Of the full convolution, then of each block's depthwise one. The default is for 224x224 images,
+            with the second of Table 1's last two strides of two as one, for the sizes in the table do not change
+            there. For 32x32 images use ``[1, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1]``, and for 16x16
             ``[1, 1, 1, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1]``; both end in 2x2 pixels.
         norm: Normalisation layer, ``None`` for none. The default is the authors' batch norm.
 
@@ -57,7 +56,7 @@ class SlicedMobileNet(NetworkFamily):
     width: PositiveFloat = 1.0
     channels: Sequence[PositiveInt] = _CHANNELS
     strides: Sequence[PositiveInt] = _STRIDES
-    norm: Norm | None = _NORM
+    norm: Norm | None = BatchNorm()
 
     def __post_init__(self) -> None:
         check_filled(channels=self.channels)
@@ -70,12 +69,11 @@ class SlicedMobileNet(NetworkFamily):
     @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:
         check_image(self, input_shape)
-        return {f"conv{number}": self._widened(channels) for number, channels in enumerate(self.channels)}
+        widened = [max(1, round(self.width * channels / self.multiple)) for channels in self.channels]
+        return {f"conv{number}": self.multiple * blocks for number, blocks in enumerate(widened)}
 
     @override
-    def build(
-        self, sizes: Mapping[str, int], input_shape: Sequence[int], num_classes: int, scale: float = 1.0
-    ) -> nn.Module:
+    def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
         channels = [sizes[f"conv{number}"] for number in range(len(self.channels))]
         bias = self.norm is None
         conv = convolution(input_shape[0], channels[0], stride=self.strides[0], bias=bias)
@@ -87,6 +85,3 @@ class SlicedMobileNet(NetworkFamily):
                 depthwise=conv_layer(depthwise, self.norm), pointwise=conv_layer(pointwise, self.norm, scale=scale)
             )
         return sequential(**layers, **pooled_classifier(channels[-1], num_classes))
-
-    def _widened(self, channels: int) -> int:
-        return self.multiple * max(1, round(self.width * channels / self.multiple))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
-from lit_fednas.supernets.families import NetworkFamily, check_filled, check_image
+from lit_fednas.supernets.families import NetworkFamily, Sizes, check_filled, check_image
 from lit_fednas.supernets.layers import (
     Scaler,
     convolution,
@@ -21,16 +21,14 @@ from lit_fednas.supernets.layers import (
 )
 from lit_fednas.supernets.norms import BatchNorm, Norm
 
-_STATIC = BatchNorm(running_statistics=False)
-
 
 @checked("supernet.family")
 @dataclass(frozen=True)
 class SlicedResNet(NetworkFamily):
     """HeteroFL's residual network (Diao et al., 2021): pre-activation blocks of two 3x3 convolutions.
 
-    The default is their ResNet-18. Every stage but the first begins with a stride of two. A scaler precedes
-    every norm, so that all that the norms see is scaled, and the sums over a stage's blocks stay as they are.
+    The default is their ResNet-18. Every stage but the first begins with a stride of two. A scaler precedes every
+    norm, so that all inputs of norms are scaled, and the sums over a stage's blocks stay as they are.
 
     Groups of units: ``stage0``, ... for the outputs of all blocks of a stage, which are added up (the first with
     the stem's), and ``stage0.block0``, ... for the channels inside a block.
@@ -51,7 +49,7 @@ class SlicedResNet(NetworkFamily):
 
     hidden: Sequence[PositiveInt] = (64, 128, 256, 512)
     blocks: Sequence[PositiveInt] = (2, 2, 2, 2)
-    norm: Norm | None = _STATIC
+    norm: Norm | None = BatchNorm(running_statistics=False)
 
     def __post_init__(self) -> None:
         check_filled(hidden=self.hidden)
@@ -71,9 +69,7 @@ class SlicedResNet(NetworkFamily):
         return units
 
     @override
-    def build(
-        self, sizes: Mapping[str, int], input_shape: Sequence[int], num_classes: int, scale: float = 1.0
-    ) -> nn.Module:
+    def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
         channels = sizes["stage0"]
         layers: dict[str, nn.Module] = {"stem": convolution(input_shape[0], channels)}
         for stage, blocks in enumerate(self.blocks):

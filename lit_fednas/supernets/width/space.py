@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isclose
@@ -25,8 +26,8 @@ class Width:
 
     Attributes:
         ratio: The share, above 0 and at most 1.
-        shift: The first unit that is kept, modulo each layer's units; the others follow it and go round the
-            end (FedRolex). 0 keeps the first ones (HeteroFL, FjORD).
+        shift: The first unit that is kept, modulo each layer's units; the others follow it, from the first unit on
+            after the last (FedRolex). 0 keeps the first ones (HeteroFL, FjORD).
 
     Raises:
         ConfigError: One of them is out of range.
@@ -40,7 +41,6 @@ class Width:
     shift: NonNegativeInt = 0
 
     def __str__(self) -> str:
-        """``width: 0.5``, with a shift ``width: 0.5, shift: 3``."""
         return f"width: {_shortest(self.ratio)}" + (f", shift: {self.shift}" if self.shift else "")
 
 
@@ -60,7 +60,6 @@ class UnitMask:
     units: tuple[tuple[int, ...], ...]
 
     def __str__(self) -> str:
-        """Groups apart by ``/``; adjacent positions as ranges."""
         return "kept: " + "/".join(_ranges(positions) for positions in self.units)
 
 
@@ -69,15 +68,12 @@ WidthArch: TypeAlias = Width | UnitMask
 
 
 class WidthSpace(Ladder[WidthArch]):
-    """The widths in ascending order: one gene, the position of a width.
-
-    Shifted widths and unit masks are not results of a search, only what a client trains in one round:
-    :meth:`parse` knows them, :meth:`encode` refuses them.
+    """The widths in ascending order; clients can train shifted widths and unit masks as well, in one round.
 
     Args:
         widths: The ratios, in any order; 1 is one of them.
-        units: Groups of units with their full numbers, by which kept units are checked.
-        multiple: What every number of kept units must be a multiple of, unless all are kept.
+        units: Groups of units with their full numbers, by which kept units are validated.
+        multiple: The number of which every number of kept units must be a multiple, unless all are kept.
 
     Raises:
         ConfigError: A ratio is out of range or duplicated, or 1 is missing.
@@ -105,7 +101,7 @@ class WidthSpace(Ladder[WidthArch]):
         super().__init__([Width(width) for width in self.widths])
 
     def validate(self, arch: WidthArch) -> None:
-        """Raises ``ConfigError`` if it is not a width of the space, or keeps units that do not exist."""
+        """Raises ``ConfigError`` if it is not a width of the space, or keeps unknown units."""
         if isinstance(arch, UnitMask):
             self._validate_kept(arch)
         elif not isinstance(arch, Width):
@@ -114,11 +110,8 @@ class WidthSpace(Ladder[WidthArch]):
             raise ConfigError(f"architecture {arch}: is not one of the widths; {self._remedy}")
 
     def parse(self, text: Any) -> WidthArch:
-        """Reads ``width: 0.5``, ``width: 0.5, shift: 3``, ``kept: 0-3,5/0,2``, a number, or what it returns.
-
-        YAML makes mappings of such lines; they are read as well.
-        """
-        if isinstance(text, Mapping):
+        """Reads ``width: 0.5``, ``width: 0.5, shift: 3``, ``kept: 0-3,5/0,2``, a number, or an architecture."""
+        if isinstance(text, Mapping):  # YAML reads such lines as mappings
             text = ", ".join(f"{key}: {value}" for key, value in text.items())
         arch = text if isinstance(text, Width | UnitMask) else self._read(text)
         self.validate(arch)
@@ -131,10 +124,8 @@ class WidthSpace(Ladder[WidthArch]):
             known = (one for one in self.widths if isclose(one, ratio, rel_tol=1e-6))
             return Width(next(known, ratio), int(width[2] or 0))
         if kept:
-            try:
+            with suppress(ValueError):  # reported below
                 return UnitMask(tuple(_read_ranges(group) for group in kept[1].split("/")))
-            except ValueError:
-                pass  # reported below
         raise ConfigError(f"architecture: {text!r} cannot be read; {self._remedy}")
 
     def _validate_kept(self, arch: UnitMask) -> None:
@@ -163,7 +154,7 @@ class WidthSpace(Ladder[WidthArch]):
 
 
 def _shortest(ratio: float) -> str:
-    """The shortest text that is read back as the same number."""
+    """Returns the shortest text that is read back as the same number."""
     return f"{ratio:g}" if float(f"{ratio:g}") == ratio else repr(float(ratio))
 
 

@@ -1,14 +1,13 @@
 """A network that is cut in width: subnets keep a share of every layer's units.
 
 The shared weights of HeteroFL (Diao et al., 2021), FjORD (Horvath et al., 2021) and FedRolex (Alam et al., 2022),
-and of all that drop units: what differs between them is which subnet a client gets, what it optimises, and how
-updates are put together.
+and of all that drop units. These methods differ in which subnet a client gets, what it optimises, and how updates
+are merged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
@@ -18,20 +17,12 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.base import Region, Supernet, _Skeleton
-from lit_fednas.supernets.families import NetworkFamily, entries_of, find_axes, shapes_of
+from lit_fednas.supernets.families import NetworkFamily, Sizes, entries_of, find_axes, shapes_of, tensors_of
 from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.supernets.width.space import UnitMask, Width, WidthArch, WidthSpace
 
 _WHOLE = slice(None)
 _ROUNDING = 1e-9  # 0.1 * 30 is a little above 3, and three units are meant
-
-
-@dataclass(frozen=True)
-class _InnerNet:
-    """A narrower net on the meta device, and the shapes of its tensors."""
-
-    skeleton: _Skeleton
-    shapes: dict[str, tuple[int, ...]]
 
 
 class WidthSupernet(Supernet):
@@ -42,15 +33,15 @@ class WidthSupernet(Supernet):
         num_classes: Width of the output, which is never cut.
         family: The networks; ``SlicedCNN`` if not given.
         widths: Ratios of the units; 1 is one of them.
-        scaler: Whether what a cut layer puts out is divided by the subnet's width in training (HeteroFL). For
-            kept units the width is the mean over groups of the share that is kept.
+        scaler: Whether the output of a cut layer is divided by the subnet's width in training (HeteroFL). For kept
+            units the width is the mean over groups of the share that is kept.
 
     Attributes:
         network: The whole network.
         family: The networks.
         units: Groups of units that are cut together, with their full numbers.
-        axes: For every tensor of the network and each of its dimensions: the group that it is cut by (``None``:
-            it is never cut), and how many adjacent entries one unit takes.
+        axes: For every tensor of the network and each of its dimensions: the group that it is cut by (``None``: it
+            is never cut), and how many adjacent entries one unit takes.
 
     Raises:
         ConfigError: The widths or the inputs do not fit the family.
@@ -84,13 +75,16 @@ class WidthSupernet(Supernet):
         self.scaler = scaler
         self.units = family.units(self.input_shape)
         self.space: WidthSpace = WidthSpace(widths, self.units, family.multiple)
-        self.network = self._network(self.units, 1.0)
-        self._check_distinct()
+        self.network = self._network(self.units)
+        for less, more in pairwise(self.space.widths):
+            if self.sizes(less) == self.sizes(more):
+                raise ConfigError(
+                    f"supernet.widths: {less:g} and {more:g} are the same network, with the units "
+                    f"{self.sizes(more)}; leave one out"
+                )
         self._shapes = shapes_of(self.network)
-        self.axes = find_axes(
-            lambda sizes: self._network(sizes, 1.0), self.units, family.multiple, type(family).__name__
-        )
-        self._inner_nets: dict[float, _InnerNet] = {}
+        self.axes = find_axes(self._network, self.units, family.multiple, type(family).__name__)
+        self._inner_nets: dict[float, _Skeleton] = {}
 
     @property
     @override
@@ -98,11 +92,7 @@ class WidthSupernet(Supernet):
         return tuple(str(Width(width)) for width in self.space.widths)
 
     def sizes(self, ratio: float) -> dict[str, int]:
-        """Returns how many units of each group a ratio keeps: rounded up, to a multiple of what the family needs.
-
-        Args:
-            ratio: Any above 0 and up to 1, also one that is not among the space's widths.
-        """
+        """Returns how many units of each group a ratio, above 0 and up to 1, keeps: rounded up to the multiple."""
         multiple = self.family.multiple
         return {
             group: min(full, multiple * max(1, ceil(ratio * full / multiple - _ROUNDING)))
@@ -110,19 +100,13 @@ class WidthSupernet(Supernet):
         }
 
     def kept(self, arch: WidthArch) -> dict[str, Tensor]:
-        """Returns the positions of the units that an architecture keeps, in the subnet's order.
-
-        A group that is kept as a whole is in its own order, also where the width is shifted.
-
-        Returns:
-            By group, ``[kept units]``, int64 on the CPU.
-        """
+        """Returns the positions of the kept units by group, in the subnet's order, as int64 on the CPU."""
         return {group: torch.tensor(positions, device="cpu") for group, positions in self._positions(arch).items()}
 
     @override
     def build(self, arch: WidthArch) -> nn.Module:
         """Builds the network of as many units as are kept; it does not depend on which they are."""
-        sizes = self._sizes_of(arch)
+        sizes = {group: len(positions) for group, positions in self._positions(arch).items()}
         shares = [sizes[group] / full for group, full in self.units.items()]
         ratio = sum(shares) / len(shares) if isinstance(arch, UnitMask) else arch.ratio
         return self._network(sizes, ratio if self.scaler else 1.0)
@@ -137,7 +121,7 @@ class WidthSupernet(Supernet):
 
         Its tensors are the corners of the network's own: the first entries of each dimension. Gradients flow into
         them, and running statistics are moved in place. The narrower nets are built in the first call, for all
-        widths; under ``torch.func.vmap``, which allows no random numbers, they have to be there already.
+        widths; under ``torch.func.vmap``, which allows no random numbers, they must have been built before.
 
         Args:
             network: A subnet of any width that is not below the ratio, shifted or not.
@@ -150,68 +134,39 @@ class WidthSupernet(Supernet):
         Raises:
             ConfigError: The network is narrower than the ratio.
         """
-        inner = self._inner_net(ratio)
-        if inner.skeleton.network.training != network.training:
-            inner.skeleton.network.train(network.training)
-        own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-        corners = {name: _corner(own[name], shape, ratio) for name, shape in inner.shapes.items()}
-        return inner.skeleton.run(corners, x)
+        if ratio not in self._inner_nets:
+            for width in {ratio, *self.space.widths} - set(self._inner_nets):
+                self._inner_nets[width] = self._skeleton(Width(width))
+        inner = self._inner_nets[ratio]
+        if inner.network.training != network.training:
+            inner.network.train(network.training)
+        own = tensors_of(network)
+        return inner.run({name: _corner(own[name], shape, ratio) for name, shape in inner.shapes.items()}, x)
 
-    def _network(self, sizes: Mapping[str, int], scale: float) -> nn.Module:
+    def _network(self, sizes: Sizes, scale: float = 1.0) -> nn.Module:
         return self.family.build(sizes, self.input_shape, self.num_classes, scale)
 
     def _positions(self, arch: WidthArch) -> dict[str, Sequence[int]]:
-        """The kept units by group, in the subnet's order."""
+        """Returns the kept units by group, in the subnet's order; a group that is kept whole is not shifted."""
         if isinstance(arch, UnitMask):
             self.space.validate(arch)
             return dict(zip(self.units, arch.units, strict=True))
         return {
-            group: _window(arch.shift, size, self.units[group]) for group, size in self.sizes(arch.ratio).items()
+            group: [((arch.shift if size < full else 0) + offset) % full for offset in range(size)]
+            for (group, size), full in zip(self.sizes(arch.ratio).items(), self.units.values(), strict=True)
         }
 
-    def _sizes_of(self, arch: WidthArch) -> dict[str, int]:
-        if isinstance(arch, Width):
-            return self.sizes(arch.ratio)
-        return {group: len(positions) for group, positions in self._positions(arch).items()}
-
-    def _index_within(
-        self, name: str, positions: Mapping[str, Sequence[int]]
-    ) -> tuple[slice | Tensor, ...] | None:
+    def _index_within(self, name: str, kept: Mapping[str, Sequence[int]]) -> tuple[slice | Tensor, ...] | None:
         """Returns where the kept units lie in a tensor; slices as far as they are adjacent."""
-        parts: list[slice | Tensor] = [
-            _WHOLE
-            if group is None or len(positions[group]) == self.units[group]
-            else _entries(positions[group], repeat)
-            for group, repeat in self.axes[name]
-        ]
+        parts: list[slice | Tensor] = []
+        for group, repeat in self.axes[name]:
+            cut = group is not None and len(kept[group]) < self.units[group]
+            parts.append(_entries(kept[group], repeat) if group is not None and cut else _WHOLE)
         return None if all(part is _WHOLE for part in parts) else _crossed(parts, self._shapes[name])
-
-    def _inner_net(self, ratio: float) -> _InnerNet:
-        """Returns what it takes to run a narrower net inside a client's; remembered, as every step needs it."""
-        if ratio not in self._inner_nets:
-            for width in {ratio, *self.space.widths} - set(self._inner_nets):
-                skeleton = self._skeleton(Width(width))
-                self._inner_nets[width] = _InnerNet(skeleton, shapes_of(skeleton.network))
-        return self._inner_nets[ratio]
-
-    def _check_distinct(self) -> None:
-        widths = self.space.widths
-        for less, more in pairwise(widths):
-            if self.sizes(less) == self.sizes(more):
-                raise ConfigError(
-                    f"supernet.widths: {less:g} and {more:g} are the same network, with the units "
-                    f"{self.sizes(more)}; leave one out"
-                )
-
-
-def _window(shift: int, size: int, full: int) -> Sequence[int]:
-    """The units from ``shift`` on, going round the end; all in order where all are kept."""
-    start = shift % full if size < full else 0
-    return [(start + offset) % full for offset in range(size)]
 
 
 def _entries(positions: Sequence[int], repeat: int) -> slice | Tensor:
-    """The entries of units that take ``repeat`` each: a slice if they are adjacent."""
+    """Returns the entries of units that take ``repeat`` each: a slice if they are adjacent."""
     if list(positions) == list(range(positions[0], positions[0] + len(positions))):
         return slice(positions[0] * repeat, (positions[-1] + 1) * repeat)
     return entries_of(torch.tensor(positions, device="cpu"), repeat)
@@ -232,7 +187,7 @@ def _crossed(parts: list[slice | Tensor], shape: Sequence[int]) -> tuple[slice |
 
 
 def _corner(tensor: Tensor, shape: tuple[int, ...], ratio: float) -> Tensor:
-    """The first entries of each dimension: a view."""
+    """Returns the first entries of each dimension: a view."""
     if tensor.shape == shape:
         return tensor
     if any(size > full for size, full in zip(shape, tensor.shape, strict=True)):
