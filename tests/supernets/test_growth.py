@@ -149,7 +149,7 @@ def test_steps_as_plain_values() -> None:
     [
         ((ConvCell("a"), ConvCell("a"), PooledHead("head")), {"a.out": 4}, "'a' must be the name of one cell"),
         ((ConvCell("a.b"), PooledHead("head")), {"a.b.out": 4}, "without dots"),
-        ((ConvCell("a"), PooledHead("head")), {}, "the groups a.out"),
+        ((ConvCell("a"), PooledHead("head")), {}, "groups a.out"),
         ((ConvCell("a"), PooledHead("head")), {"a.out": 6}, "a.out has 6 units.*multiple of 4"),
     ],
 )

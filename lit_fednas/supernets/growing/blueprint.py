@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from lit_fednas.costs import count_parameters
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.families import NetworkFamily, Sizes
 from lit_fednas.supernets.growing.cells import Cell
-
-_ANY = 1  # classes, where they do not matter
 
 
 @dataclass(frozen=True)
@@ -27,17 +26,16 @@ class Blueprint:
             ``<cell>.<group>`` for its hidden groups.
         channels: Of the input.
         num_classes: Width of the output.
-        multiple: What all sizes are multiples of (a group norm's group size): units are copied in blocks of so
-            many, so that a copied group normalises as its original.
-        last: What was done to a cell last, ``"widen"`` or ``"deepen"``; cells that were not transformed are not
-            there.
+        multiple: The number of which all sizes are multiples (a group norm's group size): units are copied in
+            blocks of so many, so that a copied group normalises as its original.
+        last: The last transformation of each transformed cell, ``"widen"`` or ``"deepen"``.
 
     Raises:
-        ConfigError: Cells share a name, or a size is missing or no multiple.
+        ConfigError: Cells share a name, or a size is missing or not a multiple.
     """
 
     cells: tuple[Cell, ...]
-    sizes: Mapping[str, int]
+    sizes: Sizes
     channels: int
     num_classes: int
     multiple: int = 1
@@ -51,8 +49,8 @@ class Blueprint:
         groups = {group for cell in self.cells for group in self._groups_of(cell)}
         if groups != set(self.sizes):
             raise ConfigError(
-                f"supernet.family: there are sizes for {', '.join(sorted(self.sizes))}, and the cells have the "
-                f"groups {', '.join(sorted(groups))}"
+                f"supernet.family: sizes of {', '.join(sorted(self.sizes))} do not match the cells' groups "
+                f"{', '.join(sorted(groups))}; give one size per group"
             )
         for group, size in self.sizes.items():
             if size < 1 or size % self.multiple:
@@ -69,7 +67,7 @@ class Blueprint:
         """Returns a cell by its name.
 
         Raises:
-            ConfigError: There is no such cell.
+            ConfigError: The cell is unknown.
         """
         for cell in self.cells:
             if cell.name == name:
@@ -77,7 +75,7 @@ class Blueprint:
         raise ConfigError(f"cell {name!r}: is unknown; there are {', '.join(cell.name for cell in self.cells)}")
 
     def stream(self, name: str) -> str | None:
-        """Returns the group of the units that a cell puts out; ``None`` while it is the input's."""
+        """Returns the group of the units that a cell other than the head puts out; ``None`` for the input's."""
         stream = None
         for cell in self.cells[:-1]:
             if cell.opens:
@@ -87,10 +85,14 @@ class Blueprint:
         raise ConfigError(f"cell {name!r}: puts out no stream; the head is not transformed")
 
     def grown_with(self, name: str) -> tuple[str, ...]:
-        """Returns the groups that grow when a cell is widened; none if it cannot be.
+        """Returns the groups that grow when a cell is widened: hidden ones, and its stream if it opens one.
 
-        Its hidden groups, and its stream if it opens one. A cell that has nothing of its own widens the stream
-        that it is on.
+        Args:
+            name: The cell's name.
+
+        Returns:
+            The groups. A cell that has no groups of its own widens the stream that it is on; one that cannot be
+            widened has none.
         """
         cell = self.cell(name)
         if not cell.growable:
@@ -103,12 +105,8 @@ class Blueprint:
                 groups.append(stream)
         return tuple(groups)
 
-    def build(self, sizes: Mapping[str, int] | None = None) -> CellNetwork:
-        """Builds the network.
-
-        Args:
-            sizes: Units by group; its own if not given.
-        """
+    def build(self, sizes: Sizes | None = None) -> CellNetwork:
+        """Builds the network, with other numbers of units if they are given."""
         sizes = self.sizes if sizes is None else sizes
         inputs, modules = self.channels, {}
         for cell in self.cells:
@@ -125,13 +123,10 @@ class Blueprint:
         """Returns the number of parameters of each cell, by name."""
         with torch.device("meta"):
             network = self.build()
-        return {
-            name: sum(parameter.numel() for parameter in module.parameters())
-            for name, module in network.cells.items()
-        }
+        return {name: count_parameters(module) for name, module in network.cells.items()}
 
     def __str__(self) -> str:
-        """Cells and their units, as ``conv1 16, conv2 32, head``."""
+        """Returns cells and their units, as ``conv1 16, conv2 32, head``."""
         words = []
         for cell in self.cells:
             own = [str(self.sizes[group]) for group in self._groups_of(cell)]
@@ -172,20 +167,32 @@ class GrowableFamily(NetworkFamily):
             ConfigError: The family cannot take such inputs.
         """
 
+    def assembled(
+        self, cells: Sequence[tuple[Cell, Sizes]], head: Cell, input_shape: Sequence[int], num_classes: int
+    ) -> Blueprint:
+        """Returns the structure of these cells.
+
+        Args:
+            cells: Each with the units of its groups: ``out`` for its stream, and the hidden ones. Those of groups
+                that it does not have are ignored.
+            head: The last cell.
+            input_shape: Shape of one example.
+            num_classes: Classes.
+        """
+        sizes = {
+            f"{cell.name}.{group}": units[group]
+            for cell, units in cells
+            for group in (*cell.hidden, *(["out"] if cell.opens else []))
+        }
+        return Blueprint((*(cell for cell, _ in cells), head), sizes, input_shape[0], num_classes, self.multiple)
+
     @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:
-        return dict(self.blueprint(input_shape, _ANY).sizes)
+        return dict(self.blueprint(input_shape, num_classes=1).sizes)  # whatever the classes
 
     @override
     def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
-        """Builds the network of other numbers of units.
-
-        There are no scalers in it; where a norm follows every layer they would change nothing.
-
-        Raises:
-            ConfigError: A scaler is asked for.
-        """
-        if scale != 1.0:
+        if scale != 1.0:  # where a norm follows every layer, scalers would change nothing
             raise ConfigError(
                 f"supernet.scaler: true cannot work, as {type(self).__name__} has no scalers; set it to false"
             )

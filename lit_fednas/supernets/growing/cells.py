@@ -1,14 +1,13 @@
 """Cells: what a growable network is a list of (FedTrans, section 3, "Cell", and section 4.1).
 
-A cell says how its module is built for any numbers of units, and which cell deepening puts behind it. How its
-weights are carried over when it is widened is found from that (``lit_fednas.supernets.growing.growth``). So a new
-kind of cell is one class.
+A cell builds its module for any numbers of units, and names the cell that deepening inserts behind it. How its
+weights are carried over when it is widened follows (``lit_fednas.supernets.growing.growth``). So a new kind of
+cell is one class.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -17,6 +16,7 @@ from torch import nn
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.families import Sizes
 from lit_fednas.supernets.layers import (
     Residual,
     basic_block,
@@ -30,15 +30,15 @@ from lit_fednas.supernets.norms import Norm
 
 @dataclass(frozen=True)
 class Cell(ABC):
-    """A place in a growable network.
+    """A part of a growable network.
 
     A cell's output is either a *stream* of units of its own, or it keeps the units of the stream that it gets, as
     a residual block does whose input is added to its output. A stream goes through all cells that keep it, to the
     next that opens one.
 
-    In every tensor of the module, the units that are put out lie in dimension 0 and those that are taken in lie in
-    dimension 1; a unit's entries are adjacent. Nothing may mix a group's units in a way that copies of some of
-    them would change (as a layer norm does), unless the group does not grow.
+    In every tensor of the module, output units lie in dimension 0 and input units in dimension 1; a unit's entries
+    are adjacent. Nothing may mix a group's units in a way that copies of some of them would change (as a layer
+    norm does), unless the group does not grow.
 
     Args:
         name: Its name; the cells of later models that come from it keep it.
@@ -48,6 +48,8 @@ class Cell(ABC):
         stream_grows: Whether the stream that it opens may be widened.
         growable: Whether it may be transformed at all.
         hidden: Its own groups of units besides the stream.
+        silent: The submodules (norms and linear layers) whose weights and biases are zero in a freshly inserted
+            cell, so that it passes its input on.
     """
 
     name: str
@@ -56,14 +58,15 @@ class Cell(ABC):
     stream_grows: ClassVar[bool] = True
     growable: ClassVar[bool] = True
     hidden: ClassVar[tuple[str, ...]] = ()
+    silent: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         """Builds its module.
 
         Args:
             inputs: Units of the stream that it gets.
-            outputs: Units of the stream that it puts out; ``inputs`` where it keeps it.
+            outputs: Units of its output stream; ``inputs`` if it keeps the stream.
             hidden: Units of its hidden groups.
         """
 
@@ -72,24 +75,18 @@ class Cell(ABC):
         return None
 
     def fresh_hidden(self, outputs: int) -> dict[str, int]:
-        """Returns the hidden units with which it is inserted into a stream of so many units."""
+        """Returns the hidden units with which it is inserted into a stream of ``outputs`` units."""
         return dict.fromkeys(self.hidden, outputs)
 
     def make_identity(self, module: nn.Module) -> None:
-        """Sets the weights of a freshly built follower such that it passes on what it gets.
-
-        In training mode, too: so no norm may stand in the way, whose answer depends on the batch.
-        """
-        raise NotImplementedError(f"{type(self).__name__} is not inserted into networks")
+        """Sets the weights of a freshly inserted module so that it passes its input on, also in training mode."""
+        for name in self.silent:
+            for parameter in module.get_submodule(name).parameters(recurse=False):
+                nn.init.zeros_(parameter)
 
 
 def check_affine(norm: Norm | None, cell: str) -> None:
-    """Raises ``ConfigError`` if a norm has no scale that could be set to zero.
-
-    Args:
-        norm: The norm of a cell.
-        cell: The cell's kind, for the error.
-    """
+    """Raises ``ConfigError`` if the norm of a kind of cell has no scale that could be set to zero."""
     if norm is None or not norm.affine:
         raise ConfigError(
             f"supernet.family.norm: {norm} has no scale, and {cell} is inserted with a scale of zero; choose a "
@@ -97,23 +94,13 @@ def check_affine(norm: Norm | None, cell: str) -> None:
         )
 
 
-def silence(layer: nn.Module) -> None:
-    """Sets a layer's weight and bias to zero, in place: its output is zero on every batch.
-
-    Args:
-        layer: A norm with scale and shift, or a linear layer.
-    """
-    for parameter in layer.parameters(recurse=False):
-        nn.init.zeros_(parameter)
-
-
 @dataclass(frozen=True)
 class ConvCell(Cell):
-    """Convolution, norm, ReLU, and a pooling if asked (FedTrans, Fig. 4).
+    """Convolution, norm, ReLU, and an optional pooling (FedTrans, Fig. 4).
 
     Its follower is a convolution of the same kernel without norm, pooling or stride, an identity at first: a norm
-    cannot be the identity on every batch it is trained with. The identity goes through the ReLU, since what it
-    gets is not negative; so a cell without ReLU cannot be deepened.
+    cannot be the identity on every batch it is trained with. The identity goes through the ReLU, since its input
+    is not negative; so a cell without ReLU cannot be deepened.
 
     Args:
         name: Its name.
@@ -131,7 +118,7 @@ class ConvCell(Cell):
     pool: int = 0
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         conv = convolution(inputs, outputs, self.kernel, self.stride, bias=self.norm is None)
         return conv_layer(conv, self.norm, nn.ReLU if self.relu else None, pool=self.pool)
 
@@ -149,16 +136,15 @@ class ConvCell(Cell):
 
 @dataclass(frozen=True)
 class EntryCell(Cell):
-    """Convolution and norm, and a Hardswish if asked.
+    """Convolution and norm, and an optional Hardswish.
 
     No convolution could be the identity behind it: the network's other convolutions have a norm or a Hardswish,
-    and its output may be negative. So a residual cell is inserted behind it, of the kind that the network is made
-    of.
+    and its output may be negative. So a residual cell of the network's kind is inserted behind it.
 
     Args:
         name: Its name.
         norm: Normalisation layer.
-        inserted: The cell that deepening inserts, but for its name; it keeps the stream.
+        inserted: The cell that deepening inserts, except for its name; it keeps the stream.
         kernel: Side of the kernel, an odd number.
         stride: Of the convolution.
         hardswish: Whether a Hardswish follows.
@@ -171,7 +157,7 @@ class EntryCell(Cell):
     hardswish: bool = False
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         conv = convolution(inputs, outputs, self.kernel, self.stride)
         return conv_layer(conv, self.norm, nn.Hardswish if self.hardswish else None)
 
@@ -185,17 +171,14 @@ class BlockCell(Cell):
     """A block of two convolutions whose input is added.
 
     With a projection it opens a stream. Without one it keeps the stream, and only ``hidden``, the channels between
-    its convolutions, is its own. Whether it projects is a setting, and not seen from its widths, which may come to
-    be equal as it grows. Its follower is a block without projection whose last norm has a scale of zero.
+    its convolutions, is its own. Whether it projects is a setting, as its widths may become equal when it grows.
+    Its follower is a block without projection whose last norm has a scale of zero.
 
     Args:
         name: Its name.
         norm: Normalisation layer, with a scale.
         projection: Whether there is a convolution in the shortcut.
         stride: Of the block and of the shortcut.
-
-    Attributes:
-        last_norm: The name of the last norm in its module.
 
     Raises:
         ConfigError: The norm has no scale, or there is a stride and no projection.
@@ -206,7 +189,6 @@ class BlockCell(Cell):
     stride: int = 1
 
     hidden: ClassVar[tuple[str, ...]] = ("hidden",)
-    last_norm: ClassVar[str]
 
     def __post_init__(self) -> None:
         check_affine(self.norm, type(self).__name__)
@@ -222,24 +204,19 @@ class BlockCell(Cell):
     def follower(self, name: str) -> Self:
         return type(self)(name, self.norm)
 
-    @override
-    def make_identity(self, module: nn.Module) -> None:
-        silence(module.get_submodule(self.last_norm))
-
 
 @dataclass(frozen=True)
 class ResidualCell(BlockCell):
     """Convolution, norm, ReLU, convolution, norm; its input is added; ReLU (He et al., 2016, the basic block).
 
-    FedTrans' "ResNet block" (section 3). With a projection, the shortcut is a 1x1 convolution and a norm. Its
-    follower gets what went through a ReLU, so that the ReLU after the sum changes nothing: it must follow a cell
-    whose output is not negative.
+    FedTrans' "ResNet block" (section 3). With a projection, the shortcut is a 1x1 convolution and a norm. It must
+    follow a cell whose output is not negative, so that the ReLU after the sum changes nothing.
     """
 
-    last_norm: ClassVar[str] = "block.norm2"
+    silent: ClassVar[tuple[str, ...]] = ("block.norm2",)
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         shortcut = None
         if self.projection:
             shortcut = nn.Sequential(convolution(inputs, outputs, 1, self.stride), self.norm(outputs))
@@ -250,16 +227,16 @@ class ResidualCell(BlockCell):
 class PreactivatedCell(BlockCell):
     """ReLU, convolution and norm, twice; its input is added.
 
-    In networks of such cells, as in NAS-Bench-201's, streams are sums that no ReLU follows, so they may be
-    negative, and nothing but a residual cell is the identity on them. With a projection it is NAS-Bench-201's
-    residual block between stages (Dong & Yang, 2020, section 2.1): the shortcut is an average pooling, where there
-    is a stride, and a 1x1 convolution.
+    In networks of such cells, as in NAS-Bench-201's, streams are sums without a ReLU, so they may be negative, and
+    only a residual cell is the identity on them. With a projection it is NAS-Bench-201's residual block between
+    stages (Dong & Yang, 2020, section 2.1): the shortcut is an average pooling, if there is a stride, and a 1x1
+    convolution.
     """
 
-    last_norm: ClassVar[str] = "block.second.norm"
+    silent: ClassVar[tuple[str, ...]] = ("block.second.norm",)
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         block = sequential(
             first=relu_conv_norm(inputs, hidden["hidden"], 3, self.norm, self.stride),
             second=relu_conv_norm(hidden["hidden"], outputs, 3, self.norm),
@@ -278,7 +255,7 @@ def relu_conv_norm(inputs: int, outputs: int, kernel: int, norm: Norm, stride: i
 
 @dataclass(frozen=True)
 class PooledHead(Cell):
-    """The last cell: the mean over an image's pixels, and a linear layer. It is never transformed itself.
+    """The last cell: the mean over an image's pixels, and a linear layer. It is never transformed.
 
     Args:
         name: Its name.
@@ -290,6 +267,6 @@ class PooledHead(Cell):
     growable: ClassVar[bool] = False
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         before = {} if self.norm is None else {"norm": self.norm(inputs), "relu": nn.ReLU()}
         return sequential(**before, **pooled_classifier(inputs, outputs))

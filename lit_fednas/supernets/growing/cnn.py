@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from lit_fednas.ranges import PositiveInt, checked
-from lit_fednas.supernets.families import check_filled, check_image
+from lit_fednas.supernets.families import Sizes, check_filled, check_image
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.cells import Cell, ConvCell, PooledHead, ResidualCell, check_affine
 from lit_fednas.supernets.norms import GroupNorm, Norm
@@ -41,16 +41,13 @@ class GrowableCNN(GrowableFamily):
 
     @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
-        pools = len(self.hidden) - 1
-        check_image(self, input_shape, 2**pools)
-        cells: list[Cell] = []
-        sizes = {}
-        for number, channels in enumerate(self.hidden):
-            name = f"conv{number + 1}"
-            cells.append(ConvCell(name, norm=self.norm, pool=2 if number < pools else 0))
-            sizes[f"{name}.out"] = channels
-        cells.append(PooledHead("head"))
-        return Blueprint(tuple(cells), sizes, input_shape[0], num_classes, self.multiple)
+        last = len(self.hidden)
+        check_image(self, input_shape, 2 ** (last - 1))
+        cells = [
+            (ConvCell(f"conv{number}", norm=self.norm, pool=2 if number < last else 0), {"out": channels})
+            for number, channels in enumerate(self.hidden, start=1)
+        ]
+        return self.assembled(cells, PooledHead("head"), input_shape, num_classes)
 
 
 @checked("supernet.family")
@@ -58,9 +55,9 @@ class GrowableCNN(GrowableFamily):
 class GrowableResNet18(GrowableFamily):
     """A ResNet-18 for small images: a 3x3 convolution, stages of basic blocks, and a pooled head.
 
-    Every stage but the first begins with a stride of two and has twice the channels of the one before. What
-    FedTrans' "modified smaller ResNet18" is, its Figure 15 says, which the text at hand lacks: here it is the
-    ResNet-18 of He et al. (2016) with a stem for small images and a quarter of the channels.
+    Every stage but the first begins with a stride of two and has twice the channels of the one before. FedTrans'
+    "modified smaller ResNet18" is in its Figure 15, which the text at hand lacks: here it is the ResNet-18 of He
+    et al. (2016) with a stem for small images and a quarter of the channels.
 
     The cells are ``stem``, ``stage1_block1``, ``stage1_block2``, ``stage2_block1``, ... and ``head``.
 
@@ -88,17 +85,11 @@ class GrowableResNet18(GrowableFamily):
     @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
         check_image(self, input_shape)
-        cells: list[Cell] = [ConvCell("stem", norm=self.norm)]
-        sizes = {"stem.out": self.width}
+        cells: list[tuple[Cell, Sizes]] = [(ConvCell("stem", norm=self.norm), {"out": self.width})]
         for stage, blocks in enumerate(self.blocks):
+            channels = self.width << stage
             for block in range(blocks):
-                first = stage > 0 and block == 0
-                cell = ResidualCell(
-                    f"stage{stage + 1}_block{block + 1}", self.norm, projection=first, stride=2 if first else 1
-                )
-                cells.append(cell)
-                sizes[f"{cell.name}.hidden"] = self.width << stage
-                if first:
-                    sizes[f"{cell.name}.out"] = self.width << stage
-        cells.append(PooledHead("head"))
-        return Blueprint(tuple(cells), sizes, input_shape[0], num_classes, self.multiple)
+                first, name = stage > 0 and block == 0, f"stage{stage + 1}_block{block + 1}"
+                cell = ResidualCell(name, self.norm, projection=first, stride=2 if first else 1)
+                cells.append((cell, {"hidden": channels, "out": channels}))
+        return self.assembled(cells, PooledHead("head"), input_shape, num_classes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import lcm
@@ -15,9 +15,9 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
 from lit_fednas.supernets.elastic_resnet import divisible
-from lit_fednas.supernets.families import check_image
+from lit_fednas.supernets.families import Sizes, check_image
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
-from lit_fednas.supernets.growing.cells import Cell, EntryCell, check_affine, silence
+from lit_fednas.supernets.growing.cells import Cell, EntryCell, check_affine
 from lit_fednas.supernets.layers import Residual, sequential
 from lit_fednas.supernets.norms import GroupNorm, Norm
 
@@ -31,21 +31,20 @@ class InvertedResidualCell(Cell):
     """1x1 convolution to more channels, depthwise convolution, squeeze and excitation, 1x1 convolution to few.
 
     A norm follows every convolution, and the activation all but the last. A residual cell adds its input, and so
-    keeps the stream; any other opens one. Which it is, is a setting, and not seen from its widths, which may come
-    to be equal as it grows. ``hidden`` are the expanded channels, ``squeeze`` those between squeeze and
-    excitation; both are its own, and grow when it is widened.
-
-    Its follower is a residual one, with expansion and stride 1, whose last norm has a scale of zero.
+    keeps the stream; any other opens one. Whether it is residual is a setting, as its widths may become equal when
+    it grows. ``hidden`` are the expanded channels, ``squeeze`` those between squeeze and excitation; both are its
+    own, and grow when it is widened. Its follower is a residual one, with expansion and stride 1, whose last norm
+    has a scale of zero.
 
     Args:
         name: Its name.
         norm: Normalisation layer, with a scale.
-        expansion: Expanded channels per channel put out, for cells that are inserted behind it.
+        expansion: Expanded channels per output channel, for cells that are inserted behind it.
         kernel: Side of the depthwise kernel, an odd number.
         stride: Of the depthwise convolution.
         residual: Whether its input is added.
-        expands: Whether there is an expanding convolution; without it the depthwise one works on what comes in,
-            and there is no group ``hidden``.
+        expands: Whether there is an expanding convolution; without it the depthwise one works on the input, and
+            there is no group ``hidden``.
         squeezes: Whether there is squeeze and excitation.
         hardswish: Whether the activation is Hardswish; else it is ReLU.
 
@@ -62,6 +61,8 @@ class InvertedResidualCell(Cell):
     squeezes: bool = False
     hardswish: bool = False
 
+    silent: ClassVar[tuple[str, ...]] = ("block.project.1",)
+
     def __post_init__(self) -> None:
         check_affine(self.norm, type(self).__name__)
         if self.stride != 1 and self.residual:
@@ -69,16 +70,16 @@ class InvertedResidualCell(Cell):
 
     @property
     def opens(self) -> bool:  # type: ignore[override]
-        """Where its input is not added."""
+        """Whether its input is not added."""
         return not self.residual
 
     @property
     def hidden(self) -> tuple[str, ...]:  # type: ignore[override]
-        """``hidden`` and ``squeeze``, as far as they are there."""
+        """``hidden`` and ``squeeze``, as far as it has them."""
         return ("hidden",) * self.expands + ("squeeze",) * self.squeezes
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         middle = hidden["hidden"] if self.expands else inputs
         layer = partial(Conv2dNormActivation, norm_layer=self.norm)
         activation = nn.Hardswish if self.hardswish else nn.ReLU
@@ -103,10 +104,6 @@ class InvertedResidualCell(Cell):
         sizes = {"hidden": middle, "squeeze": divisible(middle / _SQUEEZE, multiple)}
         return {group: sizes[group] for group in self.hidden}
 
-    @override
-    def make_identity(self, module: nn.Module) -> None:
-        silence(module.get_submodule("block.project.1"))
-
 
 @dataclass(frozen=True)
 class PerceptronHead(Cell):
@@ -122,7 +119,7 @@ class PerceptronHead(Cell):
     growable: ClassVar[bool] = False
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         return sequential(
             pool=nn.AdaptiveAvgPool2d(1),
             flatten=nn.Flatten(),
@@ -169,9 +166,9 @@ class GrowableMobileNetV3Small(GrowableFamily):
     ``stem`` and ``last``, deepening inserts a residual block with as many expanded channels as it puts out.
 
     Args:
-        width: What all channels are multiplied by, rounded to multiples of eight (and of a group norm's group
+        width: By how much all channels are multiplied, rounded to multiples of eight (and of a group norm's group
             size) as the authors do.
-        strides: Of the five places where the table has a stride of two: the stem and the blocks 1, 2, 4 and 9. The
+        strides: Of the five layers with a stride of two in the table: the stem and the blocks 1, 2, 4 and 9. The
             default is for 32x32 images; ``[2, 2, 2, 2, 2]`` is the table's, for 224x224.
         norm: Normalisation layer, with a scale.
 
@@ -199,8 +196,7 @@ class GrowableMobileNetV3Small(GrowableFamily):
         check_image(self, input_shape)
         strides = iter(self.strides)
         stem = EntryCell("stem", self.norm, self._inserted(3, hardswish=False), 3, next(strides), hardswish=True)
-        cells: list[Cell] = [stem]
-        sizes = {"stem.out": self._scaled(_STEM)}
+        cells: list[tuple[Cell, Sizes]] = [(stem, {"out": self._scaled(_STEM)})]
         inputs = _STEM
         for number, row in enumerate(_ROWS, start=1):
             cell = InvertedResidualCell(
@@ -214,25 +210,16 @@ class GrowableMobileNetV3Small(GrowableFamily):
                 squeezes=row.squeezes,
                 hardswish=row.hardswish,
             )
-            cells.append(cell)
-            own = {
-                "hidden": self._scaled(row.expanded),
-                "squeeze": self._squeezed(row),
-                "out": self._scaled(row.out),
-            }
-            groups = [*cell.hidden, *(["out"] if cell.opens else [])]
-            sizes |= {f"{cell.name}.{group}": own[group] for group in groups}
+            hidden = self._scaled(row.expanded)
+            squeeze = divisible(hidden // _SQUEEZE, lcm(_DIVISOR, self.multiple))
+            cells.append((cell, {"hidden": hidden, "squeeze": squeeze, "out": self._scaled(row.out)}))
             inputs = row.out
-        cells.append(EntryCell("last", self.norm, self._inserted(5, hardswish=True), 1, hardswish=True))
-        sizes["last.out"] = self._scaled(_LAST)
-        cells.append(PerceptronHead("head", self._scaled(_UNITS)))
-        return Blueprint(tuple(cells), sizes, input_shape[0], num_classes, self.multiple)
+        last = EntryCell("last", self.norm, self._inserted(5, hardswish=True), 1, hardswish=True)
+        cells.append((last, {"out": self._scaled(_LAST)}))
+        return self.assembled(cells, PerceptronHead("head", self._scaled(_UNITS)), input_shape, num_classes)
 
     def _inserted(self, kernel: int, hardswish: bool) -> InvertedResidualCell:
         return InvertedResidualCell("", self.norm, 1.0, kernel, squeezes=True, hardswish=hardswish)
 
     def _scaled(self, channels: int) -> int:
         return divisible(self.width * channels, lcm(_DIVISOR, self.multiple))
-
-    def _squeezed(self, row: _Row) -> int:
-        return divisible(self._scaled(row.expanded) // _SQUEEZE, lcm(_DIVISOR, self.multiple))

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
-from lit_fednas.supernets.families import check_image
+from lit_fednas.supernets.families import Sizes, check_image
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.cells import (
     Cell,
@@ -21,7 +21,6 @@ from lit_fednas.supernets.growing.cells import (
     PreactivatedCell,
     check_affine,
     relu_conv_norm,
-    silence,
 )
 from lit_fednas.supernets.norms import GroupNorm, Norm
 
@@ -30,16 +29,16 @@ KERNELS = {"nor_conv_1x1": 1, "nor_conv_3x3": 3}
 PLAIN = ("skip_connect", "avg_pool_3x3")
 _OPERATIONS = ("none", *PLAIN, *KERNELS)
 
-#: An edge of the graph: the node that it begins at, and the one that it ends at.
+#: An edge of the graph: the node where it begins, and the node where it ends.
 Edge = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Genotype:
-    """Four nodes, and an operation on the edge from every node to every later one; a node adds up what it gets.
+    """Four nodes, and an operation on the edge from every node to every later one; a node adds up its inputs.
 
-    An edge is *living* if it carries something from the input to the output. Those that are not have no weights
-    here; in the benchmark they keep theirs, which get no gradient.
+    An edge is *living* if it lies on a path from the input to the output. Other edges have no weights here; in the
+    benchmark they have weights that get no gradient.
 
     Args:
         text: As the benchmark writes it: for the nodes 1, 2 and 3, apart by ``+``, their operations with the nodes
@@ -71,7 +70,7 @@ class Genotype:
 
     @cached_property
     def operations(self) -> dict[Edge, str]:
-        """The operation of every edge, by where it begins and ends."""
+        """The operation of every edge."""
         operations = {}
         nodes = self.text.split("+")
         for target, words in enumerate(nodes, start=1):
@@ -114,9 +113,9 @@ class Genotype:
 
     @cached_property
     def last_convolutions(self) -> tuple[Edge, ...]:
-        """The living convolutions with a way to the output that leads through no other.
+        """The living convolutions from which a path without others leads to the output.
 
-        Every path with convolutions has one of these as its last. So the cell is the identity as soon as these are
+        Every path with convolutions ends with one of these. So the cell is the identity as soon as these are
         silent; if the others were silent, too, no gradient would reach any of them.
         """
         plain = [edge for edge, operation in self.living.items() if operation in PLAIN]
@@ -127,7 +126,7 @@ class Genotype:
         return self._paths([edge for edge, operation in self.operations.items() if operation in PLAIN])
 
     def _paths(self, edges: list[Edge], begin: int = INPUT) -> list[tuple[Edge, ...]]:
-        """All ways from a node to the output along these edges."""
+        """Returns all paths from a node to the output along these edges."""
         if begin == OUTPUT:
             return [()]
         return [(edge, *rest) for edge in edges if edge[0] == begin for rest in self._paths(edges, edge[1])]
@@ -147,10 +146,9 @@ class NASBench201Cell(Cell):
     """Four nodes, joined by skips, 3x3 average poolings, and convolutions (ReLU, convolution, norm).
 
     It keeps the stream. A node that neither skips nor poolings tie to the cell's input or output has units of its
-    own (group ``node1`` or ``node2``; two of them that are tied to each other share one).
-
-    Its follower is a cell of the same genotype in which the last convolution of every path is silent, by a norm of
-    scale zero, so that the one path of skips is all that is left.
+    own (group ``node1`` or ``node2``; two of them that are tied to each other share one). Its follower is a cell
+    of the same genotype in which the last convolution of every path is silent, by a norm of scale zero, so that
+    only the one path of skips is left.
 
     Args:
         name: Its name.
@@ -174,11 +172,15 @@ class NASBench201Cell(Cell):
     @property
     def hidden(self) -> tuple[str, ...]:  # type: ignore[override]
         """The groups of its inner nodes."""
-        groups = _genotype(self.genotype).groups.values()
-        return tuple(sorted({group for group in groups if group is not None}))
+        return tuple(sorted({group for group in _genotype(self.genotype).groups.values() if group is not None}))
+
+    @property
+    def silent(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The norms of the last convolutions."""
+        return tuple(f"edges.{_name(edge)}.norm" for edge in _genotype(self.genotype).last_convolutions)
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         genotype = _genotype(self.genotype)
         units = {node: inputs if group is None else hidden[group] for node, group in genotype.groups.items()}
         return _Graph(genotype, units, self.norm)
@@ -187,32 +189,23 @@ class NASBench201Cell(Cell):
     def follower(self, name: str) -> NASBench201Cell:
         return NASBench201Cell(name, self.norm, self.genotype)
 
-    @override
-    def make_identity(self, module: nn.Module) -> None:
-        for edge in _genotype(self.genotype).last_convolutions:
-            silence(module.get_submodule(f"edges.{_name(edge)}.norm"))
-
 
 class _Graph(nn.Module):
     def __init__(self, genotype: Genotype, units: Mapping[int, int], norm: Norm) -> None:
         super().__init__()
         self.genotype = genotype
-        self.edges = nn.ModuleDict(
-            {
-                _name((source, target)): relu_conv_norm(units[source], units[target], kernel, norm)
-                for (source, target), kernel in genotype.kernels.items()
-            }
-        )
+        self.edges = nn.ModuleDict()
+        for (source, target), kernel in genotype.kernels.items():
+            self.edges[_name((source, target))] = relu_conv_norm(units[source], units[target], kernel, norm)
         self.pool = nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Keeps the shape, ``[batch, channels, h, w]``."""
         nodes = {INPUT: x}
-        for edge, operation in self.genotype.living.items():
-            source, target = edge
+        for (source, target), operation in self.genotype.living.items():
             y = nodes[source]
-            if edge in self.genotype.kernels:
-                y = self.edges[_name(edge)](y)
+            if operation in KERNELS:
+                y = self.edges[_name((source, target))](y)
             elif operation == "avg_pool_3x3":
                 y = self.pool(y)
             nodes[target] = nodes[target] + y if target in nodes else y
@@ -232,11 +225,11 @@ _GENOTYPE = "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|non
 class GrowableNASBench201(GrowableFamily):
     """NAS-Bench-201's skeleton (Dong & Yang, 2020, Fig. 1): convolution and norm, three stages of equal cells.
 
-    Between the stages are residual blocks that halve height and width and double the channels; norm, ReLU,
-    pooling and a linear layer end it. FedTrans starts from "the smallest model in NAS-Bench-201", whose Figure 14
-    the text at hand lacks: the benchmark's own smallest has no weights in its cells and could not grow there, so
-    the default is one cell per stage (the benchmark has five) with a skip and the fewest convolutions that give
-    it units of its own.
+    Between the stages are residual blocks that halve height and width and double the channels; norm, ReLU, pooling
+    and a linear layer end it. FedTrans starts from "the smallest model in NAS-Bench-201", whose Figure 14 the text
+    at hand lacks: the benchmark's own smallest has no weights in its cells and could not grow there, so the
+    default is one cell per stage (the benchmark has five) with a skip and the fewest convolutions that give it
+    units of its own.
 
     The cells are ``stem``, ``stage1_cell1``, ..., ``reduction1``, ``stage2_cell1``, ..., ``reduction2``,
     ``stage3_cell1``, ... and ``head``. Behind the stem, deepening inserts a residual block as between the stages,
@@ -268,17 +261,14 @@ class GrowableNASBench201(GrowableFamily):
     @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
         check_image(self, input_shape)
-        cells: list[Cell] = [EntryCell("stem", self.norm, inserted=PreactivatedCell("", self.norm))]
-        sizes = {"stem.out": self.width}
+        stem = EntryCell("stem", self.norm, inserted=PreactivatedCell("", self.norm))
+        cells: list[tuple[Cell, Sizes]] = [(stem, {"out": self.width})]
         for stage in range(_STAGES):
             channels = self.width << stage
             if stage:
                 reduction = PreactivatedCell(f"reduction{stage}", self.norm, projection=True, stride=2)
-                cells.append(reduction)
-                sizes |= {f"{reduction.name}.hidden": channels, f"{reduction.name}.out": channels}
+                cells.append((reduction, {"hidden": channels, "out": channels}))
             for number in range(1, self.cells + 1):
                 cell = NASBench201Cell(f"stage{stage + 1}_cell{number}", self.norm, self.genotype)
-                cells.append(cell)
-                sizes |= {f"{cell.name}.{group}": channels for group in cell.hidden}
-        cells.append(PooledHead("head", self.norm))
-        return Blueprint(tuple(cells), sizes, input_shape[0], num_classes, self.multiple)
+                cells.append((cell, dict.fromkeys(cell.hidden, channels)))
+        return self.assembled(cells, PooledHead("head", self.norm), input_shape, num_classes)

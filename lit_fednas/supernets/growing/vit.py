@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,16 +13,16 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
-from lit_fednas.supernets.families import check_image
+from lit_fednas.supernets.families import Sizes, check_image
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
-from lit_fednas.supernets.growing.cells import Cell, silence
+from lit_fednas.supernets.growing.cells import Cell
 from lit_fednas.supernets.layers import Residual, sequential
 
 _POSITION_STD = 0.02  # small beside the patches' embeddings, as is usual
 
 
 class PatchEmbedding(nn.Module):
-    """A linear map of every patch, and a learned vector for its place."""
+    """A linear map of every patch, and a learned vector for its position."""
 
     def __init__(self, channels: int, dim: int, patch_size: int, tokens: int) -> None:
         super().__init__()
@@ -41,20 +41,15 @@ class Attention(nn.Module):
     def __init__(self, dim: int, heads: int, head_dim: int) -> None:
         super().__init__()
         self.head_dim = head_dim
-        self.query = nn.Linear(dim, heads * head_dim)
-        self.key = nn.Linear(dim, heads * head_dim)
-        self.value = nn.Linear(dim, heads * head_dim)
+        self.query, self.key, self.value = (nn.Linear(dim, heads * head_dim) for _ in range(3))
         self.output = nn.Linear(heads * head_dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``[batch, tokens, dim]`` to the same shape."""
-        query, key, value = (self._heads(layer(x)) for layer in (self.query, self.key, self.value))
-        mixed = functional.scaled_dot_product_attention(query, key, value)
+        parts = (layer(x) for layer in (self.query, self.key, self.value))  # [batch, tokens, heads * head_dim]
+        heads = (part.unflatten(2, (-1, self.head_dim)).transpose(1, 2) for part in parts)
+        mixed = functional.scaled_dot_product_attention(*heads)  # [batch, heads, tokens, head_dim]
         return self.output(mixed.transpose(1, 2).flatten(2))
-
-    def _heads(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, tokens, heads * head_dim]`` to ``[batch, heads, tokens, head_dim]``."""
-        return x.unflatten(2, (-1, self.head_dim)).transpose(1, 2)
 
 
 class TokenMean(nn.Module):
@@ -67,10 +62,10 @@ class TokenMean(nn.Module):
 
 @dataclass(frozen=True)
 class PatchCell(Cell):
-    """A linear map of every patch of an image, and a learned vector for its place.
+    """A linear map of every patch of an image, and a learned vector for its position; it is not transformed.
 
     Its stream, the embedding, does not grow: the layer norms average over it, and copies of some entries would
-    change their means. It is not transformed itself.
+    change their means.
 
     Args:
         name: Its name.
@@ -85,7 +80,7 @@ class PatchCell(Cell):
     growable: ClassVar[bool] = False
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         return PatchEmbedding(inputs, outputs, self.patch_size, self.tokens)
 
 
@@ -107,19 +102,20 @@ class TransformerCell(Cell):
 
     opens: ClassVar[bool] = False
     hidden: ClassVar[tuple[str, ...]] = ("heads", "units")
+    silent: ClassVar[tuple[str, ...]] = ("0.block.attention.output", "1.block.output")
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
-        attention = sequential(
-            norm=nn.LayerNorm(inputs), attention=Attention(inputs, hidden["heads"], self.head_dim)
-        )
+    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
+        attention = Attention(inputs, hidden["heads"], self.head_dim)
         perceptron = sequential(
             norm=nn.LayerNorm(inputs),
             hidden=nn.Linear(inputs, hidden["units"]),
             gelu=nn.GELU(),
             output=nn.Linear(hidden["units"], inputs),
         )
-        return nn.Sequential(Residual(attention), Residual(perceptron))
+        return nn.Sequential(
+            Residual(sequential(norm=nn.LayerNorm(inputs), attention=attention)), Residual(perceptron)
+        )
 
     @override
     def follower(self, name: str) -> TransformerCell:
@@ -129,11 +125,6 @@ class TransformerCell(Cell):
     def fresh_hidden(self, outputs: int) -> dict[str, int]:
         return {"heads": outputs // self.head_dim, "units": round(self.mlp_ratio * outputs)}
 
-    @override
-    def make_identity(self, module: nn.Module) -> None:
-        silence(module.get_submodule("0.block.attention.output"))
-        silence(module.get_submodule("1.block.output"))
-
 
 @dataclass(frozen=True)
 class TokenHead(Cell):
@@ -142,7 +133,7 @@ class TokenHead(Cell):
     growable: ClassVar[bool] = False
 
     @override
-    def build(self, inputs: int, outputs: int, hidden: Mapping[str, int]) -> nn.Module:
+    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         return sequential(norm=nn.LayerNorm(inputs), pool=TokenMean(), classifier=nn.Linear(inputs, outputs))
 
 
@@ -179,7 +170,7 @@ class GrowableViT(GrowableFamily):
         if self.dim % self.heads:
             raise ConfigError(f"supernet.family.heads: {self.heads} must divide dim, {self.dim}")
         if round(self.mlp_ratio * self.dim) < 1:
-            raise ConfigError(f"supernet.family.mlp_ratio: {self.mlp_ratio} leaves no hidden units; give more")
+            raise ConfigError(f"supernet.family.mlp_ratio: {self.mlp_ratio} leaves no hidden units; raise it")
 
     @override
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
@@ -190,11 +181,8 @@ class GrowableViT(GrowableFamily):
                 f"supernet.family.patch_size: {self.patch_size} does not divide {height}x{width} pixels"
             )
         tokens = height // self.patch_size * (width // self.patch_size)
-        cells: list[Cell] = [PatchCell("patches", self.patch_size, tokens)]
-        sizes = {"patches.out": self.dim}
+        cells: list[tuple[Cell, Sizes]] = [(PatchCell("patches", self.patch_size, tokens), {"out": self.dim})]
         for layer in range(1, self.depth + 1):
             cell = TransformerCell(f"layer{layer}", self.dim // self.heads, self.mlp_ratio)
-            cells.append(cell)
-            sizes |= {f"{cell.name}.heads": self.heads, f"{cell.name}.units": round(self.mlp_ratio * self.dim)}
-        cells.append(TokenHead("head"))
-        return Blueprint(tuple(cells), sizes, input_shape[0], num_classes, self.multiple)
+            cells.append((cell, {"heads": self.heads, "units": round(self.mlp_ratio * self.dim)}))
+        return self.assembled(cells, TokenHead("head"), input_shape, num_classes)
