@@ -22,7 +22,7 @@ class ServerRound:
 
     Args:
         number: The round, from 0.
-        restructure: Lets the supernet change; the server's optimizer and the evaluation follow.
+        restructure: See the attribute.
 
     Attributes:
         number: The round, from 0.
@@ -30,6 +30,8 @@ class ServerRound:
         tasks: What the clients are asked, once the round is planned.
         results: How it went, one result per task in the plan's order, once all clients have answered.
         rejected: Architectures whose updates are not merged.
+        restructure: Lets the supernet add or remove architectures, in ``on_server_step``: called with a function
+            that makes the change, the same on all ranks, it returns what that returns.
     """
 
     def __init__(self, number: int, restructure: Callable[[Callable[[], Any]], Any]) -> None:
@@ -38,7 +40,7 @@ class ServerRound:
         self.tasks: Sequence[ClientTask] = ()
         self.results: list[ClientResult] = []
         self.rejected: set[Any] = set()
-        self._restructure = restructure
+        self.restructure = restructure
         self._watchers: list[Callable[[Averages], None]] = []
         self._mixtures: list[Callable[[Averages], Averages]] = []
 
@@ -92,14 +94,3 @@ class ServerRound:
         for mixture in self._mixtures:
             averages = mixture(averages)
         return averages
-
-    def restructure(self, change: Callable[[], Any]) -> Any:
-        """Lets the supernet add or remove architectures, in ``on_server_step``.
-
-        Args:
-            change: Changes the supernet. All ranks must make the same change.
-
-        Returns:
-            What ``change`` returns.
-        """
-        return self._restructure(change)
