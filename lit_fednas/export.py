@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,14 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lit_fednas.data import FederatedDataModule
 from lit_fednas.data.readers import EvalBatches
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
-from lit_fednas.federation.run_folder import run_folder
 from lit_fednas.records import TierFiles
 from lit_fednas.records.files import replacing
 from lit_fednas.rng import generator
+from lit_fednas.search.command import AfterTraining
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.supernets import Supernet
 
@@ -35,6 +33,7 @@ log = logging.getLogger(__name__)
 Format = Literal["torch-export", "onnx"]
 
 SUFFIXES: dict[Format, str] = {"torch-export": ".pt2", "onnx": ".onnx"}
+PACKAGES: dict[Format, list[str]] = {"torch-export": [], "onnx": ["onnx", "onnxscript", "onnxruntime"]}
 
 #: How far logits may differ, as a share of the greatest of the batch (of 1, if all are smaller).
 TOLERANCE = 1e-4
@@ -97,28 +96,8 @@ class BatchStatistics(nn.Module):
         return y * self.weight.reshape(per_channel) + self.bias.reshape(per_channel)
 
 
-class Export:
-    """The command ``export``.
-
-    Args:
-        trainer: Its device and loggers are used.
-        model: The server's module.
-        datamodule: The data; the exported network is compared on a batch of the server's validation data, or a
-            client's data where it has none.
-        folder: The run's folder; by default the first logger's.
-    """
-
-    def __init__(
-        self,
-        trainer: FederatedTrainer,
-        model: FederatedLightningModule,
-        datamodule: FederatedDataModule,
-        folder: Path | str | None = None,
-    ) -> None:
-        self.trainer = trainer
-        self.model = model
-        self.datamodule = datamodule
-        self.folder = Path(folder or run_folder(trainer))
+class Export(AfterTraining):
+    """The command ``export``."""
 
     def run(
         self,
@@ -130,6 +109,8 @@ class Export:
     ) -> Exported:
         """Writes a tier's network as a file that runs without this package, and checks it.
 
+        It is compared on a batch of the server's validation data, or a client's training data where it has none.
+
         Args:
             tier: The tier.
             ckpt_path: The checkpoint that was searched.
@@ -137,8 +118,11 @@ class Export:
             output: The file; by default ``network.pt2`` or ``network.onnx`` in the tier's folder.
             name: The folder of the search or the fine-tuning in the run's folder.
 
+        Returns:
+            The file, and how well it agrees with the network.
+
         Raises:
-            ConfigError: There is no such tier, or a package is missing.
+            ConfigError: The tier has no network, or a package is missing.
         """
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         files = TierFiles(self.folder / name)
@@ -151,7 +135,6 @@ class Export:
         return exported
 
     def _examples(self) -> Tensor:
-        """Returns a batch of the server's validation data; of a client's training data where it has none."""
         batches = self.datamodule.val_dataloader()
         if isinstance(batches, EvalBatches):
             return next(iter(batches))[0]
@@ -166,9 +149,10 @@ def export_tier(
     format: Format,
     examples: Tensor,
     output: Path | str | None = None,
-    check_against_supernet: bool = True,
 ) -> Exported:
-    """Exports a tier's network.
+    """Returns the file that a tier's network was exported to (:func:`export_network`).
+
+    Its weights must still be the supernet's, unless they were fine-tuned; new statistics of batch norms need not.
 
     Args:
         supernet: The one that was searched.
@@ -177,8 +161,6 @@ def export_tier(
         format: ``torch-export`` or ``onnx``.
         examples: As in :func:`export_network`.
         output: The file; ``network.pt2`` or ``network.onnx`` in the tier's folder if not given.
-        check_against_supernet: Whether the tier's weights must still be the supernet's. New statistics of batch
-            norms are left out of that, and networks that were fine-tuned.
 
     Raises:
         CheckpointError: The supernet has other weights than the tier's network.
@@ -186,11 +168,16 @@ def export_tier(
     """
     arch, network = load_tier_network(supernet, files, tier)
     model = files.tier_model(tier)
-    if check_against_supernet and not model.finetuned:
-        tensors: dict[str, Tensor] = dict(network.named_parameters())
-        if not model.recalibrated:
-            tensors |= dict(network.named_buffers())
-        _check_searched(tensors, supernet.views(arch), tier)
+    tensors: dict[str, Tensor] = {} if model.finetuned else dict(network.named_parameters())
+    if not model.finetuned and not model.recalibrated:
+        tensors |= dict(network.named_buffers())
+    views = supernet.views(arch)
+    for name, tensor in tensors.items():
+        if not torch.equal(tensor, views[name].cpu()):
+            raise CheckpointError(
+                f"tier {tier!r}: its {name} is not the supernet's, so the checkpoint is not the one that was "
+                f"searched; give that one, or search again"
+            )
     path = files.tier_folder(tier) / f"network{SUFFIXES[format]}" if output is None else Path(output)
     return export_network(network, supernet.input_shape, path, format, examples)
 
@@ -198,7 +185,7 @@ def export_tier(
 def export_network(
     network: nn.Module, input_shape: Sequence[int], path: Path | str, format: Format, examples: Tensor
 ) -> Exported:
-    """Writes a network, in evaluation mode, as one file that takes batches of any size.
+    """Returns the file that a network was written to, in evaluation mode; it takes batches of any size.
 
     None of the examples gets into the file. Batch norms that use the statistics of the batch that they are given,
     as SuperFed's do, still do so in the file; a warning says so.
@@ -214,9 +201,16 @@ def export_network(
         ConfigError: A package is missing, examples do not fit, or the logits differ by more than
             :data:`TOLERANCE`, which leaves no file.
     """
-    _check_examples(examples, input_shape)
-    if format == "onnx":
-        _check_packages()
+    if len(examples) < 8 or list(examples.shape[1:]) != list(input_shape):
+        raise ConfigError(
+            f"export.examples: {list(examples.shape)} cannot be compared; give 8 or more of shape "
+            f"{list(input_shape)}"
+        )
+    missing = [name for name in PACKAGES[format] if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"export.format: {format} needs {', '.join(missing)}, not installed; pip install 'lit-fednas[export]'"
+        )
     examples, path = examples.cpu(), Path(path)
     network = copy.deepcopy(network).cpu().eval()
     program, sizes = _program(network, examples)
@@ -227,31 +221,6 @@ def export_network(
         with replacing(path) as file:
             file.write(written.read_bytes())
     return Exported(path, format, path.stat().st_size, difference, agreement, len(examples))
-
-
-def _check_examples(examples: Tensor, input_shape: Sequence[int]) -> None:
-    if len(examples) < 8 or list(examples.shape[1:]) != list(input_shape):
-        raise ConfigError(
-            f"export.examples: {list(examples.shape)} cannot be compared; give 8 or more of shape "
-            f"{list(input_shape)}"
-        )
-
-
-def _check_packages() -> None:
-    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
-    if missing:
-        raise ConfigError(
-            f"export.format: onnx needs {', '.join(missing)}, not installed; pip install 'lit-fednas[export]'"
-        )
-
-
-def _check_searched(tensors: Mapping[str, Tensor], views: Mapping[str, Tensor], tier: str) -> None:
-    for name, tensor in tensors.items():
-        if not torch.equal(tensor, views[name].cpu()):
-            raise CheckpointError(
-                f"tier {tier!r}: its {name} is not the supernet's, so the checkpoint is not the one that was "
-                f"searched; give that one, or search again"
-            )
 
 
 def _program(network: nn.Module, examples: Tensor) -> tuple[torch.export.ExportedProgram, Sequence[int]]:
@@ -274,13 +243,14 @@ def _program(network: nn.Module, examples: Tensor) -> tuple[torch.export.Exporte
 
 def _replace_norms(network: nn.Module) -> bool:
     """Replaces batch norms without running statistics by :class:`BatchStatistics`; returns whether any was."""
-    replaced = False
-    for module in network.modules():
-        for name, child in module._modules.items():
-            if isinstance(child, _BatchNorm) and child.running_mean is None:
-                module._modules[name] = BatchStatistics(child)
-                replaced = True
-    return replaced
+    norms = {
+        name: module
+        for name, module in network.named_modules(remove_duplicate=False)
+        if isinstance(module, _BatchNorm) and module.running_mean is None
+    }
+    for name, norm in norms.items():
+        network.set_submodule(name, BatchStatistics(norm))
+    return bool(norms)
 
 
 def _write_torch(program: torch.export.ExportedProgram, path: Path) -> Callable[[Tensor], Tensor]:
@@ -321,7 +291,8 @@ def _compare(
     for size in (*sizes, len(examples)):
         expected = network(examples[:size])
         logits = run(examples[:size])
-        difference, allowed = _difference(logits, expected)
+        difference = float((logits - expected).abs().max())
+        allowed = TOLERANCE * max(1.0, float(expected.abs().max()))
         if not difference <= allowed:  # NaN does not agree
             raise ConfigError(
                 f"export.format: the logits of {format} differ by {difference:.3g} in a batch of {size}, at most "
@@ -330,8 +301,3 @@ def _compare(
         greatest = max(greatest, difference)
         agreement = float((logits.argmax(1) == expected.argmax(1)).float().mean())
     return greatest, agreement
-
-
-def _difference(logits: Tensor, expected: Tensor) -> tuple[float, float]:
-    """Returns the greatest difference, and how great it may be."""
-    return float((logits - expected).abs().max()), TOLERANCE * max(1.0, float(expected.abs().max()))

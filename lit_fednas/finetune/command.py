@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from lit_fednas.data import FederatedDataModule
-from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
-from lit_fednas.federation.run_folder import run_folder
 from lit_fednas.finetune.finetuning import Finetuning
 from lit_fednas.finetune.settings import FinetuneSettings
 from lit_fednas.formatting import text_table
 from lit_fednas.records import FinetuneFiles
+from lit_fednas.search.command import AfterTraining
 
 SHOWN = ("val_accuracy_before", "val_accuracy", "test_accuracy")
 
 
-class Finetune:
-    """The command ``finetune``.
-
-    Args:
-        trainer: Its device, threads and loggers are used.
-        model: The server's module.
-        datamodule: The data.
-        folder: The run's folder; by default the first logger's.
-    """
-
-    def __init__(
-        self,
-        trainer: FederatedTrainer,
-        model: FederatedLightningModule,
-        datamodule: FederatedDataModule,
-        folder: Path | str | None = None,
-    ) -> None:
-        self.trainer = trainer
-        self.model = model
-        self.datamodule = datamodule
-        self.folder = Path(folder or run_folder(trainer))
+class Finetune(AfterTraining):
+    """The command ``finetune``."""
 
     def run(
         self, ckpt_path: str | None = "last", finetune: FinetuneSettings = FinetuneSettings()

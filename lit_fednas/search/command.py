@@ -28,14 +28,13 @@ from lit_fednas.search.tier_search import Progress, SearchSettings, TierSearch
 log = logging.getLogger(__name__)
 
 
-class Search:
-    """The command ``search``.
+class AfterTraining:
+    """A command that uses a trained supernet.
 
     Args:
         trainer: Its device, threads, loggers and callbacks are used.
-        model: The server's module, whose supernet is searched.
-        datamodule: The data; the server's validation data are searched on (or the clients', if
-            ``search.federated`` is set), its test data are used at the end.
+        model: The server's module.
+        datamodule: The data.
         folder: The run's folder; by default the first logger's.
     """
 
@@ -50,6 +49,13 @@ class Search:
         self.model = model
         self.datamodule = datamodule
         self.folder = Path(folder or run_folder(trainer))
+
+
+class Search(AfterTraining):
+    """The command ``search``.
+
+    It searches on the server's validation data, or the clients' if ``search.federated`` is set.
+    """
 
     def run(self, ckpt_path: str | None = "last", search: SearchSettings = SearchSettings()) -> SearchFiles:
         """Finds the best architecture of every tier, tests it, and writes its network.

@@ -345,7 +345,8 @@ def test_the_checkpoint_must_be_the_one_that_was_searched(files, name, again, ch
         with pytest.raises(CheckpointError, match=f"tier 'small': its {own} is not .* the one that was searched"):
             export_tier(net, files, "small", "torch-export", batch(net, 8))
         assert not (files.tier_folder("small") / "network.pt2").exists()
-    made = export_tier(net, files, "small", "torch-export", batch(net, 8), check_against_supernet=not refused)
+        return
+    made = export_tier(net, files, "small", "torch-export", batch(net, 8))
     expected = subnet(instance(name), "smallest", again)(
         draws(net, 9)
     ).detach()  # the tier's weights, as they were
