@@ -97,6 +97,7 @@ class FederatedCLI(LightningCLI):
     """LightningCLI for one module, one data module and one trainer, with commands that are not the trainer's."""
 
     def __init__(self, args: Sequence[str] | None = None) -> None:
+        self._words = sys.argv[1:] if args is None else list(args)
         super().__init__(
             model_class=FederatedLightningModule,
             datamodule_class=FederatedDataModule,
@@ -111,25 +112,28 @@ class FederatedCLI(LightningCLI):
             seed_everything_default=0,
             auto_configure_optimizers=False,
             parser_kwargs=STRICT,
-            args=list(args) if args is not None else None,
+            args=None if args is None else self._words,
         )
 
     @override
     def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
         self._subcommand_parsers: dict[str, LightningArgumentParser] = {}
         added = parser.add_subcommands()
-        for name in ("fit", "validate", "test", *COMMANDS):
+        names = ("fit", "validate", "test", *COMMANDS)
+        named = any(name in self._words for name in names)  # else a file may name it
+        for name in names:
             owner, method = (COMMANDS[name], "run") if name in COMMANDS else (FederatedTrainer, name)
             description = str(inspect.getdoc(getattr(owner, method))).partition("\n")[0].rstrip(".")
-            parts = _parts(name)
             subparser = self.init_parser(**STRICT, description=description)
-            if "trainer" in parts:
-                self._add_arguments(subparser)
-            else:
-                self._add_fewer_arguments(subparser, parts)
-            self._subcommand_method_arguments[name] = subparser.add_method_arguments(
-                owner, method, skip={"model", "datamodule"}, as_positional=not parts
-            )
+            if name in self._words or not named:  # the arguments of other commands would only take time
+                parts = _parts(name)
+                if "trainer" in parts:
+                    self._add_arguments(subparser)
+                else:
+                    self._add_fewer_arguments(subparser, parts)
+                self._subcommand_method_arguments[name] = subparser.add_method_arguments(
+                    owner, method, skip={"model", "datamodule"}, as_positional=not parts
+                )
             self._subcommand_parsers[name] = subparser
             added.add_subcommand(name, subparser, help=description)
 
@@ -229,6 +233,12 @@ def _own_error(error: BaseException | None) -> BaseException | None:
     return error
 
 
+def _tell(error: BaseException) -> int:
+    """Prints an error of ours as one line; returns the exit status."""
+    print(f"lit-fednas{f' (rank {_rank()})' if _rank() else ''}: {error}", file=sys.stderr)
+    return 2 if isinstance(error, FedNASError) else 1
+
+
 def _quiet_surroundings() -> None:
     """Shows our own log lines plainly, and of Lightning's only warnings."""
     own = logging.getLogger("lit_fednas")
@@ -256,6 +266,9 @@ def main(args: Sequence[str] | None = None) -> int:
         The exit status: 0; 2 for an error that the user can mend, told in one line; 1 if a client failed and the
         policy is to stop, or another rank has gone; 128 and the signal's number if a signal stopped the run, whose
         state is saved.
+
+    Raises:
+        ValueError: An error that the user cannot mend.
     """
     _quiet_surroundings()
     try:
@@ -264,12 +277,13 @@ def main(args: Sequence[str] | None = None) -> int:
         line = " ".join(str(error).split())
         print(f"lit-fednas: {line} (lit-fednas fit --help lists all options)", file=sys.stderr)
         return 2
-    except (ValueError, ClientError, RankError) as error:
+    except (ClientError, RankError) as error:
+        return _tell(error)
+    except ValueError as error:
         own = _own_error(error)
         if own is None:
             raise
-        print(f"lit-fednas{f' (rank {_rank()})' if _rank() else ''}: {own}", file=sys.stderr)
-        return 2 if isinstance(own, FedNASError) else 1
+        return _tell(own)
     except Interrupted as stop:
         if not _rank():
             name = signal.Signals(stop.signum).name

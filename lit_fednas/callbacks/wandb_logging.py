@@ -8,14 +8,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import wandb
 from lightning.pytorch.loggers import WandbLogger
+from lightning_utilities.core.imports import lazy_import
 
 from lit_fednas.callbacks.subnet_table import COLUMNS, table_rows
 from lit_fednas.data import plot_partition
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
 from lit_fednas.records import SEARCH_FILES, SearchFiles
 from lit_fednas.supernets import ModelCollection
+
+wandb: Any = lazy_import("wandb")  # takes half a second
 
 
 class WandbLogging(FederatedCallback):
@@ -118,7 +120,7 @@ def search_charts(files: SearchFiles) -> dict[str, Any]:
     }
 
 
-def tier_artifacts(files: SearchFiles, run: str) -> Iterator[wandb.Artifact]:
+def tier_artifacts(files: SearchFiles, run: str) -> Iterator[Any]:
     """Yields each tier's network as an artifact ``<run>-<tier>``, with ``architecture.json`` as its metadata."""
     for tier in files.tier_names:
         name = re.sub(r"[^\w.-]+", "-", f"{run}-{tier}")  # W&B takes no others
@@ -128,7 +130,7 @@ def tier_artifacts(files: SearchFiles, run: str) -> Iterator[wandb.Artifact]:
         yield artifact
 
 
-def _table(columns: Sequence[str], rows: list[list[Any]]) -> wandb.Table:
+def _table(columns: Sequence[str], rows: list[list[Any]]) -> Any:
     return wandb.Table(columns=list(columns), data=rows)
 
 

@@ -119,31 +119,30 @@ class Finetuning:
 
     def _description(self) -> dict[str, Any]:
         """``settings.json``."""
-        tiers = {one.tier.name: one.tier for one in self.candidates}.values()
+        settings, candidates = self.settings, self.candidates
+        tiers = {one.tier.name: one.tier for one in candidates}.values()
+        # how many clients may train a tier's candidates; in groups, each candidate
+        eligible = {
+            one.folder if settings.in_groups else one.tier.name: len(self.eligible[one.folder])
+            for one in candidates
+        }
         return {
             "seed": self.seed,
-            "rounds": self.settings.rounds,
-            "initial": self.settings.initial,
+            "rounds": settings.rounds,
+            "initial": settings.initial,
             "tier_aware": self.tier_aware,
-            "labels": self.settings.labels,
-            "head_rounds": self.settings.head_rounds,
-            "architectures": self.settings.architectures,
-            "models": None if self.settings.models is None else [str(one.arch) for one in self.candidates],
-            "in_groups": self.settings.in_groups,
-            "search": self.settings.search,
+            "labels": settings.labels,
+            "head_rounds": settings.head_rounds,
+            "architectures": settings.architectures,
+            "models": None if settings.models is None else [str(one.arch) for one in candidates],
+            "in_groups": settings.in_groups,
+            "search": settings.search,
             "supernet": type(self.supernet).__name__,
-            "weights": self.supernet.digest() if self.settings.initial == "supernet" else None,
+            "weights": self.supernet.digest() if settings.initial == "supernet" else None,
             "tiers": [{"name": tier.name, "at_most": dict(tier.at_most)} for tier in tiers],
-            "eligible": self._eligible_numbers(),
-            "candidates": {one.folder: str(one.arch) for one in self.candidates},
+            "eligible": eligible,
+            "candidates": {one.folder: str(one.arch) for one in candidates},
             "complete": False,
-        }
-
-    def _eligible_numbers(self) -> dict[str, int]:
-        """Returns how many clients may train a tier's candidates; in groups, each candidate."""
-        return {
-            one.folder if self.settings.in_groups else one.tier.name: len(self.eligible[one.folder])
-            for one in self.candidates
         }
 
     # ---- training -------------------------------------------------------------------------------------
