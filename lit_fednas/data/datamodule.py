@@ -167,6 +167,11 @@ class FederatedDataModule(LightningDataModule):
             self._readers["test"].move_to(self._readers["train"].device)
         return EvalBatches(self._readers["test"], None, self.eval_batch_size)
 
+    @override
+    def teardown(self, stage: str) -> None:
+        for reader in self._readers.values():  # garbage collection would wait five seconds for each process
+            reader.close()
+
     def move_to(self, device: torch.device | str) -> None:
         """Moves the data, where in memory; all later batches are on ``device``."""
         for reader in self._readers.values():

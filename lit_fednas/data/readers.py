@@ -69,6 +69,9 @@ class Reader(ABC):
         """Moves the data, where in memory; all later batches are on ``device``."""
         self.device = torch.device(device)
 
+    def close(self) -> None:  # noqa: B027 - most readers have nothing to end
+        """Ends the processes that read, if any; the next pass starts them again."""
+
     def _finish(self, raw: Tensor, generator: torch.Generator | None) -> Tensor:
         """Augments, where a generator is given, and normalises."""
         if generator is not None:
@@ -154,6 +157,10 @@ class LoaderReader(Reader):
     @override
     def move_to(self, device: torch.device | str) -> None:
         super().move_to(device)
+        self.close()
+
+    @override
+    def close(self) -> None:
         self._loader = None
 
     def _loaded(self, batches: list[list[int]]) -> Iterator[Batch]:

@@ -1,4 +1,5 @@
 import logging
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,16 @@ def test_a_trainer_takes_the_evaluation_batches(in_memory: bool, tmp_path: Path)
     assert sorted(torch.cat(model.seen).flatten().tolist()) == list(range(1000, 1030))
     trainer.validate(model, data, verbose=False)
     assert torch.cat(model.seen).shape == (50, 1)
+
+
+def test_teardown_ends_the_readers_processes():
+    data = module(in_memory=False, num_workers=1)
+    before = client_values(data, 2)
+    assert len(multiprocessing.active_children()) == 1
+    data.teardown("fit")
+    assert not multiprocessing.active_children()
+    assert client_values(data, 2) == before
+    data.teardown("fit")
 
 
 @pytest.mark.parametrize(
