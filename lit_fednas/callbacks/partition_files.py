@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from lightning import Callback
 
-from lit_fednas.data import FederatedDataModule, write_partition
+from lit_fednas.data import FederatedDataModule
+from lit_fednas.data.statistics import write_partition
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 

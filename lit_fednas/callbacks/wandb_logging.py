@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning_utilities.core.imports import lazy_import
 
 from lit_fednas.callbacks.subnet_table import COLUMNS, table_rows
-from lit_fednas.data import plot_partition
+from lit_fednas.data.statistics import plot_partition
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
 from lit_fednas.records import SEARCH_FILES, SearchFiles
 from lit_fednas.supernets import ModelCollection

@@ -12,7 +12,7 @@ from lit_fednas.data.partitioners import (
     Partitioner,
     Shards,
 )
-from lit_fednas.data.readers import EvalBatches, LoaderReader, TensorReader
+from lit_fednas.data.readers import LoaderReader, TensorReader
 from lit_fednas.data.sources.arrays import ArraySource, Digits
 from lit_fednas.data.sources.base import DataSource
 from lit_fednas.data.sources.celeba import CelebA
@@ -20,7 +20,6 @@ from lit_fednas.data.sources.image_source import ImageFolder, LazyImageFolder
 from lit_fednas.data.sources.image_table import ImageTable
 from lit_fednas.data.sources.leaf import Leaf, LeafImages
 from lit_fednas.data.sources.torchvision_sets import CIFAR10, CIFAR100, MNIST, FashionMNIST
-from lit_fednas.data.statistics import partition_rows, partition_table, plot_partition, write_partition
 from lit_fednas.data.transforms import Augmentation, Normalize, RandomCrop, RandomFlip
 
 __all__ = [
@@ -37,7 +36,6 @@ __all__ = [
     "DataSource",
     "Digits",
     "Dirichlet",
-    "EvalBatches",
     "Examples",
     "FashionMNIST",
     "FederatedDataModule",
@@ -54,8 +52,4 @@ __all__ = [
     "RandomFlip",
     "Shards",
     "TensorReader",
-    "partition_rows",
-    "partition_table",
-    "plot_partition",
-    "write_partition",
 ]

@@ -12,8 +12,16 @@ def stratified_rows(targets: np.ndarray, count: int, rng: np.random.Generator) -
 
     Each class gives the floor of its share; the rest comes from the classes with the largest remainders.
 
+    Args:
+        targets: The class of each row.
+        count: How many rows to draw.
+        rng: The source of randomness.
+
+    Returns:
+        Rows, ascending.
+
     Raises:
-        DataError: There are fewer than ``count`` rows.
+        DataError: Fewer than ``count`` rows exist.
 
     Example:
         >>> rows = stratified_rows(np.repeat([0, 1], [60, 40]), 10, np.random.default_rng(0))
@@ -39,21 +47,22 @@ def client_split(
 ) -> dict[str, np.ndarray] | None:
     """Splits one client's rows at random into ``train``, ``val`` and ``test``.
 
+    Args:
+        rows: The client's rows.
+        val: The share of ``val``, to the nearest number of rows.
+        test: The share of ``test``.
+        rng: The source of randomness.
+
     Returns:
-        None where no training example would remain.
+        The rows of each split, ascending; None where no training example would remain.
 
     Example:
         >>> parts = client_split(np.arange(10), 0.2, 0.1, np.random.default_rng(0))
         >>> {name: len(part) for name, part in parts.items()}
-        {'train': 7, 'val': 2, 'test': 1}
+        {'val': 2, 'test': 1, 'train': 7}
     """
     num_val, num_test = round(val * len(rows)), round(test * len(rows))
     if num_val + num_test >= len(rows):
         return None
-    order = rng.permutation(rows)
-    parts = {
-        "train": order[num_val + num_test :],
-        "val": order[:num_val],
-        "test": order[num_val : num_val + num_test],
-    }
-    return {split: np.sort(part) for split, part in parts.items()}
+    parts = np.split(rng.permutation(rows), [num_val, num_val + num_test])
+    return {split: np.sort(part) for split, part in zip(("val", "test", "train"), parts, strict=True)}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from lit_fednas.data.datamodule import FederatedDataModule
 from lit_fednas.data.partitioners import Partition
@@ -44,18 +44,17 @@ def partition_table(partition: Partition, targets: np.ndarray, class_names: Sequ
          total     3    1    2
     """
     header, *rows = partition_rows(partition, targets, class_names)
-    totals: list[str | int] = ["total", *(sum(int(row[i]) for row in rows) for i in range(1, len(header)))]
-    cells = [[str(cell) for cell in header]]
-    for row in [*rows, totals]:
-        cells.append([str(row[0]), *("." if cell == 0 else str(cell) for cell in row[1:])])
-    return text_table(cells[0], cells[1:], left=0)
+    totals = partition.class_counts(targets, len(class_names)).sum(axis=0).tolist()
+    rows.append(["total", sum(totals), *totals])
+    cells = [[str(row[0]), *(str(cell or ".") for cell in row[1:])] for row in rows]
+    return text_table([str(name) for name in header], cells, left=0)
 
 
 def plot_partition(partition: Partition, targets: np.ndarray, class_names: Sequence[str]) -> Figure:
-    """Draws a dot per client and class whose area is proportional to the number of examples.
+    """Returns a figure with a dot per client and class whose area is proportional to the number of examples.
 
-    The largest dot fills its cell; where cells are narrow it may reach into its neighbours.
-    Save it with ``figure.savefig``; no window and no pyplot state is involved.
+    The largest dot fills its cell; where cells are narrow it may reach into its neighbours. Save it with
+    ``figure.savefig``; no window and no pyplot state is involved.
 
     Example:
         >>> partition = Partition((np.array([0, 1]), np.array([2])), 3)
@@ -129,20 +128,15 @@ class ShowPartition:
 def _frame(figure: Figure, num_clients: int, class_names: Sequence[str], height: float) -> None:
     """Labels the axes and draws faint lines through the cells."""
     axes = figure.axes[0]
-    axes.set_xlim(-0.6, num_clients - 0.4)
-    axes.set_ylim(len(class_names) - 0.4, -0.6)
-    axes.set_xlabel("client")
-    axes.set_ylabel("class")
+    lowest, highest = len(class_names) - 0.4, -0.6
+    axes.set(xlim=(-0.6, num_clients - 0.4), ylim=(lowest, highest), xlabel="client", ylabel="class")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=20, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
-    step = max(1, round(0.16 / height))
-    ticks = range(0, len(class_names), step)
-    axes.yaxis.set_major_locator(FixedLocator(list(ticks)))
-    axes.set_yticklabels([class_names[i] for i in ticks], fontsize=8)
+    ticks = range(0, len(class_names), max(1, round(0.16 / height)))
+    axes.set_yticks(ticks, [class_names[i] for i in ticks], fontsize=8)
     axes.tick_params(length=0, labelsize=8)
     axes.grid(color="#e6e6e6", linewidth=0.6)
     axes.set_axisbelow(True)
-    for side in ("top", "right", "left", "bottom"):
-        axes.spines[side].set_visible(False)
+    axes.spines[:].set_visible(False)
 
 
 def _legend(figure: Figure, largest_count: int, largest: float) -> None:

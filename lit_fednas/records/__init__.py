@@ -10,7 +10,6 @@ from lit_fednas.records.models import (
     write_suite,
 )
 from lit_fednas.records.run import (
-    CLIENT_SCORE_COLUMNS,
     CLIENTS_FILE,
     ROUNDS_FILE,
     append_round,
@@ -34,7 +33,6 @@ from lit_fednas.records.tiers import (
 __all__ = [
     "ALL_TIERS",
     "CLIENTS_FILE",
-    "CLIENT_SCORE_COLUMNS",
     "COST_NAMES",
     "FINETUNED_COLUMNS",
     "ROUNDS_FILE",

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 
-from lit_fednas.data import Dirichlet, Partition, partition_rows, partition_table, plot_partition
+from lit_fednas.data import Dirichlet, Partition
+from lit_fednas.data.statistics import partition_rows, partition_table, plot_partition
 
 TARGETS = np.array([0, 0, 0, 2, 2, 1])
 PARTITION = Partition((np.array([0, 1, 3]), np.array([2, 4, 5])), 6)

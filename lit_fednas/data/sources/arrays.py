@@ -59,15 +59,14 @@ class ArraySource(DataSource):
             count = len(self.class_names)
             raise ConfigError(f"class_names: {count} names for {self.num_classes} classes; give one per class")
         for split, examples in self._splits.items():
-            self._check(split, examples)
+            if examples is not None:
+                self._check(split, examples)
 
     @override
     def load(self, split: Split) -> Examples | None:
         return self._splits[split]
 
-    def _check(self, split: str, examples: Examples | None) -> None:
-        if examples is None:
-            return
+    def _check(self, split: str, examples: Examples) -> None:
         if not len(examples):
             raise DataError(f"{split}: has no examples; leave it out")
         low, high = int(examples.targets.min()), int(examples.targets.max())

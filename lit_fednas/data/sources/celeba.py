@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -99,42 +100,38 @@ class CelebA(ImageSource):
     @cached_property
     def _people(self) -> dict[str, int]:
         """Who is in each image, by its name, in the order of the names."""
-        return dict(sorted(self._numbers("identity_CelebA.txt").items()))
+        return {image: person for image, (person,) in sorted(self._table("identity_CelebA.txt").items())}
 
     @cached_property
     def _parts(self) -> np.ndarray:
-        return self._in_order(self._numbers("list_eval_partition.txt"), "list_eval_partition.txt")
+        """The part of each image, int64 [N]."""
+        return self._in_order("list_eval_partition.txt", self._table("list_eval_partition.txt"))[:, 0]
 
     @cached_property
     def _labels(self) -> np.ndarray:
-        """Reads the attributes, 1 or -1 each, and makes the classes of them."""
+        """The class of each image, int64 [N]: the bits of its attributes, which are 1 or -1 each."""
         name = "list_attr_celeba.txt"
-        lines = self._lines(name)
-        header = lines[1].split() if len(lines) > 1 else []
+        header = (*self._lines(name), "", "")[1].split()
         unknown = next((attribute for attribute in self.attributes if attribute not in header), None)
         if unknown is not None:
             known = ", ".join(header) or "none"
             raise DataError(f"attributes: {unknown!r} is not in {self.root / name}; give one of: {known}")
-        positions = [header.index(attribute) for attribute in self.attributes]
-        labels: dict[str, int] = {}
-        for number, line in enumerate(lines[2:], 3):
-            image, *values = line.split()
-            if len(values) != len(header) or not {"1", "-1"}.issuperset(values):
-                raise DataError(
-                    f"root: {self.root / name}, line {number}, is not 1 or -1 for each attribute; correct it"
-                )
-            labels[image] = int("".join("1" if values[position] == "1" else "0" for position in positions), 2)
-        return self._in_order(labels, name)
+        values = self._in_order(name, self._table(name, "-?1", len(header), skip=2))
+        bits = values[:, [header.index(attribute) for attribute in self.attributes]] > 0
+        return bits @ (1 << np.arange(len(self.attributes))[::-1])
 
-    def _numbers(self, name: str) -> dict[str, int]:
-        """Reads lines of an image's name and a number."""
-        numbers: dict[str, int] = {}
-        for number, line in enumerate(self._lines(name), 1):
-            words = line.split()
-            if len(words) != 2 or not words[1].isdecimal():
-                raise DataError(f"root: {self.root / name}, line {number}, is not a name and a number; correct it")
-            numbers[words[0]] = int(words[1])
-        return numbers
+    def _table(self, name: str, value: str = r"\d+", columns: int = 1, skip: int = 0) -> dict[str, list[int]]:
+        """Reads lines of an image's name and ``columns`` numbers that match ``value``, after ``skip`` others."""
+        table: dict[str, list[int]] = {}
+        pattern = re.compile(rf"\S+(\s+{value}){{{columns}}}\s*")
+        for number, line in enumerate(self._lines(name)[skip:], skip + 1):
+            if not pattern.fullmatch(line):
+                raise DataError(
+                    f"root: {self.root / name}, line {number}, is not a name and {columns} numbers; correct it"
+                )
+            image, *words = line.split()
+            table[image] = [int(word) for word in words]
+        return table
 
     def _lines(self, name: str) -> list[str]:
         path = self.root / name
@@ -142,9 +139,9 @@ class CelebA(ImageSource):
             raise DataError(f"root: {path} is missing; put CelebA's {name} into {self.root}")
         return path.read_text(encoding="utf-8").strip().splitlines()
 
-    def _in_order(self, numbers: dict[str, int], file: str) -> np.ndarray:
-        """Returns the numbers in the order of the images' names, int64 [N]."""
-        missing = next((name for name in self._people if name not in numbers), None)
+    def _in_order(self, name: str, table: dict[str, list[int]]) -> np.ndarray:
+        """Returns a table's numbers in the order of the images' names, int64 [N, columns]."""
+        missing = next((image for image in self._people if image not in table), None)
         if missing is not None:
-            raise DataError(f"root: {self.root / file} has no line for {missing}; add it")
-        return np.array([numbers[name] for name in self._people], dtype=np.int64)
+            raise DataError(f"root: {self.root / name} has no line for {missing}; add it")
+        return np.array([table[image] for image in self._people], dtype=np.int64)

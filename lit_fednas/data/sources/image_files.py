@@ -94,7 +94,8 @@ def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | 
     for folder in class_folders(root, split):
         if folder not in classes:
             raise DataError(f"root: {root / split / folder} is not a class of train; rename or remove the folder")
-        entries = sorted(path.name for path in (root / split / folder).iterdir() if _is_image(path))
+        paths = (path for path in (root / split / folder).iterdir() if path.suffix.lower() in SUFFIXES)
+        entries = sorted(path.name for path in paths if path.is_file() and not path.name.startswith("."))
         if not entries:
             raise DataError(f"root: {root / split / folder} holds no images; add some or remove the folder")
         names.extend(f"{split}/{folder}/{entry}" for entry in entries)
@@ -249,7 +250,3 @@ def _written(path: Path, stem: str, images: np.ndarray) -> bool:
         if old != path:
             old.unlink(missing_ok=True)
     return True
-
-
-def _is_image(path: Path) -> bool:
-    return not path.name.startswith(".") and path.suffix.lower() in SUFFIXES and path.is_file()
