@@ -77,8 +77,7 @@ class Assignment(Part, ABC):
             round: The round, with its cohort and its random generator.
 
         Returns:
-            The tasks (:meth:`Round.task`), in the order in which clients train. A client may have several, each
-            of another architecture, or none.
+            The tasks (:meth:`Round.task`), in the order of training. A client may have none or several.
         """
 
     def observe(self, results: Sequence[ClientResult]) -> None:

@@ -31,8 +31,7 @@ class ByTier(Assignment):
         of_tier: The architecture of each tier, by its name; filled in :meth:`setup`.
 
     Raises:
-        ConfigError: There are no tiers; a tier has no architecture, or one that it cannot afford (reported before
-            training).
+        ConfigError: Before training: there are no tiers, or a tier has no architecture or one beyond its limits.
 
     Example:
         >>> from lit_fednas.supernets import EarlyExitResNet

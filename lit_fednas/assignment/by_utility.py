@@ -31,12 +31,10 @@ class ByUtility(Assignment):
     of all of them (not of a sample). Where all losses are equal, or there is one, nothing moves.
 
     Args:
-        similar: Whether models that are similar to the trained one learn with it (Eq. 4); if not, its utility
-            moves alone.
+        similar: Whether similar models learn with the trained one (Eq. 4); if not, its utility moves alone.
 
     Raises:
-        ConfigError: Reported before training: the supernet is not a suite of models, or a tier cannot afford the
-            first model.
+        ConfigError: Before training: the supernet is not a suite, or a tier cannot afford the first model.
     """
 
     supernet_kind: ClassVar[type] = ModelSuite

@@ -37,8 +37,7 @@ class CandidateGroups(Assignment):
     schedule is empty, to measure it; ``initial_clients`` of them if the round has no schedule.
 
     Args:
-        initial_clients: The number of clients of the cohort that train the initial model in a round; all if not
-            given.
+        initial_clients: How many clients of the cohort train the initial model in a round; all if not given.
 
     Raises:
         ConfigError: A setting is out of range, or the supernet has no candidates (reported before training).

@@ -1,7 +1,6 @@
 """Stragglers train without the units that change least: invariant dropout.
 
-After Wang, Nair and Mahajan (2023, "FLuID: Mitigating Stragglers in Federated Learning using Invariant Dropout",
-NeurIPS).
+Wang, Nair and Mahajan (2023, "FLuID: Mitigating Stragglers in Federated Learning using Invariant Dropout").
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ class InvariantUnits(ByTier):
 
     Raises:
         ConfigError: The step is not above 1; or, reported before training: the supernet is not cut by width; the
-            objective does not report changes; there are no tiers; a tier has no ratio, or one that it cannot
-            afford; none has the ratio 1.
+            objective does not report changes; a tier has no ratio or one beyond its limits; none has the ratio 1.
     """
 
     supernet_kind: ClassVar[type] = WidthSupernet

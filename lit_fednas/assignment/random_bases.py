@@ -29,13 +29,11 @@ class RandomBases(ByTier):
     a round no base network is trained by two clients more than another.
 
     Args:
-        counts: Per tier how many its clients train; if not given, the most that its limits allow. Without tiers
-            everybody trains all.
+        counts: Per tier how many its clients train; the most that its limits allow by default. Without tiers, all.
 
     Raises:
-        ConfigError: The supernet has no base networks; the counts do not name the tiers, or one is not among 1 to
-            the number of base networks, or above the tier's limits; a tier cannot afford one (reported before
-            training).
+        ConfigError: Before training: the supernet has no base networks; the counts do not name the tiers; a count
+            is not 1 to the number of base networks, or above the tier's limits; a tier cannot afford one.
     """
 
     supernet_kind: ClassVar[type] = BaseNetworks

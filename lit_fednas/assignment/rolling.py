@@ -2,8 +2,8 @@
 
 After Alam, Liu, Yan and Zhang (2022, "FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model
 Extraction", NeurIPS): in every round a client's sub-model is a window of adjacent units in each layer, which goes
-on by one unit per round and wraps around the layer's end. So all of the large model's weights are trained even if
-no client can hold it.
+on by one unit per round and wraps around the layer's end. So all weights are trained even if no client can hold
+them all.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ class RollingWidths(ByTier):
     """Every client trains its tier's width, from the round's first unit on.
 
     The window's first unit is the number of steps so far; each layer takes it modulo its own number of units, as
-    the publication does with the round, and so it is not reduced here. A window that holds whole layers has
-    nowhere to roll and stays at 0. The publication rounds a window's number of units down; the supernet rounds it
-    up (:meth:`WidthSupernet.sizes`).
+    the publication does with the round, and so it is not reduced here. A window of whole layers stays at 0. The
+    publication rounds a window's number of units down; :meth:`WidthSupernet.sizes` rounds it up.
 
     Args:
-        archs: Per tier, ``smallest``, ``largest``, or a width as the space writes it; if not given, the greatest
-            that its limits allow.
+        archs: Per tier, ``smallest``, ``largest``, or a width as the space writes it; by default the greatest that
+            it affords.
         step: Units that the window goes on; 0 for a window that stays, as in HeteroFL.
         every: Rounds between two steps.
 

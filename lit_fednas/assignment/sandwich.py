@@ -4,8 +4,7 @@ One client of the cohort trains the largest architecture, one the smallest, the 
 sandwich picks the two at random; the tracking sandwich picks those that have been given the smallest and the
 largest least often, so that both bounds see all data in time. The paper leaves open what happens in a cohort
 of one (here: the largest, which the aggregation needs, section 2.3), how ties are broken (at random), which of
-the two is chosen first (the largest), and whether a random draw that happens to be the smallest or the largest
-counts as one (it does).
+the two is chosen first (the largest), and whether a random draw that is one of the two counts as one (it does).
 """
 
 from __future__ import annotations

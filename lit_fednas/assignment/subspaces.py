@@ -28,8 +28,7 @@ _EVERYBODY = Tier("*", {})  # where there are no tiers
 class Subspaces(Assignment):
     """Every client receives a subspace that fits the communication budget.
 
-    The budget is on the whole message: the fixed parts and the operators. FedorAS sets it to half of the supernet
-    (section 4.1).
+    The budget is on the whole message, fixed parts and operators: half of the supernet in FedorAS (section 4.1).
 
     Args:
         share: The budget as a share of the whole supernet's size.

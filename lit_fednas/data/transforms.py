@@ -37,8 +37,7 @@ def as_float(batch: Tensor) -> Tensor:
 class Normalize:
     """Subtracts the mean and divides by the standard deviation of each channel, as one multiply and add.
 
-    uint8 batches are scaled to [0, 1] in the same step; float batches are taken as they are. The input is
-    never changed.
+    uint8 batches are scaled to [0, 1] in the same step; float batches are taken as they are. The input is kept.
 
     Args:
         mean: Per channel, on the scale [0, 1] for images.

@@ -13,8 +13,7 @@ the order in which they were added:
 * ``degree_of_convergence``: of the run when it was added (null for the first);
 * ``activeness``: of its parent's cells then, by name (empty for the first).
 
-``complete``: whether no larger model will be added, as none fits the strongest device, or there are as many as
-asked.
+``complete``: whether no larger model will be added: none fits the strongest device, or there are enough.
 
 ``sequence.json`` is of a run that prunes a network step by step (FedNAS, section 4):
 
@@ -22,8 +21,7 @@ asked.
 * ``initial``: of it, what the initial model takes;
 * ``budget``: the last iteration's budget, in the same unit;
 * ``clients``: the number of clients of the population, whether or not they were asked;
-* ``units``: the units that may lose filters, by name, each with its groups of units in the family
-  (``{unit: [groups]}``);
+* ``units``: the units that may lose filters, each with its groups of units in the family (``{unit: [groups]}``);
 * ``complete``: whether no iteration is to follow;
 * ``models``: those selected so far, the initial one first;
 * ``under_way``: an iteration that has begun and has no winner yet, or null.
@@ -38,11 +36,9 @@ Each of ``models``:
 * ``resource``: what the model takes of it;
 * ``macs`` (of one example's forward pass), ``parameters``, ``bytes`` (sent one way);
 * ``sizes``: the number of units that are left, by group of the family;
-* ``accuracy``: on the validation data of the clients that tested it last, fused by their numbers of examples;
-  null where nobody tested it;
+* ``accuracy``: on the clients' validation data in its last test, weighted by examples; null if not tested;
 * ``rounds``: how many rounds the iteration took;
-* ``groups``: of clients, in their order: ``clients``, ``examples``, ``distance`` (of the group's classes from
-  those of all);
+* ``groups``: of clients, in order: ``clients``, ``examples``, ``distance`` (of its classes from all);
 * ``candidates``: in the order in which they were made:
 
   * ``unit``, ``removed`` (filters by group of the family), ``resource`` and ``macs`` of the candidate;
@@ -52,8 +48,7 @@ Each of ``models``:
   * ``dropped``: the round of the iteration, from 1, in which it was dropped; null where it never was;
 
 * ``costs``: of the iteration's rounds, of all clients together: ``macs`` of forward passes (training and testing),
-  ``bytes_down``, ``bytes_up``. Those of the initial model are those of its training in this run and of its tests
-  by the clients.
+  ``bytes_down``, ``bytes_up``. The initial model's are of its training in this run and of its tests.
 
 ``under_way`` has what is known of such an entry before there is a winner. The costs are those of the short-term
 fine-tuning (section 5.3: "excluding the cost for long-term fine-tune at the last step and the potential federated

@@ -13,13 +13,12 @@ know and do without keys that are missing, so that old runs stay readable.
 
 ``ledger.json`` says what the run cost: ``rounds``, ``total`` (``macs``, ``bytes_down``, ``bytes_up``),
 ``by_client``, ``independent`` (training the evaluated subnets one by one), ``times_less_computation``,
-``times_less_communication``; and ``after_training``: what federated searches and fine-tunings cost, by the names
-of their folders.
+``times_less_communication``; and ``after_training``: the costs of federated searches and fine-tunings, by folder.
 
 ``clients.csv`` has one row per client with the accuracy of the network that it would use: ``client``, ``tier``,
 ``num_examples`` (of its own test split), ``accuracy``, ``loss``. In a search's or a fine-tuning's folder that is
-the network of the client's tier. In a run's own folder (``deployed_accuracy``) there is ``arch`` too, and ``tier``
-is ``*`` if there are no tiers.
+the network of the client's tier. A run's own file (``deployed_accuracy``) also has ``arch``; ``tier`` is ``*``
+without tiers.
 
 ``targets.csv`` has one row per metric and target: ``metric``, ``target``, ``round`` (the first that reached it,
 counted from 1; empty if there is none), and ``macs``, ``bytes_down`` and ``bytes_up``: what all clients had spent

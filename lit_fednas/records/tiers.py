@@ -11,18 +11,16 @@ one example runs) and ``latency_ms`` (empty where it is not known). The tables o
 * ``evaluations.csv``: one row per distinct architecture, in the order of their evaluation; ``encoding`` has the
   genes, joined by ``-``; accuracy and loss are on the validation data;
 * ``latencies.csv``: every latency that was measured or predicted, also of architectures that were not evaluated;
-* ``history.csv``: per generation: ``evaluations`` (distinct valid ones of this tier so far), ``best_accuracy``
-  among them, ``hypervolume``;
+* ``history.csv``: per generation: ``evaluations`` (distinct valid ones so far), ``best_accuracy``,
+  ``hypervolume``;
 * ``federated.csv`` (only where clients score): per generation: ``evaluation_rounds`` (each asks as many clients as
   a cohort has), ``clients`` that were asked, ``architectures`` that they scored (those of no generation before),
   ``supernet_bytes`` (of what holds these architectures), and what all clients together spent;
-* ``front.csv``: the non-dominated among the evaluated architectures that fit a tier; the tier ``*`` has the front
-  of all.
+* ``front.csv``: the non-dominated of the evaluated architectures that fit a tier; that of all for the tier ``*``.
 
 The command line draws ``pareto.png`` beside them. A fine-tuning has ``candidates.csv`` with each network that was
 trained (``number`` among its tier's, ``eligible`` clients, ``macs`` of all forward passes), and its training in
-``runs/<tier>-<number>/``, as any run's folder (``runs/<tier>-<number>-head/`` that of its classifier alone
-before).
+``runs/<tier>-<number>/``, as any run's folder (``runs/<tier>-<number>-head/`` for its classifier alone).
 """
 
 from __future__ import annotations

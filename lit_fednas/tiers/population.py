@@ -45,8 +45,7 @@ class TierShares(Allocation):
             tier, and so on (FedHeN's "first 50 devices").
 
     Raises:
-        ConfigError: A share is negative, or they do not add up to 1; or, once the tiers are known, their number is
-            another.
+        ConfigError: A share is negative, they do not add up to 1, or (once tiers are known) are not one per tier.
 
     Example:
         >>> tiers = [Tier("small", {"macs": 1.0}), Tier("large", {"macs": 2.0})]
@@ -119,8 +118,7 @@ class TraceTiers(Allocation):
         cost: The tiers' limit that speed is compared with; their first one if not given.
 
     Raises:
-        ConfigError: ``full`` is out of range; or, once the tiers are known, one has no such limit, or the limits
-            do not rise.
+        ConfigError: ``full`` is out of range, or (once the tiers are known) one has no such limit, or limits fall.
     """
 
     trace: DeviceTrace

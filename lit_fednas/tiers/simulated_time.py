@@ -65,8 +65,7 @@ class DeviceSpeeds:
             target of latency is what makes them proportional.
 
     Raises:
-        ConfigError: ``latency_ms`` is not positive; or, once the clients are known, a tier has no limit of
-            ``macs``.
+        ConfigError: ``latency_ms`` is not positive, or (once clients are known) a tier has no limit of ``macs``.
 
     Example:
         >>> from lit_fednas.tiers import Tier

@@ -61,8 +61,7 @@ class ArchitectureTiers(TierSource):
     """Tiers by what they can just run: each affords as much as its architecture costs.
 
     Args:
-        archs: Per tier, from the least to the most capable: ``smallest``, ``largest``, or an architecture as the
-            space writes it.
+        archs: Per tier, least capable first: ``smallest``, ``largest``, or an architecture as the space writes it.
         cost: What is limited.
 
     Raises:
@@ -188,8 +187,7 @@ class Capacities(TierSource):
     section 5.1). So the first level affords exactly what the smallest architecture costs, and the last one
     ``ratio`` times as much. The paper draws every client's capacity from a trace of phones; here the levels
     between lie apart by equal factors, as such traces spread over orders of magnitude rather than evenly. Levels
-    are called ``level1``, ``level2``, ... Which clients belong to which is the allocation's business: equal
-    shares, or by a trace.
+    are called ``level1``, ``level2``, ... The allocation decides which clients belong to which.
 
     Where a supernet grows while it is trained, the smallest architecture is its first model, from which all others
     were derived by growing. So a level affords the same at any time.
@@ -198,14 +196,12 @@ class Capacities(TierSource):
         ratio: What the most capable devices afford, relative to the least capable.
         levels: Their number.
         cost: What is limited; not latency, which a class of devices has only once a device is named.
-        smallest: What the least capable devices can just run: ``smallest``, or an architecture as the space writes
-            it.
+        smallest: What the least capable devices can just run: ``smallest``, or an architecture's text.
         weakest: What the least capable devices afford, as a number, in place of an architecture's cost; so that
             methods with other networks have the same devices.
 
     Raises:
-        ConfigError: A number is out of range, or the cost is unknown; or, once the space is known, the
-            architecture is not in it.
+        ConfigError: A number is out of range, or the cost or (once the space is known) the architecture unknown.
 
     Example:
         >>> from lit_fednas.supernets import ElasticResNet

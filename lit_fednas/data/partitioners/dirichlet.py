@@ -19,9 +19,8 @@ class Dirichlet(Partitioner):
     """Splits each class over the clients in proportions drawn from Dir(alpha); sizes differ too.
 
     The partition of SuperFed (section 3.1, appendix L), after Lin et al. (2020), which says no more than that.
-    Common implementations in the line of Lin et al. also pass over clients that already hold their share
-    N / num_clients when a further class is split, and draw anew until every client has 10 examples; ``balance``
-    and ``min_size`` are these two.
+    Common implementations also pass over clients that already hold their share N / num_clients when a further
+    class is split (``balance``), and draw anew until every client has 10 examples (``min_size``).
 
     Args:
         alpha: Small values give each client few classes; 100 is close to uniform.

@@ -19,10 +19,9 @@ from lit_fednas.errors import DataError
 class ImageTable(ImageSource):
     """Images listed in a CSV file, one row each: its file, its class and the client it belongs to.
 
-    The examples have a column ``client``, so that ``ByColumn("client")`` makes one client of each. Where the
-    table has a column ``split``, its rows of ``val`` and ``test`` go to the server; without one, all rows go to
-    the clients. Labels that are all whole numbers are the numbers of the classes, counted from 0; else they
-    are names, in alphabetical order.
+    The examples have a column ``client``, so that ``ByColumn("client")`` makes one client of each. Where the table
+    has a column ``split``, its rows of ``val`` and ``test`` go to the server; without one, all rows go to the
+    clients. Labels that are all whole numbers are classes from 0; others are names, in alphabetical order.
 
     Args:
         table: The CSV file, with a header.
