@@ -19,7 +19,7 @@ import torch
 
 
 def address_seed(seed: int, purpose: str, *address: int) -> int:
-    """Hashes an address into a 63-bit seed.
+    """Returns the 63-bit seed of an address, a hash.
 
     Example:
         >>> address_seed(0, "batches", 3, 7) == address_seed(0, "batches", 3, 7)

@@ -102,19 +102,12 @@ class Assignment(Part, ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores a saved state.
+        """Restores a saved state; here its entries are validated, which must be those of :meth:`state_dict`.
 
         Raises:
-            CheckpointError: The state does not fit the settings.
+            CheckpointError: The state is of another assignment or does not fit the settings.
         """
-        self.check_state(state, set())
-
-    def check_state(self, state: dict[str, Any], names: set[str]) -> None:
-        """Validates that a saved state has these entries.
-
-        Raises:
-            CheckpointError: It is of another assignment.
-        """
+        names = set(self.state_dict())
         if set(state) != names:
             raise CheckpointError(
                 f"assignment: the checkpoint holds {', '.join(sorted(state)) or 'no state'}, and "

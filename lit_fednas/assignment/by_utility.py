@@ -115,7 +115,7 @@ class ByUtility(Assignment):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.check_state(state, {"utilities"})
+        super().load_state_dict(state)
         restored = {int(client): list(map(float, utilities)) for client, utilities in state["utilities"].items()}
         for client, utilities in restored.items():
             if not 0 <= client < self._population.num_clients:

@@ -103,7 +103,7 @@ class InvariantUnits(ByTier):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.check_state(state, {"unit_changes"})
+        super().load_state_dict(state)
         for changes in state["unit_changes"]:
             if {group: len(units) for group, units in changes.items()} != self._supernet.units:
                 raise CheckpointError(

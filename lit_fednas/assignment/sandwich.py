@@ -90,7 +90,7 @@ class TrackingSandwich(Sandwich):
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.check_state(state, {_LARGEST, _SMALLEST})
+        super().load_state_dict(state)
         known = len(self._seen[_LARGEST])
         for counts in state.values():
             if len(counts) != known:

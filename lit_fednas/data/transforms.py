@@ -22,7 +22,7 @@ from lit_fednas.ranges import PositiveFloat, PositiveInt, PositiveShare, checked
 
 
 def as_float(batch: Tensor) -> Tensor:
-    """Scales uint8 to float32 in [0, 1], makes other floats float32, and leaves integers (token ids) alone.
+    """Returns uint8 scaled to float32 in [0, 1], other floats as float32, and integers (token ids) as they are.
 
     Example:
         >>> as_float(torch.tensor([0, 255], dtype=torch.uint8)).tolist()
@@ -76,13 +76,10 @@ class Normalize:
         key = (batch.dtype == torch.uint8, batch.ndim, batch.device)
         if key not in self._factors:
             shape = (-1, *[1] * (batch.ndim - 2))
-            mean, std = (
-                torch.tensor(self.mean, dtype=torch.float64),
-                torch.tensor(self.std, dtype=torch.float64),
-            )
-            scale = 1 / (255 * std if key[0] else std)
-            pair = (factor.float().view(shape).to(batch.device) for factor in (scale, -mean / std))
-            self._factors[key] = (next(pair), next(pair))
+            mean, std = (torch.tensor(values, dtype=torch.float64) for values in (self.mean, self.std))
+            factors = (1 / (255 * std if key[0] else std), -mean / std)
+            scale, shift = (factor.float().view(shape).to(batch.device) for factor in factors)
+            self._factors[key] = scale, shift
         return self._factors[key]
 
 

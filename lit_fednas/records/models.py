@@ -94,7 +94,7 @@ def read_sequence(folder: Path) -> dict[str, Any] | None:
 
 
 def _read(folder: Path, name: str) -> dict[str, Any] | None:
-    """Reads one of the files; raises ``DataError`` if it is broken."""
+    """Returns the content of one of the files, if it exists; raises ``DataError`` if it is broken."""
     path = folder / name
     if not path.exists():
         return None
@@ -111,7 +111,7 @@ def _read(folder: Path, name: str) -> dict[str, Any] | None:
 
 
 def step_words(steps: Iterable[Mapping[str, Any]]) -> str:
-    """Describes how a model was derived, in a few words.
+    """Returns how a model was derived, in a few words.
 
     Example:
         >>> step_words([{"widen": "conv1", "sizes": {}}, {"deepen": "conv2", "names": []}, {"widen": "conv3"}])

@@ -156,10 +156,7 @@ class TierFiles:
         self.write_settings(settings)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """Reads a table: numbers as numbers, empty cells as ``None``; no rows if it is not there.
-
-        A last line that a kill cut short is left out.
-        """
+        """Returns a table, with empty cells as ``None``, without a last line that a kill cut short."""
         path = self._table(table)
         if not path.exists():
             return []

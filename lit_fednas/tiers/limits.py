@@ -89,12 +89,12 @@ class ArchitectureCosts:
         self._known: dict[tuple[Any, str], float] = {}
         self._files: SearchFiles | None = None
         self._counters: dict[str, Callable[[Any], float]] = {
-            "macs": lambda arch: self.supernet.macs(arch),
-            "parameters": lambda arch: self.supernet.cost(arch).parameters,
-            "bytes": lambda arch: self.supernet.cost(arch).bytes,
-            "activation_bytes": self._activation_bytes,
+            "macs": supernet.macs,
+            "parameters": lambda arch: supernet.cost(arch).parameters,
+            "bytes": lambda arch: supernet.cost(arch).bytes,
+            "activation_bytes": lambda arch: peak_activation_bytes(supernet.skeleton(arch), supernet.input_shape),
             "memory_bytes": lambda arch: self.cost(arch, "bytes") + self.cost(arch, "activation_bytes"),
-            "operations": lambda arch: self.supernet.operations(arch),
+            "operations": supernet.operations,
             "latency_ms": self._latency,
         }
 
@@ -155,9 +155,6 @@ class ArchitectureCosts:
             return None
         networks = [self.supernet.skeleton(arch) for arch in archs]
         return {"source": type(self.latency).__name__, **self.latency.prepare(networks, self.supernet.input_shape)}
-
-    def _activation_bytes(self, arch: Any) -> float:
-        return peak_activation_bytes(self.supernet.skeleton(arch), self.supernet.input_shape)
 
     def _latency(self, arch: Any) -> float:
         if self.latency is None:

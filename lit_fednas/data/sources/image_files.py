@@ -173,7 +173,7 @@ class LazyImages:
         return torch.from_numpy(np.ascontiguousarray(self.image(index))), self.targets[index]
 
     def image(self, row: int) -> np.ndarray:
-        """Decodes one file to uint8 [C, H, W] and validates its shape.
+        """Returns one decoded file, uint8 [C, H, W].
 
         Raises:
             DataError: The file cannot be decoded, or is not of ``shape``.
@@ -186,7 +186,7 @@ class LazyImages:
         return image
 
     def decode(self) -> np.ndarray:
-        """Decodes all files into one array [N, C, H, W], in a thread pool, with a progress bar.
+        """Returns all decoded files, uint8 [N, C, H, W]; uses a thread pool and shows a progress bar.
 
         Raises:
             DataError: A file cannot be decoded, or is not of ``shape``; names the first such file.

@@ -191,9 +191,8 @@ def given_normalization(
         return None
     if mean is None or std is None:
         raise ConfigError(f"data.source.mean: {mean} and std {std} do not belong together; give both or neither")
-    for name, values in (("mean", mean), ("std", std)):
-        if len(values) != channels:
-            raise ConfigError(f"data.source.{name}: {values} are not one per channel; give {channels}")
+    if len(mean) != channels:
+        raise ConfigError(f"data.source.mean: {mean} are not one per channel; give {channels}")
     return Normalize(mean, std)
 
 
