@@ -41,8 +41,8 @@ class TierShares(Allocation):
 
     Args:
         shares: Per tier, in their order, adding up to 1; equal ones if not given.
-        shuffle: Whether the clients of each tier are drawn at random; else the first clients belong to the first
-            tier, and so on (FedHeN's "first 50 devices").
+        shuffle: Whether clients are drawn at random; else the first ones belong to the first tier (FedHeN's "first
+            50 devices"), and so on.
 
     Raises:
         ConfigError: A share is negative, they do not add up to 1, or (once tiers are known) are not one per tier.
@@ -109,8 +109,8 @@ class TraceTiers(Allocation):
     """By a trace of real devices' speed, as FedorAS does with Oort's (App. J.3).
 
     Every client is a device drawn from the trace. The device at the quantile ``full`` just affords the most
-    capable tier; any other affords as much more or less as it is faster or slower, and belongs to the highest tier
-    that it affords. What affords none belongs to the lowest.
+    capable tier, others in proportion to their speed. Each belongs to the highest tier that it affords, or the
+    lowest.
 
     Args:
         trace: The devices.

@@ -56,13 +56,11 @@ class DeviceSpeeds:
 
     Args:
         compute: Speeds of the population's devices, in multiply-accumulates per second.
-        bandwidth: Bandwidths of their connections, in units of 10^6 bits per second (so a trace's ``median`` and
-            columns are in that unit here), the same each way. Drawn independently of the speeds. (Connections of
-            phones differ by more than an order of magnitude; the default is a parameter, not a measurement.)
-        latency_ms: If given, a client is as fast as its tier says, and ``compute`` does not matter: the tier's
-            limit of multiply-accumulates is what its devices run in this time. So a device gets models that its
-            speed allows (FedTrans, App. C). The paper does not say how its limits follow from speed; a common
-            target of latency is what makes them proportional.
+        bandwidth: Bandwidths of their connections, the same each way, drawn independently of the speeds; a trace's
+            ``median`` and columns are here in units of 10^6 bits per second. (The default is not a measurement.)
+        latency_ms: If given, in place of ``compute``: the time in which a tier's devices run its limit of
+            multiply-accumulates, so that a device gets models that its speed allows (FedTrans, App. C). The paper
+            does not say how its limits follow from speed; a common latency makes them proportional.
 
     Raises:
         ConfigError: ``latency_ms`` is not positive, or (once clients are known) a tier has no limit of ``macs``.
@@ -137,10 +135,9 @@ def client_seconds(parts: Iterable[tuple[ClientTask, float]]) -> list[float]:
 def whole_round_seconds(parts: Sequence[tuple[ClientTask, float]]) -> float:
     """Returns the simulated seconds of a round, in which different groups of clients work in parallel.
 
-    A group works on one candidate at a time and begins the next when all its clients have finished (FedNAS,
-    Alg. 4.1, lines 14-24), so that the slowest client of each candidate counts. Clients without a group wait for
-    nobody. (In lines 27-32 updates are sent after all groups have finished; here a client sends its own at once,
-    so that the round does not wait in between.)
+    A group works on one candidate at a time and begins the next when all its clients have finished (FedNAS, Alg.
+    4.1, lines 14-24), so the slowest client of each candidate counts. Clients without a group wait for nobody. (In
+    lines 27-32 updates are sent after all groups have finished; here each client sends its own at once.)
 
     Args:
         parts: As in :func:`client_seconds`.

@@ -98,10 +98,10 @@ class ArchitectureTiers(TierSource):
 class CumulativeCostTiers(TierSource):
     """Tiers from the space itself (FedorAS, App. E.4).
 
-    Architectures are sampled and sorted by cost. Their costs, divided by the sum of all, are added up from the
-    cheapest on; the highest tier begins where the sum reaches ``high``, and ends at the largest architecture. The
-    range below is divided evenly. With ``low`` the first tier likewise ends where the sum reaches ``low`` (the
-    paper's rho_L, for Speech Commands and Shakespeare). Tiers are called ``tier1``, ``tier2``, ...
+    Architectures are sampled and sorted by cost. Their shares of the total cost are added up from the cheapest on;
+    the highest tier begins where the sum reaches ``high``, and ends at the largest architecture. The range below
+    is divided evenly. With ``low`` the first tier likewise ends where the sum reaches ``low`` (the paper's rho_L,
+    for Speech Commands and Shakespeare). Tiers are called ``tier1``, ``tier2``, ...
 
     Args:
         count: Number of tiers.
@@ -182,12 +182,11 @@ class CumulativeCostTiers(TierSource):
 class Capacities(TierSource):
     """Levels of capability: the least capable device can just run the smallest architecture.
 
-    "The initial model's complexity corresponds to the client with the lowest computation and communication
-    capacities", and "the disparity between the most capable and least capable devices exceeds 29x" (FedTrans,
-    section 5.1). So the first level affords exactly what the smallest architecture costs, and the last one
-    ``ratio`` times as much. The paper draws every client's capacity from a trace of phones; here the levels
-    between lie apart by equal factors, as such traces spread over orders of magnitude rather than evenly. Levels
-    are called ``level1``, ``level2``, ... The allocation decides which clients belong to which.
+    FedTrans, section 5.1: "The initial model's complexity corresponds to the client with the lowest computation
+    and communication capacities", and "the disparity between the most capable and least capable devices exceeds
+    29x". So the first level affords exactly what the smallest architecture costs, and the last one ``ratio`` times
+    as much. The paper draws every client's capacity from a trace of phones; here levels, called ``level1``,
+    ``level2``, ..., are apart by equal factors, as such traces spread over orders of magnitude rather than evenly.
 
     Where a supernet grows while it is trained, the smallest architecture is its first model, from which all others
     were derived by growing. So a level affords the same at any time.
@@ -195,9 +194,9 @@ class Capacities(TierSource):
     Args:
         ratio: What the most capable devices afford, relative to the least capable.
         levels: Their number.
-        cost: What is limited; not latency, which a class of devices has only once a device is named.
+        cost: What is limited; not latency, which needs a named device.
         smallest: What the least capable devices can just run: ``smallest``, or an architecture's text.
-        weakest: What the least capable devices afford, as a number, in place of an architecture's cost; so that
+        weakest: What the least capable devices afford, as a number in place of an architecture's cost, so that
             methods with other networks have the same devices.
 
     Raises:

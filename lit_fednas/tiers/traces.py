@@ -36,8 +36,8 @@ class SyntheticTrace(DeviceTrace):
 
     Args:
         median: Speed of the device in the middle, in multiply-accumulates per second.
-        spread: The ratio between the fastest and the slowest of the middle 90 %. (Benchmarks of phones differ by
-            about an order of magnitude; it is a parameter, not a measurement.)
+        spread: The ratio between the fastest and the slowest of the middle 90 %; about an order of magnitude among
+            benchmarks of phones.
 
     Example:
         >>> trace = SyntheticTrace(median=1e9, spread=10)
