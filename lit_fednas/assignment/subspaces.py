@@ -8,7 +8,7 @@ one operator, which is drawn first and such that the client's own budget of comp
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -25,6 +25,7 @@ _EVERYBODY = Tier("*", {})  # where there are no tiers
 
 
 @checked("assignment")
+@dataclass(eq=False)
 class Subspaces(Assignment):
     """Every client receives a subspace that fits the communication budget.
 
@@ -52,19 +53,16 @@ class Subspaces(Assignment):
 
     supernet_kind: ClassVar[type] = PathSupernet
 
-    def __init__(
-        self,
-        share: PositiveShare | None = None,
-        at_most: PositiveFloat | None = None,
-        size: Literal["parameters", "bytes"] = "parameters",
-        labels: str | None = None,
-    ) -> None:
-        if (share is None) == (at_most is None):
-            raise ConfigError(f"assignment: share is {share} and at_most is {at_most}; give one of the two")
-        self.share = share
-        self.at_most = at_most
-        self.size = size
-        self.labels = labels
+    share: PositiveShare | None = None
+    at_most: PositiveFloat | None = None
+    size: Literal["parameters", "bytes"] = "parameters"
+    labels: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.share is None) == (self.at_most is None):
+            raise ConfigError(
+                f"assignment: share is {self.share} and at_most is {self.at_most}; give one of the two"
+            )
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:

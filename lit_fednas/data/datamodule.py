@@ -17,7 +17,7 @@ from lit_fednas.data.partitioners import Partition, Partitioner
 from lit_fednas.data.readers import EvalBatches, LoaderReader, Reader, TensorReader
 from lit_fednas.data.sources.base import DataSource, Split
 from lit_fednas.data.splits import client_split, stratified_rows
-from lit_fednas.data.transforms import Augmentation
+from lit_fednas.data.transforms import Augmentation, as_float
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, ShareBelowOne, checked
 from lit_fednas.rng import numpy_generator
@@ -181,9 +181,10 @@ class FederatedDataModule(LightningDataModule):
         return self.source.load(split) if self.in_memory else self.source.dataset(split)
 
     def _reader(self, data: ExampleDataset, augmentation: Sequence[Augmentation] = ()) -> Reader:
+        normalize = self.source.normalization or as_float
         if isinstance(data, Examples) and self.in_memory:
-            return TensorReader(data, self.source.normalization, augmentation)
-        return LoaderReader(data, self.source.normalization, augmentation, self.num_workers)
+            return TensorReader(data, normalize, augmentation)
+        return LoaderReader(data, normalize, augmentation, self.num_workers)
 
     def _server_rows(self, targets: np.ndarray, has_val: bool) -> np.ndarray:
         """Returns the training rows that the server keeps for validation."""

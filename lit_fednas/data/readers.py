@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -27,25 +28,22 @@ CHUNK_BYTES = 16 * 2**20
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Reader(ABC):
     """Reads batches of a data set by row number.
 
     Args:
         dataset: Gives a raw input and a target per row number.
-        normalize: Makes a raw batch float32; None scales uint8 to [0, 1].
+        normalize: Makes a raw batch float32; by default it scales uint8 to [0, 1].
         augmentation: Applied to the raw batch, in this order, before it is normalised.
     """
 
-    def __init__(
-        self,
-        dataset: ExampleDataset,
-        normalize: Callable[[Tensor], Tensor] | None = None,
-        augmentation: Sequence[Augmentation] = (),
-    ) -> None:
-        self.dataset = dataset
-        self.normalize = normalize or as_float
-        self.augmentation = tuple(augmentation)
-        self.device = dataset.targets.device
+    dataset: ExampleDataset
+    normalize: Callable[[Tensor], Tensor] = as_float
+    augmentation: Sequence[Augmentation] = ()
+
+    def __post_init__(self) -> None:
+        self.device = self.dataset.targets.device
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -114,6 +112,7 @@ class TensorReader(Reader):
         self.dataset = self.dataset.to(device)
 
 
+@dataclass(eq=False)
 class LoaderReader(Reader):
     """Reads through a torch DataLoader, for data that do not fit in memory.
 
@@ -124,20 +123,15 @@ class LoaderReader(Reader):
 
     Args:
         dataset: Gives a raw input and a target per row number.
-        normalize: Makes a raw batch float32; None scales uint8 to [0, 1].
-        augmentation: Applied to each raw batch before it is normalised.
+        normalize: As for :class:`Reader`.
+        augmentation: As for :class:`Reader`.
         num_workers: Processes that decode; 0 decodes in this one.
     """
 
-    def __init__(
-        self,
-        dataset: ExampleDataset,
-        normalize: Callable[[Tensor], Tensor] | None = None,
-        augmentation: Sequence[Augmentation] = (),
-        num_workers: int = 0,
-    ) -> None:
-        super().__init__(dataset, normalize, augmentation)
-        self.num_workers = num_workers
+    num_workers: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._passes = 0
         self._batches: list[list[int]] = []  # the rows of each batch of a pass
         self._loader: DataLoader[Any] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -15,6 +16,7 @@ FiniteAlpha = Annotated[float, Range(above=0, below=float("inf"))]
 
 
 @checked("data.partitioner")
+@dataclass(eq=False)
 class Dirichlet(Partitioner):
     """Splits each class over the clients in proportions drawn from Dir(alpha); sizes differ too.
 
@@ -38,13 +40,10 @@ class Dirichlet(Partitioner):
         (1000, True)
     """
 
-    def __init__(
-        self, alpha: FiniteAlpha, min_size: PositiveInt = 10, balance: bool = True, max_tries: PositiveInt = 100
-    ) -> None:
-        self.alpha = alpha
-        self.min_size = min_size
-        self.balance = balance
-        self.max_tries = max_tries
+    alpha: FiniteAlpha
+    min_size: PositiveInt = 10
+    balance: bool = True
+    max_tries: PositiveInt = 100
 
     @override
     def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> Rows:
@@ -83,6 +82,7 @@ class Dirichlet(Partitioner):
 
 
 @checked("data.partitioner")
+@dataclass(eq=False)
 class BalancedDirichlet(Partitioner):
     """Gives each client near-equally many examples, of a class mix that it draws from Dir(alpha x prior).
 
@@ -108,8 +108,7 @@ class BalancedDirichlet(Partitioner):
         (334, 333, 333)
     """
 
-    def __init__(self, alpha: FiniteAlpha) -> None:
-        self.alpha = alpha
+    alpha: FiniteAlpha
 
     @override
     def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> Rows:
