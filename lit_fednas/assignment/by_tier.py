@@ -57,14 +57,24 @@ class ByTier(Assignment):
                 "model.tiers: is null, and the assignment goes by tiers; set it, for instance to ArchitectureTiers"
             )
         names = [tier.name for tier in population.tiers]
-        if self.archs is not None and set(self.archs) != set(names):
+        archs = dict.fromkeys(names) if self.archs is None else self.archs
+        if set(archs) != set(names):
             raise ConfigError(
-                f"assignment.{self.setting}: names {', '.join(sorted(self.archs)) or 'no tier'}; give one for "
+                f"assignment.{self.setting}: names {', '.join(sorted(archs)) or 'no tier'}; give one for "
                 f"each of: {', '.join(names)}"
             )
-        choose = self._most_expensive if self.archs is None else self._named
         costs = ArchitectureCosts(supernet)
-        self.of_tier = {tier.name: choose(tier, costs) for tier in population.tiers}
+        self.of_tier = {}
+        for tier in population.tiers:
+            name = archs[tier.name]
+            arch = self._most_expensive(tier, costs) if name is None else self.named(name)
+            if costs.excess(arch, tier) > 0:
+                limits = ", ".join(f"{cost} {limit:g}" for cost, limit in tier.at_most.items())
+                raise ConfigError(
+                    f"assignment.{self.setting}.{tier.name}: {name} is outside of the tier's limits "
+                    f"({limits}); choose another, or other limits in model.tiers"
+                )
+            self.of_tier[tier.name] = arch
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:
@@ -84,18 +94,6 @@ class ByTier(Assignment):
             ConfigError: The supernet does not have it.
         """
         return self._supernet.space.named(text)
-
-    def _named(self, tier: Tier, costs: ArchitectureCosts) -> Any:
-        """Returns what the setting names for a tier, which must afford it."""
-        assert self.archs is not None
-        arch = self.named(self.archs[tier.name])
-        if costs.excess(arch, tier) > 0:
-            limits = ", ".join(f"{name} {limit:g}" for name, limit in tier.at_most.items())
-            raise ConfigError(
-                f"assignment.{self.setting}.{tier.name}: {self.archs[tier.name]} is outside of the tier's limits "
-                f"({limits}); choose another, or other limits in model.tiers"
-            )
-        return arch
 
     def _most_expensive(self, tier: Tier, costs: ArchitectureCosts) -> Any:
         """Returns the affordable architecture with the highest cost of the kind that the tier limits first."""

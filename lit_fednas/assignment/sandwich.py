@@ -32,16 +32,11 @@ class Sandwich(Assignment):
         if not round.cohort:
             return []
         largest, smallest = self.bounds(round.cohort, round.rng)
-        tasks = []
-        for position, client in enumerate(round.cohort):
-            if position == largest:
-                arch = round.space.largest
-            elif position == smallest:
-                arch = round.space.smallest
-            else:
-                arch = round.space.sample(round.rng)
-            tasks.append(round.task(client, arch))
-        return tasks
+        bounds = {largest: round.space.largest, smallest: round.space.smallest}
+        return [
+            round.task(client, bounds[position] if position in bounds else round.space.sample(round.rng))
+            for position, client in enumerate(round.cohort)
+        ]
 
     def bounds(self, cohort: Sequence[int], rng: np.random.Generator) -> tuple[int, int]:
         """Chooses the clients that train the largest and the smallest architecture.

@@ -105,9 +105,8 @@ class TensorReader(Reader):
         if self.device.type == "cuda":  # at most half of the free memory is taken; else batches are moved
             size, (free, _) = self.dataset.inputs.nbytes, torch.cuda.mem_get_info(self.device)
             if size > free / 2:
-                log.info(
-                    "data: %.1f GB stay in the CPU's memory; %.1f GB are free on the GPU", size / 1e9, free / 1e9
-                )
+                sizes = size / 1e9, free / 1e9
+                log.info("data: %.1f GB stay in the CPU's memory; %.1f GB are free on the GPU", *sizes)
                 return
         self.dataset = self.dataset.to(device)
 
@@ -144,9 +143,7 @@ class LoaderReader(Reader):
             raw, labels = raw.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
             yield self._finish(raw, generator), labels
             if self.num_workers and number != self._passes:
-                raise RuntimeError(
-                    "a new pass over the data began before this one ended; end it, or use no workers"
-                )
+                raise RuntimeError("a new pass began before this one ended; end it, or use no workers")
 
     @override
     def move_to(self, device: torch.device | str) -> None:
@@ -191,11 +188,10 @@ class EvalBatches:
 
     def __init__(self, reader: Reader, rows: Tensor | None, batch_size: int) -> None:
         self.reader = reader
-        count = len(reader) if rows is None else len(rows)
-        order = torch.randperm(count, generator=generator(0, "evaluation-order"))
-        self.rows = order if rows is None else rows[order]
-        self._length = -(-count // batch_size)
-        self.batch_size = -(-count // max(1, self._length))
+        rows = torch.arange(len(reader)) if rows is None else rows
+        self.rows = rows[torch.randperm(len(rows), generator=generator(0, "evaluation-order"))]
+        self._length = -(-len(rows) // batch_size)
+        self.batch_size = -(-len(rows) // max(1, self._length))
 
     def __len__(self) -> int:
         return self._length

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,13 +13,13 @@ from matplotlib.ticker import MaxNLocator
 from lit_fednas.data.datamodule import FederatedDataModule
 from lit_fednas.data.partitioners import Partition
 from lit_fednas.formatting import text_table
-from lit_fednas.records.files import replace_text, replacing
+from lit_fednas.records.files import replace_table, replacing
 
 COLOUR = "#2a6fbb"
 
 
-def partition_rows(partition: Partition, targets: np.ndarray, class_names: Sequence[str]) -> list[list[str | int]]:
-    """Returns rows for ``csv.writer``: a header, then client, size and the count of each class.
+def partition_rows(partition: Partition, targets: np.ndarray, class_names: Sequence[str]) -> list[list[Any]]:
+    """Returns a header, then each client's number, size and count of each class.
 
     Example:
         >>> partition = Partition((np.array([0, 1]), np.array([2])), 3)
@@ -28,7 +27,7 @@ def partition_rows(partition: Partition, targets: np.ndarray, class_names: Seque
         [['client', 'size', 'cat', 'dog'], [0, 2, 1, 1], [1, 1, 0, 1]]
     """
     counts = partition.class_counts(targets, len(class_names))
-    header: list[str | int] = ["client", "size", *class_names]
+    header = ["client", "size", *class_names]
     return [header, *([client, sum(row), *row] for client, row in enumerate(counts.tolist()))]
 
 
@@ -47,7 +46,7 @@ def partition_table(partition: Partition, targets: np.ndarray, class_names: Sequ
     totals = partition.class_counts(targets, len(class_names)).sum(axis=0).tolist()
     rows.append(["total", sum(totals), *totals])
     cells = [[str(row[0]), *(str(cell or ".") for cell in row[1:])] for row in rows]
-    return text_table([str(name) for name in header], cells, left=0)
+    return text_table(header, cells, left=0)
 
 
 def plot_partition(partition: Partition, targets: np.ndarray, class_names: Sequence[str]) -> Figure:
@@ -92,9 +91,8 @@ def write_partition(
         The two files.
     """
     table, picture = folder / "partition.csv", folder / "partition.png"
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(partition_rows(partition, targets, class_names))
-    replace_text(table, text.getvalue())
+    header, *rows = partition_rows(partition, targets, class_names)
+    replace_table(table, header, (dict(zip(header, row, strict=True)) for row in rows))
     with replacing(picture) as file:
         plot_partition(partition, targets, class_names).savefig(file, dpi=150)
     return table, picture

@@ -119,8 +119,7 @@ class RandomCrop(Augmentation):
     def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:
         count, channels, height, width = batch.shape
         side = self.padding
-        shape = (2, count, 1)
-        offsets = torch.randint(0, 2 * side + 1, shape, generator=generator, device=batch.device)
+        offsets = torch.randint(0, 2 * side + 1, (2, count, 1), generator=generator, device=batch.device)
         rows = offsets[0] + torch.arange(height, device=batch.device)
         columns = offsets[1] + torch.arange(width, device=batch.device)
         pixels = (rows[:, :, None] * (width + 2 * side) + columns[:, None, :]).view(count, 1, -1)

@@ -127,7 +127,7 @@ class CelebA(ImageSource):
         for number, line in enumerate(self._lines(name)[skip:], skip + 1):
             if not pattern.fullmatch(line):
                 raise DataError(
-                    f"root: {self.root / name}, line {number}, is not a name and {columns} numbers; correct it"
+                    f"root: {self.root / name}, line {number}, is not a name and {columns} numbers; fix it"
                 )
             image, *words = line.split()
             table[image] = [int(word) for word in words]

@@ -150,6 +150,7 @@ def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
     return pixels[None] if channels == 1 else np.moveaxis(pixels, 2, 0)
 
 
+@dataclass(eq=False)
 class LazyImages:
     """One split of image files, decoded on access: uint8 [C, H, W] and its class.
 
@@ -159,12 +160,12 @@ class LazyImages:
         image_size: As for :func:`read_image`.
     """
 
-    def __init__(self, files: ImageFiles, shape: tuple[int, ...], image_size: int | None) -> None:
-        self.files = files
-        self.shape = shape
-        self.image_size = image_size
-        self.targets = torch.from_numpy(files.targets)
-        self.columns = files.columns
+    files: ImageFiles
+    shape: tuple[int, ...]
+    image_size: int | None
+
+    def __post_init__(self) -> None:
+        self.targets, self.columns = torch.from_numpy(self.files.targets), self.files.columns
 
     def __len__(self) -> int:
         return len(self.files.names)

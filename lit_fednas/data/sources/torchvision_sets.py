@@ -24,6 +24,12 @@ class TorchvisionSource(DataSource):
         root: The folder that torchvision keeps its data sets in.
         download: Whether files that are missing are downloaded.
         augmentation: Applied to training batches, in this order; None is the usual one of the data set.
+
+    Example:
+        >>> MNIST("data").input_shape, CIFAR100("data").num_classes
+        ((1, 28, 28), 100)
+        >>> FashionMNIST("data").class_names[-1], CIFAR10("data").class_names[:2]
+        ('Ankle boot', ('airplane', 'automobile'))
     """
 
     def __init__(
@@ -61,12 +67,7 @@ class TorchvisionSource(DataSource):
 
 
 class MNIST(TorchvisionSource):
-    """Handwritten digits, 60000 and 10000 images of 28x28; not augmented.
-
-    Example:
-        >>> MNIST("data").input_shape
-        (1, 28, 28)
-    """
+    """Handwritten digits, 60000 and 10000 images of 28x28; not augmented."""
 
     num_classes = 10
     input_shape = (1, 28, 28)
@@ -74,12 +75,7 @@ class MNIST(TorchvisionSource):
 
 
 class FashionMNIST(TorchvisionSource):
-    """Articles of clothing, 60000 and 10000 images of 28x28; cropped and flipped.
-
-    Example:
-        >>> FashionMNIST("data").class_names[-1]
-        'Ankle boot'
-    """
+    """Articles of clothing, 60000 and 10000 images of 28x28; cropped and flipped."""
 
     num_classes = 10
     input_shape = (1, 28, 28)
@@ -89,12 +85,7 @@ class FashionMNIST(TorchvisionSource):
 
 
 class CIFAR10(TorchvisionSource):
-    """Small colour photographs in 10 classes, 50000 and 10000 images of 32x32; cropped and flipped.
-
-    Example:
-        >>> CIFAR10("data").class_names[:3]
-        ('airplane', 'automobile', 'bird')
-    """
+    """Small colour photographs in 10 classes, 50000 and 10000 images of 32x32; cropped and flipped."""
 
     num_classes = 10
     input_shape = (3, 32, 32)
@@ -104,14 +95,7 @@ class CIFAR10(TorchvisionSource):
 
 
 class CIFAR100(TorchvisionSource):
-    """Small colour photographs in 100 classes, 50000 and 10000 images of 32x32; cropped and flipped.
-
-    The classes are numbered; their names lie in the downloaded files.
-
-    Example:
-        >>> CIFAR100("data").num_classes
-        100
-    """
+    """Small colour photographs in 100 numbered classes, 50000 and 10000 images of 32x32; cropped and flipped."""
 
     num_classes = 100
     input_shape = (3, 32, 32)
