@@ -6,6 +6,7 @@ Wang, Nair and Mahajan (2023, "FLuID: Mitigating Stragglers in Federated Learnin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from math import ceil, log
 from typing import Annotated, Any, ClassVar
 
@@ -21,8 +22,6 @@ from lit_fednas.supernets import Supernet
 from lit_fednas.supernets.width.space import UnitMask
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import Population
-
-Changes = dict[str, list[float]]
 
 
 @checked("assignment")
@@ -63,7 +62,7 @@ class InvariantUnits(ByTier):
     ) -> None:
         super().__init__(None if ratios is None else {tier: str(ratio) for tier, ratio in ratios.items()})
         self.step = step
-        self._changes: list[Changes] = []
+        self._changes: list[Mapping[str, Sequence[float]]] = []
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
@@ -92,14 +91,14 @@ class InvariantUnits(ByTier):
         whole = self._supernet.space.largest
         survivors = [result for result in results if result.ok and result.task.arch == whole]
         reports = [result.report(UnitChangesReport) for result in survivors]
-        changes = [_copy(report.changes) for report in reports if report is not None]
+        changes = [report.changes for report in reports if report is not None]
         if changes:
             self._changes = changes
 
     @override
     def state_dict(self) -> dict[str, Any]:
         """Returns the changes that each non-straggler reported last."""
-        return {"unit_changes": [_copy(changes) for changes in self._changes]}
+        return {"unit_changes": deepcopy(self._changes)}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -110,7 +109,7 @@ class InvariantUnits(ByTier):
                     "assignment: the checkpoint's changes are of other units than the supernet has; use the "
                     "model.supernet settings that the run was started with"
                 )
-        self._changes = [_copy(changes) for changes in state["unit_changes"]]
+        self._changes = deepcopy(state["unit_changes"])
 
     def _kept(self, ratio: float) -> UnitMask:
         """Returns the units of each group that a straggler trains."""
@@ -118,7 +117,7 @@ class InvariantUnits(ByTier):
         kept = []
         for group, full in self._supernet.units.items():
             changes = np.array([one[group] for one in self._changes])  # [clients, units]
-            out = set(left_out(changes, full - sizes[group], self.step))
+            out = left_out(changes, full - sizes[group], self.step)
             kept.append(tuple(unit for unit in range(full) if unit not in out))
         return UnitMask(tuple(kept))
 
@@ -155,7 +154,3 @@ def _threshold(changes: np.ndarray, enough: float, step: float) -> float:
         return 0.0
     least = float(above.min())
     return max(enough, least * step ** ceil(log(enough / least) / log(step)))
-
-
-def _copy(changes: Mapping[str, Sequence[float]]) -> Changes:
-    return {group: list(units) for group, units in changes.items()}
