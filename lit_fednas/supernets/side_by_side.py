@@ -1,7 +1,6 @@
 """Networks side by side in one supernet, each with weights of its own.
 
-They are given once (:class:`SeparateNetworks`, ``BaseNetworks``), or numbered as they are added during training
-(:class:`ModelCollection`).
+They are fixed (:class:`SeparateNetworks`, ``BaseNetworks``), or added during training (:class:`ModelCollection`).
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing_extensions import override
 from lit_fednas.costs import count_macs
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.supernets.base import OutputsNetwork, Region, Supernet, materialise
+from lit_fednas.supernets.families import tensors_of
 from lit_fednas.supernets.space import Ladder, SearchSpace
 
 _MOST = 64
@@ -25,7 +25,7 @@ _MOST = 64
 
 @dataclass(frozen=True)
 class Members:
-    """Several networks of a collection, side by side.
+    """Several networks of a collection.
 
     Attributes:
         members: Each network's architecture.
@@ -47,11 +47,7 @@ def members_of(arch: Any) -> tuple[Any, ...]:
 
 
 class SideBySide(OutputsNetwork):
-    """Several networks that see the same input; ``forward`` returns the last one's logits.
-
-    Args:
-        networks: The networks.
-    """
+    """Several networks with the same input."""
 
     def __init__(self, networks: Iterable[nn.Module]) -> None:
         super().__init__()
@@ -67,12 +63,11 @@ class SideBySide(OutputsNetwork):
 
 
 class MemberSpace(Ladder[Any]):
-    """Single networks as the rungs; :meth:`parse` also knows several of them as :class:`Members`.
+    """Single networks as the rungs; :meth:`parse` also reads several of them as :class:`Members`.
 
     Args:
         rungs: The networks that a search may return, from the cheapest to the most expensive.
-        members: All networks that have weights, in the order in which several of them are named; by default the
-            rungs.
+        members: All networks that have weights, in the order in which several are named; by default the rungs.
         removed: Networks that had weights; they can be parsed.
     """
 
@@ -127,7 +122,7 @@ class NetworkCollection(Supernet):
     :meth:`build_member` and :meth:`location`.
 
     Attributes:
-        networks: The weights.
+        networks: The shared weights.
     """
 
     networks: nn.ModuleList
@@ -156,9 +151,8 @@ class NetworkCollection(Supernet):
         regions = {}
         for number, member in enumerate(members_of(arch)):
             location = self.location(member)
-            network = self.get_submodule(location)
             prefix = f"networks.{number}." if isinstance(arch, Members) else ""
-            for name, _ in [*network.named_parameters(), *network.named_buffers()]:
+            for name in tensors_of(self.get_submodule(location)):
                 regions[prefix + name] = Region(f"{location}.{name}")
         return regions
 
@@ -181,15 +175,12 @@ class SeparateSpace(MemberSpace):
 
 
 class SeparateNetworks(NetworkCollection):
-    """A supernet whose architectures do not share their weights.
-
-    FedHeN's baseline Decouple (Alg. 3) trains a simple and a complex model this way, and so does any comparison of
-    shared with independent weights.
+    """Architectures of another supernet, without shared weights, as in FedHeN's baseline Decouple (Alg. 3).
 
     Args:
         input_shape: Shape of one example.
         num_classes: Classes.
-        supernet: Makes the supernet whose architectures these are.
+        supernet: Makes the other supernet.
         archs: Architectures as its space writes them, or ``smallest`` or ``largest``; all of them if not given.
 
     Raises:
@@ -212,10 +203,9 @@ class SeparateNetworks(NetworkCollection):
         archs: Sequence[str] | None = None,
     ) -> None:
         super().__init__(input_shape, num_classes)
-        with torch.device("meta"):
-            # only its structure; in a tuple, so that it is not a submodule
-            self._template = (supernet(self.input_shape, self.num_classes),)
-        template = self._template[0]
+        with torch.device("meta"):  # only its structure
+            template = supernet(self.input_shape, self.num_classes)
+        self._template = (template,)  # in a tuple, so that it is not a submodule
         if archs is None and template.space.size > _MOST:
             raise ConfigError(
                 f"supernet.archs: is null, and {type(template).__name__} has {template.space.size} architectures; "
@@ -241,7 +231,7 @@ class SeparateNetworks(NetworkCollection):
 
     @override
     def initialise(self, network: nn.Module) -> None:
-        """Draws the weights as the supernet does whose architectures these are."""
+        """Draws the weights as the other supernet does."""
         for one in network.networks if isinstance(network, SideBySide) else [network]:
             self._template[0].initialise(one)
 
@@ -256,7 +246,7 @@ class Model:
 
     Attributes:
         number: The model's, from 0 (the initial one); a candidate's is that of the model that it may become.
-        unit: The unit that a candidate has lost filters of; empty for a model.
+        unit: The unit of which a candidate has lost filters; empty for a model.
 
     Example:
         >>> str(Model(3)), str(Model(3, "conv2"))
@@ -271,7 +261,7 @@ class Model:
 
 
 class ModelSpace(MemberSpace):
-    """The models so far; candidates are known, but are not results of a search.
+    """The models so far; candidates can be parsed, but are not results of a search.
 
     Example:
         >>> space = ModelSpace([Model(0), Model(1)])
@@ -295,8 +285,7 @@ class ModelCollection(NetworkCollection):
     """Numbered models, to which others are added while they are trained.
 
     Attributes:
-        models: For each model a record of what is known besides its weights, with its ``number`` and the ``round``
-            in which it was added.
+        models: For each model a record with its ``number`` and the ``round`` in which it was added.
         KIND: The name of the kind of collection, in metrics and files.
     """
 
@@ -306,11 +295,7 @@ class ModelCollection(NetworkCollection):
 
     @abstractmethod
     def details(self, model: Any) -> dict[str, Any]:
-        """Returns what a table shows of a model besides its number and its costs.
-
-        Args:
-            model: One of :attr:`models`.
-        """
+        """Returns the columns of a table of :attr:`models` besides a model's number and costs."""
 
     def model_rows(self) -> list[dict[str, Any]]:
         """Returns a table of all models, a row each: number, :meth:`details`, MACs, parameters and bytes."""
@@ -324,7 +309,7 @@ class ModelCollection(NetworkCollection):
         return f"networks.{member.number}"
 
     def _count_macs(self, build: Callable[[], nn.Module]) -> int:
-        """Returns the multiply-accumulates of one example of any network."""
+        """Returns the multiply-accumulates of one example."""
         with torch.device("meta"):
             return count_macs(build(), self.input_shape)
 

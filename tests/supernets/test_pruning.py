@@ -572,7 +572,7 @@ def test_another_initial_model_is_refused() -> None:
     [
         (
             {"a": ["conv9"]},
-            r"supernet.units.a: \['conv9'\] must be groups of SlicedMobileNet .*conv0, conv1, conv2",
+            r"supernet.units.a: \['conv9'\] must be groups of SlicedMobileNet, .*conv0, conv1, conv2",
         ),
         ({"a": []}, "supernet.units.a"),
         ({"a b": ["conv1"]}, "with a name without spaces"),
@@ -608,10 +608,10 @@ def test_architectures_that_are_not_there(text: str, message: str) -> None:
 
 def test_only_models_are_results_and_only_candidates_can_be_chosen() -> None:
     net = sequence("mobilenet")
-    with pytest.raises(ConfigError, match="'conv1' is not a candidate; there are: none"):
+    with pytest.raises(ConfigError, match="'conv1' is not a candidate; choose from none"):
         net.select("conv1")
     (arch,) = net.propose([one_cut(net, "conv1", 2)])
-    with pytest.raises(ConfigError, match="'conv2' is not a candidate; there are: conv1"):
+    with pytest.raises(ConfigError, match="'conv2' is not a candidate; choose from conv1"):
         net.select("conv2")
     with pytest.raises(ConfigError, match="is not one network that can be searched"):
         net.space.encode(arch)

@@ -1,15 +1,15 @@
-"""A model that a run has grown, on its own: to be trained in other ways (FedTrans, App. A.1).
+"""A model that a run has grown, to be trained in other ways (FedTrans, App. A.1).
 
-The paper gives the largest model that was grown to methods that cut a model in width, and trains one of the models
-alone by federated averaging.
+In the paper, methods that cut a model in width get the largest model, and federated averaging trains one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from typing_extensions import override
 
@@ -22,17 +22,17 @@ from lit_fednas.supernets.norms import Norm
 
 @dataclass(frozen=True)
 class GrownModel(GrowableFamily):
-    """A model that a run has grown: which model of which run.
+    """A model that a run has grown.
 
     Args:
         run: The run's folder, which holds ``suite.json``.
-        family: The initial model that the run began with.
+        family: The initial model of the run.
         number: The model's number, ``last`` or ``middle``. Models are numbered as they were added, from 0; the
             middle one of five is number 2, and of four, too.
 
     Raises:
-        ConfigError: There is no such run or model, or it began with another initial model; raised when the
-            model is built.
+        ConfigError: The run or model does not exist, or it began with another initial model; raised when the model
+            is built.
     """
 
     run: str
@@ -65,15 +65,12 @@ class GrownModel(GrowableFamily):
                 f"supernet.family.family: begins with {blueprint}, and {self.run} with {rows[0]['cells']}; give "
                 f"the family that the run had"
             )
-        lineage = []
+        steps: list[Mapping[str, Any]] = []
         row = rows[number]
         while row["parent"] is not None:
-            lineage.append(row)
+            steps = [*row["steps"], *steps]
             row = rows[row["parent"]]
         try:
-            for row in reversed(lineage):
-                for step in from_plain(row["steps"]):
-                    blueprint = grown(blueprint, step)
+            return reduce(grown, from_plain(steps), blueprint)
         except CheckpointError as error:
             raise ConfigError(f"supernet.family.run: {self.run}: {error}") from None
-        return blueprint

@@ -1,7 +1,7 @@
-"""How a model grows: widening and deepening its cells without changing what it computes (FedTrans, section 4.1).
+"""How a model grows: widening and deepening its cells without changing its function (FedTrans, section 4.1).
 
-A transformation is a list of steps. What a step does to the structure is :func:`grown`, what it does to the
-weights is :func:`carried_over`; which steps a transformation of some cells takes is :func:`plan`.
+A transformation of some cells is a list of steps (:func:`plan`). A step changes the structure (:func:`grown`) and
+the weights (:func:`carried_over`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.supernets.families import Axes, entries_of, find_axes
+from lit_fednas.supernets.families import Axes, Sizes, entries_of, find_axes, tensors_of
 from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork
 
 WIDEN, DEEPEN = "widen", "deepen"
@@ -35,7 +35,7 @@ class Widen:
     """
 
     cell: str
-    sizes: Mapping[str, int]
+    sizes: Sizes
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,13 @@ def plan(
     Args:
         blueprint: The model.
         cells: The names of the cells; those that cannot be transformed at all take no step.
-        number: Of the new model, which inserted cells are named after.
-        factor: How many times the units a widened cell has, above 1; rounded up.
+        number: The new model's, by which inserted cells are named.
+        factor: By how much the units of a widened cell are multiplied, above 1; rounded up.
         insert: How many cells are inserted behind a deepened one.
         order: Whether cells alternate, or are only widened, or only deepened, as far as they can be.
+
+    Returns:
+        The steps.
 
     Raises:
         ConfigError: A number is out of range.
@@ -93,17 +96,15 @@ def plan(
         if cell.name not in cells or not cell.growable:
             continue
         groups = blueprint.grown_with(cell.name)
-        deepens = cell.follower("probe") is not None
-        turn = {"widen": WIDEN, "deepen": DEEPEN}.get(order)
-        turn = turn or (DEEPEN if blueprint.last.get(cell.name) == WIDEN else WIDEN)
-        if deepens and (turn == DEEPEN or not groups):
-            letters = [""] if insert == 1 else [chr(ord("a") + place) for place in range(insert)]
+        turn: str = order
+        if order == "alternate":
+            turn = DEEPEN if blueprint.last.get(cell.name) == WIDEN else WIDEN
+        if cell.follower("probe") is not None and (turn == DEEPEN or not groups):
+            letters = [""] if insert == 1 else [chr(ord("a") + position) for position in range(insert)]
             steps.append(Deepen(cell.name, tuple(f"{cell.name}_m{number}{letter}" for letter in letters)))
-        elif groups:
-            new = [group for group in groups if group not in widened]  # cells on one stream widen it once
-            if new:
-                widened.update(new)
-                steps.append(Widen(cell.name, {group: _larger(blueprint, group, factor) for group in new}))
+        elif new := [group for group in groups if group not in widened]:  # cells on one stream widen it once
+            widened.update(new)
+            steps.append(Widen(cell.name, {group: _larger(blueprint, group, factor) for group in new}))
     return tuple(steps)
 
 
@@ -113,11 +114,10 @@ def grown(blueprint: Blueprint, step: Step) -> Blueprint:
     Raises:
         ConfigError: The model has no such cell or group, or the cell cannot be deepened.
     """
-    last = {**blueprint.last, step.cell: WIDEN if isinstance(step, Widen) else DEEPEN}
-    if isinstance(step, Widen):
-        blueprint.cell(step.cell)
-        return replace(blueprint, sizes={**blueprint.sizes, **step.sizes}, last=last)
     cell = blueprint.cell(step.cell)
+    if isinstance(step, Widen):
+        last = {**blueprint.last, step.cell: WIDEN}
+        return replace(blueprint, sizes={**blueprint.sizes, **step.sizes}, last=last)
     stream = blueprint.stream(step.cell)
     outputs = blueprint.channels if stream is None else blueprint.sizes[stream]
     sizes, new = dict(blueprint.sizes), []
@@ -129,9 +129,9 @@ def grown(blueprint: Blueprint, step: Step) -> Blueprint:
         sizes |= {f"{name}.{group}": size for group, size in follower.fresh_hidden(outputs).items()}
         if follower.opens:
             sizes[f"{name}.out"] = outputs
-    place = blueprint.cells.index(cell) + 1
-    cells = (*blueprint.cells[:place], *new, *blueprint.cells[place:])
-    return replace(blueprint, cells=cells, sizes=sizes, last=last)
+    behind = blueprint.cells.index(cell) + 1
+    cells = (*blueprint.cells[:behind], *new, *blueprint.cells[behind:])
+    return replace(blueprint, cells=cells, sizes=sizes, last={**blueprint.last, step.cell: DEEPEN})
 
 
 @torch.no_grad()
@@ -140,22 +140,24 @@ def carried_over(
 ) -> CellNetwork:
     """Returns a network of the structure after a step, with weights that compute the same.
 
-    Widening keeps the old units, fills up with randomly selected ones, and divides what the next cells take from a
-    unit among its copies (Chen et al., 2016, "Net2Net"). Copies of equal parts would get equal gradients for ever;
-    with ``noise`` their parts differ, and still add up to the whole, so that the function is kept all the same.
+    Widening keeps the old units, adds copies of randomly selected ones, and divides the weights by which the next
+    cells take in a unit among its copies (Chen et al., 2016, "Net2Net"). Copies of equal parts would get equal
+    gradients for ever; with ``noise`` their parts differ, and still add up to the whole.
 
     Args:
         network: The network of the blueprint.
         blueprint: Its structure.
-        step: What grows. The weights of inserted cells that do not matter at first are drawn by their layers.
+        step: The step. The weights of inserted cells that do not matter at first are drawn by their layers.
         draws: Selects the units that are copied.
         noise: Standard deviation of the copies' parts, relative to an even division.
+
+    Returns:
+        The network, on the device and in the mode of the old one.
     """
     after = grown(blueprint, step)
     larger = after.build()
     reference = next(network.parameters())
     larger.to(device=reference.device, dtype=reference.dtype)
-    old, new = _tensors(network), _tensors(larger)
     copies: dict[str | None, _Copies] = {}
     axes: dict[str, Axes] = {}
     if isinstance(step, Widen):
@@ -163,11 +165,10 @@ def carried_over(
         axes = find_axes(
             lambda sizes: blueprint.build({**blueprint.sizes, **sizes}), before, blueprint.multiple, "a cell"
         )
-        copies |= {
-            group: _Copies.drawn(before[group], size, blueprint.multiple, draws, noise)
-            for group, size in step.sizes.items()
-        }
-    for name, tensor in old.items():
+        for wider, size in step.sizes.items():
+            copies[wider] = _Copies.drawn(before[wider], size, blueprint.multiple, draws, noise)
+    new = tensors_of(larger)
+    for name, tensor in tensors_of(network).items():
         for dimension, (group, repeat) in enumerate(axes.get(name, ())):
             if group in copies:
                 tensor = copies[group].applied(tensor, dimension, repeat, name)
@@ -187,7 +188,7 @@ class _Copies:
 
     @classmethod
     def drawn(cls, before: int, after: int, multiple: int, draws: torch.Generator, noise: float) -> _Copies:
-        """Old units first, then selected ones; always whole blocks of ``multiple`` units."""
+        """Draws copies behind the old units, in whole blocks of ``multiple`` units."""
         old, new = before // multiple, after // multiple
         blocks = torch.cat([torch.arange(old), torch.randint(old, (new - old,), generator=draws)])
         weight = (1 + noise * torch.randn(new, generator=draws)).clamp_min(_LEAST_SHARE).double()
@@ -196,16 +197,16 @@ class _Copies:
         return cls(units.flatten(), parts.repeat_interleave(multiple))
 
     def applied(self, tensor: Tensor, dimension: int, repeat: int, name: str) -> Tensor:
-        """Copies along a dimension in which a unit has ``repeat`` entries; divides where units are taken in."""
+        """Copies along a dimension in which a unit has ``repeat`` entries; divides where units are inputs."""
         if dimension > 1:
             raise ConfigError(
-                f"supernet.family: dimension {dimension} of {name} grows; units belong in dimension 0 where they "
-                f"are put out, and in dimension 1 where they are taken in"
+                f"supernet.family: dimension {dimension} of {name} grows; put output units in dimension 0, and "
+                f"input units in dimension 1"
             )
         copied = tensor.index_select(dimension, entries_of(self.units, repeat).to(tensor.device))
         if dimension == 1:
-            shape = [1, -1] + [1] * (tensor.dim() - 2)
-            copied = copied * self.parts.repeat_interleave(repeat).view(shape).to(copied)
+            parts = self.parts.repeat_interleave(repeat)
+            copied = copied * parts.view(1, -1, *[1] * (tensor.dim() - 2)).to(copied)
         return copied
 
 
@@ -220,7 +221,7 @@ def to_plain(steps: Iterable[Step]) -> list[dict[str, Any]]:
 
 
 def from_plain(values: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
-    """Returns the steps of which :func:`to_plain` made plain values.
+    """Returns the steps of plain values (:func:`to_plain`).
 
     Raises:
         CheckpointError: A value is not a step.
@@ -239,10 +240,6 @@ def from_plain(values: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
 
 
 def _larger(blueprint: Blueprint, group: str, factor: float) -> int:
-    """The units of a widened group: rounded up to a multiple, and at least one more."""
+    """Returns the units of a widened group: rounded up to a multiple, and at least one more."""
     blocks = blueprint.sizes[group] // blueprint.multiple
     return blueprint.multiple * max(blocks + 1, ceil(factor * blocks - _ROUNDING))
-
-
-def _tensors(network: CellNetwork) -> dict[str, Tensor]:
-    return {**dict(network.named_parameters()), **dict(network.named_buffers())}

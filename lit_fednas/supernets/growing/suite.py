@@ -1,13 +1,10 @@
-"""The models of a run that grows them, side by side in one supernet (FedTrans, section 4).
-
-An architecture is a model of the suite. Every model has weights of its own; what it inherits, it is given when it
-is added. The structure, that is which model was derived from which and how, is part of every checkpoint.
-"""
+"""The models of a run that grows them, side by side in one supernet (FedTrans, section 4)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -28,7 +25,7 @@ class SuiteModel:
 
     Attributes:
         number: Its number, from 0.
-        parent: The model that it was derived from; ``None`` for the initial one.
+        parent: The model from which it was derived; ``None`` for the initial one.
         round: The round in which it was added; ``None`` for the initial one.
         steps: The transformation of its parent.
         blueprint: Its structure.
@@ -42,7 +39,9 @@ class SuiteModel:
 
 
 class ModelSuite(ModelCollection):
-    """Models that were derived one from another, each with weights of its own.
+    """Models that were derived one from another, each with weights of its own; an architecture is a model.
+
+    Which model was derived from which, and how, is part of every checkpoint.
 
     Args:
         input_shape: Shape of one example.
@@ -105,7 +104,7 @@ class ModelSuite(ModelCollection):
         """Derives a model from another and adds it; the same for a seed and the parent's weights.
 
         Args:
-            parent: The model that it is derived from.
+            parent: The model from which it is derived.
             steps: The transformation.
             seed: The run's seed.
             round: The present round.
@@ -117,7 +116,7 @@ class ModelSuite(ModelCollection):
             The new model.
 
         Raises:
-            ConfigError: There is no such parent, or a step does not fit it.
+            ConfigError: The parent is unknown, or a step does not fit it.
         """
         self.space.validate(Model(parent))
         number = len(self.models)
@@ -140,18 +139,12 @@ class ModelSuite(ModelCollection):
     def _append(self, model: SuiteModel, network: nn.Module) -> None:
         self.models.append(model)
         self.networks.append(network)
-        by_macs = sorted(self.models, key=lambda model: self._count_macs(model.blueprint.build))
-        self.space = ModelSpace(
-            [Model(model.number) for model in by_macs], [Model(model.number) for model in self.models]
-        )
+        members = [Model(one.number) for one in self.models]
+        macs = [self._count_macs(one.blueprint.build) for one in self.models]
+        self.space = ModelSpace(sorted(members, key=lambda member: macs[member.number]), members)
 
     def planned(self, parent: int, steps: Sequence[Step]) -> ModelSuite:
-        """Returns this suite with an additional model, on the meta device, to count what that model would cost.
-
-        Args:
-            parent: As in :meth:`add`.
-            steps: As in :meth:`add`.
-        """
+        """Returns this suite with an additional model, on the meta device; arguments as of :meth:`add`."""
         structure = self.structure()
         structure["models"].append({"parent": parent, "round": None, "steps": to_plain(steps)})
         with torch.device("meta"):
@@ -160,7 +153,7 @@ class ModelSuite(ModelCollection):
         return suite
 
     def is_ancestor(self, one: int, other: int) -> bool:
-        """Returns whether a model is another one or its parent, the parent of that one, and so on."""
+        """Returns whether a model is another one or one of its ancestors."""
         number: int | None = other
         while number is not None and number != one:
             number = self.models[number].parent
@@ -169,7 +162,7 @@ class ModelSuite(ModelCollection):
     def similarity(self, one: int, other: int) -> float:
         """Returns the similarity of two models by their numbers, from 0 to 1 (:func:`similarity`)."""
         pair = (min(one, other), max(one, other))
-        if pair not in self._similarities:  # asked for in every round, and networks have to be built
+        if pair not in self._similarities:  # needed in every round, and networks have to be built
             related = self.is_ancestor(*pair) or self.is_ancestor(*reversed(pair))
             first, second = (self.models[number].blueprint for number in pair)
             self._similarities[pair] = similarity(first, second, related)
@@ -197,9 +190,7 @@ class ModelSuite(ModelCollection):
         self._append(first, network)
         for row in structure["models"]:
             steps = from_plain(row["steps"])
-            blueprint = self.models[row["parent"]].blueprint
-            for step in steps:
-                blueprint = grown(blueprint, step)
+            blueprint = reduce(grown, steps, self.models[row["parent"]].blueprint)
             model = SuiteModel(len(self.models), row["parent"], row["round"], steps, blueprint)
             self._append(model, self._unset(blueprint.build))
 
@@ -209,20 +200,20 @@ def similarity(one: Blueprint, other: Blueprint, related: bool = True) -> float:
 
     Cells are matched by their names, which a cell's descendants keep. Every cell of the union counts:
 
-    - in both models: the fewer of its parameters divided by the more; so 1 if it is unchanged (the paper's case
-      a), and the share that was inherited if it was widened (b). A cell whose input was widened by its neighbour
-      has more parameters as well and counts as b, for it kept what it had;
+    - in both models: the smaller number of its parameters divided by the larger; so 1 if it is unchanged (the
+      paper's case a), and the share that was inherited if it was widened (b). A cell whose input was widened by
+      its neighbour has more parameters as well and counts as b;
     - in one model alone: 0 if it was inserted into a model that comes from the other (c), and -1 where neither
       model comes from the other (d), so that either has lost what the other has.
 
-    The paper has the similarity in [0, 1] and "cumulates" the cells, which may come to any number. Here the sum is
-    divided by the number of cells in the union, and what is negative becomes 0. So it lies in [0, 1], is the same
-    both ways, and is 1 for a model with itself.
+    The paper has the similarity in [0, 1] and "cumulates" the cells, which can give any number. Here the sum is
+    divided by the number of cells in the union, and a negative result becomes 0. So it lies in [0, 1], is
+    symmetric, and is 1 for a model with itself.
 
     Args:
         one: The structure of a model.
         other: The structure of another.
-        related: Whether one of the two comes from the other, in one step or several, or they are the same.
+        related: Whether one comes from the other, in one step or several, or they are the same.
 
     Returns:
         The similarity, from 0 to 1.
@@ -233,13 +224,12 @@ def similarity(one: Blueprint, other: Blueprint, related: bool = True) -> float:
         0.6765
     """
     parameters, others = one.parameters(), other.parameters()
-    in_one_alone = 0 if related else -1
     total = 0.0
     union = sorted({*parameters, *others})  # in one order, so that rounding is the same both ways
     for cell in union:
         if cell in parameters and cell in others:
             fewer, more = sorted((parameters[cell], others[cell]))
             total += fewer / more if more else 1.0
-        else:
-            total += in_one_alone
+        elif not related:
+            total -= 1
     return max(0.0, total / len(union))

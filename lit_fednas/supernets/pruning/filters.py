@@ -1,7 +1,8 @@
-"""Which filters leave a network, and what remains of it (FedNAS, section 4.1)."""
+"""Which filters leave a network (FedNAS, section 4.1)."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.families import Axes, NetworkFamily, entries_of, find_axes
+from lit_fednas.supernets.families import Axes, NetworkFamily, Sizes, entries_of, find_axes
 
 
 class Prunable:
-    """What must be known of a family's network to take filters out of it.
+    """Where the filters of a family's network are.
 
     A filter is a row of a convolution's or a linear layer's weight. The rows of a group of units may lie in
-    several layers: all that write into a residual stream. A depthwise convolution's do not count: its channels
-    follow those that it gets.
+    several layers: all that write into a residual stream. Those of a depthwise convolution do not count, as its
+    output channels follow its input.
 
     Args:
         family: The networks.
@@ -46,35 +47,30 @@ class Prunable:
         self.multiple = family.multiple
         self.sizes = family.units(self.input_shape)
         self.axes = find_axes(self.build, self.sizes, self.multiple, type(family).__name__)
-        self.writers = self._writers()
-
-    def build(self, sizes: Mapping[str, int]) -> nn.Module:
-        """Returns the network with these numbers of units."""
-        return self.family.build(sizes, self.input_shape, self.num_classes)
-
-    def _writers(self) -> dict[str, tuple[str, ...]]:
+        self.writers: dict[str, tuple[str, ...]] = dict.fromkeys(self.sizes, ())
         with torch.device("meta"):
             network = self.build(self.sizes)
-        writers: dict[str, list[str]] = {group: [] for group in self.sizes}
         for name, module in network.named_modules():
-            if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
-                continue
-            group = self.axes[f"{name}.weight"][0][0]
-            if group is not None and getattr(module, "groups", 1) == 1:
-                writers[group].append(f"{name}.weight")
-        for group, names in writers.items():
+            if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
+                group = self.axes[f"{name}.weight"][0][0]
+                if group is not None and getattr(module, "groups", 1) == 1:
+                    self.writers[group] += (f"{name}.weight",)
+        for group, names in self.writers.items():
             if not names:
                 raise ConfigError(
-                    f"supernet.family: no convolution or linear layer of {type(self.family).__name__} writes the "
-                    f"units {group!r}; such networks cannot lose filters by their norms"
+                    f"supernet.family: no convolution or linear layer of {type(family).__name__} writes the units "
+                    f"{group!r}; such networks cannot lose filters by their norms"
                 )
-        return {group: tuple(names) for group, names in writers.items()}
+
+    def build(self, sizes: Sizes) -> nn.Module:
+        """Returns the network with these numbers of units."""
+        return self.family.build(sizes, self.input_shape, self.num_classes)
 
 
 def filter_norms(prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
     """Returns the L2 norm of each filter of a group of units.
 
-    Where a unit is written by several layers, as in a residual stream, its filters there count as one.
+    If several layers write a unit, as in a residual stream, its filters there count as one.
 
     Args:
         prunable: Where the filters are.
@@ -84,11 +80,10 @@ def filter_norms(prunable: Prunable, weights: Mapping[str, Tensor], group: str) 
     Returns:
         One norm per unit, ``[units]``, float64.
     """
-    total: Tensor | float = 0.0
+    total = torch.zeros(())
     for name in prunable.writers[group]:
         weight, repeat = weights[name].detach().double(), prunable.axes[name][0][1]
         total = total + weight.reshape(len(weight) // repeat, -1).square().sum(1)
-    assert isinstance(total, Tensor)
     return total.sqrt()
 
 
@@ -98,8 +93,11 @@ def remaining(norms: Tensor, removed: int, multiple: int = 1) -> list[int]:
     Args:
         norms: One per unit, ``[units]``.
         removed: How many leave; a multiple of ``multiple``.
-        multiple: How many adjacent units leave together, by the norm of all of them: those that a group norm
-            normalises together.
+        multiple: How many adjacent units leave together, by their common norm: those that a group norm normalises
+            together.
+
+    Returns:
+        The positions of the units.
 
     Example:
         >>> remaining(torch.tensor([3.0, 1.0, 2.0, 9.0]), 2)
@@ -119,8 +117,11 @@ def without_filters(
 
     Args:
         weights: The network's tensors, by name.
-        axes: Which group of units lies in which of their dimensions.
+        axes: The groups of units in their dimensions.
         kept: For groups that lose units, those that stay.
+
+    Returns:
+        The smaller network's tensors, by name.
     """
     smaller = {}
     for name, tensor in weights.items():
@@ -135,13 +136,13 @@ def without_filters(
 
 @dataclass(frozen=True)
 class Cut:
-    """A network of which a unit has lost filters.
+    """A network after a unit has lost filters.
 
     Attributes:
         unit: The unit: a layer, or several that lose filters together.
         removed: How many units each of its groups has lost.
-        sizes: The numbers of units of all groups that are left.
-        resource: What the network that is left takes.
+        sizes: The remaining numbers of units of all groups.
+        resource: What the remaining network costs.
     """
 
     unit: str
@@ -152,46 +153,42 @@ class Cut:
 
 def find_cuts(
     units: Mapping[str, Sequence[str]],
-    sizes: Mapping[str, int],
+    sizes: Sizes,
     multiple: int,
-    resource: Callable[[Mapping[str, int]], float],
+    resource: Callable[[Sizes], float],
     budget: float,
 ) -> list[Cut]:
-    """Finds for each unit the fewest filters, at least one, that must go to meet the budget (FedNAS, section 4.1).
+    """Finds for each unit the fewest filters, at least one, whose removal meets the budget (FedNAS, section 4.1).
 
-    A unit of several groups loses the same share of each, rounded down. One filter of each group stays (as many as
-    go together, where they go in multiples). A unit that cannot meet the budget by itself is left out.
+    A unit of several groups loses the same share of each, rounded down. At least one multiple of each group stays.
+    A unit that cannot meet the budget by itself is left out.
 
     Args:
         units: The groups of units of each unit.
         sizes: The numbers of units of all groups.
-        multiple: In what multiples filters go.
-        resource: What a network of given numbers of units takes; it must not grow when filters go. A measured
-            latency may, by a little: what is found meets the budget as measured, but a smaller cut might as well.
-        budget: What it may take at most.
+        multiple: The number of filters that are removed together.
+        resource: The cost of a network of given numbers of units, which must not grow when filters leave. A
+            measured latency may, a little: the cut meets the budget as measured, but a smaller one might as well.
+        budget: The cost at most.
+
+    Returns:
+        One cut per unit that can meet the budget.
 
     Example:
         >>> find_cuts({"a": ["a"], "b": ["b"]}, {"a": 4, "b": 2}, 1, lambda n: 10 * n["a"] + n["b"], 25)
         [Cut(unit='a', removed={'a': 2}, sizes={'a': 2, 'b': 2}, resource=22)]
     """
+
+    def cut(unit: str, step: int) -> Cut:
+        blocks = {group: sizes[group] // multiple for group in units[unit]}
+        removed = {group: step * count // max(blocks.values()) * multiple for group, count in blocks.items()}
+        left = {group: size - removed.get(group, 0) for group, size in sizes.items()}
+        return Cut(unit, removed, left, resource(left))
+
     cuts = []
     for unit, groups in units.items():
-        blocks = {group: sizes[group] // multiple for group in groups}
-        most = max(blocks.values())
-
-        def cut(step: int, unit: str = unit, blocks: dict[str, int] = blocks, most: int = most) -> Cut:
-            removed = {group: step * count // most * multiple for group, count in blocks.items()}
-            left = {group: size - removed.get(group, 0) for group, size in sizes.items()}
-            return Cut(unit, removed, left, resource(left))
-
-        fewest, enough = 0, most - 1
-        if enough < 1 or cut(enough).resource > budget:
-            continue
-        while enough - fewest > 1:  # what is enough meets the budget, what is fewest does not
-            middle = (fewest + enough) // 2
-            if cut(middle).resource <= budget:
-                enough = middle
-            else:
-                fewest = middle
-        cuts.append(cut(enough))
+        steps = range(1, max(sizes[group] for group in groups) // multiple)
+        if steps and cut(unit, steps[-1]).resource <= budget:
+            fewest = bisect_left(steps, True, key=lambda step: cut(unit, step).resource <= budget)
+            cuts.append(cut(unit, steps[fewest]))
     return cuts

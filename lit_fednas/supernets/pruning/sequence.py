@@ -1,8 +1,4 @@
-"""The models of a run that makes one smaller step by step, and the candidates of the next step (FedNAS).
-
-All of them are side by side in one supernet, each with weights of its own. Every checkpoint records which filters
-they have lost.
-"""
+"""The models of a run that makes one smaller step by step, and the candidates of the next step (FedNAS)."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from torch import nn
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.families import NetworkFamily
+from lit_fednas.supernets.families import NetworkFamily, Sizes, tensors_of
 from lit_fednas.supernets.pruning.filters import Cut, Prunable, filter_norms, remaining, without_filters
 from lit_fednas.supernets.side_by_side import Model, ModelCollection, ModelSpace
 
@@ -31,7 +27,7 @@ class UnitCounts:
     sizes: tuple[tuple[str, int], ...]
 
     @classmethod
-    def of(cls, sizes: Mapping[str, int]) -> UnitCounts:
+    def of(cls, sizes: Sizes) -> UnitCounts:
         """Returns the network of these numbers of units, by group."""
         return cls(tuple(sizes.items()))
 
@@ -54,15 +50,15 @@ class PrunedModel:
 
 
 class PrunedSequence(ModelCollection):
-    """Models each of which has lost filters of the one before, each with weights of its own.
+    """Models side by side, each of which has lost filters of the one before; checkpoints record which.
 
     Args:
         input_shape: Shape of one example.
         num_classes: Classes.
         family: The initial model, at its full width.
-        units: What loses filters together: names, with the groups of units of each, as the family has them. If not
-            given, each group by itself: a layer; of a ``SlicedResNet`` the inside of each residual block, and each
-            stage's stream with all that writes into it.
+        units: The groups of units of the family that lose filters together, by a name. If not given, each group by
+            itself: a layer; of a ``SlicedResNet`` the inside of each residual block, and each stage's stream with
+            all that writes into it.
 
     Attributes:
         prunable: Where the filters are.
@@ -109,11 +105,10 @@ class PrunedSequence(ModelCollection):
             return {group: (group,) for group in known}
         seen: set[str] = set()
         for unit, groups in units.items():
-            unknown = [group for group in groups if group not in known]
-            if unknown or not groups or not unit or " " in unit:
+            if not groups or not set(groups) <= set(known) or not unit or " " in unit:
                 raise ConfigError(
-                    f"supernet.units.{unit}: {list(groups)} must be groups of {type(self.family).__name__} (there "
-                    f"are {', '.join(known)}), with a name without spaces"
+                    f"supernet.units.{unit}: {list(groups)} must be groups of {type(self.family).__name__}, with "
+                    f"a name without spaces; choose from {', '.join(known)}"
                 )
             if len(set(groups)) < len(groups) or seen & set(groups):
                 raise ConfigError(
@@ -127,7 +122,7 @@ class PrunedSequence(ModelCollection):
     @property
     @override
     def default_eval_archs(self) -> tuple[str, ...]:
-        """The initial model and the newest, by their numbers: a metric's name always means the same model."""
+        """The initial model and the newest, by number, so that a metric's name always means the same model."""
         return tuple(str(Model(number)) for number in sorted({0, len(self.models) - 1}))
 
     def sizes(self, arch: Model | UnitCounts) -> dict[str, int]:
@@ -166,8 +161,7 @@ class PrunedSequence(ModelCollection):
         Returns:
             The candidates.
         """
-        newest = self.networks[-1]
-        weights = {**dict(newest.named_parameters()), **dict(newest.named_buffers())}
+        weights = tensors_of(self.networks[-1])
         self.cuts = list(cuts)
         self.candidates = nn.ModuleList()
         for cut in cuts:
@@ -194,17 +188,17 @@ class PrunedSequence(ModelCollection):
             The model.
 
         Raises:
-            ConfigError: There is no such candidate.
+            ConfigError: The candidate is unknown.
         """
         units = [cut.unit for cut in self.cuts]
         if unit not in units:
             raise ConfigError(
-                f"architecture: {unit!r} is not a candidate; there are: {', '.join(units) or 'none'}"
+                f"architecture: {unit!r} is not a candidate; choose from {', '.join(units) or 'none'}"
             )
-        cut, network = self.cuts[units.index(unit)], self.candidates[units.index(unit)]
+        chosen = units.index(unit)
+        self.networks.append(self.candidates[chosen])
+        self.models.append(PrunedModel(len(self.models), unit, self.cuts[chosen].sizes, round))
         self.cuts, self.candidates = [], nn.ModuleList()
-        self.models.append(PrunedModel(len(self.models), unit, cut.sizes, round))
-        self.networks.append(network)
         self._update_space()
         return Model(len(self.models) - 1)
 
@@ -222,26 +216,21 @@ class PrunedSequence(ModelCollection):
 
     @override
     def structure(self) -> dict[str, Any]:
+        models = [asdict(model) for model in self.models[1:]]
         return {
             "initial": dict(self.models[0].sizes),
-            "models": [
-                {"unit": model.unit, "sizes": dict(model.sizes), "round": model.round} for model in self.models[1:]
-            ],
+            "models": [{key: row[key] for key in ("unit", "sizes", "round")} for row in models],
             "candidates": [asdict(cut) for cut in self.cuts],
-            "proposed": [
-                {"number": arch.number, "unit": arch.unit, "sizes": dict(sizes)}
-                for arch, sizes in self._proposed.items()
-            ],
+            "proposed": [{**asdict(arch), "sizes": dict(sizes)} for arch, sizes in self._proposed.items()],
         }
 
     @override
     def restore(self, structure: Mapping[str, Any]) -> None:
         first = self.models[0]
         self._validate_initial(structure.get("initial"), first.sizes)
-        self.models, self.networks = [first], nn.ModuleList([self.networks[0]])
-        for row in structure["models"]:
-            self.models.append(PrunedModel(len(self.models), **row))
-            self.networks.append(self._unset(partial(self.prunable.build, row["sizes"])))
+        self.models = [first, *(PrunedModel(number, **row) for number, row in enumerate(structure["models"], 1))]
+        others = [self._unset(partial(self.prunable.build, model.sizes)) for model in self.models[1:]]
+        self.networks = nn.ModuleList([self.networks[0], *others])
         self.cuts = [Cut(**row) for row in structure["candidates"]]
         self.candidates = nn.ModuleList(self._unset(partial(self.prunable.build, cut.sizes)) for cut in self.cuts)
         self._proposed = {Model(row["number"], row["unit"]): dict(row["sizes"]) for row in structure["proposed"]}
