@@ -31,9 +31,6 @@ def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...]) -> i
         network: Any network, on any device; it is left as it is.
         input_shape: Shape of one example, without the batch dimension.
 
-    Returns:
-        The number of bytes.
-
     Example:
         >>> network = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Conv2d(8, 4, 1))
         >>> peak_activation_bytes(network, (1, 10, 10)) == 4 * 100 * (1 + 8 + 4)

@@ -48,10 +48,7 @@ def client_cost(result: ClientResult, cost: Cost) -> RoundCost:
 
     Args:
         result: The client's result; if it has a :class:`MacsReport`, that counts (batches took different paths).
-        cost: Of what the client received.
-
-    Returns:
-        The cost; a failed client sends nothing up.
+        cost: Of what the client received; a failed client sends nothing up.
     """
     report = result.report(MacsReport)
     macs = cost.macs * result.num_seen if report is None else report.macs

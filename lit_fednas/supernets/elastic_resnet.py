@@ -1,21 +1,21 @@
 """SuperFed's elastic residual network (App. F): depth per stage, expand ratio per block.
 
-Four stages; a stage has one block and ``d`` more, ``d`` in {0, 1, 2}, the first blocks kept. A block is a
-3x3 convolution to the middle channels and a 3x3 convolution to the output, added to a shortcut; where stride
-or width changes, the shortcut is an average pooling and a 1x1 convolution. The middle channels are the
-output's times the expand ratio, rounded and made divisible by 8; a narrower block has the first of the
-channels, without a kernel transform. With the default widths the family goes from ResNet-10 to ResNet-26,
-has 155^4 = 577,200,625 members (the paper: about 5*10^8), and its MACs are the GFLOPs of Table 5.
+Four stages; a stage has one block and ``d`` more, ``d`` in {0, 1, 2}, the first blocks kept. A block is a 3x3
+convolution to the middle channels and a 3x3 convolution to the output, added to a shortcut; where stride or width
+changes, the shortcut is an average pooling and a 1x1 convolution. The middle channels are the output's times the
+expand ratio, rounded and made divisible by 8; a narrower block has the first of the channels, without a kernel
+transform. With the default widths the family goes from ResNet-10 to ResNet-26, has 155^4 = 577,200,625 members
+(the paper: about 5*10^8), and its MACs are the GFLOPs of Table 5.
 
-The paper's App. F says "a depth of two per stage" where ResNet-10 as the smallest member, and Tables 4 and 5,
-leave room for one block (of two convolutions) only.
+The paper's App. F says "a depth of two per stage", but ResNet-10 as the smallest member, and Tables 4 and 5, leave
+room for one block (of two convolutions) only.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -28,6 +28,7 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, checked
 from lit_fednas.supernets.base import NestedSupernet, he_normal
+from lit_fednas.supernets.families import check_image
 from lit_fednas.supernets.layers import basic_block, convolution, pooled_classifier, sequential
 from lit_fednas.supernets.norms import BatchNorm, Norm
 from lit_fednas.supernets.space import SearchSpace
@@ -64,12 +65,10 @@ class ElasticArch:
 
     def __str__(self) -> str:
         """Writes it as in Table 5, with one number for all ratios if they are equal."""
-        depths = ",".join(str(depth) for depth in self.depths)
-        if len(set(self.ratios)) == 1:
-            ratios = json.dumps(self.ratios[0])  # all digits, so that parse reads the same number
-        else:
-            ratios = json.dumps(self.ratios, separators=(",", ":"))
-        return f"d: [{depths}], e: {ratios}"
+        ratios = self.ratios[0] if len(set(self.ratios)) == 1 else self.ratios
+        # JSON has all digits, so that parse reads the same number
+        depths, expand = (json.dumps(values, separators=(",", ":")) for values in (self.depths, ratios))
+        return f"d: {depths}, e: {expand}"
 
 
 class ElasticSpace(SearchSpace[ElasticArch]):
@@ -101,6 +100,13 @@ class ElasticSpace(SearchSpace[ElasticArch]):
         """Returns the middle channels of a block of a stage."""
         return divisible(round(self.stage_widths[stage] * ratio), self.divisor)
 
+    def blocks_of(self, arch: ElasticArch) -> Iterator[tuple[int, int, int, int]]:
+        """Yields the stage, middle channels, output channels and stride of each block."""
+        for stage, (out, depth) in enumerate(zip(self.stage_widths, arch.depths, strict=True)):
+            for block in range(1 + depth):
+                middle = self.middle_width(stage, arch.ratios[stage * self.blocks + block])
+                yield stage, middle, out, 2 if block == 0 and stage > 0 else 1
+
     @override
     def decode(self, genes: Sequence[int]) -> ElasticArch:
         stages = len(self.stage_widths)
@@ -111,8 +117,7 @@ class ElasticSpace(SearchSpace[ElasticArch]):
     @override
     def encode(self, arch: ElasticArch) -> tuple[int, ...]:
         self.validate(arch)
-        depths = tuple(self.depths.index(depth) for depth in arch.depths)
-        return depths + tuple(self.ratios.index(ratio) for ratio in arch.ratios)
+        return (*map(self.depths.index, arch.depths), *map(self.ratios.index, arch.ratios))
 
     def canonical(self, arch: ElasticArch) -> ElasticArch:
         """Returns the canonical architecture: with fixed ratios of absent blocks and of equal widths."""
@@ -127,17 +132,11 @@ class ElasticSpace(SearchSpace[ElasticArch]):
     @cached_property
     def _canonical_ratios(self) -> list[dict[float, float]]:
         """Per stage and ratio: the largest ratio that gives the same middle width (narrow stages round alike)."""
-        return [
-            {
-                ratio: max(
-                    other
-                    for other in self.ratios
-                    if self.middle_width(stage, other) == self.middle_width(stage, ratio)
-                )
-                for ratio in self.ratios
-            }
-            for stage in range(len(self.stage_widths))
-        ]
+        canonical = []
+        for stage in range(len(self.stage_widths)):
+            largest = {self.middle_width(stage, ratio): ratio for ratio in self.ratios}  # ratios ascend
+            canonical.append({ratio: largest[self.middle_width(stage, ratio)] for ratio in self.ratios})
+        return canonical
 
     @property
     @override
@@ -175,39 +174,31 @@ class ElasticSpace(SearchSpace[ElasticArch]):
 
     @override
     def parse(self, text: Any) -> ElasticArch:
-        """Reads ``d: [0,1,0,1], e: 0.14``, a mapping with ``d`` and ``e``, or an ``ElasticArch``.
+        """Returns the architecture of ``d: [0,1,0,1], e: 0.14``, of a mapping with ``d`` and ``e``, or itself.
 
         Example:
             >>> space = ElasticSpace((0, 1, 2), (0.1, 0.25), (256, 512, 1024, 2048), 8)
             >>> print(space.parse("d: 2, e: 0.25"))
             d: [2,2,2,2], e: 0.25
         """
-        if isinstance(text, ElasticArch):
-            arch = text
-        else:
-            depths, ratios = self._read(text)
-            stages = len(self.stage_widths)
-            arch = ElasticArch(
-                tuple(depths) if isinstance(depths, list) else (depths,) * stages,
-                tuple(ratios) if isinstance(ratios, list) else (ratios,) * (stages * self.blocks),
-            )
+        arch = text if isinstance(text, ElasticArch) else self._read(text)
         self.validate(arch)
         return self.canonical(arch)
 
-    def _read(self, text: Any) -> tuple[Any, Any]:
+    def _read(self, text: Any) -> ElasticArch:
         try:
-            if isinstance(text, dict):
-                depths, ratios = text["d"], text["e"]
-            else:
+            read = text
+            if not isinstance(text, dict):
                 match = re.fullmatch(r"\s*d:\s*(.+?)\s*,\s*e:\s*(.+?)\s*", str(text))
-                assert match is not None
-                depths, ratios = json.loads(match[1]), json.loads(match[2])
-            for values in (depths, ratios):
-                for value in values if isinstance(values, list) else [values]:
-                    if isinstance(value, bool) or not isinstance(value, int | float):
-                        raise ValueError
-            return depths, ratios
-        except (AssertionError, KeyError, ValueError):
+                read = {"d": json.loads(match[1]), "e": json.loads(match[2])} if match else {}
+            stages = len(self.stage_widths)
+            numbers = []
+            for values, count in ((read["d"], stages), (read["e"], stages * self.blocks)):
+                numbers.append(tuple(values if isinstance(values, list) else [values] * count))
+                if any(isinstance(value, bool) or not isinstance(value, int | float) for value in numbers[-1]):
+                    raise ValueError
+            return ElasticArch(*numbers)
+        except (KeyError, ValueError):
             raise ConfigError(
                 f"architecture: {text!r} cannot be read; write it as 'd: [0,1,0,1], e: 0.14', with one number "
                 f"for all if they are equal"
@@ -259,13 +250,12 @@ class ElasticResNet(NestedSupernet):
             raise ConfigError(f"supernet.depths: {list(depths)} must be whole numbers of blocks")
         if not stage_widths:
             raise ConfigError("supernet.stage_widths: is empty; give the output channels of each stage")
-        if len(self.input_shape) != 3:
-            raise ConfigError(f"supernet.input_shape: {list(self.input_shape)} must be channels, height, width")
+        check_image(self, self.input_shape)
         self.stem_width = stem_width
         self.norm = norm
         self.space: ElasticSpace = ElasticSpace(depths, ratios, stage_widths, divisor)
         for stage, ratio in product(range(len(stage_widths)), ratios):
-            norm(self.space.middle_width(stage, ratio))  # a width that it refuses is reported now, not in a round
+            norm(self.space.middle_width(stage, ratio))  # refuses a width now and not in a round
         self.network = self.build(self.space.largest)
         self.initialise(self.network)
 
@@ -288,36 +278,23 @@ class ElasticResNet(NestedSupernet):
     def computation(self, unit: Literal["macs", "operations"], arch: ElasticArch) -> int:
         if unit != "macs":
             return super().computation(unit, arch)
-        space = self.space
         channels, height, width = self.input_shape
         total = height * width * channels * self.stem_width * 9
         channels = self.stem_width
-        for stage, (out, depth) in enumerate(zip(space.stage_widths, arch.depths, strict=True)):
-            for block in range(1 + depth):
-                middle = space.middle_width(stage, arch.ratios[stage * space.blocks + block])
-                strided = block == 0 and stage > 0
-                if strided:
-                    height, width = -(-height // 2), -(-width // 2)
-                per_pixel = 9 * channels * middle + 9 * middle * out
-                if strided or channels != out:
-                    per_pixel += channels * out
-                total += height * width * per_pixel
-                channels = out
+        for _, middle, out, stride in self.space.blocks_of(arch):
+            height, width = -(-height // stride), -(-width // stride)
+            shortcut = channels * out if stride != 1 or channels != out else 0
+            total += height * width * (9 * channels * middle + 9 * middle * out + shortcut)
+            channels = out
         return total + channels * self.num_classes
 
     @override
     def build(self, arch: ElasticArch) -> nn.Module:
-        space = self.space
-        stages: list[nn.Module] = []
+        stages = [nn.Sequential() for _ in arch.depths]
         width = self.stem_width
-        for stage, (out, depth) in enumerate(zip(space.stage_widths, arch.depths, strict=True)):
-            blocks = []
-            for block in range(1 + depth):
-                middle = space.middle_width(stage, arch.ratios[stage * space.blocks + block])
-                stride = 2 if block == 0 and stage > 0 else 1
-                blocks.append(elastic_block(width, middle, out, stride, self.norm))
-                width = out
-            stages.append(nn.Sequential(*blocks))
+        for stage, middle, out, stride in self.space.blocks_of(arch):
+            stages[stage].append(elastic_block(width, middle, out, stride, self.norm))
+            width = out
         return sequential(
             stem=convolution(self.input_shape[0], self.stem_width),
             norm=self.norm(self.stem_width),
@@ -328,10 +305,7 @@ class ElasticResNet(NestedSupernet):
 
 
 def elastic_block(width: int, middle: int, out: int, stride: int, norm: Norm) -> nn.Module:
-    """Builds a basic block with the stride in its first convolution (so Table 5's GFLOPs come out).
-
-    Where shapes change, the shortcut is an average pooling, if there is a stride, a 1x1 convolution and a norm.
-    """
+    """Returns a basic block with the stride in its first convolution (which gives Table 5's GFLOPs)."""
     shortcut: nn.Module | None = None
     if stride != 1 or width != out:
         pool = [nn.AvgPool2d(stride, ceil_mode=True)] if stride != 1 else []
@@ -340,7 +314,7 @@ def elastic_block(width: int, middle: int, out: int, stride: int, norm: Norm) ->
 
 
 def divisible(value: float, divisor: int) -> int:
-    """The multiple of ``divisor`` nearest to a width, at least one divisor and not below 90 % of the width.
+    """Returns the multiple of ``divisor`` nearest to a width, at least one divisor and not below 90 %.
 
     Example:
         >>> [divisible(round(256 * ratio), 8) for ratio in (0.1, 0.14, 0.18, 0.22, 0.25)]

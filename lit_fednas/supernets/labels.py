@@ -1,8 +1,8 @@
 """Label sets: how finely a client's labels distinguish the data's classes (FedorAS, App. H).
 
 Clients of different tiers may label the same data more or less finely: CIFAR-100's 20 superclasses and its 100
-classes. The data's own classes are the finest; every other set groups them, so an example's label in a set follows
-from its class. A supernet has one classifier per set and an architecture names the one that it ends in.
+classes. The data's own classes are the finest; every other set groups them. A supernet has one classifier per set
+and an architecture names its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LabelSets:
         sets: By name, for each class its label in the set, from 0.
 
     Raises:
-        ConfigError: A set has not one label per class, leaves a number out, or has a name that is taken.
+        ConfigError: A set does not have one label per class, leaves a number out, or has an invalid name.
 
     Example:
         >>> sets = LabelSets(4, {"coarse": [0, 0, 1, 1]})
@@ -78,7 +78,7 @@ def labels_of(arch: Any) -> str:
 
 
 def with_labels(space: SearchSpace[Any], arch: Any, labels: str) -> Any:
-    """Returns an architecture that ends in the classifier of a label set and is otherwise the same.
+    """Returns an architecture with the classifier of a label set that is otherwise the same.
 
     Args:
         space: The architecture's space.
@@ -86,7 +86,7 @@ def with_labels(space: SearchSpace[Any], arch: Any, labels: str) -> Any:
         labels: The label set.
 
     Raises:
-        ConfigError: The space has no such label set.
+        ConfigError: The space does not have the label set.
     """
     if labels_of(arch) == labels:
         return arch
@@ -98,14 +98,14 @@ def with_labels(space: SearchSpace[Any], arch: Any, labels: str) -> Any:
 
 
 def labelled_space(space: SearchSpace[Any], labels: str) -> SearchSpace[Any]:
-    """Returns the part of a space that ends in the classifier of a label set.
+    """Returns the part of a space whose architectures have the classifier of a label set.
 
     Args:
-        space: A space, whose architectures end in the classifier of any label set.
+        space: The space.
         labels: The label set.
 
     Raises:
-        ConfigError: The space has no such label set.
+        ConfigError: The space does not have the label set.
     """
     with_labels(space, space.smallest, labels)
     if labels == space.labels:

@@ -18,11 +18,11 @@ class Scaler(nn.Module):
     """Divides by a subnet's width in training; does nothing in evaluation (HeteroFL: Diao et al., 2021).
 
     A layer that is cut to a share r of its units adds up fewer terms than the whole one, so that activations of
-    narrow and wide clients would be of different size. It is what dropout does with its rate of 1 - r. Where a
-    norm follows at once (as in HeteroFL's networks) it cancels out, but for the norm's epsilon.
+    narrow and wide clients would be of different size. Dropout with a rate of 1 - r does the same. A norm directly
+    behind it (as in HeteroFL's networks) cancels it out, except for the norm's epsilon.
 
     Args:
-        scale: What to divide by, the subnet's width; 1 for nothing.
+        scale: The subnet's width; 1 for no division.
 
     Raises:
         ConfigError: The scale is not positive.
@@ -66,7 +66,7 @@ class Residual(nn.Module):
         self.activation = nn.Identity() if activation is None else activation
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, channels, h, w]`` to what the block maps it to."""
+        """Maps ``[batch, channels, h, w]`` to the shape of the block's output."""
         return self.activation(self.block(x) + self.shortcut(x))
 
 
@@ -76,14 +76,14 @@ def sequential(**modules: nn.Module | None) -> nn.Sequential:
 
 
 def norm_layer(norm: Norm | None, channels: int) -> nn.Module:
-    """Returns a normalisation layer, or the identity where there is no norm."""
+    """Returns a normalisation layer, or the identity without a norm."""
     return nn.Identity() if norm is None else norm(channels)
 
 
 def convolution(
     inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1, bias: bool = False
 ) -> nn.Conv2d:
-    """Returns a convolution that keeps height and width, but for its stride."""
+    """Returns a convolution that keeps height and width, except for its stride."""
     return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=bias)
 
 
@@ -94,13 +94,13 @@ def conv_layer(
     scale: float | None = None,
     pool: int = 0,
 ) -> nn.Sequential:
-    """Returns a convolution and what follows it: ``conv``, ``scaler``, ``norm``, ``activation`` and ``pool``.
+    """Returns a layer of ``conv``, ``scaler``, ``norm``, ``activation`` and ``pool``.
 
     Args:
         conv: The convolution.
-        norm: Normalisation layer, ``None`` for none.
+        norm: Normalisation layer, ``None`` for the identity.
         activation: Class of the activation, ``None`` for none.
-        scale: What the scaler divides by in training, ``None`` for no scaler.
+        scale: The divisor of the scaler in training, ``None`` for no scaler.
         pool: Side and stride of the max pooling; 0 for none.
     """
     return sequential(
@@ -123,7 +123,7 @@ def basic_block(
         outputs: Channels.
         stride: Of the first convolution.
         norm: Normalisation layer.
-        shortcut: The shortcut; the identity if not given.
+        shortcut: The shortcut; ``None`` for the identity.
     """
     block = sequential(
         conv1=convolution(inputs, middle, stride=stride),
@@ -140,8 +140,8 @@ def preactivated_block(
 ) -> nn.Module:
     """Returns a residual block in which norm and ReLU precede each of two 3x3 convolutions (He et al., 2016).
 
-    With a stride, the shortcut is a 1x1 convolution of what comes after the first ReLU. Whether there is one
-    depends on the stride alone: a block may have as many inputs as outputs at one width and not at another.
+    With a stride, the shortcut is a 1x1 convolution of the first ReLU's output. It depends on the stride alone: a
+    block may have as many inputs as outputs at one width and not at another.
 
     Args:
         inputs: Channels.
@@ -149,7 +149,7 @@ def preactivated_block(
         outputs: Channels; with a stride of one as many as the inputs.
         stride: Of the first convolution.
         norm: Normalisation layer, ``None`` for none.
-        scale: What scalers before the norms divide by in training.
+        scale: The divisor of the scalers before the norms in training.
     """
     fresh = norm is not None  # else the ReLU would overwrite the block's input
     first = {"scaler1": Scaler(scale), "norm1": norm_layer(norm, inputs), "relu1": nn.ReLU(inplace=fresh)}
@@ -167,8 +167,5 @@ def preactivated_block(
 
 def pooled_classifier(channels: int, num_classes: int) -> dict[str, nn.Module]:
     """Returns the last layers of many networks by name: the mean over an image's pixels, and a linear layer."""
-    return {
-        "pool": nn.AdaptiveAvgPool2d(1),
-        "flatten": nn.Flatten(),
-        "classifier": nn.Linear(channels, num_classes),
-    }
+    classifier = nn.Linear(channels, num_classes)
+    return {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "classifier": classifier}

@@ -1,14 +1,14 @@
 """Normalisation layers for weights that are shared, and for clients whose data differ.
 
-Batch statistics are a known problem of both: a subnet's channels see other statistics than the largest
-network's, and a client's other than everyone's (Hsieh et al., 2020). The choices:
+Batch statistics are a known problem of both: a subnet's channels have other statistics than the largest network's,
+and a client's other than everyone's (Hsieh et al., 2020). The choices:
 
-* :class:`GroupNorm`: no batch statistics at all (FedHeN). Groups have a fixed *size*, so that a narrower
-  subnet has fewer groups and each group normalises the same channels in every subnet.
+* :class:`GroupNorm`: no batch statistics at all (FedHeN). Groups have a fixed *size*, so that a narrower subnet
+  has fewer groups and each group normalises the same channels in every subnet.
 * :class:`BatchNorm` with running statistics, which are averaged as buffers (FedorAS).
-* :class:`BatchNorm` with ``running_statistics=False``: batch statistics only, also in evaluation, unless they
-  are recalibrated on a copy of the subnet before it is evaluated. With ``affine=False`` in addition nothing
-  of the layer is shared: what SuperFed's authors train.
+* :class:`BatchNorm` with ``running_statistics=False``: batch statistics only, also in evaluation, unless they are
+  recalibrated on a copy of the subnet before it is evaluated. With ``affine=False`` in addition nothing of the
+  layer is shared: what SuperFed's authors train.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Norm(ABC):
     """Makes the normalisation layer for a number of channels.
 
     Attributes:
-        multiple: What every number of channels must be a multiple of.
+        multiple: The number of which every number of channels must be a multiple.
         affine: Whether its layers have a scale and a shift.
     """
 
@@ -36,10 +36,7 @@ class Norm(ABC):
 
     @abstractmethod
     def __call__(self, channels: int) -> nn.Module:
-        """Returns a fresh layer.
-
-        Args:
-            channels: Channels of ``[batch, channels, h, w]``.
+        """Returns a new layer for ``[batch, channels, h, w]``.
 
         Raises:
             ConfigError: The number of channels is not a multiple of :attr:`multiple`.
@@ -75,8 +72,8 @@ class GroupNorm(Norm):
     def __call__(self, channels: int) -> nn.Module:
         if channels % self.group_size:
             raise ConfigError(
-                f"norm.group_size: {self.group_size} does not divide a width of {channels} channels; "
-                f"choose a divisor of all widths"
+                f"norm.group_size: {self.group_size} does not divide a width of {channels} channels; choose a "
+                f"divisor of all widths"
             )
         return nn.GroupNorm(channels // self.group_size, channels)
 
@@ -88,8 +85,8 @@ class BatchNorm(Norm):
 
     Args:
         affine: Whether scale and shift are learned.
-        running_statistics: Whether means and variances are tracked in training, averaged as buffers and used
-            in evaluation. Without them, evaluation uses the batch's own.
+        running_statistics: Whether means and variances are tracked in training, averaged as buffers and used in
+            evaluation. Without them, evaluation uses the batch's own.
         momentum: Weight of the newest batch in the running statistics.
 
     Raises:
@@ -110,8 +107,5 @@ class BatchNorm(Norm):
     @override
     def __call__(self, channels: int) -> nn.Module:
         return nn.BatchNorm2d(
-            channels,
-            affine=self.affine,
-            track_running_stats=self.running_statistics,
-            momentum=self.momentum,
+            channels, momentum=self.momentum, affine=self.affine, track_running_stats=self.running_statistics
         )

@@ -85,14 +85,10 @@ class Blueprint:
         raise ConfigError(f"cell {name!r}: puts out no stream; the head is not transformed")
 
     def grown_with(self, name: str) -> tuple[str, ...]:
-        """Returns the groups that grow when a cell is widened: hidden ones, and its stream if it opens one.
+        """Returns the groups that grow when a cell is widened; none if it cannot be.
 
-        Args:
-            name: The cell's name.
-
-        Returns:
-            The groups. A cell that has no groups of its own widens the stream that it is on; one that cannot be
-            widened has none.
+        Its hidden groups, and its stream if it opens one. A cell without groups of its own widens its stream
+        anyway.
         """
         cell = self.cell(name)
         if not cell.growable:

@@ -74,9 +74,6 @@ def plan(
         insert: How many cells are inserted behind a deepened one.
         order: Whether cells alternate, or are only widened, or only deepened, as far as they can be.
 
-    Returns:
-        The steps.
-
     Raises:
         ConfigError: A number is out of range.
 
@@ -150,9 +147,6 @@ def carried_over(
         step: The step. The weights of inserted cells that do not matter at first are drawn by their layers.
         draws: Selects the units that are copied.
         noise: Standard deviation of the copies' parts, relative to an even division.
-
-    Returns:
-        The network, on the device and in the mode of the old one.
     """
     after = grown(blueprint, step)
     larger = after.build()

@@ -9,15 +9,17 @@ wider network of App. J.1 has six stages; which of its reductions keep the size,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.costs import count_macs, count_operations, sent_bytes
+from lit_fednas.costs import count_macs, count_operations, count_parameters, sent_bytes
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
+from lit_fednas.supernets.families import check_image
 from lit_fednas.supernets.labels import ALL, OWN, LabelSets
 from lit_fednas.supernets.norms import BatchNorm, Norm
 from lit_fednas.supernets.paths.operators import OPERATORS, convolution, reduction
@@ -31,7 +33,7 @@ Counter = Callable[[nn.Module, tuple[int, ...]], int]
 _COUNTERS: dict[str, Counter] = {
     "macs": count_macs,
     "operations": count_operations,
-    "parameters": lambda module, _: sum(parameter.numel() for parameter in module.parameters()),
+    "parameters": lambda module, _: count_parameters(module),
     "bytes": lambda module, _: sent_bytes(module),
 }
 
@@ -77,8 +79,7 @@ class PathCNN(PathSupernet):
     ) -> None:
         super().__init__(input_shape, num_classes)
         self.label_sets = LabelSets(self.num_classes, label_sets)
-        if len(self.input_shape) != 3:
-            raise ConfigError(f"supernet.input_shape: {list(self.input_shape)} must be channels, height, width")
+        check_image(self, self.input_shape)
         if not stage_layers or len(strides) != len(stage_layers):
             raise ConfigError(
                 f"supernet.stage_layers: {list(stage_layers)} must be at least one number, and strides "
@@ -89,14 +90,12 @@ class PathCNN(PathSupernet):
                 f"supernet.strides: {list(strides)} halve {list(self.input_shape[1:])} pixels below one; give "
                 f"fewer 2s"
             )
-        unknown = [name for name in operators if name not in OPERATORS]
-        if unknown or not operators or len(set(operators)) != len(operators):
+        self.operators = [name for name in OPERATORS if name in operators]
+        if not operators or len(self.operators) != len(operators):
             raise ConfigError(
                 f"supernet.operators: {list(operators)} must be distinct and among {', '.join(OPERATORS)}"
             )
-        self.widths = [width]
-        for _ in stage_layers:
-            self.widths.append(int(_GROWTH * self.widths[-1]))
+        self.widths = list(accumulate(stage_layers, lambda before, _: int(_GROWTH * before), initial=width))
         if width < 2 or any(one % 2 for one in self.widths[:-1]):
             raise ConfigError(
                 f"supernet.width: {width} gives stages of {self.widths[:-1]} channels, which must be even; "
@@ -104,7 +103,6 @@ class PathCNN(PathSupernet):
             )
         self.stage_layers = list(stage_layers)
         self.strides = list(strides)
-        self.operators = [name for name in OPERATORS if name in operators]
         self.norm = norm
         self._path_costs: dict[str, PathCosts] = {}
         candidates = [self.operators] * sum(stage_layers)
@@ -115,12 +113,12 @@ class PathCNN(PathSupernet):
     def build(self, arch: Operators) -> nn.Module:
         layers: list[nn.ModuleDict] = []
         reductions: dict[int, nn.Module] = {}
-        for stage, count in enumerate(self.stage_layers):
-            for _ in range(count):
-                names = arch.layers[len(layers)]
-                width = self.widths[stage]
+        for count, stride, (width, wider) in zip(
+            self.stage_layers, self.strides, pairwise(self.widths), strict=True
+        ):
+            for names in arch.layers[len(layers) : len(layers) + count]:
                 layers.append(nn.ModuleDict({name: OPERATORS[name](width, self.norm) for name in names}))
-            reductions[len(layers) - 1] = self._reduction(stage)
+            reductions[len(layers) - 1] = reduction(width, wider, stride, self.norm)
         stem = convolution(self.input_shape[0], self.widths[0], 3, self.norm)
         sets = self.label_sets.names if arch.labels == ALL else [arch.labels]
         return PathNetwork(stem, layers, reductions, {name: self._head(name) for name in sets})
@@ -134,9 +132,6 @@ class PathCNN(PathSupernet):
         if cost not in self._path_costs:
             self._path_costs[cost] = self._count(_COUNTERS[cost])
         return self._path_costs[cost]
-
-    def _reduction(self, stage: int) -> nn.Module:
-        return reduction(self.widths[stage], self.widths[stage + 1], self.strides[stage], self.norm)
 
     def _head(self, labels: str) -> nn.Module:
         classifier = nn.Linear(self.widths[-1], self.label_sets.size(labels))
@@ -152,7 +147,7 @@ class PathCNN(PathSupernet):
         return shapes
 
     def _count(self, count: Counter) -> PathCosts:
-        """Counts a cost of the operators, and of the stem, the reductions and the head together."""
+        """Returns a cost of the operators, and of the stem, the reductions and the head together."""
         layers, path = self._operator_costs(count), self.space.smallest
         with torch.device("meta"):
             whole = count(self.build(path), self.input_shape)
@@ -163,7 +158,7 @@ class PathCNN(PathSupernet):
         return PathCosts(self.space, layers, whole - own, extra)
 
     def _operator_costs(self, count: Counter) -> list[list[int]]:
-        """Counts a cost per layer and candidate."""
+        """Returns a cost per layer and candidate."""
         costs: list[list[int]] = []
         for shape, layers in zip(self._shapes(), self.stage_layers, strict=False):
             with torch.device("meta"):

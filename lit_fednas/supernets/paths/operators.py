@@ -2,8 +2,8 @@
 
 All keep the shape of their input. Every convolution is followed by a norm and ReLU, the last 1x1 of a block too.
 The text does not specify the inside of the depthwise-separable block. Here its depthwise convolution makes e times
-as many channels and the pointwise one restores their number: with that the tier boundaries of Table 8 come out
-about half a percent too low, and with a pointwise expansion before or after it two percent too high.
+as many channels and the pointwise one restores their number: this gives tier boundaries about half a percent below
+Table 8, and a pointwise expansion before or after it two percent above.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ OPERATORS: dict[str, Callable[[int, Norm], nn.Module]] = {
 
 
 def reduction(inputs: int, outputs: int, stride: int, norm: Norm) -> Residual:
-    """Builds the fixed block after a stage: 1.5 times the channels at half the size (App. E.3).
+    """Returns the fixed block after a stage: 1.5 times the channels at half the size (App. E.3).
 
     Args:
         inputs: Channels.
         outputs: Channels.
-        stride: 2 halves the size; with 1, which the wider network of App. J.1 uses, the size stays and the
-            residual convolution is 1x1.
+        stride: 2 halves the size; with 1, as in the wider network of App. J.1, the size stays and the residual
+            convolution is 1x1.
         norm: Normalisation layer.
     """
     block = sequential(

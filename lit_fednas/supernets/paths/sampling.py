@@ -1,9 +1,9 @@
 """Paths under a budget: FedorAS' greedy sampling (section 3.1, Eq. 2 and 3).
 
 Layers are visited in random order, those without a free operator first, and each takes one of the operators that
-still fit, with equal chances. Where several layers have no free operator, room is reserved for the cheapest
-operators of those to come, which the paper's spaces do not need; so no draw is ever rejected. Where Eq. 1 to 3 say
-"below the budget", here it is "at most", as in Eq. 6 and Table 8.
+still fit, with equal probability. If several layers have no free operator, room is reserved for the cheapest
+operators of the later ones, which the paper's spaces do not need; so no draw is ever rejected. Where Eq. 1 to 3
+say "below the budget", here it is "at most", as in Eq. 6 and Table 8.
 """
 
 from __future__ import annotations
@@ -66,17 +66,16 @@ class PathSampler:
                 raise ConfigError(f"all operators of layer {number} ({', '.join(layer)}) are unsupported")
             self._prices.append([price for price, _ in held])
             self._names.append([name for _, name in held])
-        cheapest = [prices[0] for prices in self._prices]
+        cheapest = np.array([prices[0] for prices in self._prices])
         base = costs.base(subspace.labels)
-        self.least = base + sum(cheapest)
+        self.least = base + int(cheapest.sum())
         self.most = min(budget, base + sum(prices[-1] for prices in self._prices))
         if budget < self.least:
             raise ConfigError(f"a budget of {budget:g} is below the cheapest path, {self.least:g}")
-        self._first = np.array([layer for layer, price in enumerate(cheapest) if price > 0], dtype=int)
-        self._then = np.array([layer for layer, price in enumerate(cheapest) if price == 0], dtype=int)
+        self._first, self._then = np.flatnonzero(cheapest > 0), np.flatnonzero(cheapest == 0)
 
     def sample(self, rng: np.random.Generator, free: float = 1.0) -> SampledPath:
-        """Draws a path.
+        """Returns a random path.
 
         Args:
             rng: Random numbers; as many are drawn whatever the budget.
@@ -103,12 +102,12 @@ def path_sampler(
     unsupported: Collection[str] = (),
     tier: str = "",
 ) -> PathSampler:
-    """Makes a sampler for a device's limits.
+    """Returns a sampler for a device's limits.
 
     Args:
         supernet: The supernet, which knows the costs.
         subspace: The operators to choose from.
-        limits: At most one, by cost: one of those that are sums over operators.
+        limits: At most one, by cost, which must be a sum over operators.
         unsupported: Operators that the device cannot run.
         tier: The device's tier, for the message of an error.
 

@@ -38,15 +38,12 @@ class Operators:
         return all(len(names) == 1 for names in self.layers)
 
     def __str__(self) -> str:
-        """Writes layers separated by spaces, operators joined by ``+``, a label set other than ``own``."""
         text = " ".join("+".join(names) for names in self.layers)
         return text if self.labels == OWN else f"{text} > {self.labels}"
 
 
 class PathSpace(SearchSpace[Operators]):
-    """One operator per layer out of its candidates.
-
-    :attr:`superset` and :meth:`parse` know subspaces as well; what is sampled, mutated and searched are paths.
+    """One operator per layer out of its candidates; :attr:`superset` and :meth:`parse` know subspaces as well.
 
     Args:
         candidates: Per layer the operators' names.
@@ -89,7 +86,7 @@ class PathSpace(SearchSpace[Operators]):
     @property
     @override
     def largest(self) -> Operators:
-        """The most expensive operator everywhere; it does not hold the others' weights."""
+        """The most expensive operator everywhere, without the others' weights."""
         return self.decode([layer.index(max(layer)) for layer in self.costs])
 
     @property
@@ -145,7 +142,7 @@ class PathCosts:
         space: The paths.
         layers: Per layer and candidate.
         fixed: The cost of all that is not searched, with the classifier of the data's own classes.
-        extra: How that changes with another label set's classifier.
+        extra: The difference to that with another label set's classifier.
     """
 
     space: PathSpace
@@ -168,8 +165,5 @@ class PathCosts:
     def held(self, arch: Operators) -> list[dict[str, int]]:
         """Returns per layer the operators of a path or subspace and the cost of each."""
         self.space.validate(arch)
-        priced = [
-            dict(zip(names, costs, strict=True))
-            for names, costs in zip(self.space.choices, self.layers, strict=True)
-        ]
-        return [{name: prices[name] for name in names} for names, prices in zip(arch.layers, priced, strict=True)]
+        layers = zip(arch.layers, self.space.choices, self.layers, strict=True)
+        return [{name: costs[known.index(name)] for name in names} for names, known, costs in layers]

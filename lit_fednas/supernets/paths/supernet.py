@@ -1,4 +1,4 @@
-"""Networks that hold several operators per layer and run one of each, and the supernets made of them."""
+"""Networks that hold several operators per layer and run one of each, and their supernets."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class PathNetwork(nn.Module):
         stem: The fixed part before the layers.
         layers: The searchable layers, each with its operators by name.
         reductions: The fixed parts behind layers, by the layers' numbers.
-        heads: The fixed part at the end, by label set; several only where all weights are held.
+        heads: The fixed part at the end, by label set; several only if all weights are held.
 
     Attributes:
-        path: The path to run, one operator's name per layer; a client sets it anew for every batch.
+        path: The path to run, one operator's name per layer; a client sets it for every batch.
     """
 
     def __init__(
@@ -53,21 +53,16 @@ class PathNetwork(nn.Module):
         Raises:
             ValueError: The network holds a subspace and no path is given.
         """
-        path = path or self.path or self.only_path()
+        names: Sequence[str | None] = path or self.path or [None] * len(self.layers)
         x = self.stem(x)
-        for number, (layer, name) in enumerate(zip(self.layers, path, strict=True)):
+        for number, (layer, name) in enumerate(zip(self.layers, names, strict=True)):
             assert isinstance(layer, nn.ModuleDict)
-            x = layer[name](x)
+            if name is None and len(layer) > 1:
+                raise ValueError("the network holds a subspace of several paths; name the one to run")
+            x = layer[name or next(iter(layer))](x)
             if str(number) in self.reductions:
                 x = self.reductions[str(number)](x)
         return next(iter(self.heads.values()))(x)
-
-    def only_path(self) -> list[str]:
-        """Returns the path of a network that holds no other."""
-        names = [list(layer) for layer in self.layers if isinstance(layer, nn.ModuleDict)]
-        if any(len(one) != 1 for one in names):
-            raise ValueError("the network holds a subspace of several paths; name the one to run")
-        return [one[0] for one in names]
 
 
 class PathSupernet(NestedSupernet):
@@ -78,12 +73,12 @@ class PathSupernet(NestedSupernet):
 
     space: PathSpace
 
-    #: The costs that :meth:`path_costs` knows.
+    #: The arguments of :meth:`path_costs`.
     ADDITIVE_COSTS = ("macs", "operations", "parameters", "bytes")
 
     @abstractmethod
     def path_costs(self, cost: str) -> PathCosts:
-        """Returns a cost by operators, one of :data:`ADDITIVE_COSTS`."""
+        """Returns a cost by operators."""
 
     @override
     def computation(self, unit: Literal["macs", "operations"], arch: Operators) -> int:

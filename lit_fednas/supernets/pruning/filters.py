@@ -96,9 +96,6 @@ def remaining(norms: Tensor, removed: int, multiple: int = 1) -> list[int]:
         multiple: How many adjacent units leave together, by their common norm: those that a group norm normalises
             together.
 
-    Returns:
-        The positions of the units.
-
     Example:
         >>> remaining(torch.tensor([3.0, 1.0, 2.0, 9.0]), 2)
         [0, 3]
@@ -119,9 +116,6 @@ def without_filters(
         weights: The network's tensors, by name.
         axes: The groups of units in their dimensions.
         kept: For groups that lose units, those that stay.
-
-    Returns:
-        The smaller network's tensors, by name.
     """
     smaller = {}
     for name, tensor in weights.items():
@@ -158,7 +152,7 @@ def find_cuts(
     resource: Callable[[Sizes], float],
     budget: float,
 ) -> list[Cut]:
-    """Finds for each unit the fewest filters, at least one, whose removal meets the budget (FedNAS, section 4.1).
+    """Returns for each unit the fewest filters, at least one, whose removal meets a budget (FedNAS, section 4.1).
 
     A unit of several groups loses the same share of each, rounded down. At least one multiple of each group stays.
     A unit that cannot meet the budget by itself is left out.
@@ -170,9 +164,6 @@ def find_cuts(
         resource: The cost of a network of given numbers of units, which must not grow when filters leave. A
             measured latency may, a little: the cut meets the budget as measured, but a smaller one might as well.
         budget: The cost at most.
-
-    Returns:
-        One cut per unit that can meet the budget.
 
     Example:
         >>> find_cuts({"a": ["a"], "b": ["b"]}, {"a": 4, "b": 2}, 1, lambda n: 10 * n["a"] + n["b"], 25)
