@@ -180,7 +180,13 @@ def test_training_is_not_touched(tmp_path):
 
 @pytest.mark.parametrize(
     ("every", "validated", "expected"),
-    [(None, 1, [0, 1, 2, 3, 4]), (None, 2, [1, 3]), (2, 1, [1, 3]), (3, 2, [2]), (1, 3, [0, 1, 2, 3, 4])],
+    [
+        (None, 2, [1, 3]),
+        (3, 2, [2]),
+        pytest.param(None, 1, [0, 1, 2, 3, 4], marks=pytest.mark.slow),
+        pytest.param(2, 1, [1, 3], marks=pytest.mark.slow),
+        pytest.param(1, 3, [0, 1, 2, 3, 4], marks=pytest.mark.slow),
+    ],
 )
 def test_records_hold_no_values_of_earlier_rounds(tmp_path, every, validated, expected):
     callback = DeployedAccuracy(every_n_rounds=every)
@@ -279,7 +285,9 @@ def test_without_tiers(tmp_path):
     assert list(read_client_scores(tmp_path)["tier"].cat.categories) == ["*"]
 
 
-@pytest.mark.parametrize("norm", [GroupNorm(2), BatchNorm(running_statistics=False)])
+@pytest.mark.parametrize(
+    "norm", [GroupNorm(2), pytest.param(BatchNorm(running_statistics=False), marks=pytest.mark.slow)]
+)
 def test_two_ranks_share_what_one_does(tmp_path, monkeypatch, norm):
     """Each a part, together exactly the rows of one, as each batch is the same."""
     monkeypatch.setattr(source, "_BATCH_SIZE", 11)
