@@ -28,7 +28,7 @@ def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...]) -> i
     them alone are not.
 
     Args:
-        network: Any network, on any device; it is left as it is.
+        network: Any network, on any device; it is not changed.
         input_shape: Shape of one example, without the batch dimension.
 
     Example:

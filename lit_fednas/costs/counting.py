@@ -66,14 +66,11 @@ class Cost:
 
 
 def count_macs(network: nn.Module, input_shape: tuple[int, ...]) -> int:
-    """Counts the multiply-accumulates of one example's forward pass.
+    """Returns the multiply-accumulates of one example's forward pass, half of what torch's flop counter counts.
 
     Args:
-        network: Any module, on any device; it is left as it is.
+        network: Any module, on any device; it is not changed.
         input_shape: Shape of one example, without the batch dimension.
-
-    Returns:
-        The multiply-accumulates; half of what ``torch.utils.flop_counter`` counts.
 
     Raises:
         ConfigError: A module computes something with its parameters that cannot be counted.
@@ -86,7 +83,7 @@ def count_macs(network: nn.Module, input_shape: tuple[int, ...]) -> int:
 
 
 def count_operations(network: nn.Module, input_shape: tuple[int, ...]) -> int:
-    """Counts the operations of one example's forward pass that FedorAS calls FLOPs.
+    """Returns the operations of one example's forward pass that FedorAS calls FLOPs.
 
     Products cost their multiply-accumulates and one for each bias that a convolution or linear layer adds; a batch
     norm costs two per element; an activation or a pooling one per element of its input. Additions of residuals are
@@ -94,11 +91,8 @@ def count_operations(network: nn.Module, input_shape: tuple[int, ...]) -> int:
     multiply-accumulates alone 710.9.
 
     Args:
-        network: Any module, on any device; it is left as it is.
+        network: Any module, on any device; it is not changed.
         input_shape: Shape of one example, without the batch dimension.
-
-    Returns:
-        The number of operations.
 
     Raises:
         ConfigError: As :func:`count_macs`.
@@ -142,16 +136,10 @@ def sent_bytes(network: nn.Module) -> int:
 
 
 def inference_structure(network: nn.Module) -> nn.Module:
-    """Copies a network to the meta device, in evaluation mode, as it would be deployed.
+    """Returns a copy of a network on the meta device, in evaluation mode, as it would be deployed.
 
     Batch norms that have no running statistics get some, as they do when a subnet is recalibrated (and a batch of
     one is refused otherwise).
-
-    Args:
-        network: Any module, on any device; it is left as it is, and its values are not copied.
-
-    Returns:
-        The copy, whose parameters need no gradients.
     """
     structure = meta_copy(network).eval().requires_grad_(False)
     for module in structure.modules():
@@ -163,7 +151,7 @@ def inference_structure(network: nn.Module) -> nn.Module:
 
 
 def meta_copy(network: nn.Module) -> nn.Module:
-    """Copies a module to the meta device, without copying the values of its tensors."""
+    """Returns a copy of a module on the meta device; the values of its tensors are not copied."""
     memo: dict[int, Any] = {}
     for tensor in network.parameters():
         memo[id(tensor)] = nn.Parameter(torch.empty_like(tensor, device="meta"), tensor.requires_grad)

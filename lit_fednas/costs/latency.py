@@ -107,15 +107,12 @@ class MeasuredLatency(LatencySource):
 
 
 def measure(network: nn.Module, batch_shape: tuple[int, ...], settings: MeasuredLatency) -> float:
-    """Measures a network on batches of normal noise.
+    """Returns the median latency of a network on batches of normal noise, in milliseconds.
 
     Args:
-        network: A network on any device; it is left as it is.
+        network: A network on any device; it is not changed.
         batch_shape: Shape of a batch.
         settings: Device, threads and repeats.
-
-    Returns:
-        The median of the repeats, in milliseconds.
     """
     network = _filled(inference_structure(network), settings.device)
     draws = generator(0, "latency", device=settings.device)
@@ -148,7 +145,7 @@ def _filled(network: nn.Module, device: str) -> nn.Module:
             bound = (6 / tensor[0].numel()) ** 0.5
             tensor.uniform_(-bound, bound, generator=draws)
         else:
-            tensor.fill_(tensor.is_floating_point())
+            tensor.fill_(1 if tensor.is_floating_point() else 0)
     return network
 
 

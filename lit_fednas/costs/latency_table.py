@@ -57,7 +57,8 @@ class LatencyTable(LatencySource):
             another machine, with the batch size that it was measured with.
 
     Raises:
-        ConfigError: The file was measured otherwise, cannot be read, or is needed and does not exist.
+        ConfigError: The file was measured otherwise, cannot be read, or is needed and does not exist; later: a
+            layer is unknown and must not be measured.
 
     Example:
         >>> table = LatencyTable(MeasuredLatency(repeats=3))
@@ -86,18 +87,7 @@ class LatencyTable(LatencySource):
 
     @override
     def prepare(self, networks: Sequence[nn.Module], input_shape: tuple[int, ...]) -> dict[str, Any]:
-        """Measures layers and networks; fits on the networks' first half and checks on the second.
-
-        Args:
-            networks: As in the base class.
-            input_shape: As in the base class.
-
-        Returns:
-            How layers were measured, and the fit.
-
-        Raises:
-            ConfigError: Fewer than four networks are given, or a layer is unknown and must not be measured.
-        """
+        """Measures layers and at least four networks; fits on their first half and checks on the second."""
         known = len(self.layers)
         sums = np.array([self._sum(network, input_shape) for network in networks])
         if self.measure_missing and (len(self.layers) > known or not self.fit.checked_on):
@@ -164,7 +154,7 @@ def calls(network: nn.Module, batch_shape: tuple[int, ...]) -> list[tuple[str, n
     """Lists the layers (modules without children) in the order of their calls, on the meta device.
 
     Args:
-        network: A network on any device; it is left as it is.
+        network: A network on any device; it is not changed.
         batch_shape: Shape of a batch.
 
     Returns:

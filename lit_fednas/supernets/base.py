@@ -53,12 +53,10 @@ class Region:
 
     def add_to(self, tensor: Tensor, value: Tensor | float, scale: float = 1.0) -> None:
         """Adds ``scale * value`` to the region of a tensor, in place."""
-        if not self.is_view:
-            tensor[self.index] += scale * value
-        elif isinstance(value, Tensor):
+        if self.is_view:
             self.of(tensor).add_(value, alpha=scale)
         else:
-            self.of(tensor).add_(scale * value)
+            tensor[self.index] += scale * value
 
 
 @dataclass
@@ -362,15 +360,11 @@ def materialise(network: nn.Module, device: torch.device) -> nn.Module:
     """Gives a network on the meta device unset memory, in place (``Module.to_empty``, in a tenth of its time)."""
     copies: dict[int, Any] = {}  # a tensor that several modules share stays one
     for module in network.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                fresh = nn.Parameter(_unset_like(parameter, device), parameter.requires_grad)
-                module._parameters[name] = copies.setdefault(id(parameter), fresh)
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = copies.setdefault(id(buffer), _unset_like(buffer, device))
+        for kept in (module._parameters, module._buffers):
+            for name, tensor in kept.items():
+                if tensor is not None:
+                    unset = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+                    if isinstance(tensor, nn.Parameter):
+                        unset = nn.Parameter(unset, tensor.requires_grad)
+                    kept[name] = copies.setdefault(id(tensor), unset)
     return network
-
-
-def _unset_like(tensor: Tensor, device: torch.device) -> Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)

@@ -134,7 +134,7 @@ def check_image(network: object, input_shape: Sequence[int], least: int = 1) -> 
 
 
 def check_filled(**settings: Sequence[int]) -> None:
-    """Raises ``ConfigError`` if a family's setting is empty."""
+    """Raises ``ConfigError`` if a setting of a family is empty."""
     for name, numbers in settings.items():
         if not numbers:
             raise ConfigError(f"supernet.family.{name}: {numbers} is empty; give at least one number")

@@ -18,7 +18,7 @@ from lit_fednas.costs import count_macs
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.supernets.base import OutputsNetwork, Region, Supernet, materialise
 from lit_fednas.supernets.families import tensors_of
-from lit_fednas.supernets.space import Ladder, SearchSpace
+from lit_fednas.supernets.space import Ladder
 
 _MOST = 64
 
@@ -66,17 +66,28 @@ class MemberSpace(Ladder[Any]):
     """Single networks as the rungs; :meth:`parse` also reads several of them as :class:`Members`.
 
     Args:
+        read: Reads one network's architecture.
         rungs: The networks that a search may return, from the cheapest to the most expensive.
         members: All networks that have weights, in the order in which several are named; by default the rungs.
         removed: Networks that had weights; they can be parsed.
+
+    Example:
+        >>> space = MemberSpace(Model.read, [Model(0), Model(1)])
+        >>> space.parse("model: 1") == space.parse(1) == space.parse(Model(1)), str(space.superset)
+        (True, 'model: 0 | model: 1')
     """
 
     refusal = "is not one network that can be searched; name one model"
 
     def __init__(
-        self, rungs: Sequence[Any], members: Sequence[Any] | None = None, removed: Iterable[Any] = ()
+        self,
+        read: Callable[[Any], Any],
+        rungs: Sequence[Any],
+        members: Sequence[Any] | None = None,
+        removed: Iterable[Any] = (),
     ) -> None:
         super().__init__(rungs)
+        self.read = read
         self.members = self.rungs if members is None else tuple(members)
         self._known = tuple(dict.fromkeys([*self.members, *removed]))
 
@@ -85,22 +96,11 @@ class MemberSpace(Ladder[Any]):
     def superset(self) -> Any:
         return self.members[0] if len(self.members) == 1 else Members(self.members)
 
-    @abstractmethod
-    def parse_member(self, text: Any) -> Any:
-        """Reads one network's architecture.
-
-        Args:
-            text: As configurations and records write it, or the architecture itself.
-
-        Raises:
-            ConfigError: It cannot be read.
-        """
-
     @override
     def parse(self, text: Any) -> Any:
         """Reads one architecture, or several separated by ``|``."""
         parts = [part.strip() for part in text.split("|")] if isinstance(text, str) else members_of(text)
-        members = tuple(self.parse_member(part) for part in parts)
+        members = tuple(map(self.read, parts))
         arch = members[0] if len(members) == 1 else Members(members)
         self.validate(arch)
         return arch
@@ -157,23 +157,6 @@ class NetworkCollection(Supernet):
         return regions
 
 
-class SeparateSpace(MemberSpace):
-    """Architectures of another space, each as a network with weights of its own.
-
-    Args:
-        space: The architectures' space.
-        archs: The architectures, from the cheapest to the most expensive.
-    """
-
-    def __init__(self, space: SearchSpace[Any], archs: Sequence[Any]) -> None:
-        super().__init__(archs)
-        self.space = space
-
-    @override
-    def parse_member(self, text: Any) -> Any:
-        return self.space.named(text)
-
-
 class SeparateNetworks(NetworkCollection):
     """Architectures of another supernet, without shared weights, as in FedHeN's baseline Decouple (Alg. 3).
 
@@ -217,7 +200,7 @@ class SeparateNetworks(NetworkCollection):
             raise ConfigError(
                 f"supernet.archs: {[str(arch) for arch in members]} must be 1 to {_MOST} architectures, each once"
             )
-        self.space: SeparateSpace = SeparateSpace(template.space, members)
+        self.space: MemberSpace = MemberSpace(template.space.named, members)
         self.networks = nn.ModuleList(map(template.build, members))
         self.initialise(SideBySide(self.networks))
 
@@ -259,20 +242,10 @@ class Model:
     def __str__(self) -> str:
         return f"candidate: {self.number} {self.unit}" if self.unit else f"model: {self.number}"
 
-
-class ModelSpace(MemberSpace):
-    """The models so far; candidates can be parsed, but are not results of a search.
-
-    Example:
-        >>> space = ModelSpace([Model(0), Model(1)])
-        >>> space.parse("model: 1") == space.parse(1) == space.parse(Model(1)), str(space.superset)
-        (True, 'model: 0 | model: 1')
-    """
-
-    @override
-    def parse_member(self, text: Any) -> Model:
+    @classmethod
+    def read(cls, text: Any) -> Model:
         """Reads ``model: 3``, a number, ``candidate: 3 conv2``, or a ``Model``."""
-        if isinstance(text, Model):
+        if isinstance(text, cls):
             return text
         kind, colon, rest = str(text).partition(":")
         number, _, unit = (rest if colon else kind).strip().partition(" ")
@@ -290,7 +263,7 @@ class ModelCollection(NetworkCollection):
     """
 
     KIND: ClassVar[str]
-    space: ModelSpace
+    space: MemberSpace
     models: list[Any]
 
     @abstractmethod

@@ -46,7 +46,7 @@ class Blueprint:
         for name in names:
             if names.count(name) > 1 or not name or "." in name:
                 raise ConfigError(f"supernet.family: {name!r} must be the name of one cell, without dots")
-        groups = {group for cell in self.cells for group in self._groups_of(cell)}
+        groups = {f"{cell.name}.{group}" for cell in self.cells for group in cell.groups}
         if groups != set(self.sizes):
             raise ConfigError(
                 f"supernet.family: sizes of {', '.join(sorted(self.sizes))} do not match the cells' groups "
@@ -58,10 +58,6 @@ class Blueprint:
                     f"supernet.family: {group} has {size} units, which must be a multiple of {self.multiple}; "
                     f"choose another width, or another group size"
                 )
-
-    def _groups_of(self, cell: Cell) -> list[str]:
-        own = [f"{cell.name}.{group}" for group in cell.hidden]
-        return [*own, f"{cell.name}.out"] if cell.opens and cell is not self.cells[-1] else own
 
     def cell(self, name: str) -> Cell:
         """Returns a cell by its name.
@@ -75,20 +71,19 @@ class Blueprint:
         raise ConfigError(f"cell {name!r}: is unknown; there are {', '.join(cell.name for cell in self.cells)}")
 
     def stream(self, name: str) -> str | None:
-        """Returns the group of the units that a cell other than the head puts out; ``None`` for the input's."""
+        """Returns the group of a cell's output units; ``None`` if they are the input's. The head has none."""
         stream = None
         for cell in self.cells[:-1]:
             if cell.opens:
                 stream = f"{cell.name}.out"
             if cell.name == name:
                 return stream
-        raise ConfigError(f"cell {name!r}: puts out no stream; the head is not transformed")
+        raise ConfigError(f"cell {name!r}: has no output stream; the head is not transformed")
 
     def grown_with(self, name: str) -> tuple[str, ...]:
         """Returns the groups that grow when a cell is widened; none if it cannot be.
 
-        Its hidden groups, and its stream if it opens one. A cell without groups of its own widens its stream
-        anyway.
+        Its hidden groups, and its stream if it opens one or has no hidden groups.
         """
         cell = self.cell(name)
         if not cell.growable:
@@ -106,10 +101,7 @@ class Blueprint:
         sizes = self.sizes if sizes is None else sizes
         inputs, modules = self.channels, {}
         for cell in self.cells:
-            if cell is self.cells[-1]:
-                outputs = self.num_classes
-            else:
-                outputs = sizes[f"{cell.name}.out"] if cell.opens else inputs
+            outputs = self.num_classes if cell is self.cells[-1] else sizes.get(f"{cell.name}.out", inputs)
             hidden = {group: sizes[f"{cell.name}.{group}"] for group in cell.hidden}
             modules[cell.name] = cell.build(inputs, outputs, hidden)
             inputs = outputs
@@ -125,7 +117,7 @@ class Blueprint:
         """Returns cells and their units, as ``conv1 16, conv2 32, head``."""
         words = []
         for cell in self.cells:
-            own = [str(self.sizes[group]) for group in self._groups_of(cell)]
+            own = [str(self.sizes[f"{cell.name}.{group}"]) for group in cell.groups]
             words.append(" ".join([cell.name, "/".join(own)]) if own else cell.name)
         return ", ".join(words)
 
@@ -175,11 +167,7 @@ class GrowableFamily(NetworkFamily):
             input_shape: Shape of one example.
             num_classes: Classes.
         """
-        sizes = {
-            f"{cell.name}.{group}": units[group]
-            for cell, units in cells
-            for group in (*cell.hidden, *(["out"] if cell.opens else []))
-        }
+        sizes = {f"{cell.name}.{group}": units[group] for cell, units in cells for group in cell.groups}
         return Blueprint((*(cell for cell, _ in cells), head), sizes, input_shape[0], num_classes, self.multiple)
 
     @override

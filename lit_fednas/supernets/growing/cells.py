@@ -60,6 +60,11 @@ class Cell(ABC):
     hidden: ClassVar[tuple[str, ...]] = ()
     silent: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Its groups of units: the hidden ones, and ``out`` for the stream that it opens."""
+        return (*self.hidden, "out") if self.opens else self.hidden
+
     @abstractmethod
     def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         """Builds its module.
@@ -253,9 +258,16 @@ def relu_conv_norm(inputs: int, outputs: int, kernel: int, norm: Norm, stride: i
     return sequential(relu=nn.ReLU(), conv=convolution(inputs, outputs, kernel, stride), norm=norm(outputs))
 
 
+class Head(Cell):
+    """The last cell, which returns logits and is never transformed."""
+
+    opens: ClassVar[bool] = False
+    growable: ClassVar[bool] = False
+
+
 @dataclass(frozen=True)
-class PooledHead(Cell):
-    """The last cell: the mean over an image's pixels, and a linear layer. It is never transformed.
+class PooledHead(Head):
+    """The mean over an image's pixels, and a linear layer.
 
     Args:
         name: Its name.
@@ -263,8 +275,6 @@ class PooledHead(Cell):
     """
 
     norm: Norm | None = None
-
-    growable: ClassVar[bool] = False
 
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:

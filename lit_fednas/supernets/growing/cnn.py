@@ -26,7 +26,7 @@ class GrowableCNN(GrowableFamily):
         norm: Normalisation layer, ``None`` for none.
 
     Raises:
-        ConfigError: There is no convolution, or a number is not positive.
+        ConfigError: No convolution is given, or a number is not positive.
 
     Example:
         >>> str(GrowableCNN([8, 16]).blueprint((3, 8, 8), 10))

@@ -17,7 +17,7 @@ from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
 from lit_fednas.supernets.elastic_resnet import divisible
 from lit_fednas.supernets.families import Sizes, check_image
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
-from lit_fednas.supernets.growing.cells import Cell, EntryCell, check_affine
+from lit_fednas.supernets.growing.cells import Cell, EntryCell, Head, check_affine
 from lit_fednas.supernets.layers import Residual, sequential
 from lit_fednas.supernets.norms import GroupNorm, Norm
 
@@ -106,7 +106,7 @@ class InvertedResidualCell(Cell):
 
 
 @dataclass(frozen=True)
-class PerceptronHead(Cell):
+class PerceptronHead(Head):
     """The mean over an image's pixels, a linear layer with Hardswish, and a linear layer.
 
     Args:
@@ -115,8 +115,6 @@ class PerceptronHead(Cell):
     """
 
     units: int
-
-    growable: ClassVar[bool] = False
 
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
@@ -163,7 +161,7 @@ class GrowableMobileNetV3Small(GrowableFamily):
 
     The cells are ``stem``, ``block1`` to ``block11``, ``last`` (the convolution before the pooling) and ``head``.
     A block is residual where the table has as many channels in as out and no reduction, at every width. Behind
-    ``stem`` and ``last``, deepening inserts a residual block with as many expanded channels as it puts out.
+    ``stem`` and ``last``, deepening inserts a residual block with as many expanded as output channels.
 
     Args:
         width: By how much all channels are multiplied, rounded to multiples of eight (and of a group norm's group

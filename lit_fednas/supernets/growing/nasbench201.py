@@ -58,7 +58,7 @@ class Genotype:
     text: str
 
     def __post_init__(self) -> None:
-        plain = self._plain_paths
+        plain = self._paths([edge for edge, operation in self.operations.items() if operation in PLAIN])
         if len(plain) != 1 or any(self.operations[edge] != "skip_connect" for edge in plain[0]):
             raise ConfigError(
                 f"genotype: {self.text} has {len(plain)} paths from node 0 to node 3 without convolutions, and "
@@ -120,10 +120,6 @@ class Genotype:
         """
         plain = [edge for edge, operation in self.living.items() if operation in PLAIN]
         return tuple(edge for edge in self.kernels if self._paths(plain, edge[1]))
-
-    @property
-    def _plain_paths(self) -> list[tuple[Edge, ...]]:
-        return self._paths([edge for edge, operation in self.operations.items() if operation in PLAIN])
 
     def _paths(self, edges: list[Edge], begin: int = INPUT) -> list[tuple[Edge, ...]]:
         """Returns all paths from a node to the output along these edges."""

@@ -16,7 +16,7 @@ from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork, GrowableFamily
 from lit_fednas.supernets.growing.cnn import GrowableCNN
 from lit_fednas.supernets.growing.growth import Step, carried_over, from_plain, grown, to_plain
-from lit_fednas.supernets.side_by_side import Model, ModelCollection, ModelSpace
+from lit_fednas.supernets.side_by_side import MemberSpace, Model, ModelCollection
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class ModelSuite(ModelCollection):
         self.networks.append(network)
         members = [Model(one.number) for one in self.models]
         macs = [self._count_macs(one.blueprint.build) for one in self.models]
-        self.space = ModelSpace(sorted(members, key=lambda member: macs[member.number]), members)
+        self.space = MemberSpace(Model.read, sorted(members, key=lambda member: macs[member.number]), members)
 
     def planned(self, parent: int, steps: Sequence[Step]) -> ModelSuite:
         """Returns this suite with an additional model, on the meta device; arguments as of :meth:`add`."""
@@ -163,9 +163,8 @@ class ModelSuite(ModelCollection):
         """Returns the similarity of two models by their numbers, from 0 to 1 (:func:`similarity`)."""
         pair = (min(one, other), max(one, other))
         if pair not in self._similarities:  # needed in every round, and networks have to be built
-            related = self.is_ancestor(*pair) or self.is_ancestor(*reversed(pair))
             first, second = (self.models[number].blueprint for number in pair)
-            self._similarities[pair] = similarity(first, second, related)
+            self._similarities[pair] = similarity(first, second, related=self.is_ancestor(*pair))
         return self._similarities[pair]
 
     # ---- checkpoints ----------------------------------------------------------------------------------

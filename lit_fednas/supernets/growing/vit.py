@@ -15,7 +15,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
 from lit_fednas.supernets.families import Sizes, check_image
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
-from lit_fednas.supernets.growing.cells import Cell
+from lit_fednas.supernets.growing.cells import Cell, Head
 from lit_fednas.supernets.layers import Residual, sequential
 
 _POSITION_STD = 0.02  # small beside the patches' embeddings, as is usual
@@ -127,10 +127,8 @@ class TransformerCell(Cell):
 
 
 @dataclass(frozen=True)
-class TokenHead(Cell):
+class TokenHead(Head):
     """Layer norm, the mean over tokens, and a linear layer."""
-
-    growable: ClassVar[bool] = False
 
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:

@@ -9,7 +9,7 @@ wider network of App. J.1 has six stages; which of its reductions keep the size,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -95,7 +95,9 @@ class PathCNN(PathSupernet):
             raise ConfigError(
                 f"supernet.operators: {list(operators)} must be distinct and among {', '.join(OPERATORS)}"
             )
-        self.widths = list(accumulate(stage_layers, lambda before, _: int(_GROWTH * before), initial=width))
+        self.widths = [width]
+        for _ in stage_layers:
+            self.widths.append(int(_GROWTH * self.widths[-1]))
         if width < 2 or any(one % 2 for one in self.widths[:-1]):
             raise ConfigError(
                 f"supernet.width: {width} gives stages of {self.widths[:-1]} channels, which must be even; "

@@ -13,7 +13,7 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.families import NetworkFamily, Sizes, tensors_of
 from lit_fednas.supernets.pruning.filters import Cut, Prunable, filter_norms, remaining, without_filters
-from lit_fednas.supernets.side_by_side import Model, ModelCollection, ModelSpace
+from lit_fednas.supernets.side_by_side import MemberSpace, Model, ModelCollection
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class PrunedSequence(ModelCollection):
         models = [Model(model.number) for model in self.models]
         macs = [self._count_macs(partial(self.prunable.build, model.sizes)) for model in self.models]
         rungs = sorted(models, key=lambda model: (macs[model.number], -model.number))
-        self.space = ModelSpace(rungs, [*models, *self._candidates()], self._proposed)
+        self.space = MemberSpace(Model.read, rungs, [*models, *self._candidates()], self._proposed)
 
     # ---- checkpoints ----------------------------------------------------------------------------------
 

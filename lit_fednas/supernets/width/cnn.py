@@ -30,7 +30,7 @@ class SlicedCNN(NetworkFamily):
             ``evaluation.recalibrate_batches`` does.
 
     Raises:
-        ConfigError: There is no layer, or a number of channels is not positive.
+        ConfigError: No layer is given, or a number of channels is not positive.
 
     Example:
         >>> SlicedCNN((8, 16)).units((3, 8, 8))
