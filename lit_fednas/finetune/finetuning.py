@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 
 #: The name of a candidate's architecture in metrics.
 NETWORK = "network"
+_WRITTEN = ("rounds", "initial", "tier_aware", "labels", "head_rounds", "architectures", "in_groups", "search")
 
 
 class TierNetwork(PlainNetwork):
@@ -128,15 +129,9 @@ class Finetuning:
         }
         return {
             "seed": self.seed,
-            "rounds": settings.rounds,
-            "initial": settings.initial,
+            **{name: getattr(settings, name) for name in _WRITTEN},
             "tier_aware": self.tier_aware,
-            "labels": settings.labels,
-            "head_rounds": settings.head_rounds,
-            "architectures": settings.architectures,
             "models": None if settings.models is None else [str(one.arch) for one in candidates],
-            "in_groups": settings.in_groups,
-            "search": settings.search,
             "supernet": type(self.supernet).__name__,
             "weights": self.supernet.digest() if settings.initial == "supernet" else None,
             "tiers": [{"name": tier.name, "at_most": dict(tier.at_most)} for tier in tiers],

@@ -12,8 +12,6 @@ from pymoo.core.evaluator import Evaluator
 from pymoo.core.mutation import Mutation
 from pymoo.core.population import Population
 from pymoo.core.problem import Problem
-from pymoo.core.repair import Repair
-from pymoo.core.sampling import Sampling
 from pymoo.core.termination import NoTermination
 from pymoo.operators.crossover.ux import UniformCrossover
 from pymoo.problems.static import StaticProblem
@@ -49,23 +47,22 @@ class NSGA2(SearchMethod):
 
     @override
     def search(self, feasible: Feasible, rng: np.random.Generator) -> Proposals:
-        space = feasible.space
-        genes = len(space.cardinalities)
-        problem = Problem(n_var=genes, n_obj=2, xl=0, xu=np.array(space.cardinalities) - 1, vtype=int)
-        known = _Known(feasible)
+        genes = len(feasible.space.cardinalities)
+        problem = Problem(n_var=genes, n_obj=2, xl=0, xu=np.array(feasible.space.cardinalities) - 1, vtype=int)
+        tier = _Tier(feasible)
         algorithm = _Algorithm(
             pop_size=self.population,
             n_offsprings=self.sample,
-            sampling=_FeasibleSampling(known),
+            sampling=tier.sample,
             crossover=UniformCrossover(prob=self.crossover_rate),
             mutation=_RedrawGenes(1 / genes if self.mutation_rate is None else self.mutation_rate),
-            repair=_RepairIntoTier(feasible),
-            eliminate_duplicates=known,
+            repair=tier.repair,
+            eliminate_duplicates=tier,
         )
         algorithm.setup(problem, seed=int(rng.integers(2**31)), termination=NoTermination())
         while (asked := algorithm.ask()) is not None:
-            known.add(asked)
-            scores = yield [space.decode(row) for row in asked.get("X").tolist()]
+            tier.add(asked)
+            scores = yield tier.archs(asked)
             objectives = np.array([[score.error, score.cost] for score in scores])
             Evaluator().eval(StaticProblem(problem, F=objectives), asked)
             algorithm.tell(infills=asked)
@@ -86,19 +83,6 @@ class _Algorithm(PymooNSGA2):
         return children if len(children) else None
 
 
-class _FeasibleSampling(Sampling):
-    """Distinct architectures of the tier that were not proposed."""
-
-    def __init__(self, known: _Known) -> None:
-        super().__init__()
-        self.known = known
-
-    def _do(self, problem: Any, n_samples: int, *args: Any, random_state: Any = None, **kwargs: Any) -> np.ndarray:
-        drawn = self.known.feasible.distinct(set(self.known.proposed), n_samples, random_state)
-        genes = [self.known.feasible.space.encode(arch) for arch in drawn]
-        return np.array(genes, dtype=int).reshape(len(genes), problem.n_var)
-
-
 class _RedrawGenes(Mutation):
     """Draws each gene anew with some probability."""
 
@@ -111,37 +95,38 @@ class _RedrawGenes(Mutation):
         return np.where(random_state.random(X.shape) < self.rate, drawn, X)
 
 
-class _RepairIntoTier(Repair):
-    """Writes genes canonically, and repairs those that do not fit the tier."""
-
-    def __init__(self, feasible: Feasible) -> None:
-        super().__init__()
-        self.feasible = feasible
-
-    def _do(self, problem: Any, X: np.ndarray, *args: Any, random_state: Any = None, **kwargs: Any) -> np.ndarray:
-        rows = [self.feasible.repaired(row, random_state) for row in X.tolist()]
-        return np.array(rows, dtype=int).reshape(X.shape)
-
-
-class _Known(DuplicateElimination):
-    """Refuses what was proposed before in any generation, not only what is in the population."""
+class _Tier(DuplicateElimination):
+    """The architectures of a tier for pymoo; refuses what was proposed before in any generation."""
 
     def __init__(self, feasible: Feasible) -> None:
         super().__init__()
         self.feasible = feasible
         self.proposed: set[Any] = set()
 
+    def archs(self, population: Any) -> list[Any]:
+        """Returns a population's architectures."""
+        return [self.feasible.space.decode(individual.X.tolist()) for individual in population]
+
     def add(self, population: Any) -> None:
         """Adds a generation to what was proposed."""
-        self.proposed.update(self._archs(population))
+        self.proposed.update(self.archs(population))
+
+    def sample(self, problem: Any, count: int, random_state: Any, **kwargs: Any) -> Any:
+        """Returns distinct architectures that were not proposed, as pymoo's ``Sampling`` does."""
+        drawn = self.feasible.distinct(set(self.proposed), count, random_state)
+        genes = [self.feasible.space.encode(arch) for arch in drawn]
+        return Population.new("X", np.array(genes, dtype=int).reshape(len(genes), problem.n_var))
+
+    def repair(self, problem: Any, population: Any, random_state: Any, **kwargs: Any) -> Any:
+        """Writes genes canonically and moves them into the tier, as pymoo's ``Repair`` does."""
+        for individual in population:
+            individual.X = np.array(self.feasible.repaired(individual.X.tolist(), random_state), dtype=int)
+        return population
 
     def _do(self, pop: Any, other: Any, is_duplicate: np.ndarray) -> np.ndarray:
-        seen = set(self.proposed) if other is None else set(self._archs(other))
-        for number, arch in enumerate(self._archs(pop)):
+        seen = set(self.proposed) if other is None else set(self.archs(other))
+        for number, arch in enumerate(self.archs(pop)):
             is_duplicate[number] = arch in seen
             if other is None:
                 seen.add(arch)
         return is_duplicate
-
-    def _archs(self, population: Any) -> list[Any]:
-        return [self.feasible.space.decode(individual.X.tolist()) for individual in population]

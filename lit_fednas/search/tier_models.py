@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pickle
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import CheckpointError, ConfigError
@@ -23,7 +22,7 @@ WEIGHTS_FILE = "weights.pt"
 
 
 def tier_model(supernet: Supernet, tier: str, arch: Any, recalibrated: bool, **further: Any) -> TierModel:
-    """Describes a tier's network for ``architecture.json``.
+    """Returns the content of a tier's ``architecture.json``.
 
     Args:
         supernet: The supernet.
@@ -67,7 +66,7 @@ def save_tier_model(files: TierFiles, model: TierModel, network: nn.Module) -> N
 
 
 def load_tier_network(supernet: Supernet, files: TierFiles, tier: str) -> tuple[Any, nn.Module]:
-    """Reads a tier's network.
+    """Returns the architecture and the network of a tier.
 
     Args:
         supernet: The one that was searched; it builds the network and is left as it is.
@@ -89,9 +88,17 @@ def load_tier_network(supernet: Supernet, files: TierFiles, tier: str) -> tuple[
     network = supernet.subnet(arch).cpu()
     if model.recalibrated:
         fresh_statistics(network)
-    weights = _weights(files, tier)
-    _check_shapes(network.state_dict(), weights, files.tier_folder(tier) / WEIGHTS_FILE)
-    network.load_state_dict(weights)
+    path = files.tier_folder(tier) / WEIGHTS_FILE
+    try:
+        weights = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(f"{path}: cannot be read ({reason}); run the search again") from None
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[1].strip()  # of several, after a heading
+        raise CheckpointError(f"{path}: does not fit the architecture ({reason}); run the search again") from None
     return arch, network.eval()
 
 
@@ -133,23 +140,3 @@ def _architecture(supernet: Supernet, model: TierModel) -> Any:
         return supernet.space.parse(model.arch)
     except ConfigError as error:
         raise ConfigError(f"{error}; {searched}") from None
-
-
-def _weights(files: TierFiles, tier: str) -> dict[str, Tensor]:
-    path = files.tier_folder(tier) / WEIGHTS_FILE
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
-        reason = str(error).partition("\n")[0]
-        raise CheckpointError(f"{path}: cannot be read ({reason}); run the search again") from None
-
-
-def _check_shapes(expected: dict[str, Tensor], weights: dict[str, Tensor], path: Path) -> None:
-    """Raises ``CheckpointError`` for the first tensor that is missing, left over or of another shape."""
-    for name in (*expected, *weights):
-        shapes = [list(tensors[name].shape) if name in tensors else "none" for tensors in (expected, weights)]
-        if shapes[0] != shapes[1]:
-            raise CheckpointError(
-                f"{path}: of {name}, the architecture has {shapes[0]} and the file {shapes[1]}; run the search "
-                f"again"
-            )

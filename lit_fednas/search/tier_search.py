@@ -7,6 +7,7 @@ search that was stopped is started again, meets its own evaluations, and goes on
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any, Literal
@@ -135,46 +136,32 @@ class TierSearch:
         self.space = self.supernet.space
         self.costs = ArchitectureCosts(self.supernet, settings.latency)
         self.costs.recall_latencies(files)
-        latency = self._prepare_latency()
+        latency: dict[str, Any] | None = None
+        if settings.latency is not None:
+            rng = numpy_generator(self.seed, "search-latency")
+            latency = self.costs.prepare_latency([self.space.sample(rng) for _ in range(_LATENCY_SAMPLES)])
         self.tiers = list(tiers)
         if settings.tiers is not None or not tiers:
             source = settings.tiers or CumulativeCostTiers()
             self.tiers = source.tiers(self.space, self.costs, numpy_generator(self.seed, "search-tiers"))
         if settings.labels is not None:
             self.tiers = [replace(tier, labels=settings.labels) for tier in self.tiers]
-        self._check_names()
-        self.feasible = {tier.name: self._feasible(tier) for tier in self._searched()}
+        for name, count in Counter(tier.name for tier in self.tiers).items():
+            if count > 1:
+                raise ConfigError(f"search.tiers: {name!r} is the name of {count} tiers; give each another name")
+        # without limits; its accuracies are comparable, so of one label set
+        self.everything = Tier(ALL_TIERS, {}, labels=settings.labels or OWN)
+        self.searched = self.tiers if settings.per_tier else [self.everything]
+        self.feasible: dict[str, Feasible] = {}
+        for tier in self.searched:
+            rng = numpy_generator(self.seed, f"search-feasible-{tier.name}")
+            space = labelled_space(self.space, tier.labels)
+            self.feasible[tier.name] = Feasible(space, self.costs, tier, rng)
         self.written = self._description(checkpoint, latency)
         # a client's scores belong to the tier that asked first: with more evaluations, that may be another
         files.begin(self.written, _FREE - ({"evaluations"} if self.written["federated"] else set()))
         self.costs.keep_latencies(files)
         self.evaluations = Evaluations(evaluator, self.costs, files)
-
-    # ---- before the first evaluation ------------------------------------------------------------------
-
-    def _prepare_latency(self) -> dict[str, Any] | None:
-        if self.settings.latency is None:
-            return None
-        rng = numpy_generator(self.seed, "search-latency")
-        return self.costs.prepare_latency([self.space.sample(rng) for _ in range(_LATENCY_SAMPLES)])
-
-    def _check_names(self) -> None:
-        names = [tier.name for tier in self.tiers]
-        for name in names:
-            if names.count(name) > 1:
-                raise ConfigError(f"search.tiers: two tiers are called {name!r}; give each a name of its own")
-
-    def _searched(self) -> list[Tier]:
-        return self.tiers if self.settings.per_tier else [self._everything]
-
-    @property
-    def _everything(self) -> Tier:
-        """A tier without limits; its accuracies are comparable, so of one label set."""
-        return Tier(ALL_TIERS, {}, labels=self.settings.labels or OWN)
-
-    def _feasible(self, tier: Tier) -> Feasible:
-        rng = numpy_generator(self.seed, f"search-feasible-{tier.name}")
-        return Feasible(labelled_space(self.space, tier.labels), self.costs, tier, rng)
 
     def reference(self, tier: str) -> float:
         """Returns the divisor of costs in a tier's hypervolume: its budget, or the largest architecture's cost."""
@@ -184,14 +171,11 @@ class TierSearch:
 
     def _description(self, checkpoint: str, latency: dict[str, Any] | None) -> dict[str, Any]:
         """``settings.json``."""
-        method = self.settings.method
+        settings, method = self.settings, self.settings.method
         return {
             "seed": self.seed,
             "method": {"class": type(method).__name__, **(asdict(method) if is_dataclass(method) else {})},
-            "evaluations": self.settings.evaluations,
-            "per_tier": self.settings.per_tier,
-            "cost": self.settings.cost,
-            "metric": self.settings.metric,
+            **{name: getattr(settings, name) for name in ("evaluations", "per_tier", "cost", "metric")},
             "tiers": [
                 {
                     "name": tier.name,
@@ -205,10 +189,10 @@ class TierSearch:
             "supernet": type(self.supernet).__name__,
             "weights": self.supernet.digest(),
             "checkpoint": checkpoint,
-            **self.evaluator.description([tier.name for tier in self._searched()]),
+            **self.evaluator.description([tier.name for tier in self.searched]),
             "reference": {name: self.reference(name) for name in [*(t.name for t in self.tiers), ALL_TIERS]},
             "latency": latency,
-            "latency_source": None if self.settings.latency is None else self.settings.latency.identity,
+            "latency_source": None if settings.latency is None else settings.latency.identity,
             "complete": False,
         }
 
@@ -216,7 +200,7 @@ class TierSearch:
 
     def run(self) -> None:
         """Searches all tiers; writes the history, the front, and what the evaluations cost."""
-        history = [row for tier in self._searched() for row in self._search(tier)]
+        history = [row for tier in self.searched for row in self._search(tier)]
         self.files.write("history", history)
         self.files.write("front", self._front_rows())
         self.written |= self.evaluator.finish(self.files)
@@ -237,35 +221,21 @@ class TierSearch:
                 generation = Generation(tier.name, len(history), archs)
                 for arch, row in zip(archs, self.evaluations.of(generation), strict=True):
                     rows.append(row)
-                    scores.append(self._score(arch))
+                    scores.append(Score(arch, self._error(row), row[self.settings.cost]))
                     self.watch(Progress(tier.name, len(rows), max(row["accuracy"] for row in rows), volume))
                 volume = self._hypervolume(rows, tier.name)
-                history.append(
-                    {
-                        "tier": tier.name,
-                        "generation": len(history),
-                        "evaluations": len(rows),
-                        "best_accuracy": max((row["accuracy"] for row in rows), default=None),
-                        "hypervolume": volume,
-                    }
-                )
+                best = max((row["accuracy"] for row in rows), default=None)
+                figures = {"evaluations": len(rows), "best_accuracy": best, "hypervolume": volume}
+                history.append({"tier": tier.name, "generation": len(history), **figures})
                 if len(rows) >= self.settings.evaluations:
                     return history
                 proposed = proposals.send(scores)
         except StopIteration:
-            log.info(
-                "%s: no more architectures after %d evaluations of %d",
-                tier.name,
-                len(rows),
-                self.settings.evaluations,
-            )
+            done = len(rows), self.settings.evaluations
+            log.info("%s: no more architectures after %d evaluations of %d", tier.name, *done)
             return history
         finally:
             proposals.close()
-
-    def _score(self, arch: Any) -> Score:
-        row = self.evaluations[arch]
-        return Score(arch, self._error(row), row[self.settings.cost])
 
     def _error(self, row: dict[str, Any]) -> float:
         return 1 - row["accuracy"] if self.settings.metric == "accuracy" else row["loss"]
@@ -285,13 +255,9 @@ class TierSearch:
         rows = self.fitting(tier)
         return min(rows, key=lambda arch: (self._error(rows[arch]), rows[arch][self.settings.cost]), default=None)
 
-    def hypervolume(self, tier: Tier) -> float:
-        """Returns the share of a tier's square of cost and accuracy that the fitting architectures dominate."""
-        return self._hypervolume(list(self.fitting(tier).values()), tier.name)
-
     def _front_rows(self) -> list[dict[str, Any]]:
         rows = []
-        for tier in [*self.tiers, self._everything]:
+        for tier in [*self.tiers, self.everything]:
             fitting = list(self.fitting(tier).values())
             costs = [row[self.settings.cost] for row in fitting]
             front = pareto_front(costs, [row["accuracy"] for row in fitting])
@@ -317,10 +283,10 @@ class TierSearch:
             row = self.evaluations[arch]
             metrics = {"val_accuracy": row["accuracy"], "val_loss": row["loss"]}
             if test is not None:
-                tested = test(arch)
-                metrics |= {"test_accuracy": tested.accuracy, "test_loss": tested.loss}
+                metrics["test_accuracy"], metrics["test_loss"] = test(arch)
             costs = {name: row[name] for name in COST_NAMES}
-            counts = {"evaluations": len(self.fitting(tier)), "hypervolume": self.hypervolume(tier)}
+            fitting = list(self.fitting(tier).values())
+            counts = {"evaluations": len(fitting), "hypervolume": self._hypervolume(fitting, tier.name)}
             rows.append({"tier": tier.name, "arch": row["arch"], **metrics, **costs, **counts})
             known = {name: cost for name, cost in costs.items() if cost is not None}
             recalibrated = bool(self.evaluator.recalibration)
