@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -25,21 +24,6 @@ class Metrics(NamedTuple):
 
     accuracy: float
     loss: float
-
-
-@dataclass(frozen=True)
-class Generation:
-    """Architectures that a method proposes together, and that are scored on the same data.
-
-    Attributes:
-        tier: The tier that is searched.
-        number: Of the generation, from 0.
-        archs: The architectures.
-    """
-
-    tier: str
-    number: int
-    archs: Sequence[Any]
 
 
 class Evaluator:
@@ -77,8 +61,8 @@ class Evaluator:
         """Evaluates an architecture."""
         return self.metrics(self.running(arch), partial(self.supernet.targets, arch))
 
-    def scorer(self, generation: Generation) -> Callable[[Any], Metrics]:
-        """Returns what scores an architecture of a generation; none of them was scored before."""
+    def scorer(self, tier: str, generation: int, archs: Sequence[Any]) -> Callable[[Any], Metrics]:
+        """Returns what scores a generation's architectures, of which none was scored before."""
         return self
 
     def description(self, tiers: Sequence[str]) -> dict[str, Any]:
@@ -121,7 +105,7 @@ class Evaluator:
         return Metrics(float(values["arch/accuracy"]), float(values["arch/loss"]))
 
 
-class Evaluations:
+class Evaluations(dict[Any, dict[str, Any]]):
     """The rows of the evaluated architectures, in the order of their first evaluation.
 
     Args:
@@ -131,55 +115,42 @@ class Evaluations:
     """
 
     def __init__(self, evaluator: Evaluator, costs: ArchitectureCosts, files: SearchFiles) -> None:
+        super().__init__({costs.supernet.space.parse(row["arch"]): row for row in files.rows("evaluations")})
         self.evaluator = evaluator
         self.costs = costs
         self.files = files
         self.fresh = 0  # evaluated by this process
-        self._rows: dict[Any, dict[str, Any]] = {}
         self._first: dict[Any, tuple[str, int]] = {}  # the tier and generation that proposed each first
-        for row in files.rows("evaluations"):
-            self._rows[costs.supernet.space.parse(row["arch"])] = row
-        files.write("evaluations", self._rows.values())  # without a line that was cut short
+        files.write("evaluations", self.values())  # without a line that was cut short
 
-    def of(self, generation: Generation) -> Iterator[dict[str, Any]]:
+    def of(self, tier: str, generation: int, archs: Sequence[Any]) -> Iterator[dict[str, Any]]:
         """Yields the rows of a generation (``lit_fednas.records.tiers``), one by one, as they are evaluated.
 
         The evaluator is told which architectures no generation before has proposed. It is told the same when a
         search is replayed over its rows.
         """
-        proposer = generation.tier, generation.number
-        new = [arch for arch in generation.archs if self._first.setdefault(arch, proposer) == proposer]
-        score = self.evaluator.scorer(replace(generation, archs=new))
-        for arch in generation.archs:
-            if arch not in self._rows:
+        proposer = tier, generation
+        new = [arch for arch in archs if self._first.setdefault(arch, proposer) == proposer]
+        score = self.evaluator.scorer(tier, generation, new)
+        for arch in archs:
+            if arch not in self:
                 started = perf_counter()
                 metrics = score(arch)
-                row = {
-                    "number": len(self._rows),
+                self[arch] = {
+                    "number": len(self),
                     "arch": str(arch),
                     "encoding": "-".join(map(str, self.costs.supernet.space.encode(arch))),
                     **metrics._asdict(),
                     **self.costs.all(arch),
                     "seconds": round(perf_counter() - started, 6),
                 }
-                self.files.append("evaluations", [row])
-                self._rows[arch] = row
+                self.files.append("evaluations", [self[arch]])
                 self.fresh += 1
-            yield self._rows[arch]
-
-    def __getitem__(self, arch: Any) -> dict[str, Any]:
-        return self._rows[arch]
-
-    def items(self) -> list[tuple[Any, dict[str, Any]]]:
-        """Returns architectures and their rows."""
-        return list(self._rows.items())
-
-    def __len__(self) -> int:
-        return len(self._rows)
+            yield self[arch]
 
 
 def share_of(batches: EvalBatches, share: float, seed: int) -> EvalBatches:
-    """Draws a uniform share of validation data (FedorAS, App. K.1).
+    """Returns a uniform draw of validation data (FedorAS, App. K.1).
 
     Args:
         batches: All of it.

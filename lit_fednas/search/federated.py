@@ -11,8 +11,10 @@ tier's search has had scored keeps that score. Statistics that norms are recalib
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +23,6 @@ from torch import Tensor
 from torch.nn import functional
 from typing_extensions import override
 
-from lit_fednas.costs import RoundCost
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.client_evaluation import normalises_over_batches
@@ -29,10 +30,11 @@ from lit_fednas.federation.evaluation import EvaluationSettings
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.records import ALL_TIERS, SearchFiles
 from lit_fednas.rng import generator, numpy_generator
-from lit_fednas.search.evaluator import Evaluator, Generation, Metrics
+from lit_fednas.search.evaluator import Evaluator, Metrics
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import Population
 
+_COSTS = ("macs", "bytes_down", "bytes_up")
 _ANSWER_BYTES = 2 * 4  # per architecture: the right answers and the sum of the losses, float32
 
 
@@ -120,7 +122,7 @@ class ClientDraw:
 
     def rounds(self, clients: int) -> int:
         """Returns the number of evaluation rounds in which so many clients are asked."""
-        return -(-clients // self.cohort)
+        return math.ceil(clients / self.cohort)
 
 
 class FederatedEvaluator(Evaluator):
@@ -164,10 +166,21 @@ class FederatedEvaluator(Evaluator):
         return self.score(arch, self.draw.eligible(ALL_TIERS))
 
     @override
-    def scorer(self, generation: Generation) -> Callable[[Any], Metrics]:
+    def scorer(self, tier: str, generation: int, archs: Sequence[Any]) -> Callable[[Any], Metrics]:
         """Draws the generation's clients, if there is anything to ask, and notes what asking them costs."""
-        asked = self.draw.asked(generation.tier, generation.number) if generation.archs else []
-        self._rows[generation.tier, generation.number] = self._row(generation, asked)
+        asked = self.draw.asked(tier, generation) if archs else []
+        size = union_bytes(self.supernet, archs)
+        self._rows[tier, generation] = {  # of federated.csv
+            "tier": tier,
+            "generation": generation,
+            "evaluation_rounds": self.draw.rounds(len(asked)),
+            "clients": len(asked),
+            "architectures": len(archs),
+            "supernet_bytes": size,
+            "bytes_down": size * len(asked),
+            "bytes_up": _ANSWER_BYTES * len(archs) * len(asked),
+            "macs": sum(map(self.supernet.macs, archs)) * sum(map(self.draw.size, asked)),
+        }
         return lambda arch: self.score(arch, asked)
 
     def score(self, arch: Any, clients: Sequence[int]) -> Metrics:
@@ -189,12 +202,11 @@ class FederatedEvaluator(Evaluator):
             float64 ``[clients, 2]``: the number of right answers, and the sum of the losses.
         """
         network = self.running(arch)
-        answers = []
-        for batches in self._batches(clients):
-            parts = [
-                self._answer(network, inputs, self.supernet.targets(arch, classes)) for inputs, classes in batches
-            ]
-            answers.append(torch.stack(parts).sum(0))
+        targets = partial(self.supernet.targets, arch)
+        answers = [
+            torch.stack([self._answer(network, inputs, targets(classes)) for inputs, classes in batches]).sum(0)
+            for batches in self._batches(clients)
+        ]
         return torch.stack(answers).double().cpu().numpy()
 
     @override
@@ -209,26 +221,8 @@ class FederatedEvaluator(Evaluator):
     @override
     def finish(self, files: SearchFiles) -> dict[str, Any]:
         files.write("federated", self._rows.values())
-        total = RoundCost()
-        for row in self._rows.values():
-            total += RoundCost(row["macs"], row["bytes_down"], row["bytes_up"])
-        return {"communication": asdict(total)}
-
-    def _row(self, generation: Generation, clients: Sequence[int]) -> dict[str, Any]:
-        """Returns a generation's row of ``federated.csv``."""
-        size = union_bytes(self.supernet, generation.archs)
-        examples = sum(map(self.draw.size, clients))
-        return {
-            "tier": generation.tier,
-            "generation": generation.number,
-            "evaluation_rounds": self.draw.rounds(len(clients)),
-            "clients": len(clients),
-            "architectures": len(generation.archs),
-            "supernet_bytes": size,
-            "bytes_down": size * len(clients),
-            "bytes_up": _ANSWER_BYTES * len(generation.archs) * len(clients),
-            "macs": sum(self.supernet.macs(arch) for arch in generation.archs) * examples,
-        }
+        rows = self._rows.values()
+        return {"communication": {name: sum(row[name] for row in rows) for name in _COSTS}}
 
     def _answer(self, network: Callable[[Tensor], Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
         logits = self.settings.logits(network, inputs)
@@ -245,7 +239,7 @@ class FederatedEvaluator(Evaluator):
 
     def _batches_of(self, client: int) -> list[tuple[Tensor, Tensor]]:
         size = self.draw.size(client)
-        even = -(-size // -(-size // self.batch_size))
+        even = math.ceil(size / math.ceil(size / self.batch_size))
         draws = generator(0, "evaluation")  # nothing is drawn: no shuffling, no augmentation
         split = self.draw.settings.split
         return list(self.draw.clients.batches(client, even, draws, split=split, shuffle=False, augment=False))

@@ -19,7 +19,7 @@ from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name
 from lit_fednas.records.tiers import CostName
 from lit_fednas.rng import numpy_generator
-from lit_fednas.search.evaluator import Evaluations, Evaluator, Generation, Metrics
+from lit_fednas.search.evaluator import Evaluations, Evaluator, Metrics
 from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.federated import FederatedEvaluation
 from lit_fednas.search.method import Score, SearchMethod
@@ -218,8 +218,8 @@ class TierSearch:
             while True:
                 scores = []
                 archs = proposed[: self.settings.evaluations - len(rows)]
-                generation = Generation(tier.name, len(history), archs)
-                for arch, row in zip(archs, self.evaluations.of(generation), strict=True):
+                evaluated = self.evaluations.of(tier.name, len(history), archs)
+                for arch, row in zip(archs, evaluated, strict=True):
                     rows.append(row)
                     scores.append(Score(arch, self._error(row), row[self.settings.cost]))
                     self.watch(Progress(tier.name, len(rows), max(row["accuracy"] for row in rows), volume))

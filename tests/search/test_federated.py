@@ -32,7 +32,6 @@ from lit_fednas.search import (
     TierSearch,
     union_bytes,
 )
-from lit_fednas.search.evaluator import Generation
 from lit_fednas.supernets import BatchNorm, PathCNN
 from lit_fednas.supernets.paths.space import Operators
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers, Population, Tier
@@ -112,7 +111,7 @@ def test_with_all_clients_it_is_central_evaluation_of_all_their_examples(trained
     assert clients.num_examples == central.num_examples > 20
     rng = np.random.default_rng(0)
     archs = [module.supernet.space.sample(rng) for _ in range(8)]
-    scorer = clients.scorer(Generation("small", 0, archs))
+    scorer = clients.scorer("small", 0, archs)
     for arch in archs:
         expected, found = central(arch), scorer(arch)
         assert found.accuracy == expected.accuracy
@@ -133,7 +132,7 @@ def test_a_score_is_the_mean_over_the_asked_clients_examples(trained):
         assert len(targets) == sum(sizes[client] for client in asked)
         with torch.no_grad():
             logits = module.supernet(inputs, arch)
-        found = clients.scorer(Generation("small", generation, [arch]))(arch)
+        found = clients.scorer("small", generation, [arch])(arch)
         assert found.accuracy == pytest.approx(float((logits.argmax(1) == targets).double().mean()), abs=1e-7)
         assert found.loss == pytest.approx(float(functional.cross_entropy(logits, targets)), rel=1e-5)
 
@@ -349,7 +348,7 @@ def test_what_an_earlier_tier_asked_is_not_asked_again(trained, tmp_path):
 
 def test_a_generation_without_anything_new_costs_nothing(trained):
     clients = evaluator(trained)
-    clients.scorer(Generation("large", 3, []))
+    clients.scorer("large", 3, [])
     files = SearchFiles("unused")
     written: list[Any] = []
     files.write = lambda table, rows: written.extend(rows)  # type: ignore[method-assign]
