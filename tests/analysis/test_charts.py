@@ -80,7 +80,7 @@ def test_missing_numbers_are_left_out() -> None:
 def test_front() -> None:
     front, best = [Mark(1, 0.2, "one"), Mark(3, 0.6, "two")], [Mark(3, 0.6, "best")]
     cloud = [(1.0, 0.2), (3.0, 0.6), (5.0, 0.4)]
-    chart = front_chart("title", 8, cloud, front, best, [4.0], ("MACs", "accuracy"))
+    chart = front_chart("title", 8, pd.Series(dict(cloud)), front, best, [4.0], ("MACs", "accuracy"))
     points, limit, stairs, star = traces(chart)
     assert list(zip(points["x"], points["y"], strict=True)) == cloud
     assert (limit["x"], limit["y"], limit["line"]["dash"]) == ([4.0, 4.0], [0.2, 0.6], "dash")
@@ -95,7 +95,7 @@ def test_front() -> None:
     [((1, 20), False), ((0, 21), False), ((1, 21), True), ((1, 1e6), True), ((), False), ((3,), False)],
 )
 def test_costs_beyond_a_factor_of_twenty_have_a_logarithmic_axis(xs: tuple[float, ...], log: bool) -> None:
-    chart = front_chart("t", 0, [(x, 0.5) for x in xs], [], [], [], ("MACs", "accuracy"))
+    chart = front_chart("t", 0, pd.Series(0.5, list(xs)), [], [], [], ("MACs", "accuracy"))
     assert (layout(chart)["xaxis"].get("type") == "log") == log
 
 

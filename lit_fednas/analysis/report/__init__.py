@@ -71,6 +71,7 @@ def page(run: Run) -> str:
     templates = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    templates.filters["kind"] = lambda one: type(one).__name__  # which macro shows it
     sections = {title: blocks for title, make in SECTIONS.items() if (blocks := make(run))}
     return templates.get_template("page.html.j2").render(
         name=run.name,

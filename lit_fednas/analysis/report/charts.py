@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -23,7 +23,6 @@ _CELL = 22  # pixels of a client and class in a dot plot
 class Code:
     """A cell of a table with an architecture's text, which may break after its commas."""
 
-    kind: ClassVar[str] = "code"
     text: str
 
 
@@ -31,7 +30,6 @@ class Code:
 class Bar:
     """A cell with a bar: a share of its width, a text upon it, and what it says on hovering."""
 
-    kind: ClassVar[str] = "bar"
     share: float
     text: str
     tip: str = ""
@@ -51,7 +49,6 @@ class Table:
         title: Above the table; may be empty.
     """
 
-    kind: ClassVar[str] = "table"
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     texts: int = 1
@@ -62,7 +59,6 @@ class Table:
 class Fold:
     """Tables that are hidden until their summary is clicked."""
 
-    kind: ClassVar[str] = "fold"
     summary: str
     tables: Sequence[Table]
 
@@ -78,7 +74,6 @@ class Chart:
         width: In pixels, where the chart is not as wide as its box; it then scrolls.
     """
 
-    kind: ClassVar[str] = "chart"
     title: str
     figure: str
     height: int = 300
@@ -89,7 +84,6 @@ class Chart:
 class Stages:
     """An architecture in boxes: per stage its blocks' bars, and how many more blocks a stage can have."""
 
-    kind: ClassVar[str] = "stages"
     title: str
     arch: str
     stages: Sequence[tuple[Sequence[Bar], int]] = ()
@@ -99,7 +93,6 @@ class Stages:
 class Charts:
     """Charts and drawings beside each other."""
 
-    kind: ClassVar[str] = "charts"
     charts: Sequence[Chart | Stages]
 
 
@@ -198,10 +191,10 @@ def line_chart(
 def front_chart(
     title: str,
     place: int,
-    cloud: Sequence[tuple[float, float]],
+    cloud: pd.Series,
     front: Sequence[Mark],
     best: Sequence[Mark],
-    limits: Iterable[float],
+    limits: Sequence[float],
     labels: tuple[str, str],
 ) -> Chart:
     """Returns a Pareto front as stairs through marks, before a cloud of all points.
@@ -209,17 +202,16 @@ def front_chart(
     Args:
         title: Above the chart.
         place: Which colour.
-        cloud: All points.
+        cloud: y of all points by their x.
         front: The front's points by ascending x.
         best: Points that are drawn as stars.
         limits: Bounds of x, drawn as dashed lines.
         labels: Names of the axes.
     """
-    xs, ys = [x for x, _ in cloud], [y for _, y in cloud]
+    xs, ys = cloud.index.tolist(), cloud.tolist()
     silent: dict[str, Any] = {"hoverinfo": "skip"}
     figure = go.Figure()
     figure.add_scatter(x=xs, y=ys, mode="markers", marker={"color": GREY, "size": 4, "opacity": 0.5}, **silent)
-    limits = list(limits)
     for limit in limits:
         line = {"color": colour(place), "width": 1.3, "dash": "dash"}
         figure.add_scatter(x=[limit] * 2, y=[min(ys), max(ys)], mode="lines", line=line, **silent)

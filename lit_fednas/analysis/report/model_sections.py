@@ -164,7 +164,7 @@ def _front(record: Mapping[str, Any], table: pd.DataFrame) -> Chart:
         lines = (f"model {row.number}{lost}", f"accuracy {row.accuracy:.4f}")
         tip = "\n".join([*lines, f"{short(row.resource)} ({percent(row.share)})"])
         marks.append(Mark(float(row.share), float(row.accuracy), tip))
-    cloud = list(zip(rows["share"], rows["accuracy"], strict=True))
+    cloud = rows.set_index("share")["accuracy"]
     limits = [record["budget"] / record["initial"]] if record.get("budget") else []
     labels = (f"share of the initial {_resource(record)}", "accuracy")
     title = "Accuracy on the clients' validation data, and the front"

@@ -133,7 +133,7 @@ def _front(search: SearchResult, tier: str, place: int) -> Chart:
     tiers = search.tiers[search.tiers["tier"] == tier]
     best = [_mark(search.cost, row, row["val_accuracy"], scale, best=True) for _, row in tiers.iterrows()]
     points = search.evaluations[[search.cost, "accuracy"]].dropna()
-    cloud = list(zip(points[search.cost] / scale, points["accuracy"], strict=True))
+    cloud = points.set_index(points[search.cost] / scale)["accuracy"]
     limits = [limit for limit in search.limits(tier) if limit is not None]
     cost = _COSTS.get(search.cost, search.cost)
     bounds = [f", at most {cost_text(search.cost, limit)} {cost}" for limit in limits[-1:]]
