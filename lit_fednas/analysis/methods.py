@@ -37,7 +37,7 @@ def read_methods(words: Sequence[str]) -> dict[str, list[Run]]:
     """
     methods: dict[str, list[Run]] = {}
     for word in words:
-        name, patterns = _pair(word, "label=runs/name*/version_*")
+        name, patterns = pair(word, "label=runs/name*/version_*")
         if name in methods:
             raise DataError(f"{word}: {name} is duplicated; join its folders by commas")
         folders = [folder for pattern in patterns.split(",") for folder in _runs(pattern)]
@@ -63,7 +63,7 @@ def read_metrics(words: Sequence[str], methods: Methods) -> dict[str, dict[str, 
     metrics: dict[str, dict[str, str]] = {}
     exceptions: dict[str, dict[str, str]] = {}
     for word in words:
-        name, metric = _pair(word, "model=val/name/accuracy")
+        name, metric = pair(word, "model=val/name/accuracy")
         method, colon, model = name.partition(":")
         if colon and method not in methods:
             raise DataError(f"{word}: {method} is not a method; choose from {', '.join(methods)}")
@@ -161,7 +161,7 @@ def curves_figure(methods: Methods, metrics: Metrics, macs: float | None = None)
     return figure
 
 
-def _pair(word: str, form: str) -> tuple[str, str]:
+def pair(word: str, form: str) -> tuple[str, str]:
     """Splits ``name=value``; raises ``DataError``, which names the form, for another word."""
     name, _, value = word.partition("=")
     if not (name and value):

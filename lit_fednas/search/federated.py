@@ -56,6 +56,7 @@ class FederatedEvaluation:
     split: Literal["val", "train"] = "val"
 
 
+@dataclass
 class ClientDraw:
     """Draws the clients that are asked about a generation.
 
@@ -65,21 +66,21 @@ class ClientDraw:
         cohort: Clients per evaluation round.
         settings: The number of rounds, and the split.
         seed: Of the search.
+        least: Examples that a client must have.
 
     Raises:
         ConfigError: No client has an example in the split.
     """
 
-    def __init__(
-        self, clients: ClientData, population: Population, cohort: int, settings: FederatedEvaluation, seed: int
-    ) -> None:
-        self.clients = clients
-        self.population = population
-        self.cohort = cohort
-        self.settings = settings
-        self.seed = seed
-        self.least = 1  # examples that a client must have
-        if not any(map(self.size, range(clients.num_clients))):
+    clients: ClientData
+    population: Population
+    cohort: int
+    settings: FederatedEvaluation
+    seed: int
+    least: int = 1
+
+    def __post_init__(self) -> None:
+        if not any(map(self.size, range(self.clients.num_clients))):
             raise ConfigError(
                 "data.client_val: 0 leaves no client anything to score architectures on; set it to 0.1, for "
                 "instance, or leave search.federated out"

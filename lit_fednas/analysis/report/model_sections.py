@@ -134,24 +134,16 @@ def _sequence_table(record: Mapping[str, Any], table: pd.DataFrame) -> Table:
 
 def _summary(record: Mapping[str, Any], table: pd.DataFrame) -> str:
     """Returns how far the run has got, and what its initial model cost."""
-    models = record["models"]
-    count = len(models) - 1
-    words = [f"{count} {'iterations' if count != 1 else 'iteration'}, down to "]
-    words.append(f"{percent(table['share'].iloc[-1])} of the initial network's {_resource(record)}; ")
-    under_way = record.get("under_way")
-    if record.get("complete"):
-        words.append("complete.")
-    elif under_way:
-        words.append(f"iteration {under_way['number']} is under way.")
-    else:
-        words.append("training ended before the last.")
-    costs = client_costs(record).iloc[0]
-    if costs.any():
-        up, down = (f"{costs[name] / MEGABYTE:.3g}" for name in ("bytes_up", "bytes_down"))
-        words.append(
-            f" The initial model took {short(costs['macs'])} MACs, {up} MB up and {down} MB down per client."
-        )
-    return "".join(words)
+    count, under_way = len(table) - 1, record.get("under_way")
+    state = f"iteration {under_way['number']} is under way" if under_way else "training ended before the last"
+    state = "complete" if record.get("complete") else state
+    share = f"{percent(table['share'].iloc[-1])} of the initial network's {_resource(record)}"
+    text = f"{count} {'iterations' if count != 1 else 'iteration'}, down to {share}; {state}."
+    macs, up, down = client_costs(record).iloc[0][["macs", "bytes_up", "bytes_down"]]
+    if not (macs or up or down):
+        return text
+    sent = f"{up / MEGABYTE:.3g} MB up and {down / MEGABYTE:.3g} MB down"
+    return f"{text} The initial model took {short(macs)} MACs, {sent} per client."
 
 
 def _front(record: Mapping[str, Any], table: pd.DataFrame) -> Chart:
