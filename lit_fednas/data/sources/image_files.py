@@ -201,8 +201,8 @@ class LazyImages:
         thread_map(decode, range(len(self)), max_workers=min(32, os.cpu_count() or 1), **bar)
         return images
 
-    def cached(self) -> np.ndarray:
-        """Returns all decoded images from the cache, or decodes and keeps them.
+    def decoded(self, cache: bool) -> np.ndarray:
+        """Returns all decoded files, uint8 [N, C, H, W]; with ``cache`` from the cache, or kept there.
 
         The cache has one uint8 ``.npy`` file per split and size, in ``<root>/.lit_fednas_cache``, or in the user's
         cache folder where the root cannot be written; where neither can, nothing is kept. A file's name holds a
@@ -212,6 +212,8 @@ class LazyImages:
         Raises:
             DataError: As for :meth:`decode`.
         """
+        if not cache:
+            return self.decode()
         stem = "-".join([self.files.label, "x".join(map(str, self.shape))])
         content = json.dumps([CACHE_VERSION, self.shape, self.files.names, self.files.stamps])
         name = f"{stem}-{_digest(content)[:32]}.npy"

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -29,7 +29,8 @@ class ImageSource(DataSource):
 
     ``load`` decodes a split once, and keeps it on disk as one uint8 array. ``dataset``, which the data module
     asks for where not ``in_memory``, decodes whenever an image is read and writes nothing. Mean and std, where
-    not given, come from 1024 training images spread evenly, so that they are the same either way.
+    not given, come from 1024 training images spread evenly, so that they are the same either way. A subclass with
+    ``decodes_all`` has both from decoded splits: ``dataset`` is ``load``, and mean and std are of all images.
 
     Args:
         root: The folder.
@@ -44,6 +45,8 @@ class ImageSource(DataSource):
     Raises:
         ConfigError: A setting is out of range, or only one of mean and std is given.
     """
+
+    decodes_all: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -90,7 +93,7 @@ class ImageSource(DataSource):
 
     @override
     def prepare(self, in_memory: bool = True) -> None:
-        if self.cache and in_memory:  # else images are decoded when they are read
+        if self.cache and (in_memory or self.decodes_all):  # else images are decoded when they are read
             for split in SPLITS:
                 self.load(split)
 
@@ -100,11 +103,15 @@ class ImageSource(DataSource):
         if files is None:
             return None
         images = LazyImages(files, self.input_shape, self.image_size)
-        decoded = images.cached() if self.cache else images.decode()
+        decoded = images.decoded(self.cache)
+        if self.decodes_all and split == "train" and "normalization" not in vars(self):
+            self.normalization = self._given or measured_normalization(decoded)
         return Examples(torch.from_numpy(decoded), images.targets, images.columns)
 
     @override
     def dataset(self, split: Split) -> ExampleDataset | None:
+        if self.decodes_all:
+            return self.load(split)
         files = self.files(split)
         return None if files is None else LazyImages(files, self.input_shape, self.image_size)
 
@@ -117,6 +124,8 @@ class ImageSource(DataSource):
     def _sample(self) -> np.ndarray:
         """Returns the images that mean and std are computed from."""
         images = LazyImages(self._train_files(), self.input_shape, self.image_size)
+        if self.decodes_all:
+            return images.decoded(self.cache)
         rows = np.unique(np.linspace(0, len(images) - 1, SAMPLE).round().astype(int))
         return np.stack([images.image(row) for row in rows])
 
@@ -124,11 +133,13 @@ class ImageSource(DataSource):
 class ImageFolder(ImageSource):
     """Images in one folder per class, decoded once and then kept as one uint8 array per split.
 
-    The classes are the folders under ``root/train``, in alphabetical order. ``root/val`` and ``root/test``
-    are optional. So is ``root/metadata.csv``, whose column ``file`` holds paths such as
-    ``train/cat/0001.jpg`` and whose other columns become natural groupings for ``ByColumn``. Mean and std, where
-    not given, come from all training images. The arguments are those of :class:`ImageSource`.
+    The classes are the folders under ``root/train``, in alphabetical order. ``root/val`` and ``root/test`` are
+    optional. So is ``root/metadata.csv``, whose column ``file`` holds paths such as ``train/cat/0001.jpg`` and
+    whose other columns become natural groupings for ``ByColumn``. Mean and std, where not given, come from all
+    training images. The arguments are those of :class:`ImageSource`.
     """
+
+    decodes_all = True
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -138,27 +149,6 @@ class ImageFolder(ImageSource):
     @override
     def files(self, split: Split) -> ImageFiles | None:
         return list_images(self.root, split, self.class_names)
-
-    @override
-    def prepare(self, in_memory: bool = True) -> None:
-        super().prepare()  # ``dataset`` reads decoded images as well
-
-    @override
-    def load(self, split: Split) -> Examples | None:
-        examples = super().load(split)
-        if examples is not None and split == "train" and "normalization" not in vars(self):
-            self.normalization = self._given or measured_normalization(examples.inputs.numpy())
-        return examples
-
-    @override
-    def dataset(self, split: Split) -> ExampleDataset | None:
-        return self.load(split)
-
-    @override
-    def _sample(self) -> np.ndarray:
-        train = self.load("train")
-        assert train is not None
-        return train.inputs.numpy()
 
 
 class LazyImageFolder(ImageFolder):
@@ -172,8 +162,7 @@ class LazyImageFolder(ImageFolder):
         images: Settings of :class:`ImageSource`, except ``cache``.
     """
 
-    dataset = ImageSource.dataset
-    _sample = ImageSource._sample
+    decodes_all = False
 
     def __init__(self, root: str | Path, **images: Any) -> None:
         super().__init__(root, cache=False, **images)
