@@ -18,10 +18,8 @@ from lit_fednas.assignment.by_tier import ByTier
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
-from lit_fednas.supernets import Supernet
 from lit_fednas.supernets.width.space import Width
 from lit_fednas.supernets.width.supernet import WidthSupernet
-from lit_fednas.tiers import Population
 
 
 @checked("assignment")
@@ -43,7 +41,7 @@ class RollingWidths(ByTier):
             there are no tiers; a tier has no width, one that it cannot afford, or one with a shift.
 
     Example:
-        >>> from lit_fednas.tiers import Tier
+        >>> from lit_fednas.tiers import Population, Tier
         >>> tiers = (Tier("phones", {}), Tier("laptops", {}))
         >>> rolling = RollingWidths({"phones": "width: 0.5", "laptops": "largest"})
         >>> net = WidthSupernet()
@@ -62,14 +60,13 @@ class RollingWidths(ByTier):
         self.every = every
 
     @override
-    def setup(self, supernet: Supernet, population: Population) -> None:
-        super().setup(supernet, population)
-        for name, arch in self.of_tier.items():
-            if getattr(arch, "shift", True):
-                raise ConfigError(
-                    f"assignment.archs.{name}: {str(arch)!r} selects its units itself; give a width alone, as "
-                    f"'width: 0.5'"
-                )
+    def named(self, text: str) -> Width:
+        width = super().named(text)
+        if getattr(width, "shift", True):
+            raise ConfigError(
+                f"assignment.archs: {text!r} selects its units itself; give 'width: 0.5' or the like"
+            )
+        return width
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:

@@ -60,9 +60,7 @@ class Subspaces(Assignment):
 
     def __post_init__(self) -> None:
         if (self.share is None) == (self.at_most is None):
-            raise ConfigError(
-                f"assignment: share is {self.share} and at_most is {self.at_most}; give one of the two"
-            )
+            raise ConfigError(f"assignment: share {self.share} and at_most {self.at_most}; give one of the two")
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:

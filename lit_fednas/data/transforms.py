@@ -1,10 +1,8 @@
 """Transforms of whole batches, on the batch's device, with explicit generators.
 
 The order is that of torchvision's usual CIFAR recipe: augment first, normalise after. A crop therefore pads
-with zeros, which are black pixels, and augmentation moves uint8, a quarter of the bytes of float32. Both
-augmentations also take float batches; there a zero is whatever zero means in that batch.
-
-Every example draws for itself, in one vectorised draw, and nothing waits for the device.
+with zeros, which are black pixels, and augmentation moves uint8, a quarter of the bytes of float32. (In a float
+batch a zero is whatever zero means there.) All examples draw in one vectorised draw; nothing waits for the device.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -89,11 +89,7 @@ class ListedTiers(Allocation):
     @override
     def places(self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator) -> list[int]:
         names = [tier.name for tier in tiers]
-        unknown = [name for name in self.clients if name not in names]
-        if unknown:
-            raise ConfigError(
-                f"tiers.allocation.clients: {unknown[0]!r} is not a tier; there are: {', '.join(names)}"
-            )
+        _check_known("tiers.allocation.clients", self.clients, names)
         listed = sorted((client, names.index(name)) for name in self.clients for client in self.clients[name])
         if [client for client, _ in listed] != list(range(num_clients)):
             raise ConfigError(
@@ -230,17 +226,12 @@ class ClientTiers:
         names = [tier.name for tier in tiers]
         names_of_choices = (name for choices in supernet.space.choices for name in choices)
         known = list(dict.fromkeys(name for name in names_of_choices if isinstance(name, str)))  # its operators
-        for field_name in ("unsupported", "labels"):
-            for name in getattr(self, field_name):
-                if name not in names:
-                    raise ConfigError(f"tiers.{field_name}: {name!r} is not a tier; there are: {', '.join(names)}")
+        _check_known("tiers.unsupported", self.unsupported, names)
+        _check_known("tiers.labels", self.labels, names)
         for name, operators in self.unsupported.items():
-            unknown = [operator for operator in operators if operator not in known]
-            if unknown:
-                raise ConfigError(
-                    f"tiers.unsupported.{name}: {unknown[0]!r} is not an operator of {type(supernet).__name__}; "
-                    f"there are: {', '.join(known) or 'none'}"
-                )
+            _check_known(
+                f"tiers.unsupported.{name}", operators, known, f"an operator of {type(supernet).__name__}"
+            )
         for labels in self.labels.values():
             labelled_space(supernet.space, labels)
         return tuple(
@@ -257,3 +248,10 @@ class ClientTiers:
         tiers = self.tiers(supernet, seed)
         places = self.allocation.places(tiers, num_clients, numpy_generator(seed, "client-tiers"))
         return Population(num_clients, tiers, tuple(places))
+
+
+def _check_known(field: str, names: Iterable[str], known: Sequence[str], kind: str = "a tier") -> None:
+    """Validates that names are known; raises ``ConfigError`` with the first that is not."""
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{field}: {name!r} is not {kind}; there are: {', '.join(known) or 'none'}")

@@ -102,11 +102,11 @@ def test_the_dearest_within_the_limits():
         ({"weak": "width: 0.5"}, "assignment.archs: names weak"),
         (
             {"weak": "width: 0.5, shift: 1", "strong": "largest"},
-            "assignment.archs.weak: 'width: 0.5, shift: 1' selects its units",
+            "assignment.archs: 'width: 0.5, shift: 1' selects its units",
         ),
         (
             {"weak": "kept: 0,1/0-3", "strong": "largest"},
-            "assignment.archs.weak: 'kept: 0-1/0-3' selects its units",
+            "assignment.archs: 'kept: 0,1/0-3' selects its units",
         ),
         ({"weak": "width: 0.3", "strong": "largest"}, "not one of the widths"),
     ],

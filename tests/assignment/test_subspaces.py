@@ -210,8 +210,8 @@ def test_a_tier_without_limits_takes_any():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, "assignment: share is None and at_most is None; give one of the two"),
-        ({"share": 0.5, "at_most": 9.0}, "assignment: share is 0.5 and at_most is 9.0; give one of the two"),
+        ({}, "assignment: share None and at_most None; give one of the two"),
+        ({"share": 0.5, "at_most": 9.0}, "assignment: share 0.5 and at_most 9.0; give one of the two"),
         ({"share": 0.0}, "assignment.share: 0.0 must be above 0 and at most 1"),
         ({"share": 1.01}, "assignment.share: 1.01 must be above 0 and at most 1"),
         ({"at_most": 0.0}, "assignment.at_most: 0.0 must be above 0"),

@@ -80,9 +80,7 @@ class ByColumn(Partitioner):
         values, codes, sizes = np.unique(columns[self.column], return_inverse=True, return_counts=True)
         enough = sizes >= self.least
         if not enough.any():
-            raise DataError(
-                f"least: {self.least} examples are more than any value of {self.column!r} has; "
-                f"give at most {sizes.max(initial=0)}"
-            )
+            most = sizes.max(initial=0)
+            raise DataError(f"least: {self.least} is more than any {self.column!r} has; give at most {most}")
         rows = np.flatnonzero(enough[codes])
         return values[enough], rows, (np.cumsum(enough) - 1)[codes[rows]]

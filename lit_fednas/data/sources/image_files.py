@@ -123,9 +123,8 @@ def read_metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     missing = next((name for name in names if name not in rows), None)
     if missing is not None:
         raise DataError(f"metadata: {path} has no row for {missing}; add one per image")
-    return {
-        column: np.array([rows[name][column] or "" for name in names]) for column in fields if column != "file"
-    }
+    groupings = (column for column in fields if column != "file")
+    return {column: np.array([rows[name][column] or "" for name in names]) for column in groupings}
 
 
 def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:

@@ -174,9 +174,7 @@ class LeafFiles:
         inputs, labels, users = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
         if labels.max(initial=0) >= self.classes:
             most = labels.max()
-            raise DataError(
-                f"num_classes: {self.classes} for the label {most} below {self.root}; give {most + 1} or more"
-            )
+            raise DataError(f"num_classes: {self.classes} for the label {most} in {self.root}; give {most + 1}")
         dealt = of_large_clients(users, self.least if split == "train" else 1)
         return (inputs, labels, users) if dealt.all() else (inputs[dealt], labels[dealt], users[dealt])
 
@@ -211,9 +209,7 @@ def read_leaf(folder: Path, convert: Callable[[list[Any]], np.ndarray]) -> Part:
         for user, data in _users(path):
             x, y = data.get("x"), data.get("y")
             if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
-                raise DataError(
-                    f"root: {path} has no lists x and y of one length for user {user!r}; correct the file"
-                )
+                raise DataError(f"root: {path} lacks lists x and y of one length for user {user!r}; correct it")
             if not x:
                 continue
             try:
