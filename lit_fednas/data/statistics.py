@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from lit_fednas.data.datamodule import FederatedDataModule
 from lit_fednas.data.partitioners import Partition
 from lit_fednas.formatting import text_table
-from lit_fednas.records.files import replace_table, replacing
+from lit_fednas.records.files import replace_text, replacing
 
 COLOUR = "#2a6fbb"
 
@@ -76,9 +78,7 @@ def plot_partition(partition: Partition, targets: np.ndarray, class_names: Seque
     return figure
 
 
-def write_partition(
-    partition: Partition, targets: np.ndarray, class_names: Sequence[str], folder: Path
-) -> tuple[Path, Path]:
+def write_partition(partition: Partition, targets: np.ndarray, class_names: Sequence[str], folder: Path) -> None:
     """Writes a partition's table and picture.
 
     Args:
@@ -86,16 +86,12 @@ def write_partition(
         targets: The class of each row.
         class_names: One name per class.
         folder: Where to write ``partition.csv`` and ``partition.png``.
-
-    Returns:
-        The two files.
     """
-    table, picture = folder / "partition.csv", folder / "partition.png"
-    header, *rows = partition_rows(partition, targets, class_names)
-    replace_table(table, header, (dict(zip(header, row, strict=True)) for row in rows))
-    with replacing(picture) as file:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(partition_rows(partition, targets, class_names))
+    replace_text(folder / "partition.csv", text.getvalue())
+    with replacing(folder / "partition.png") as file:
         plot_partition(partition, targets, class_names).savefig(file, dpi=150)
-    return table, picture
 
 
 class ShowPartition:
@@ -119,8 +115,8 @@ class ShowPartition:
         data.setup("fit")
         shown = data.partition, data.targets, data.class_names
         print(partition_table(*shown))
-        table, picture = write_partition(*shown, Path(output))
-        print(f"written: {table}, {picture}")
+        write_partition(*shown, Path(output))
+        print(f"written: {output}/partition.csv, {output}/partition.png")
 
 
 def _frame(figure: Figure, num_clients: int, class_names: Sequence[str], height: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import compress, product
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,8 @@ class CelebA(ImageSource):
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """The attributes that a class has, joined by ``+``; ``none`` for class 0."""
-        count = len(self.attributes)
-        having = (
-            [name for bit, name in enumerate(self.attributes) if label >> (count - 1 - bit) & 1]
-            for label in range(2**count)
-        )
-        return tuple("+".join(names) or "none" for names in having)
+        all_bits = product((0, 1), repeat=len(self.attributes))
+        return tuple("+".join(compress(self.attributes, bits)) or "none" for bits in all_bits)
 
     @override
     def files(self, split: Split) -> ImageFiles | None:

@@ -60,9 +60,12 @@ class ImageFiles:
 
 
 def class_folders(root: Path, split: str) -> tuple[str, ...]:
-    """Returns the sorted class folders of a split."""
+    """Returns the sorted class folders of a split; raises ``DataError`` if it has none."""
     entries = (root / split).iterdir()
-    return tuple(sorted(path.name for path in entries if path.is_dir() and not path.name.startswith(".")))
+    names = sorted(path.name for path in entries if path.is_dir() and not path.name.startswith("."))
+    if not names:
+        raise DataError(f"root: {root / split} has no class folders; make one per class, or remove it")
+    return tuple(names)
 
 
 def train_classes(root: Path) -> tuple[str, ...]:
@@ -75,10 +78,7 @@ def train_classes(root: Path) -> tuple[str, ...]:
         raise DataError(f"root: {root} is not a folder; give the folder that holds train/<class>/<image>")
     if not (root / "train").is_dir():
         raise DataError(f"root: {root} has no folder train; put the images in {root / 'train'}/<class>")
-    names = class_folders(root, "train")
-    if not names:
-        raise DataError(f"root: {root / 'train'} has no class folders; make one per class")
-    return names
+    return class_folders(root, "train")
 
 
 def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | None:
@@ -100,8 +100,6 @@ def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | 
             raise DataError(f"root: {root / split / folder} holds no images; add some or remove the folder")
         names.extend(f"{split}/{folder}/{entry}" for entry in entries)
         targets.extend([classes.index(folder)] * len(entries))
-    if not names:
-        raise DataError(f"root: {root / split} has no class folders; fill or remove it")
     columns = read_metadata(root / "metadata.csv", names)
     return ImageFiles(root, tuple(names), np.array(targets, dtype=np.int64), columns, split)
 
