@@ -77,8 +77,11 @@ def test_the_step_decides_how_many_are_looked_at():
     assert left_out(seen, 1, step=4.0) == [1]  # 0.05 * 4 is above both, and unit 1's mean is less
 
 
-def raised(seen: np.ndarray, count: int, step: float) -> list[int]:
-    """What is left out, as the text of the method has it: the threshold goes up as long as there are too few."""
+def raised(seen: np.ndarray, step: float) -> list[list[int]]:
+    """What is left out for counts from 0 on, as the text of the method has it.
+
+    The threshold goes up as long as there are too few; a greater count goes on where a smaller one ended.
+    """
     units = range(seen.shape[1])
     positive = [change for row in seen.tolist() for change in row if change > 0]
     threshold = min(positive, default=0.0)
@@ -86,10 +89,13 @@ def raised(seen: np.ndarray, count: int, step: float) -> list[int]:
     def below() -> list[int]:
         return [unit for unit in units if 2 * sum(row[unit] <= threshold for row in seen) > len(seen)]
 
-    while len(below()) < count:
-        threshold *= step
-    by_change = sorted(below(), key=lambda unit: (sum(row[unit] for row in seen) / len(seen), -unit))
-    return sorted(by_change[:count])
+    left = []
+    for count in range(len(units) + 1):
+        while len(below()) < count:
+            threshold *= step
+        by_change = sorted(below(), key=lambda unit: (sum(row[unit] for row in seen) / len(seen), -unit))
+        left.append(sorted(by_change[:count]))
+    return left
 
 
 @pytest.mark.parametrize("clients", [1, 2, 3, 4, 7])
@@ -100,8 +106,9 @@ def test_against_brute_force(clients, step):
     for _ in range(20):
         units = int(rng.integers(1, 12))
         seen = rng.lognormal(sigma=1.5, size=(clients, units))
+        expected = raised(seen, step)
         for count in range(units + 1):
-            assert left_out(seen, count, step) == raised(seen, count, step)
+            assert left_out(seen, count, step) == expected[count]
             least = sorted(np.argsort(np.median(seen, axis=0))[:count].tolist())
             looked_at += left_out(seen, count, step) != least
     if step == 3.0 and clients > 2:
