@@ -81,7 +81,9 @@ def find_axes(build: Callable[[Sizes], nn.Module], units: Sizes, multiple: int, 
     """
     with torch.device("meta"):
         shapes = shapes_of(build(units))
-    axes: dict[str, list[tuple[str | None, int]]] = {name: [(None, 1)] * len(shapes[name]) for name in shapes}
+    axes: dict[str, list[tuple[str | None, int]]] = {
+        tensor: [(None, 1)] * len(shape) for tensor, shape in shapes.items()
+    }
     for group, full in units.items():
         with torch.device("meta"):
             grown = shapes_of(build({**units, group: full + multiple}))
