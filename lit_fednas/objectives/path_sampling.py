@@ -96,7 +96,7 @@ class PathSampling(WrappedObjective):
         macs = self._supernet.path_costs("macs")
         self._macs_fixed = macs.base(task.arch.labels)
         self._macs_of = macs.held(task.arch)
-        self._round = task.round
+        self._task = task
         self._rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
         self._step = self._macs = self.highest_cost = 0
         self._examples: Counter[str] = Counter()
@@ -104,7 +104,7 @@ class PathSampling(WrappedObjective):
 
     @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        path, cost = self._sampler.sample(self._rng, self.load.free(self._round, self._step, self._rng))
+        path, cost = self._sampler.sample(self._rng, self.load.free(self._task.round, self._step, self._rng))
         assert cost <= self._sampler.most, "a path over the client's budget"
         cast(PathNetwork, network).path = path
         loss = self.objective.loss(network, inputs, targets)
