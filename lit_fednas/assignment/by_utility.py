@@ -28,7 +28,7 @@ class ByUtility(Assignment):
     client's compatible models go down by its loss times their similarity to the model that it trained (Eq. 4).
 
     The paper does not say over what losses are standardised: here over the round's survivors, with the deviation
-    of all of them (not of a sample). Where all losses are equal, or there is one, nothing moves.
+    of all of them (not of a sample). With equal losses, or only one, nothing moves.
 
     Args:
         similar: Whether similar models learn with the trained one (Eq. 4); if not, its utility moves alone.

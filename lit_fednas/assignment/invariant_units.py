@@ -31,8 +31,9 @@ class InvariantUnits(ByTier):
     A unit is invariant if, for the majority of the non-stragglers, its relative change over their local training
     is not above its group's threshold. The threshold starts at the least change that any of them saw in the group
     (above zero, so that it can grow) and is multiplied by ``step`` until there are as many invariant units as the
-    straggler must leave out. If there are more, those go that change least on average over the non-stragglers; of
-    equals the last, so that units without a difference are kept from the first on, as a plain width keeps them.
+    straggler must leave out. If there are more, the ones that change least on average over the non-stragglers are
+    left out; of equals the last, so that units without a difference are kept from the first on, as a plain width
+    keeps them.
 
     Non-stragglers are the clients of tiers that train the whole network, and what counts is the last round in
     which one of them reported: a cohort need not be everybody, as it is in the publication, and older changes are

@@ -1,7 +1,7 @@
 """FedorAS' subspace sampling (section 3.1, Eq. 1): what each client is sent of a supernet of operators.
 
 For each client anew, operators are taken out of the supernet, all with the same chance, until the rest fits into
-the communication budget. Operators without weights are always sent; a layer that has none of those keeps at least
+the communication budget. Operators without weights are always sent; a layer without such operators keeps at least
 one operator, which is drawn first and such that the client's own budget of computation allows a path (the paper's
 "layers without such options are prioritised").
 """

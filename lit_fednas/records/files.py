@@ -17,7 +17,7 @@ from lit_fednas.errors import ConfigError
 
 @contextmanager
 def replacing(path: Path | str, sync: bool = False) -> Iterator[BinaryIO]:
-    """Opens a file that takes the place of another once the block has ended without an error.
+    """Opens a file that replaces another once the block has ended without an error.
 
     Args:
         path: The file to replace or to create; its folders are created as well.

@@ -42,7 +42,7 @@ Each of ``models``:
 * ``candidates``: in the order in which they were made:
 
   * ``unit``, ``removed`` (filters by group of the family), ``resource`` and ``macs`` of the candidate;
-  * ``group``: the group of clients, by its place in ``groups``, that trained it;
+  * ``group``: the group of clients, by its position in ``groups``, that trained it;
   * ``accuracies``: one of each round in which it was tested; null where no client tested it;
   * ``degradations``: likewise, what it was ranked by (FedNAS, Algorithm 1: accuracy lost per resource saved);
   * ``dropped``: the round of the iteration, from 1, in which it was dropped; null where it never was;
@@ -52,7 +52,7 @@ Each of ``models``:
 
 ``under_way`` has what is known of such an entry before there is a winner. The costs are those of the short-term
 fine-tuning (section 5.3: "excluding the cost for long-term fine-tune at the last step and the potential federated
-learning for the initial model"): the second is apart, as model 0's, and the first has records of its own.
+learning for the initial model"): the second is apart, as model 0's, and the first has separate records.
 
 Both files are written when training begins and with every new model, the second with every round as well.
 """

@@ -16,7 +16,7 @@ know and do without keys that are missing, so that old runs stay readable.
 ``times_less_communication``; and ``after_training``: the costs of federated searches and fine-tunings, by folder.
 
 ``clients.csv`` has one row per client with the accuracy of the network that it would use: ``client``, ``tier``,
-``num_examples`` (of its own test split), ``accuracy``, ``loss``. In a search's or a fine-tuning's folder that is
+``num_examples`` (of its test split), ``accuracy``, ``loss``. In a search's or a fine-tuning's folder that is
 the network of the client's tier. A run's own file (``deployed_accuracy``) also has ``arch``; ``tier`` is ``*``
 without tiers.
 
@@ -42,7 +42,7 @@ TARGETS_FILE = "targets.csv"
 TARGET_COLUMNS = ("metric", "target", "round", "macs", "bytes_down", "bytes_up")
 
 _AFTER = "after_training"
-#: Metrics are logged in float32, whose 0.7 lies 1e-8 below the target 0.7.
+#: Metrics are logged in float32, whose 0.7 is 1e-8 below the target 0.7.
 _TOLERANCE = 1e-6
 
 
@@ -72,7 +72,7 @@ def forget_from(folder: Path, round: int) -> None:
 
 
 def write_ledger(folder: Path, summary: Mapping[str, Any]) -> None:
-    """Writes the costs of training; those of what came after it stay.
+    """Writes the costs of training; keeps the costs of what came after it.
 
     Args:
         folder: The run's folder.

@@ -14,8 +14,8 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.supernets import OWN, Supernet, labels_of
 
-#: Costs that follow from an architecture alone: those of ``lit_fednas.records.COST_NAMES`` without latency, what
-#: must lie in memory at once, and FedorAS' count of FLOPs.
+#: Costs that follow from an architecture alone: ``lit_fednas.records.COST_NAMES`` without latency, what
+#: must be in memory at once, and FedorAS' count of FLOPs.
 CountedCost = Literal["macs", "parameters", "bytes", "activation_bytes", "memory_bytes", "operations"]
 LIMITED_COSTS: tuple[str, ...] = (*get_args(CountedCost), "latency_ms")
 
@@ -73,7 +73,7 @@ class ArchitectureCosts:
 
     Args:
         supernet: The supernet.
-        latency: How latency is found; without it, it is not known.
+        latency: Measures or predicts latency; if not given, latency is unknown.
 
     Example:
         >>> from lit_fednas.supernets import ElasticResNet
@@ -106,7 +106,7 @@ class ArchitectureCosts:
             name: One of :data:`LIMITED_COSTS`.
 
         Raises:
-            ConfigError: Latency is asked for and nothing says how it is found.
+            ConfigError: Latency is asked for, and no source of it is given.
         """
         key = (arch, name)
         if key not in self._known:
@@ -149,7 +149,7 @@ class ArchitectureCosts:
             archs: Typical architectures, from which the source may learn.
 
         Returns:
-            A description of how latency is found, or ``None`` if it is not.
+            A description of the source of latencies, or ``None`` without one.
         """
         if self.latency is None:
             return None

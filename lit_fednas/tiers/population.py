@@ -1,4 +1,4 @@
-"""The clients by tier: which tiers there are, and which clients belong to which."""
+"""The clients by tier: the tiers of a population, and the assignment of clients to them."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Population:
 
     Attributes:
         num_clients: Their number.
-        tiers: From the least to the most capable; none if nobody asked for tiers.
+        tiers: From the least to the most capable; empty without tiers.
         places: For each client the position of its tier among them.
         sizes: Training examples of each client; empty where nothing depends on them.
 
@@ -200,7 +200,7 @@ class ClientTiers:
         source: What the tiers can afford, from the least to the most capable.
         allocation: Which clients belong to which.
         unsupported: Per tier, operators that its devices cannot run.
-        labels: Per tier, the label set that its clients have; the data's own classes where nothing is said.
+        labels: Per tier, the label set that its clients have; the data's own classes by default.
 
     Raises:
         ConfigError: A tier, an operator or a label set is unknown (raised when the tiers are known).

@@ -136,14 +136,14 @@ def whole_round_seconds(parts: Sequence[tuple[ClientTask, float]]) -> float:
     """Returns the simulated seconds of a round, in which different groups of clients work in parallel.
 
     A group works on one candidate at a time and begins the next when all its clients have finished (FedNAS, Alg.
-    4.1, lines 14-24), so the slowest client of each candidate counts. Clients without a group wait for nobody. (In
+    4.1, lines 14-24), so the slowest client of each candidate counts. Clients without a group do not wait. (In
     lines 27-32 updates are sent after all groups have finished; here each client sends its own at once.)
 
     Args:
         parts: As in :func:`client_seconds`.
 
     Returns:
-        Seconds until the last client has finished; 0 where nobody takes part.
+        Seconds until the last client has finished; 0 without tasks.
 
     Example:
         >>> first, second = ClientTask(0, 1, "a", 1, group=0), ClientTask(0, 2, "a", 1, group=0)

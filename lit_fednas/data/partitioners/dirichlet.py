@@ -73,7 +73,7 @@ class Dirichlet(Partitioner):
                 share = share * (sizes < len(targets) / num_clients)
             if not share.sum() > 0:  # the open clients' shares all vanished: the emptiest takes the class
                 share = np.arange(num_clients) == sizes.argmin()
-            # the last cut lies at len(members): rounding must not hand a remainder to a full client
+            # the last cut is at len(members): rounding must not hand a remainder to a full client
             cuts = (np.cumsum(share / share.sum()) * len(members)).round().astype(int)
             for client, part in enumerate(np.split(members, cuts[:-1])):
                 parts[client].append(part)

@@ -22,7 +22,7 @@ class ArraySource(DataSource):
     Args:
         train: The training examples.
         val: None lets the data module take them from ``train``.
-        test: None where there are none.
+        test: None for no test split.
         num_classes: None counts from the training targets.
         class_names: None numbers the classes.
         normalization: None scales uint8 to [0, 1] and leaves floats as they are.

@@ -44,7 +44,7 @@ class DataSource(ABC):
         return tuple(str(label) for label in range(self.num_classes))
 
     def prepare(self, in_memory: bool = True) -> None:  # noqa: B027 - most sources have nothing to prepare
-        """Downloads or decodes, where there is anything to.
+        """Downloads or decodes, if the source needs it.
 
         Args:
             in_memory: Whether ``load`` will read the data; else ``dataset`` will.

@@ -26,7 +26,7 @@ PARTS: dict[Split, int] = {"train": 0, "val": 1, "test": 2}
 class CelebA(ImageSource):
     """Faces, in classes made of a few attributes, with a column ``client``: the person.
 
-    The files lie as torchvision keeps them: ``<root>/celeba`` holds the folder ``img_align_celeba`` and the files
+    The files are laid out as by torchvision: ``<root>/celeba`` holds the folder ``img_align_celeba`` and the files
     ``identity_CelebA.txt``, ``list_attr_celeba.txt`` and ``list_eval_partition.txt``. Nothing is downloaded.
 
     n attributes make 2^n classes. The first attribute is the highest bit: of (Smiling, Male, Mouth_Slightly_Open),

@@ -29,7 +29,7 @@ class ImageTable(ImageSource):
         file: The name of the column with the files' names.
         label: The name of the column with the classes.
         client: The name of the column that becomes ``client``.
-        split: The name of the column with ``train``, ``val`` or ``test``; None is ``split``, if there is one.
+        split: The name of the column with ``train``, ``val`` or ``test``; None is ``split``, if the table has it.
         images: Settings of :class:`ImageSource`.
     """
 
