@@ -32,10 +32,10 @@ class LatencyFit:
     """The line from sums of layers to networks, and how well it predicts networks that it was not fitted on.
 
     Attributes:
-        scale: What the sum is multiplied by.
-        intercept_ms: What is added.
+        scale: The factor of the sum.
+        intercept_ms: The milliseconds that are added.
         checked_on: Networks of the check; 0 before the fit.
-        spearman: Rank correlation of predicted and measured latency; ``None`` where all are equal.
+        spearman: Rank correlation of predicted and measured latency; ``None`` if all are equal.
         mean_relative_error: Mean of |predicted - measured| / measured.
     """
 
@@ -185,14 +185,13 @@ def calls(network: nn.Module, batch_shape: tuple[int, ...]) -> list[tuple[str, n
 
 
 def fit_line(sums: np.ndarray, times: np.ndarray) -> LatencyFit:
-    """Fits the first half by least squares of the relative error, so that small networks count as much as large.
+    """Returns the line fitted on the first half of networks, and its check on the second half.
+
+    By least squares of the relative error, so that small networks count as much as large.
 
     Args:
         sums: Milliseconds of each network's layers, ``[networks]``.
         times: Milliseconds of each network, ``[networks]``.
-
-    Returns:
-        The line, and its check on the second half.
 
     Example:
         >>> sums = np.array([1.0, 2.0, 3.0, 4.0])

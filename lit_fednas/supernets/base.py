@@ -220,22 +220,16 @@ class Supernet(nn.Module, ABC):
 
         Args:
             arch: The architecture.
-            classes: The examples' classes in the data, ``[batch]``.
-
-        Returns:
-            Targets, ``[batch]``.
+            classes: The examples' classes in the data, ``[batch]``, as the targets.
         """
         return classes
 
     def views(self, arch: Any, shared: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """Returns the architecture's tensors inside the shared ones, by their names in the subnet.
+        """Returns the architecture's tensors by their names in the subnet: views if regions allow it, else copies.
 
         Args:
             arch: The architecture.
             shared: :meth:`shared_tensors`, if the caller has them; finding them takes longer than the views.
-
-        Returns:
-            Views where the regions allow it, else copies.
         """
         shared = self.shared_tensors() if shared is None else shared
         return {name: region.of(shared[region.name]) for name, region in self.regions(arch).items()}

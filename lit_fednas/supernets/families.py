@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.norms import Norm
 
-#: For every dimension of a tensor: the group whose units it has, and how many adjacent entries one unit takes.
+#: For every dimension of a tensor: the group whose units it has, and how many adjacent entries one unit takes;
+#: ``(None, 1)`` where it belongs to no group.
 Axes = tuple[tuple[str | None, int], ...]
 #: The numbers of units by group.
 Sizes = Mapping[str, int]
@@ -65,16 +66,13 @@ class NetworkFamily(ABC):
 
 
 def find_axes(build: Callable[[Sizes], nn.Module], units: Sizes, multiple: int, name: str) -> dict[str, Axes]:
-    """Lets one group grow at a time, and finds which dimensions grow with it and by how much.
+    """Returns the axes of every tensor by name, found by letting one group grow at a time.
 
     Args:
         build: Builds the network of given numbers of units; it is called on the meta device.
         units: The groups and their numbers of units.
         multiple: By how many units a group grows.
         name: Name of what is built, for the error.
-
-    Returns:
-        For every tensor, by name, what each dimension has: ``(None, 1)`` where it belongs to no group.
 
     Raises:
         ConfigError: A dimension grows with two groups, or has entries that do not.
@@ -136,7 +134,12 @@ def check_image(network: object, input_shape: Sequence[int], least: int = 1) -> 
 
 
 def check_filled(**settings: Sequence[int]) -> None:
-    """Raises ``ConfigError`` if a setting of a family is empty."""
+    """Raises ``ConfigError`` if settings of a family are empty or not as many numbers as the first of them."""
+    first, many = next(iter(settings.items()))
     for name, numbers in settings.items():
         if not numbers:
             raise ConfigError(f"supernet.family.{name}: {numbers} is empty; give at least one number")
+        if len(numbers) != len(many):
+            raise ConfigError(
+                f"supernet.family.{name}: {list(numbers)} must be as many numbers as {first}, {list(many)}"
+            )

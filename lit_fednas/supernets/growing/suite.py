@@ -195,7 +195,7 @@ class ModelSuite(ModelCollection):
 
 
 def similarity(one: Blueprint, other: Blueprint, related: bool = True) -> float:
-    """Compares two models cell by cell (FedTrans, section 4.2).
+    """Returns the similarity of two models, cell by cell, from 0 to 1 (FedTrans, section 4.2).
 
     Cells are matched by their names, which a cell's descendants keep. Every cell of the union counts:
 
@@ -213,9 +213,6 @@ def similarity(one: Blueprint, other: Blueprint, related: bool = True) -> float:
         one: The structure of a model.
         other: The structure of another.
         related: Whether one comes from the other, in one step or several, or they are the same.
-
-    Returns:
-        The similarity, from 0 to 1.
 
     Example:
         >>> narrow, wide = (GrowableCNN([8, width], norm=None).blueprint((3, 8, 8), 10) for width in (8, 16))

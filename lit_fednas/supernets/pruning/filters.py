@@ -68,7 +68,7 @@ class Prunable:
 
 
 def filter_norms(prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
-    """Returns the L2 norm of each filter of a group of units.
+    """Returns the L2 norm of each filter of a group of units, ``[units]``, float64.
 
     If several layers write a unit, as in a residual stream, its filters there count as one.
 
@@ -76,9 +76,6 @@ def filter_norms(prunable: Prunable, weights: Mapping[str, Tensor], group: str) 
         prunable: Where the filters are.
         weights: The network's tensors, by name.
         group: The group of units.
-
-    Returns:
-        One norm per unit, ``[units]``, float64.
     """
     total = torch.zeros(())
     for name in prunable.writers[group]:

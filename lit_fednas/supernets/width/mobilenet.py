@@ -9,7 +9,6 @@ from itertools import pairwise
 from torch import nn
 from typing_extensions import override
 
-from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
 from lit_fednas.supernets.families import NetworkFamily, Sizes, check_filled, check_image
 from lit_fednas.supernets.layers import conv_layer, convolution, pooled_classifier, sequential
@@ -59,12 +58,7 @@ class SlicedMobileNet(NetworkFamily):
     norm: Norm | None = BatchNorm()
 
     def __post_init__(self) -> None:
-        check_filled(channels=self.channels)
-        if len(self.strides) != len(self.channels):
-            raise ConfigError(
-                f"supernet.family.strides: {list(self.strides)} must be as many numbers as channels, "
-                f"{list(self.channels)}"
-            )
+        check_filled(channels=self.channels, strides=self.strides)
 
     @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from torch import nn
 from typing_extensions import override
 
-from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets.families import NetworkFamily, Sizes, check_filled, check_image
 from lit_fednas.supernets.layers import (
@@ -52,12 +51,7 @@ class SlicedResNet(NetworkFamily):
     norm: Norm | None = BatchNorm(running_statistics=False)
 
     def __post_init__(self) -> None:
-        check_filled(hidden=self.hidden)
-        if len(self.hidden) != len(self.blocks):
-            raise ConfigError(
-                f"supernet.family.blocks: {list(self.blocks)} must be as many numbers as hidden, "
-                f"{list(self.hidden)}"
-            )
+        check_filled(hidden=self.hidden, blocks=self.blocks)
 
     @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:
