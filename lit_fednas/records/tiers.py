@@ -53,8 +53,7 @@ SEARCH_FILES = {
     ),
     "front": ("tier", *EVALUATION_COLUMNS),
     "tiers": (
-        *("tier", "arch", "val_accuracy", "val_loss", "test_accuracy", "test_loss"),
-        *COST_NAMES,
+        *("tier", "arch", "val_accuracy", "val_loss", "test_accuracy", "test_loss", *COST_NAMES),
         *("evaluations", "hypervolume"),
     ),
 }
@@ -64,10 +63,7 @@ CANDIDATE_COLUMNS = (
     *("val_accuracy_before", "val_loss_before", "val_accuracy", "val_loss"),
     *("macs", "bytes_down", "bytes_up"),
 )
-FINETUNED_COLUMNS = (
-    *CANDIDATE_COLUMNS,
-    *("test_accuracy", "test_loss", "macs_per_example", "parameters", "bytes"),
-)
+FINETUNED_COLUMNS = (*CANDIDATE_COLUMNS, "test_accuracy", "test_loss", "macs_per_example", "parameters", "bytes")
 FINETUNE_FILES = {"candidates": CANDIDATE_COLUMNS, "tiers": FINETUNED_COLUMNS}
 
 _TEXT_COLUMNS = {"arch", "encoding", "tier"}
