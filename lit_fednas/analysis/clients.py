@@ -165,10 +165,10 @@ def fairness_figure(groups: Groups) -> Figure:
     """Draws FedorAS' Fig. 4: clients by ascending accuracy; the band is the deviation over runs."""
     figure = new_figure()
     axes = figure.axes[0]
-    for place, (name, lines) in enumerate(ordered_scores(groups).groupby("name", sort=False)):
+    for index, (name, lines) in enumerate(ordered_scores(groups).groupby("name", sort=False)):
         low, high = (100 * (lines["mean"] + sign * lines["deviation"]).clip(0, 1) for sign in (-1, 1))
         line = pd.DataFrame({"mean": 100 * lines["mean"], "min": low, "max": high})
-        draw_line(axes, line.set_index(lines["rank"]), place, str(name))
+        draw_line(axes, line.set_index(lines["rank"]), index, str(name))
     label(axes, "clients by accuracy", "test accuracy (%)")
     legend(figure)
     return figure
@@ -187,12 +187,12 @@ def client_boxes(groups: Groups) -> Figure:
     tables = read_groups(groups)
     figure = new_figure()
     axes = figure.axes[0]
-    for place, runs in enumerate(tables.values()):
-        color = look(place)["color"]
+    for index, runs in enumerate(tables.values()):
+        color = look(index)["color"]
         lines = {"color": color, "linewidth": 1.1}
         axes.boxplot(
             100 * pd.concat(runs)["accuracy"].to_numpy(),
-            positions=[place],
+            positions=[index],
             widths=0.55,
             showmeans=True,
             patch_artist=True,

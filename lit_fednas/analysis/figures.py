@@ -25,8 +25,8 @@ def pareto_figure(search: SearchResult) -> Figure:
     points = search.evaluations
     scale = _cost_axis(axes, search.cost, points[search.cost])
     axes.scatter(points[search.cost] / scale, points["accuracy"], s=6, color=GREY, alpha=0.5, linewidths=0)
-    for place, tier in enumerate(search.tier_names or [ALL_TIERS]):
-        _draw_tier(axes, search, tier, place, scale)
+    for index, tier in enumerate(search.tier_names or [ALL_TIERS]):
+        _draw_tier(axes, search, tier, index, scale)
     legend(figure)
     return figure
 
@@ -38,9 +38,9 @@ def fronts_figure(searches: Searches, tier: str = ALL_TIERS) -> Figure:
     fronts = {name: [_front(one, tier) for one in group] for name, group in searches.items()}
     costs = sorted({cost for group in fronts.values() for front in group for cost in front.index})
     scale = _cost_axis(axes, next((one.cost for group in searches.values() for one in group), "macs"), costs)
-    for place, (name, group) in enumerate(fronts.items()):
+    for index, (name, group) in enumerate(fronts.items()):
         line = stairs(group, costs).agg(RANGE, axis=1)
-        draw_line(axes, line.set_index(line.index / scale), place, name, drawstyle="steps-post")
+        draw_line(axes, line.set_index(line.index / scale), index, name, drawstyle="steps-post")
     legend(figure)
     return figure
 
@@ -54,10 +54,10 @@ def progress_figure(searches: Searches, tier: str) -> Figure:
     figure = new_figure(2)
     texts = {"hypervolume": "hypervolume", "best_accuracy": "best validation accuracy"}
     for axes, (column, text) in zip(figure.axes, texts.items(), strict=True):
-        for place, (name, group) in enumerate(searches.items()):
+        for index, (name, group) in enumerate(searches.items()):
             histories = [one.history[one.history["tier"] == tier] for one in group]
             curves = [rows.set_index("evaluations")[column] for rows in histories if len(rows)]
-            draw_line(axes, stairs(curves).agg(RANGE, axis=1), place, name, drawstyle="steps-post")
+            draw_line(axes, stairs(curves).agg(RANGE, axis=1), index, name, drawstyle="steps-post")
         label(axes, f"evaluations in {tier}", text)
     legend(figure)
     return figure
@@ -69,14 +69,14 @@ def _front(search: SearchResult, tier: str) -> pd.Series:
     return front.set_index(search.cost)["accuracy"].sort_index()
 
 
-def _draw_tier(axes: Axes, search: SearchResult, tier: str, place: int, scale: float) -> None:
+def _draw_tier(axes: Axes, search: SearchResult, tier: str, index: int, scale: float) -> None:
     """Draws a tier's front as stairs: what is reached within a cost; its budget, and its best architecture."""
     front = _front(search, tier)
     if len(front):
         name = "all" if tier == ALL_TIERS else tier
-        style = {**look(place), "drawstyle": "steps-post", "marker": "o", "markersize": 3.5, "linewidth": 1.3}
-        axes.plot(front.index / scale, front, **style, label=name, zorder=3 - place / 100)  # tiers may be nested
-    colour = look(place)["color"]
+        style = {**look(index), "drawstyle": "steps-post", "marker": "o", "markersize": 3.5, "linewidth": 1.3}
+        axes.plot(front.index / scale, front, **style, label=name, zorder=3 - index / 100)  # tiers may be nested
+    colour = look(index)["color"]
     _, budget = search.limits(tier)
     if budget is not None:
         axes.axvline(budget / scale, color=colour, linewidth=0.9, linestyle=(0, (4, 3)))

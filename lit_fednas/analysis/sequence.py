@@ -250,8 +250,8 @@ def architectures_figure(methods: Methods, share: float, multiplier: float | Non
     layers = range(len(initial))
     grey: dict[str, Any] = {"color": GREY, "linewidth": 3, "alpha": 0.6}
     axes.plot(layers, initial, **grey, label="initial")
-    for place, (name, line) in enumerate(lines.items()):
-        axes.plot(layers, line, **look(place), linewidth=1.3, markersize=4, label=name)
+    for index, (name, line) in enumerate(lines.items()):
+        axes.plot(layers, line, **look(index), linewidth=1.3, markersize=4, label=name)
     axes.set_xticks(layers, list(initial.index), rotation=90 if len(initial) > 6 else 0)
     axes.set_ylim(bottom=0)
     axes.set_title(f"at most {percent(share)} of the initial resource", fontsize=9)

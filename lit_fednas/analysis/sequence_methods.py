@@ -101,22 +101,22 @@ def accuracy_figure(methods: Methods, finetune: str = "finetune") -> Figure:
     splits = [split for split in ("test", "val") if known[f"{split}_before"] or known[f"{split}_after"]]
     split = next(iter(splits), "test" if others else "")
     figure = new_figure(2 if split else 1)
-    for place, (name, tables) in enumerate(accuracies.items()):
+    for index, (name, tables) in enumerate(accuracies.items()):
         rows = pd.concat([table.drop_duplicates("number") for table in tables])
-        _draw(figure.axes[0], rows, rows["number"], "clients", place, name)
+        _draw(figure.axes[0], rows, rows["number"], "clients", index, name)
     label(figure.axes[0], "share of MACs", "accuracy on clients' validation data")
     if split:
         axes = figure.axes[1]
         before: dict[str, Any] = {"linestyle": "--", "linewidth": 1.0, "markerfacecolor": "white"}
-        for place, (name, tables) in enumerate(accuracies.items()):
+        for index, (name, tables) in enumerate(accuracies.items()):
             rows = pd.concat(tables)
             key = rows["tier"].where(rows["tier"] != "", "model " + rows["number"].astype(str))
-            _draw(axes, rows, key, f"{split}_after", place, name)
-            _draw(axes, rows, key, f"{split}_before", place, None, **before)
+            _draw(axes, rows, key, f"{split}_after", index, name)
+            _draw(axes, rows, key, f"{split}_before", index, None, **before)
         initial = sequence_of(next(run for runs in pruned.values() for run in runs))["models"][0]["macs"]
-        for place, (name, runs) in enumerate(others.items(), start=len(accuracies)):
+        for index, (name, runs) in enumerate(others.items(), start=len(accuracies)):
             rows = pd.concat([_evaluated(run, split) for run in runs])
-            _draw(axes, rows.assign(share=rows["macs"] / initial), rows["subnet"], "accuracy", place, name)
+            _draw(axes, rows.assign(share=rows["macs"] / initial), rows["subnet"], "accuracy", index, name)
         label(axes, "share of MACs", f"{'test' if split == 'test' else 'validation'} accuracy")
         axes.set_title("fine-tuned; dashed: before", fontsize=9)
     legend(figure)
@@ -124,13 +124,13 @@ def accuracy_figure(methods: Methods, finetune: str = "finetune") -> Figure:
 
 
 def _draw(
-    axes: Axes, rows: pd.DataFrame, key: pd.Series, value: str, place: int, name: str | None, **style: Any
+    axes: Axes, rows: pd.DataFrame, key: pd.Series, value: str, index: int, name: str | None, **style: Any
 ) -> None:
     """Draws a column of several seeds over the share of MACs; seeds' rows of the same key are one point."""
     by_key = rows.assign(key=key).dropna(subset=[value]).groupby("key")
     line = by_key[value].agg(RANGE).set_index(by_key["share"].mean()).sort_index()
     if len(line):
-        draw_line(axes, line, place, name, marker=look(place)["marker"], markersize=4, **style)
+        draw_line(axes, line, index, name, marker=look(index)["marker"], markersize=4, **style)
 
 
 def split_methods(methods: Methods) -> tuple[dict[str, list[Run]], dict[str, list[Run]]]:
@@ -297,14 +297,14 @@ def _draw_bars(
 ) -> None:
     wide = 0.8 / len(methods)
     bars = table[table[name] > 0].groupby(["share", "method"], sort=False)[name].agg(RANGE)
-    for place, method in enumerate(methods):
+    for index, method in enumerate(methods):
         own = bars[bars.index.get_level_values("method") == method].droplevel("method")
-        xs = [shares.index(share) + (place - (len(methods) - 1) / 2) * wide for share in own.index]
-        axes.bar(xs, own["mean"], 0.92 * wide, color=look(place)["color"], label=method)
+        xs = [shares.index(share) + (index - (len(methods) - 1) / 2) * wide for share in own.index]
+        axes.bar(xs, own["mean"], 0.92 * wide, color=look(index)["color"], label=method)
         for x, (share, mean, low, high) in zip(xs, own.itertuples(), strict=True):
             if low < high:
                 axes.plot([x, x], [low, high], color="black", linewidth=0.8)
-            if place and (share, methods[0]) in bars.index:
+            if index and (share, methods[0]) in bars.index:
                 text = times(mean / bars.loc[(share, methods[0]), "mean"])
                 axes.annotate(text, (x, high), (0, 2), textcoords="offset points", **_ABOVE)
     if len(bars):

@@ -18,15 +18,15 @@ _LINES = ("-", "--", ":", "-.")
 _MARKERS = "osD^vPX"
 
 
-def look(place: int) -> dict[str, Any]:
+def look(index: int) -> dict[str, Any]:
     """Returns colour, line style and marker of the n-th series: the dashes differ where the colours begin anew.
 
     Example:
         >>> look(8)
         {'color': '#d55e00', 'linestyle': '--', 'marker': 's'}
     """
-    turn, place = divmod(place, len(PALETTE))
-    return {"color": PALETTE[place], "linestyle": _LINES[turn % len(_LINES)], "marker": _MARKERS[place]}
+    turn, index = divmod(index, len(PALETTE))
+    return {"color": PALETTE[index], "linestyle": _LINES[turn % len(_LINES)], "marker": _MARKERS[index]}
 
 
 def new_figure(panels: int = 1, in_row: int | None = None) -> Figure:
@@ -44,17 +44,17 @@ def new_figure(panels: int = 1, in_row: int | None = None) -> Figure:
     return figure
 
 
-def draw_line(axes: Axes, line: pd.DataFrame, place: int, name: str | None = None, **style: Any) -> None:
+def draw_line(axes: Axes, line: pd.DataFrame, index: int, name: str | None = None, **style: Any) -> None:
     """Draws a mean, and a band where its bounds differ.
 
     Args:
         axes: The panel.
         line: By ascending x, which is the index: ``mean``, ``min`` and ``max`` (see :data:`RANGE`).
-        place: Which look.
+        index: Which look.
         name: In the legend.
         **style: What differs from the usual look, such as ``drawstyle="steps-post"``.
     """
-    style = {**look(place), "marker": "", "linewidth": 1.3, **style}
+    style = {**look(index), "marker": "", "linewidth": 1.3, **style}
     axes.plot(line.index, line["mean"], **style, label=name)
     if (line["max"] > line["min"]).any():
         band = {"color": style["color"], "alpha": 0.18, "linewidth": 0}

@@ -105,15 +105,15 @@ def _panel(axes: Axes, done: pd.DataFrame, name: str, metrics: Sequence[str]) ->
     column = done[name] if numeric else done[name].map(str)
     values = sorted(set(column)) if numeric else list(column.drop_duplicates())
     drawn = numeric and len(values) > _MOST_VALUES
-    for place, metric in enumerate(metrics):
-        style = {**look(place), "label": metric.removeprefix("val/").removesuffix("/accuracy")}
+    for index, metric in enumerate(metrics):
+        style = {**look(index), "label": metric.removeprefix("val/").removesuffix("/accuracy")}
         if drawn or not numeric:
             style["linestyle"] = ""  # names have no order
         if drawn:
             axes.plot(column, done[metric], **style, markersize=4, alpha=0.8)
             continue
         seeds = done.groupby(column, sort=numeric)[metric].agg(RANGE)
-        xs = pd.Series(range(len(values)), values) + 0.12 * (place - (len(metrics) - 1) / 2)  # beside the others
+        xs = pd.Series(range(len(values)), values) + 0.12 * (index - (len(metrics) - 1) / 2)  # beside the others
         axes.vlines(xs, seeds["min"], seeds["max"], color=style["color"], linewidth=0.8)
         axes.plot(xs, seeds["mean"], **style, markersize=5, linewidth=1.2)
         axes.plot(column.map(xs), done[metric], ".", color=style["color"], markersize=3, alpha=0.6)

@@ -35,7 +35,7 @@ def stairs(curves: Sequence[pd.Series], xs: Sequence[float] | None = None) -> pd
     if xs is None:
         end = min((curve.index[-1] for curve in curves), default=0)
         xs = sorted({x for curve in curves for x in curve.index if x <= end})
-    return pd.DataFrame({place: curve.reindex(xs, method="ffill") for place, curve in enumerate(curves)}).dropna()
+    return pd.DataFrame({index: curve.reindex(xs, method="ffill") for index, curve in enumerate(curves)}).dropna()
 
 
 def cost_range(costs: pd.Series, write: Callable[[float], str]) -> str:

@@ -27,6 +27,8 @@ from lit_fednas.search.tier_search import Progress, SearchSettings, TierSearch
 
 log = logging.getLogger(__name__)
 
+_REFRESH_SECONDS = 10.0  # at least, between lines without a terminal
+
 
 class AfterTraining:
     """A command that uses a trained supernet.
@@ -75,11 +77,12 @@ class Search(AfterTraining):
         """
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         files = SearchFiles(self.folder / search.name)
-        progress = SearchProgress(search.evaluations, enabled=self.trainer.progress_bar_callback is not None)
+        progress = SearchProgress(search.evaluations)
         interrupts = Interrupts()
 
         def watch(done: Progress) -> None:
-            progress(done)
+            if self.trainer.progress_bar_callback is not None:
+                progress(done)
             interrupts.check()
 
         with self.trainer.computing(self.model), interrupts.listening():
@@ -132,14 +135,10 @@ class SearchProgress:
 
     Args:
         evaluations: Per tier.
-        enabled: False shows nothing.
-        refresh_seconds: Without a terminal, a line is printed at most this often.
     """
 
-    def __init__(self, evaluations: int, enabled: bool = True, refresh_seconds: float = 10.0) -> None:
+    def __init__(self, evaluations: int) -> None:
         self.evaluations = evaluations
-        self.enabled = enabled
-        self.refresh_seconds = refresh_seconds
         self._tier: str | None = None
         self._bar: Any = None
         self._last: Progress | None = None
@@ -147,8 +146,6 @@ class SearchProgress:
 
     def __call__(self, progress: Progress) -> None:
         """Shows that one more architecture is evaluated."""
-        if not self.enabled:
-            return
         if progress.tier != self._tier:
             self.close()
             self._tier = progress.tier
@@ -158,26 +155,21 @@ class SearchProgress:
         if self._bar is not None:
             self._bar.set_postfix(_figures(progress), refresh=False)
             self._bar.update(progress.evaluations - self._bar.n)
-        elif perf_counter() - self._printed >= self.refresh_seconds:
-            self._print()
+        elif perf_counter() - self._printed >= _REFRESH_SECONDS:
+            self._print(progress)
 
     def close(self) -> None:
         """Ends the tier's bar, or prints its last line."""
         if self._bar is not None:
             self._bar.close()
         elif self._last is not None:
-            self._print()
+            self._print(self._last)
         self._bar = self._last = None
 
-    def _print(self) -> None:
-        last = self._last
-        assert last is not None
-        figures = "  ".join(f"{name} {value}" for name, value in _figures(last).items())
-        print(
-            f"{last.tier}: {last.evaluations}/{self.evaluations} architectures  {figures}",
-            file=sys.stderr,
-            flush=True,
-        )
+    def _print(self, progress: Progress) -> None:
+        figures = "  ".join(f"{name} {value}" for name, value in _figures(progress).items())
+        line = f"{progress.tier}: {progress.evaluations}/{self.evaluations} architectures  {figures}"
+        print(line, file=sys.stderr, flush=True)
         self._printed = perf_counter()
         self._last = None
 

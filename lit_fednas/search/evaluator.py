@@ -93,7 +93,7 @@ class Evaluator:
     def metrics(
         self, network: Callable[[Tensor], Tensor], labels: Callable[[Tensor], Tensor] = lambda classes: classes
     ) -> Metrics:
-        """Evaluates any network on the same data.
+        """Returns accuracy and loss of any network on the same data.
 
         Args:
             network: Returns logits.

@@ -60,7 +60,7 @@ class Feasible:
         return self.space.decode(self.repaired(self.space.encode(arch), rng))
 
     def distinct(self, known: set[Any], count: int, rng: np.random.Generator) -> list[Any]:
-        """Draws architectures that fit and are not known; fewer if no more are found.
+        """Returns random architectures that fit and are not known; fewer if no more are found.
 
         Args:
             known: Those that are known; the new ones are added.
@@ -71,12 +71,10 @@ class Feasible:
         repeats = 0
         while len(drawn) < count and repeats < _REPEATS:
             arch = self.sample(rng)
-            if arch in known:
-                repeats += 1
-                continue
-            known.add(arch)
-            drawn.append(arch)
-            repeats = 0
+            repeats = repeats + 1 if arch in known else 0
+            if arch not in known:
+                known.add(arch)
+                drawn.append(arch)
         return drawn
 
     def repaired(self, genes: Sequence[int], rng: np.random.Generator) -> tuple[int, ...]:
@@ -112,18 +110,19 @@ class Feasible:
     def _first(self, rng: np.random.Generator) -> Any:
         """Returns a fitting architecture: the smallest or the largest, or one found by descending the excess."""
         least = min([self.space.smallest, self.space.largest], key=self.excess)
-        starts = iter(range(_STARTS))
-        while not self.fits(least) and next(starts, None) is not None:
+        for _ in range(_STARTS):
+            if self.fits(least):
+                break
             least = min([least, self._descended(self.space.sample(rng), rng)], key=self.excess)
-        if not self.fits(least):
-            has = ", ".join(f"{name} {self.costs.cost(least, name):g}" for name in self.tier.limited)
-            limits = [f"{name} at most {limit:g}" for name, limit in self.tier.at_most.items()]
-            limits += [f"{name} above {limit:g}" for name, limit in self.tier.above.items()]
-            raise ConfigError(
-                f"search.tiers.{self.tier.name}: no architecture was found with {' and '.join(limits)}; "
-                f"the nearest has {has} ({least}); change the limits"
-            )
-        return least
+        if self.fits(least):
+            return least
+        has = ", ".join(f"{name} {self.costs.cost(least, name):g}" for name in self.tier.limited)
+        limits = [f"{name} at most {limit:g}" for name, limit in self.tier.at_most.items()]
+        limits += [f"{name} above {limit:g}" for name, limit in self.tier.above.items()]
+        raise ConfigError(
+            f"search.tiers.{self.tier.name}: no architecture was found with {' and '.join(limits)}; the nearest "
+            f"has {has} ({least}); change the limits"
+        )
 
     def _descended(self, arch: Any, rng: np.random.Generator) -> Any:
         """Follows single-gene changes that do not raise the excess."""

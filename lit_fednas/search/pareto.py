@@ -9,7 +9,7 @@ from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
 
 
 def pareto_front(costs: ArrayLike, accuracies: ArrayLike) -> np.ndarray:
-    """Places of the non-dominated points, by ascending cost; of equal points the first.
+    """Returns the indices of the non-dominated points, by ascending cost; of equal points the first.
 
     A point is dominated if another costs no more, is no less accurate, and is better in one of the two.
 
@@ -31,7 +31,7 @@ def pareto_front(costs: ArrayLike, accuracies: ArrayLike) -> np.ndarray:
 
 
 def hypervolume(costs: ArrayLike, accuracies: ArrayLike, reference: float) -> float:
-    """Share of the square (cost from 0 to a reference, accuracy from 0 to 1) that the points dominate.
+    """Returns the share of the square (cost from 0 to a reference, accuracy from 0 to 1) that the points dominate.
 
     Args:
         costs: ``[n]``.

@@ -102,16 +102,15 @@ def load_tier_network(supernet: Supernet, files: TierFiles, tier: str) -> tuple[
     return arch, network.eval()
 
 
-def write_clients(model: FederatedLightningModule, datamodule: FederatedDataModule, files: TierFiles) -> bool:
+def write_clients(model: FederatedLightningModule, datamodule: FederatedDataModule, files: TierFiles) -> None:
     """Writes ``clients.csv``: the accuracy of its tier's network for every client (FedorAS, section 4.4).
+
+    Without tiers of clients, and without clients that hold test data, it writes nothing.
 
     Args:
         model: Its population has the clients' tiers.
         datamodule: The clients' data.
         files: The folder of a search or a fine-tuning, with the tiers' networks.
-
-    Returns:
-        Whether anything was written: there are tiers of clients, and clients that hold test data.
     """
     device = next(model.supernet.parameters()).device
     rows = []
@@ -120,14 +119,11 @@ def write_clients(model: FederatedLightningModule, datamodule: FederatedDataModu
             continue
         arch, network = load_tier_network(model.supernet, files, tier.name)
         network, targets = network.to(device), partial(model.supernet.targets, arch)
-        for client in model.population.members(tier.name):
-            scores = client_scores(
-                network, datamodule.clients, [client], settings=model.evaluation, targets=targets
-            )
-            rows += [{**score._asdict(), "tier": tier.name} for score in scores]
+        score = partial(client_scores, network, datamodule.clients, settings=model.evaluation, targets=targets)
+        members = model.population.members(tier.name)
+        rows += [{**one._asdict(), "tier": tier.name} for client in members for one in score([client])]
     if rows:
         write_client_scores(files.folder, sorted(rows, key=lambda row: row["client"]))
-    return bool(rows)
 
 
 def _architecture(supernet: Supernet, model: TierModel) -> Any:

@@ -115,7 +115,7 @@ class Event:
     x: float
     label: str
     tip: str
-    place: int
+    index: int
 
 
 def plain(text: object) -> str:
@@ -128,9 +128,9 @@ def plain(text: object) -> str:
     return html.escape(str(text), quote=False).replace("\n", "<br>")
 
 
-def colour(place: int) -> str:
+def colour(index: int) -> str:
     """Returns the colour of the n-th line."""
-    return COLOURS[place % len(COLOURS)]
+    return COLOURS[index % len(COLOURS)]
 
 
 def line_chart(
@@ -158,10 +158,10 @@ def line_chart(
     """
     figure = go.Figure()
     points = {str(name): line.dropna() for name, line in lines.items() if line.notna().any()}
-    for place, (name, line) in enumerate(points.items()):
-        dash = _DASHES[place // len(COLOURS) % len(_DASHES)]
-        style = {"color": GREY, "width": 6} if name == wide else {"color": colour(place), "width": 2}
-        if band is not None and place == 0:
+    for index, (name, line) in enumerate(points.items()):
+        dash = _DASHES[index // len(COLOURS) % len(_DASHES)]
+        style = {"color": GREY, "width": 6} if name == wide else {"color": colour(index), "width": 2}
+        if band is not None and index == 0:
             low, high = band
             bounds = {"x": [*low.index, *high.index[::-1]], "y": [*high, *low[::-1]]}
             silent = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
@@ -190,7 +190,7 @@ def line_chart(
 
 def front_chart(
     title: str,
-    place: int,
+    index: int,
     cloud: pd.Series,
     front: Sequence[Mark],
     best: Sequence[Mark],
@@ -201,7 +201,7 @@ def front_chart(
 
     Args:
         title: Above the chart.
-        place: Which colour.
+        index: Which colour.
         cloud: y of all points by their x.
         front: The front's points by ascending x.
         best: Points that are drawn as stars.
@@ -213,11 +213,11 @@ def front_chart(
     figure = go.Figure()
     figure.add_scatter(x=xs, y=ys, mode="markers", marker={"color": GREY, "size": 4, "opacity": 0.5}, **silent)
     for limit in limits:
-        line = {"color": colour(place), "width": 1.3, "dash": "dash"}
+        line = {"color": colour(index), "width": 1.3, "dash": "dash"}
         figure.add_scatter(x=[limit] * 2, y=[min(ys), max(ys)], mode="lines", line=line, **silent)
-    line = {"color": colour(place), "shape": "hv"}
+    line = {"color": colour(index), "shape": "hv"}
     figure.add_scatter(**_points(front), mode="lines+markers", line=line, marker_size=8, hoverinfo="text")
-    star = {"color": colour(place), "symbol": "star", "size": 15, "line": {"color": "white", "width": 1}}
+    star = {"color": colour(index), "symbol": "star", "size": 15, "line": {"color": "white", "width": 1}}
     figure.add_scatter(**_points(best), mode="markers", marker=star, hoverinfo="text")
     figure.update_layout(hovermode="closest", showlegend=False)
     figure.update_xaxes(title=labels[0], **_cost_axis([*xs, *limits]))
@@ -252,7 +252,7 @@ def dot_plot(partition: pd.DataFrame) -> Chart:
     figure.update_layout(
         hovermode="closest", showlegend=False, margin={"l": left, "r": 10, "t": 10, "b": 40}, dragmode=False
     )
-    ticks = {"tickvals": list(shown), "ticktext": [plain(clients[place]) for place in shown], "tickangle": 0}
+    ticks = {"tickvals": list(shown), "ticktext": [plain(clients[index]) for index in shown], "tickangle": 0}
     figure.update_xaxes(
         title="client", range=[-0.5, len(clients) - 0.5], automargin=False, showgrid=False, **ticks
     )
@@ -270,14 +270,14 @@ def tree_chart(
     Args:
         title: Above the chart.
         nodes: Each node's cost, its number (``y``), and what it says on hovering.
-        parents: Each node's parent by its place in the order; ``None`` for the root.
+        parents: Each node's parent by its index in the order; ``None`` for the root.
         words: Of each node, what is to its left and to its right.
     """
     figure = go.Figure()
     xs, places = [node.x for node in nodes], list(range(len(nodes)))
-    for place, parent in enumerate(parents):
+    for index, parent in enumerate(parents):
         if parent is not None:
-            path = {"x": [xs[parent], xs[parent], xs[place]], "y": [parent, place, place]}
+            path = {"x": [xs[parent], xs[parent], xs[index]], "y": [parent, index, index]}
             line = {"color": GREY, "width": 1.5}
             figure.add_scatter(**path, mode="lines", line=line, hoverinfo="skip")
     marker = {"size": 20, "color": [colour(int(node.y)) for node in nodes], "opacity": 1}
@@ -286,9 +286,9 @@ def tree_chart(
     figure.add_scatter(
         x=xs, y=places, mode="markers+text", marker=marker, **numbers, hovertext=tips, hoverinfo="text"
     )
-    for place, (_, right) in enumerate(words):
+    for index, (_, right) in enumerate(words):
         text = {"text": plain(right), "xref": "paper", "x": 1.03, "xanchor": "left", "align": "left"}
-        figure.add_annotation(**text, y=place, showarrow=False, font_size=11)
+        figure.add_annotation(**text, y=index, showarrow=False, font_size=11)
     figure.update_layout(hovermode="closest", showlegend=False, margin={"r": 180})
     reach = max((max(xs) / min(xs)) ** 0.1, 1.5)
     ends = [math.log10(min(xs) / reach), math.log10(max(xs) * reach)]
@@ -321,9 +321,9 @@ def _add_events(figure: go.Figure, events: Sequence[Event], xs: Sequence[float],
     every = [*xs, *(event.x for event in events)]
     room, end = 0.06 * (max(every) - min(every)), -math.inf
     for event in events:
-        figure.add_vline(event.x, line={"color": colour(event.place), "width": 1.2, "dash": "dash"})
+        figure.add_vline(event.x, line={"color": colour(event.index), "width": 1.2, "dash": "dash"})
         if event.x > end:
-            font = {"color": colour(event.place), "size": 11}
+            font = {"color": colour(event.index), "size": 11}
             above = {"yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False}
             figure.add_annotation(x=event.x, text=plain(event.label), font=font, **above)
             end = event.x + room

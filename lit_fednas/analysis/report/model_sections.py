@@ -92,7 +92,7 @@ def _suite_table(run: Run, models: Sequence[Mapping[str, Any]]) -> Table:
 
 def _tree(models: Sequence[Mapping[str, Any]]) -> Chart:
     """Draws a line per model, in the order in which they were added; across, its multiply-accumulates."""
-    order = {model["number"]: place for place, model in enumerate(models)}
+    order = {model["number"]: index for index, model in enumerate(models)}
     nodes, words = [], []
     for model in models:
         done = step_words(model["steps"]) or "initial model"

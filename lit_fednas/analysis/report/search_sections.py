@@ -41,7 +41,7 @@ def fronts(run: Run) -> list[Block]:
     if search is None or search.evaluations.empty:
         return []
     tiers = [tier for tier in [*search.tier_names, ALL_TIERS] if (search.front["tier"] == tier).any()]
-    charts = [_front(search, tier, place) for place, tier in enumerate(dict.fromkeys(tiers))]
+    charts = [_front(search, tier, index) for index, tier in enumerate(dict.fromkeys(tiers))]
     ended = "" if search.settings.get("complete") else " The search has not ended."
     text = f"{len(search.evaluations):,} architectures were evaluated on the validation data.{ended}"
     return [text, Charts(charts)]
@@ -126,7 +126,7 @@ def draw_all(titles: Sequence[str], archs: Sequence[str]) -> list[Stages]:
     ]
 
 
-def _front(search: SearchResult, tier: str, place: int) -> Chart:
+def _front(search: SearchResult, tier: str, index: int) -> Chart:
     scale, label = axis(search.cost, float(search.evaluations[search.cost].max()))
     rows = search.front[search.front["tier"] == tier].sort_values(search.cost)
     front = [_mark(search.cost, row, row["accuracy"], scale) for _, row in rows.iterrows()]
@@ -138,7 +138,7 @@ def _front(search: SearchResult, tier: str, place: int) -> Chart:
     cost = _COSTS.get(search.cost, search.cost)
     bounds = [f", at most {cost_text(search.cost, limit)} {cost}" for limit in limits[-1:]]
     title = "".join(["All" if tier == ALL_TIERS else tier, *bounds])
-    return front_chart(title, place, cloud, front, best, [limit / scale for limit in limits], (label, "accuracy"))
+    return front_chart(title, index, cloud, front, best, [limit / scale for limit in limits], (label, "accuracy"))
 
 
 def _mark(cost: str, row: pd.Series, accuracy: float, scale: float, best: bool = False) -> Mark:
