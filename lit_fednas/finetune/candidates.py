@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -192,22 +191,14 @@ def own_tiers(archs: Sequence[Any]) -> list[Tier]:
         >>> [tier.name for tier in own_tiers(["model: 12", "model: 3"])]
         ['model-12', 'model-3']
     """
-    slugs = [_slug(str(arch)) for arch in archs]
-    number = Counter(slugs)
-    return [
-        Tier(slug if slug and number[slug] == 1 and len(slug) <= _LONGEST else _told_apart(slug, str(arch)), {})
-        for slug, arch in zip(slugs, archs, strict=True)
-    ]
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.")
-
-
-def _told_apart(slug: str, text: str) -> str:
-    """Returns a name of bounded length that no other architecture has."""
-    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-    return f"{slug[: _LONGEST - len(digest) - 1]}-{digest}".lstrip("-")
+    names = [re.sub(r"[^A-Za-z0-9_.]+", "-", str(arch)).strip("-.") for arch in archs]
+    tiers = []
+    for name, arch in zip(names, archs, strict=True):
+        if not name or names.count(name) > 1 or len(name) > _LONGEST:  # then a digest tells it apart
+            digest = hashlib.blake2b(str(arch).encode(), digest_size=4).hexdigest()
+            name = f"{name[: _LONGEST - len(digest) - 1]}-{digest}".lstrip("-")
+        tiers.append(Tier(name, {}))
+    return tiers
 
 
 def _labelled(supernet: Supernet, arch: Any, labels: str | None) -> Any:

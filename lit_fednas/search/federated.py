@@ -263,14 +263,8 @@ def union_bytes(supernet: Supernet, archs: Iterable[Any]) -> int:
         True
     """
     shared = supernet.shared_tensors()
-    covered: dict[str, Tensor | None] = {}  # which elements; None for all
+    covered = {name: torch.zeros(tensor.shape, dtype=torch.bool) for name, tensor in shared.items()}
     for arch in archs:
         for region in supernet.regions(arch).values():
-            if region.index is None:
-                covered[region.name] = None
-                continue
-            mask = covered.setdefault(region.name, torch.zeros(shared[region.name].shape, dtype=torch.bool))
-            if mask is not None:
-                mask[region.index] = True
-    counts = {name: shared[name].numel() if mask is None else int(mask.sum()) for name, mask in covered.items()}
-    return sum(count * shared[name].element_size() for name, count in counts.items())
+            covered[region.name][... if region.index is None else region.index] = True
+    return sum(int(mask.sum()) * shared[name].element_size() for name, mask in covered.items())

@@ -23,6 +23,7 @@ import yaml
 
 from lit_fednas.analysis.sweeps import SWEEP_FILE
 from lit_fednas.errors import ConfigError
+from lit_fednas.records.files import replace_json
 
 LOG_FILE = "sweep.log"
 
@@ -71,11 +72,8 @@ class Sweep:
 
     def write(self) -> None:
         """Writes ``sweep.json``; a kill leaves the old one or the new one."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        part = self.folder / f".{SWEEP_FILE}.part"
         runs = [asdict(run) for run in self.wanted + self.others]
-        part.write_text(json.dumps({**self.head, "runs": runs}, indent=1) + "\n")
-        os.replace(part, self.folder / SWEEP_FILE)
+        replace_json(self.folder / SWEEP_FILE, {**self.head, "runs": runs})
 
     def mark(self, run: Run, status: str) -> None:
         """Notes how a run stands."""

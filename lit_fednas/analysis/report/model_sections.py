@@ -41,7 +41,12 @@ def suite(run: Run) -> list[Block]:
         return []
     models = record["models"]
     charts = [_tree(models)]
-    window, events = max(1, len(run.rounds) // 50), _events(models)
+    window = max(1, len(run.rounds) // 50)
+    events = [
+        Event(float(model["round"]), f"+{model['number']}", f"model {model['number']} is added", model["number"])
+        for model in models
+        if model["round"] is not None
+    ]
     tables = (
         ("Loss in the clients' training, by model; upright: one was added", "loss", model_losses(run, window)),
         ("Clients that trained each model", "clients", model_clients(run, window)),
@@ -105,14 +110,6 @@ def _tree(models: Sequence[Mapping[str, Any]]) -> Chart:
         nodes.append(Mark(model["macs"], model["number"], "\n".join(lines)))
         words.append((_added(model), f"{costs} par.\n{shorten(done, _LETTERS, placeholder='…')}"))
     return tree_chart("Models by descent", nodes, [order.get(model["parent"]) for model in models], words)
-
-
-def _events(models: Sequence[Mapping[str, Any]]) -> list[Event]:
-    return [
-        Event(float(model["round"]), f"+{model['number']}", f"model {model['number']} is added", model["number"])
-        for model in models
-        if model["round"] is not None
-    ]
 
 
 def _sequence_table(record: Mapping[str, Any], table: pd.DataFrame) -> Table:
