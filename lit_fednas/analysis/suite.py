@@ -12,7 +12,7 @@ from lit_fednas.analysis.runs import Run
 from lit_fednas.errors import DataError
 from lit_fednas.records import SUITE_FILE, read_suite, step_words
 
-#: The column of all clients together in :func:`model_losses`.
+#: The column of all clients together in :func:`model_rounds`.
 ALL_CLIENTS = "all"
 _COLUMNS = ["number", "parent", "round", "macs", "parameters", "bytes"]
 
@@ -45,45 +45,31 @@ def suite_table(run: Run) -> pd.DataFrame:
     return table.astype({"parent": "Int64", "round": "Int64"})
 
 
-def model_losses(run: Run, window: int = 1) -> pd.DataFrame:
-    """Returns the mean loss in the clients' training, weighted by the examples that a client trained on.
+def model_rounds(run: Run, window: int = 1) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Returns each model's losses and clients, round by round.
 
     Args:
         run: The run.
         window: Rounds that are averaged: each and those before it.
 
     Returns:
-        A row per round, a column per model (``model 2``), and :data:`ALL_CLIENTS`; NaN where untrained.
+        The mean loss in the clients' training, weighted by the examples that a client trained on (NaN where
+        untrained), and how many clients have trained the model: a row per round, a column per model (``model 2``);
+        the losses have :data:`ALL_CLIENTS`, too.
     """
-    trained = _trained(run)
+    trained = _trained(run).assign(clients=1.0)
     trained["sum"] = trained["loss"] * trained["num_seen"]
-    means = {}
-    for name, rows in {**_by_model(trained), ALL_CLIENTS: trained}.items():
-        sums = rows.groupby("round")[["sum", "num_seen"]].sum().reindex(_rounds(run), fill_value=0)
-        sums = sums.rolling(window, min_periods=1).sum()
-        means[name] = sums["sum"] / sums["num_seen"].where(sums["num_seen"] > 0)
-    return pd.DataFrame(means, index=_rounds(run))
-
-
-def model_clients(run: Run, window: int = 1) -> pd.DataFrame:
-    """Returns how many clients have trained each model.
-
-    Args:
-        run: The run.
-        window: Rounds that are averaged: each and those before it.
-
-    Returns:
-        A row per round, a column per model (``model 2``), in their order.
-    """
-    groups = _by_model(_trained(run))
-    counts = {
-        name: rows.groupby("round").size().reindex(_rounds(run), fill_value=0) for name, rows in groups.items()
-    }
-    return pd.DataFrame(counts, index=_rounds(run), dtype=float).rolling(window, min_periods=1).mean()
-
-
-def _rounds(run: Run) -> pd.RangeIndex:
-    return pd.RangeIndex(int(run.clients["round"].max()) + 1 if len(run.clients) else 0, name="round")
+    # of each model, or of each combination that was trained side by side
+    groups = {f"model {','.join(map(str, key))}": rows for key, rows in trained.groupby("numbers", sort=True)}
+    rounds = pd.RangeIndex(int(run.clients["round"].max()) + 1 if len(run.clients) else 0, name="round")
+    losses, clients = {}, {}
+    for name, rows in {**groups, ALL_CLIENTS: trained}.items():
+        sums = rows.groupby("round")[["sum", "num_seen", "clients"]].sum().reindex(rounds, fill_value=0)
+        within = sums.rolling(window, min_periods=1)
+        seen = within["num_seen"].sum()
+        losses[name] = within["sum"].sum() / seen.where(seen > 0)
+        clients[name] = within["clients"].mean()
+    return pd.DataFrame(losses, index=rounds), pd.DataFrame(clients, index=rounds)[list(groups)]
 
 
 def _trained(run: Run) -> pd.DataFrame:
@@ -91,10 +77,3 @@ def _trained(run: Run) -> pd.DataFrame:
     numbers = run.clients["arch"].astype(str).str.extract(r"^model: (\d+(?:,\d+)*)$")[0]
     rows = run.clients[(run.clients["status"] == "ok") & numbers.notna()]
     return rows.assign(numbers=[tuple(map(int, text.split(","))) for text in numbers[rows.index]])
-
-
-def _by_model(trained: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Returns the rows of each model, or of each combination that was trained side by side, by its name."""
-    return {
-        f"model {','.join(map(str, numbers))}": rows for numbers, rows in trained.groupby("numbers", sort=True)
-    }

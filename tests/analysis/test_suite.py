@@ -11,8 +11,7 @@ import pytest
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.suite import (
     ALL_CLIENTS,
-    model_clients,
-    model_losses,
+    model_rounds,
     suite_table,
 )
 from lit_fednas.errors import DataError
@@ -38,7 +37,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_losses_are_weighted_by_the_examples(run: Run) -> None:
-    losses = model_losses(run)
+    losses, _ = model_rounds(run)
     nan = float("nan")
     expected = {
         "model 0": [(40 + 30) / 40, 2.0, 3.0, nan],
@@ -50,15 +49,14 @@ def test_losses_are_weighted_by_the_examples(run: Run) -> None:
 
 
 def test_a_window_averages_over_the_rounds_before(run: Run) -> None:
-    losses = model_losses(run, window=2)
+    losses, counts = model_rounds(run, window=2)
     assert losses["model 0"].tolist() == pytest.approx([70 / 40, 90 / 50, 50 / 20, 3.0])
     assert losses["model 1"].tolist()[2:] == pytest.approx([3.0, 3.0])
-    counts = model_clients(run, window=2)
     assert counts["model 0"].tolist() == [2.0, 1.5, 1.0, 0.5]
 
 
 def test_clients_of_each_model_are_those_that_ended(run: Run) -> None:
-    assert model_clients(run).to_dict("list") == {
+    assert model_rounds(run)[1].to_dict("list") == {
         "model 0": [2, 1, 1, 0],
         "model 1": [0, 0, 2, 0],
         "model 2": [0, 0, 0, 1],
@@ -68,13 +66,13 @@ def test_clients_of_each_model_are_those_that_ended(run: Run) -> None:
 def test_models_come_by_number_and_combinations_by_themselves(tmp_path: Path) -> None:
     rounds = [[client(0, "10", 1.0), client(1, "2", 2.0), client(2, "0,2", 4.0), client(3, "0", 3.0)]]
     run = made_suite(tmp_path, [(None, None, 10, [])] * 11, rounds)
-    assert model_losses(run).columns.tolist() == ["model 0", "model 0,2", "model 2", "model 10", ALL_CLIENTS]
+    assert model_rounds(run)[0].columns.tolist() == ["model 0", "model 0,2", "model 2", "model 10", ALL_CLIENTS]
     assert suite_table(run).set_index("number").loc[[0, 2, 10], "clients"].tolist() == [2, 2, 1]
 
 
 def test_other_architectures_are_no_models(tmp_path: Path) -> None:
     run = made_suite(tmp_path, rounds=[[{**client(0, "0", 1.0), "arch": "width: 1"}, client(1, "0", 2.0)]])
-    assert model_losses(run).to_dict("list") == {"model 0": [2.0], ALL_CLIENTS: [2.0]}
+    assert model_rounds(run)[0].to_dict("list") == {"model 0": [2.0], ALL_CLIENTS: [2.0]}
 
 
 def test_the_table(run: Run) -> None:
@@ -93,7 +91,7 @@ def test_the_table(run: Run) -> None:
 def test_a_suite_that_nobody_has_trained_yet(tmp_path: Path) -> None:
     run = made_suite(tmp_path, [(None, None, 10, [])])
     assert suite_table(run)["trainings"].tolist() == [0]
-    assert model_losses(run).empty
+    assert model_rounds(run)[0].empty
 
 
 def test_a_run_without_a_suite(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from lit_fednas.analysis.report.charts import (
 )
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.sequence import MEGABYTE, client_costs, kept_units, sequence_table
-from lit_fednas.analysis.suite import ALL_CLIENTS, model_clients, model_losses, suite_table
+from lit_fednas.analysis.suite import ALL_CLIENTS, model_rounds, suite_table
 from lit_fednas.formatting import axis, fixed, percent, short
 from lit_fednas.records import read_sequence, read_suite, step_words
 
@@ -47,9 +47,10 @@ def suite(run: Run) -> list[Block]:
         for model in models
         if model["round"] is not None
     ]
+    losses, clients = model_rounds(run, window)
     tables = (
-        ("Loss in the clients' training, by model; upright: one was added", "loss", model_losses(run, window)),
-        ("Clients that trained each model", "clients", model_clients(run, window)),
+        ("Loss in the clients' training, by model; upright: one was added", "loss", losses),
+        ("Clients that trained each model", "clients", clients),
     )
     for title, y_label, table in tables:
         if table.notna().any(axis=None):
