@@ -167,6 +167,10 @@ class FederatedCLI(LightningCLI):
         check_readable(self.config[self.config.subcommand].get("ckpt_path"))
 
     @override
+    def _parse_ckpt_path(self) -> None:
+        """Does not merge a checkpoint's hyperparameters over the configuration, as LightningCLI does."""
+
+    @override
     def before_instantiate_classes(self) -> None:
         """Finds the run's folder if a checkpoint is given; commands after training take the newest by default."""
         config = self.config[self.subcommand]

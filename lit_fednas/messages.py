@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from math import isfinite
 from typing import Any, Self, TypeVar
 
 from torch import Tensor
@@ -16,6 +17,8 @@ from torch import Tensor
 R = TypeVar("R", bound="Report")
 V = TypeVar("V")
 
+#: The status of a result of a client that went away.
+DROPPED = "dropped"
 #: The status of a result whose update the server rejected before it was sent.
 WITHHELD = "withheld"
 
@@ -79,6 +82,11 @@ class Report:
     def scaled(self, factor: float) -> Self:
         """Returns the report with all its numbers multiplied by a factor."""
         return type(self)(*(_scale(getattr(self, one.name), factor) for one in fields(self)))
+
+    @property
+    def finite(self) -> bool:
+        """Whether all its numbers are finite."""
+        return all(_finite(getattr(self, one.name)) for one in fields(self))
 
     def to_plain(self) -> dict[str, Any]:
         """Returns numbers, lists and dictionaries alone."""
@@ -236,6 +244,11 @@ def _add(first: Any, second: Any) -> Any:
     if isinstance(first, Sequence):
         return type(first)(_add(a, b) for a, b in zip(first, second, strict=True))  # type: ignore[call-arg]
     return first + second
+
+
+def _finite(value: Any) -> bool:
+    items = value.values() if isinstance(value, Mapping) else value
+    return all(map(_finite, items)) if isinstance(items, Iterable) else isfinite(items)
 
 
 def _scale(value: Any, factor: float) -> Any:

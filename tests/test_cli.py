@@ -188,6 +188,20 @@ def test_checkpoints_that_do_not_fit_are_one_clear_line(tiny, capsys):
     assert "finds none" in refused(capsys, "test", *tiny, "--ckpt_path", "best")
 
 
+def test_a_checkpoints_hyperparameters_change_nothing_and_import_nothing(tiny, capsys):
+    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
+    last = Path("runs/digits/version_0/checkpoints/last.ckpt")
+    checkpoint = torch.load(last, weights_only=True)
+    Path("planted.py").write_text("open('imported', 'w').close()\n")
+    for planted in ({"client": {"batch_size": 7}}, {"_class_path": "planted.Model", "seed": 3}):
+        torch.save({**checkpoint, "hyper_parameters": planted}, last)
+        assert main(["fit", *tiny, "--model.client.batch_size", "16", "--ckpt_path", str(last)]) == 0
+        assert "its hyper_parameters are ignored" in capsys.readouterr().err
+    assert not Path("imported").exists()
+    config = yaml.safe_load(Path("runs/digits/version_0/config.yaml").read_text())
+    assert config["model"]["client"]["batch_size"] == 16
+
+
 def test_a_client_error_with_raise_is_one_line_and_exit_1(tiny, capsys, monkeypatch):
     from lit_fednas.objectives import CrossEntropy
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
-from math import isfinite
+from math import inf, isfinite
 from time import perf_counter
 from typing import Any
 
@@ -20,12 +20,12 @@ from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation.client_evaluation import client_scores
 from lit_fednas.federation.client_module import ClientModule, ClientNetwork
 from lit_fednas.federation.compiled import MOST_ARCHITECTURES, check_compilable, compile_network
-from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.federation.interrupts import Interrupted, alarm
 from lit_fednas.federation.lightning_private import ClientTrainer
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.federation.stacked import StackedClient, StackedModule, check_stackable
 from lit_fednas.federation.stacked_gradients import Stacks
-from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
+from lit_fednas.messages import DROPPED, ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives import Objective
 from lit_fednas.rng import generator, isolated, numpy_generator
 from lit_fednas.supernets import Supernet
@@ -206,9 +206,13 @@ class ClientRunner:
         """Turns a client's failure into its result, or raises it, as the policy says."""
         try:
             update = self._tested(train())
+            if not all(report.finite for report in update.result.reports):
+                raise _Skip("non-finite", "a number that it reported is not finite")
         except (ConfigError, Interrupted):
             raise
         except _Skip as skip:
+            if skip.status == "timeout":
+                self.data.reader.close()  # one of its processes may hang
             if self.faults.on_client_error == "raise" and skip.status in ("non-finite", "timeout"):
                 raise ClientError(f"round {task.round}, client {task.client}: {skip.reason}") from None
             return ClientResult(task, skip.status, skip.reason), None
@@ -243,13 +247,21 @@ class ClientRunner:
     def _train(self, task: ClientTask) -> ClientUpdate:
         address = (task.round, task.client)
         if self._goes_away(task):
-            raise _Skip("dropped", "the client went away")
+            raise _Skip(DROPPED, "the client went away")
         network = self._network(task.arch)
-        start = perf_counter()  # a compilation is not the client's time
         network.receive(self.supernet.views(task.arch, self._shared))
+        limit = inf if self.faults.time_limit is None else self.faults.time_limit
+        slow = _Skip("timeout", f"took longer than faults.time_limit, {limit:g} s")
+        end = perf_counter() + limit  # a compilation is not the client's time
+
+        def keep_going() -> None:
+            self.check()
+            if perf_counter() > end:  # outside of the main thread nothing rings
+                raise slow
+
         module = self._module
-        module.begin(network, task.lr_factor, lambda: self._keep_going(start))
-        with isolated(self.seed, "client", *address, device=self.device):
+        module.begin(network, task.lr_factor, keep_going)
+        with isolated(self.seed, "client", *address, device=self.device), alarm(self.faults.time_limit, slow):
             self.objective.begin(network.network, task, generator(self.seed, "objective", *address))
             self.trainer.fit(module, train_dataloaders=self._batches(task, module))
         network.forget_gradients()
@@ -303,12 +315,6 @@ class ClientRunner:
         self._networks.move_to_end(arch)
         return self._networks[arch]
 
-    def _keep_going(self, start: float) -> None:
-        self.check()
-        limit = self.faults.time_limit
-        if limit is not None and perf_counter() - start > limit:
-            raise _Skip("timeout", f"took longer than faults.time_limit, {limit:g} s")
-
 
 class _Skip(Exception):
     """A client's update is not used, for a known reason."""
@@ -342,11 +348,9 @@ def _judge(
     """
     if num_steps == 0:
         raise _Skip("empty", f"no batch to train on among {task.num_examples} examples")
-    if not isfinite(size):
-        raise _Skip(
-            "non-finite",
-            "the trained weights are not finite; lower client.optimizer's lr or set client.clip_norm",
-        )
+    if not isfinite(size) or not isfinite(loss_sum):
+        what = "loss is" if isfinite(size) else "trained weights are"
+        raise _Skip("non-finite", f"the {what} not finite; lower client.optimizer's lr or set client.clip_norm")
     result = ClientResult(task, num_steps=num_steps, num_seen=num_seen, loss=loss_sum / num_seen)
     return ClientUpdate(result, weights)
 

@@ -22,6 +22,35 @@ class Interrupted(Exception):
         self.signum = signum
 
 
+@contextmanager
+def alarm(seconds: float | None, error: Exception) -> Iterator[None]:
+    """Raises an error inside the block when it has taken so many seconds, also where it waits for something.
+
+    It does nothing outside of the main thread, the only one that signals interrupt, nor on systems without timers.
+
+    Args:
+        seconds: After which time; ``None`` for never.
+        error: What to raise.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if seconds is None or not main or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(signum: int, frame: FrameType | None) -> None:
+        raise error
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 class Interrupts:
     """Keeps a signal until the loop asks for it; the second Ctrl-C stops at once.
 

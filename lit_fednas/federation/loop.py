@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from lit_fednas.federation.machine import keep_freed_memory, threads_set
 from lit_fednas.federation.module import FederatedLightningModule
 from lit_fednas.federation.ranks import Failure, Ranks, deal
 from lit_fednas.federation.round import ServerRound
-from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
+from lit_fednas.messages import DROPPED, ClientResult, ClientTask, ClientUpdate
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class RoundLoop(RoundFitLoop):
         self.interrupts = Interrupts()
         self.ranks = Ranks()
         self._runner: ClientRunner | None = None
+        self._failed_rounds = 0
 
     @property
     def module(self) -> FederatedLightningModule:
@@ -115,9 +117,24 @@ class RoundLoop(RoundFitLoop):
         round.results.sort(key=lambda result: order[result.task.client, result.task.arch])
         if round.survivors:
             self.ranks.add_up(module.aggregation.sums())
+        self._count_failures(round)
         call_hook(self.trainer, "on_results", round)
         module.assignment.observe(round.results)
         return round
+
+    def _count_failures(self, round: ServerRound) -> None:
+        """Stops the run if no client can train: without an update nothing changes, also not in the next rounds."""
+        failed = [one for one in round.results if one.status != DROPPED]
+        if round.survivors or not failed:
+            self._failed_rounds = 0
+            return
+        self._failed_rounds += 1
+        if self._failed_rounds == self.module.faults.max_failed_rounds:
+            ((why, count),) = Counter(f"{one.status} ({one.reason})" for one in failed).most_common(1)
+            raise ClientError(
+                f"faults.max_failed_rounds: every client failed in {self._failed_rounds} rounds in a row; in "
+                f"round {round.number}, {count} of {len(failed)}: {why}"
+            )
 
     def _share(self, tasks: Sequence[ClientTask]) -> Sequence[ClientTask]:
         """Returns the tasks that this rank is dealt, by the work of a client's epoch."""

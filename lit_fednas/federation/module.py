@@ -358,6 +358,8 @@ class FederatedLightningModule(pl.LightningModule):
         saved = checkpoint.get("federation")
         if saved is None:
             raise CheckpointError("checkpoint: holds no federated run; give one that lit-fednas fit has saved")
+        if checkpoint.get("hyper_parameters"):
+            log.warning("checkpoint: its hyper_parameters are ignored, the configuration counts")
         if saved.get("structure", {}) != self.supernet.structure():
             self.supernet.restore(saved.get("structure", {}))
             self._prepare_evaluation()

@@ -28,6 +28,7 @@ class FaultPolicy:
         time_limit: Seconds that a client's fit may take; without limit if not given.
         dropout_rate: Share of clients that go away in mid-round, drawn by address (a simulation).
         min_survivors: With fewer updates than this, a round leaves the weights as they were.
+        max_failed_rounds: Rounds in a row in which every client failed, after which the run stops.
 
     Raises:
         ConfigError: A value is out of range.
@@ -37,6 +38,7 @@ class FaultPolicy:
     time_limit: PositiveFloat | None = None
     dropout_rate: ShareBelowOne = 0.0
     min_survivors: PositiveInt = 1
+    max_failed_rounds: PositiveInt | None = 5
 
 
 @final

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 from lit_fednas.errors import ClientError
 from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.messages import UnitChangesReport
 from lit_fednas.objectives import CrossEntropy
 from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, weights
 
@@ -96,6 +99,68 @@ def test_a_round_in_which_all_fail_leaves_the_weights():
     assert_same(weights(module), start)
     assert all(result.status == "error" for result in results.all)
     assert trainer.current_epoch == 3
+
+
+class Failing(CrossEntropy):
+    """All clients fail in the rounds that are named."""
+
+    def __init__(self, rounds):
+        super().__init__()
+        self.rounds = rounds
+
+    def begin(self, network, task, generator):
+        self.fails = task.round in self.rounds
+
+    def loss(self, network, inputs, targets):
+        if self.fails:
+            raise RuntimeError("no")
+        return super().loss(network, inputs, targets)
+
+
+def test_a_run_in_which_every_client_fails_ends_with_the_reason():
+    reason = r"max_failed_rounds: every client failed in 3 rounds .*in round 4, 6 of 6: error \(Runtime.* no\)"
+    with pytest.raises(ClientError, match=reason):
+        run(rounds=9, objective=Failing([0, 2, 3, 4]), max_failed_rounds=3)  # not rounds 0, 2 and 3
+    run(rounds=7, objective=Failing(range(9)), max_failed_rounds=None)
+    run(rounds=4, objective=CrossEntropy(), dropout_rate=0.999, max_failed_rounds=1)  # they went away
+
+
+class Hanging(CrossEntropy):
+    """Client 2 waits for something outside of its batches, once."""
+
+    def begin(self, network, task, generator):
+        if task.client == 2 and task.round == 0:
+            threading.Event().wait(60)
+
+
+def test_a_client_that_hangs_between_its_batches_is_skipped():
+    start = time.perf_counter()
+    results, _, _, _ = run(rounds=2, objective=Hanging(), time_limit=1.0)
+    assert time.perf_counter() - start < 30
+    assert [one.status for one in results.all if one.task.client == 2] == ["timeout", "ok"]
+    assert [one.status for one in results.all].count("ok") == 11
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("says", ["loss", "report"])
+def test_what_a_client_says_is_checked_like_its_weights(says):
+    class Liar(CrossEntropy):
+        report_types = (UnitChangesReport,)
+
+        def begin(self, network, task, generator):
+            self.lies = task.client == 1
+
+        def loss(self, network, inputs, targets):
+            loss = super().loss(network, inputs, targets)
+            return loss + (loss.detach() * math.nan - loss.detach()) * 0 if self.lies and says == "loss" else loss
+
+        def report(self):
+            return (UnitChangesReport({"conv": [0.0, math.inf if self.lies and says == "report" else 1.0]}),)
+
+    results, _, _, _ = run(objective=Liar())
+    assert results.status() == {0: "ok", 1: "non-finite", 2: "ok", 3: "ok", 4: "ok", 5: "ok"}
+    (lie,) = [one.reason for one in results.all if not one.ok]
+    assert says in lie
 
 
 def test_raise_stops_and_names_round_and_client():
