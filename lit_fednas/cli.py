@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, Namespace
 from jsonargparse._deprecated import JsonargparseDeprecationWarning
 from lightning import Callback, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -37,7 +37,7 @@ from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.federation.trainer import check_readable
 from lit_fednas.finetune import Finetune
-from lit_fednas.loggers import continue_run
+from lit_fednas.loggers import check_new_run, continue_run
 from lit_fednas.records.files import replacing
 from lit_fednas.search import Search
 
@@ -82,6 +82,18 @@ class DrawFronts(Callback):
 
 class SaveConfig(SaveConfigCallback):
     """Saves the whole configuration as ``config.yaml`` in the run's folder, and in Weights & Biases if used."""
+
+    @override
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Saves a run's configuration when it is trained, so that it starts a new run if it is given back."""
+        if stage != "fit":
+            return
+        self.config = self.config.clone()
+        self.config.ckpt_path = None
+        for logger in _loggers(self.config):
+            if "version" in logger.get("init_args", {}):
+                logger.init_args.version = None
+        super().setup(trainer, pl_module, stage)
 
     @override
     def save_config(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -180,6 +192,8 @@ class FederatedCLI(LightningCLI):
             config.ckpt_path = "last"
         if config.get("ckpt_path"):
             config.ckpt_path = continue_run(config.trainer.logger, str(config.ckpt_path))
+        elif self.subcommand == "fit":
+            check_new_run(config.trainer.logger)
 
     @override
     def instantiate_classes(self) -> None:
@@ -211,6 +225,12 @@ class FederatedCLI(LightningCLI):
         """The command's own options."""
         names = self._subcommand_method_arguments[str(self.subcommand)]
         return {name: self.config_init[self.subcommand][name] for name in names}
+
+
+def _loggers(config: Any) -> list[Any]:
+    """Returns the loggers in a command's configuration."""
+    logger = config.trainer.logger
+    return [one for one in (logger if isinstance(logger, list) else [logger]) if isinstance(one, Namespace)]
 
 
 def _parts(subcommand: str) -> list[str]:

@@ -22,7 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lit_fednas.data.readers import EvalBatches
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.records import TierFiles
-from lit_fednas.records.files import replacing
+from lit_fednas.records.files import check_output, replacing
 from lit_fednas.rng import generator
 from lit_fednas.search.command import AfterTraining
 from lit_fednas.search.tier_models import load_tier_network
@@ -122,8 +122,10 @@ class Export(AfterTraining):
             The file, and how well it agrees with the network.
 
         Raises:
-            ConfigError: The tier has no network, or a package is missing.
+            ConfigError: The tier has no network, a package is missing, or the file cannot be written.
         """
+        if output is not None:
+            check_output(output)
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         files = TierFiles(self.folder / name)
         exported = export_tier(self.model.supernet.cpu(), files, tier, format, self._examples().cpu(), output)

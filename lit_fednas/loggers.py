@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 
-from lit_fednas.errors import CheckpointError
+from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.records.files import replace_table
 
 
@@ -52,12 +52,11 @@ def continue_run(loggers: Any, ckpt_path: str) -> str:
         The checkpoint's file; ``ckpt_path`` as it is with another logger.
 
     Raises:
-        CheckpointError: There is no such run.
+        CheckpointError: No run was found, or the newest has no checkpoint.
     """
-    first = loggers[0] if isinstance(loggers, list) else loggers
-    if not isinstance(first, Namespace | dict) or not first["class_path"].endswith(RunLogger.__name__):
+    settings = _settings(loggers)
+    if settings is None:
         return ckpt_path
-    settings = first["init_args"]
     root = Path(settings["save_dir"]) / settings["name"]
     checkpoint = (
         _newest(root, settings["version"], ckpt_path) if ckpt_path in ("last", "best") else Path(ckpt_path)
@@ -68,14 +67,55 @@ def continue_run(loggers: Any, ckpt_path: str) -> str:
     return str(checkpoint)
 
 
+def check_new_run(loggers: Any) -> None:
+    """Validates that a run which starts from the beginning does not replace another one.
+
+    Args:
+        loggers: As for :func:`continue_run`.
+
+    Raises:
+        ConfigError: The folder that a :class:`RunLogger` names has the checkpoint of a run.
+    """
+    settings = _settings(loggers)
+    if settings is None or settings["version"] is None:
+        return
+    folder = Path(settings["save_dir"]) / settings["name"] / _folder_name(settings["version"])
+    if any(folder.glob("checkpoints/*.ckpt")):
+        raise ConfigError(
+            f"trainer.logger.init_args.version: {folder} holds a run; leave version out to start another one, set "
+            f"ckpt_path to last to continue it, or delete its folder"
+        )
+
+
+def _settings(loggers: Any) -> Any:
+    """Returns the settings of the first logger, if it is a :class:`RunLogger`."""
+    first = loggers[0] if isinstance(loggers, list) else loggers
+    known = isinstance(first, Namespace | dict) and first["class_path"].endswith(RunLogger.__name__)
+    return first["init_args"] if known else None
+
+
+def _folder_name(version: int | str) -> str:
+    return f"version_{version}" if isinstance(version, int) else version
+
+
 def _newest(root: Path, version: int | str | None, word: str) -> Path:
     """Returns the last or the best checkpoint of the newest run, or of a version."""
-    name = f"version_{version}" if isinstance(version, int) else version
-    runs = [path for path in root.glob("*") if name in (None, path.name)]
-    checkpoints = [path for run in runs for path in run.glob("checkpoints/last.ckpt")]
-    if not checkpoints:
+    name = None if version is None else _folder_name(version)
+    files = [
+        (path.stat().st_mtime, run)
+        for run in root.glob("*")
+        if name in (None, run.name)
+        for path in (run / "config.yaml", run / "checkpoints" / "last.ckpt")
+        if path.exists()
+    ]
+    if not files:
         raise CheckpointError(f"ckpt_path: {word!r} finds no run in {root}; start one without it")
-    newest = max(checkpoints, key=lambda path: path.stat().st_mtime)
+    _, run = max(files)
+    newest = run / "checkpoints" / "last.ckpt"
+    if not newest.exists():
+        raise CheckpointError(
+            f"ckpt_path: {word!r}: the newest run, {run}, has no checkpoint yet; give the file of another one"
+        )
     return newest if word == "last" else _best_of(newest)
 
 
@@ -107,6 +147,12 @@ class _ResumingWriter(ExperimentWriter):
             self._keep([row for row in self._earlier if int(row["step"]) < step])
             self._earlier = None
         super().log_metrics(metrics_dict, step)
+
+    def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
+        """Adds columns; the file is replaced as a whole."""
+        with open(self.metrics_file_path, newline="") as file:
+            rows = list(csv.DictReader(file))
+        replace_table(self.metrics_file_path, fieldnames, rows, lineterminator="\r\n")
 
     def _keep(self, rows: list[dict[str, Any]]) -> None:
         self.metrics_keys = sorted({name for row in rows for name in row})

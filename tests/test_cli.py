@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import time
 from pathlib import Path
 
@@ -76,6 +78,44 @@ def test_a_second_fit_is_a_new_run_and_last_is_the_newest(tiny):
     assert len(Path("runs/digits/version_1/rounds.jsonl").read_text().splitlines()) == 3
     checkpoint = torch.load("runs/digits/version_1/checkpoints/last.ckpt", weights_only=True)
     assert checkpoint["federation"]["seed"] == 1
+
+
+def test_a_resumed_runs_config_starts_a_new_run(tiny, capsys):
+    """It holds neither the folder of the run nor the checkpoint that the run was resumed from."""
+    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
+    assert main(["fit", *tiny, "--ckpt_path", "last"]) == 0
+    first = Path("runs/digits/version_0")
+    records = (first / "rounds.jsonl").read_bytes()
+    for more in ([], ["--ckpt_path", "null"]):
+        assert main(["fit", "--config", str(first / "config.yaml"), *more]) == 0
+    assert (first / "rounds.jsonl").read_bytes() == records
+    assert {path.name for path in first.parent.iterdir()} == {"version_0", "version_1", "version_2"}
+    again = Path("runs/digits/version_2/rounds.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in again] == [0, 1]
+
+    config = (first / "config.yaml").read_bytes()
+    message = refused(capsys, "fit", *tiny, "--trainer.logger.init_args.version", "0")
+    assert "version_0 holds a run; leave version out" in message
+    assert main(["test", *tiny, "--ckpt_path", "last", "--trainer.logger.init_args.version", "0"]) == 0
+    assert (first / "config.yaml").read_bytes() == config  # the run's, not the test's
+
+
+def test_the_newest_run_without_a_checkpoint_is_not_passed_over(tiny, capsys):
+    assert main(["fit", *tiny]) == 0
+    newer = Path("runs/digits/version_1")
+    newer.mkdir()
+    (newer / "config.yaml").write_text("{}")
+    assert "version_1, has no checkpoint yet" in refused(capsys, "fit", *tiny, "--ckpt_path", "last")
+
+
+def test_what_cannot_be_written_is_told_before_the_work(tiny, capsys, monkeypatch):
+    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
+    Path("shut").mkdir(mode=0o500)
+    monkeypatch.setattr(os, "access", lambda path, mode: "shut" not in str(path))  # the superuser may write there
+    for output in ("shut/page.html", "/dev/full", "runs"):
+        assert "output: " in refused(capsys, "report", "runs/digits/version_0", "--output", output)
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+    assert "output: " in refused(capsys, "partition", *tiny, "--output", "shut")
 
 
 def test_best_is_the_monitored_checkpoint(tiny):

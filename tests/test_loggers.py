@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,18 @@ def test_a_run_from_the_start_in_the_same_folder_drops_all(tmp_path):
     log(open_run(tmp_path), range(5), old=1.0)
     log(open_run(tmp_path), [0])
     assert rows(tmp_path) == [{"loss": "0.0", "step": "0"}]
+
+
+def test_new_columns_replace_the_file_as_a_whole(tmp_path, monkeypatch):
+    logger = open_run(tmp_path)
+    log(logger, [0])
+    monkeypatch.setattr(os, "replace", lambda *paths: (_ for _ in ()).throw(KeyboardInterrupt))  # a kill
+    with pytest.raises(KeyboardInterrupt):
+        log(logger, [1], later=2.0)
+    assert rows(tmp_path) == [{"loss": "0.0", "step": "0"}]
+    monkeypatch.undo()
+    log(open_run(tmp_path), [1], later=2.0)
+    assert [(row["step"], row["later"]) for row in rows(tmp_path)] == [("0", ""), ("1", "2.0")]
 
 
 def test_nothing_is_lost_before_the_first_row_of_the_second_part(tmp_path):

@@ -14,13 +14,38 @@ from lit_fednas.federation import FederatedCallback, FederatedLightningModule, F
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.messages import ClientResult
 from lit_fednas.records import append_round, forget_from
+from lit_fednas.records.files import FolderLock
 
 
 class RunRecorder(FederatedCallback):
-    """Writes one record per round; on resuming, the records after the checkpoint are dropped first."""
+    """Writes one record per round; on resuming, the records after the checkpoint are dropped first.
+
+    While it trains, the run's folder is locked, so that no other process writes into it.
+
+    Raises:
+        ConfigError: Another process trains in the folder (reported before training).
+    """
 
     def __init__(self) -> None:
         self._clients: list[dict[str, Any]] | None = None
+        self._lock: FolderLock | None = None
+
+    def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
+        """Locks the run's folder."""
+        super().setup(trainer, pl_module, stage)
+        if stage == "fit" and keeps_files(trainer):
+            self._lock = FolderLock(run_folder(trainer))
+
+    def teardown(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
+        """Releases the run's folder."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def on_exception(
+        self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, exception: BaseException
+    ) -> None:
+        """Releases the run's folder."""
+        self.teardown(trainer, pl_module, "fit")
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Drops what the run is about to write anew."""

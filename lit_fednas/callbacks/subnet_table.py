@@ -18,21 +18,38 @@ COLUMNS = ("subnet", "arch", "split", "accuracy", "loss", "macs", "parameters", 
 class SubnetTable(Callback):
     """Prints the subnets after ``fit``, ``validate`` and ``test``, and writes ``subnets-<split>.csv``."""
 
-    def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Shows the last validation's figures."""
-        self._show(trainer, pl_module, "val")
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []  # of the last validation, which may have been before a resume
+
+    def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
+        """Starts anew with a new run."""
+        if trainer.global_step == 0:  # a round is a step
+            self._rows = []
 
     def on_validation_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Shows the figures where validation was what was asked for."""
+        """Keeps the figures; shows them where validation was what was asked for."""
+        self._rows = table_rows(pl_module, trainer.callback_metrics, "val")
         if trainer.state.fn == "validate":
-            self._show(trainer, pl_module, "val")
+            self._show(trainer, self._rows, "val")
+
+    def on_fit_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
+        """Shows the last validation's figures."""
+        self._show(trainer, self._rows, "val")
 
     def on_test_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Shows the test set's figures."""
-        self._show(trainer, pl_module, "test")
+        self._show(trainer, table_rows(pl_module, trainer.callback_metrics, "test"), "test")
 
-    def _show(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, split: str) -> None:
-        rows = table_rows(pl_module, trainer.callback_metrics, split)
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the last validation's figures."""
+        return {"rows": self._rows}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restores the last validation's figures."""
+        self._rows = state_dict["rows"]
+
+    @staticmethod
+    def _show(trainer: FederatedTrainer, rows: list[dict[str, Any]], split: str) -> None:
         if not rows:
             return
         if keeps_files(trainer):

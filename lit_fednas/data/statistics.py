@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from lit_fednas.data.datamodule import FederatedDataModule
 from lit_fednas.data.partitioners import Partition
 from lit_fednas.formatting import text_table
-from lit_fednas.records.files import replace_text, replacing
+from lit_fednas.records.files import check_output, replace_text, replacing
 
 COLOUR = "#2a6fbb"
 
@@ -109,7 +109,11 @@ class ShowPartition:
 
         Args:
             output: A folder for ``partition.csv`` and ``partition.png``.
+
+        Raises:
+            ConfigError: The folder cannot be written to.
         """
+        check_output(Path(output) / "partition.csv")
         data = self.datamodule
         data.prepare_data()
         data.setup("fit")

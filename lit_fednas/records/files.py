@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import json
 import math
@@ -28,7 +29,7 @@ def replacing(path: Path | str, sync: bool = False) -> Iterator[BinaryIO]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.part")  # always the same: the next one replaces what a kill has left
     try:
         with open(part, "wb") as file:
             yield file
@@ -38,6 +39,49 @@ def replacing(path: Path | str, sync: bool = False) -> Iterator[BinaryIO]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+class FolderLock:
+    """Keeps other processes from locking the same folder, until it is released or the process ends.
+
+    Args:
+        folder: The folder; created if it does not exist.
+
+    Raises:
+        ConfigError: Another process has locked it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = os.open(folder, os.O_RDONLY)
+        self._file: int | None = opened
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise ConfigError(
+                f"trainer.logger: another process is training in {folder}; wait for it, or train in another folder"
+            ) from None
+
+    def release(self) -> None:
+        """Lets others lock the folder; does nothing if it has been released."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def check_output(path: Path | str) -> None:
+    """Validates, before any work, that a file can be written.
+
+    Raises:
+        ConfigError: It is a folder or a device, or its folder cannot be written to.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"output: {path} is not a file; give the path of a file")
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"output: {folder} cannot be written to; give a file in another folder")
 
 
 def replace_text(path: Path | str, text: str) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 
 from lit_fednas.callbacks import RunRecorder
+from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FaultPolicy, FederatedCallback, UniformCohort
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.records import ROUNDS_FILE, append_round, read_rounds
@@ -113,3 +116,26 @@ def test_a_new_run_in_the_same_folder_starts_the_file_anew(tmp_path):
     records = run(tmp_path, rounds=2)
     assert [record["round"] for record in records] == [0, 1]
     assert "old" not in records[0]["metrics"]
+
+
+def test_two_runs_do_not_write_into_one_folder(tmp_path):
+    """Another process holds the folder while it trains, and no longer."""
+    hold = (
+        "import sys; from pathlib import Path; from lit_fednas.records.files import FolderLock\n"
+        f"FolderLock(Path({str(tmp_path)!r})); print('locked', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"locked\n"
+        with pytest.raises(ConfigError, match=f"another process is training in {tmp_path}"):
+            run(tmp_path)
+        assert not list(tmp_path.iterdir())
+        other.kill()
+    assert len(run(tmp_path)) == 3
+
+    class Stop(FederatedCallback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            raise RuntimeError("out of the blue")
+
+    with pytest.raises(RuntimeError, match="blue"):
+        run(tmp_path, callbacks=[Stop()])
+    assert len(run(tmp_path)) == 3  # in this process as well

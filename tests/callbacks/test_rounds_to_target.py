@@ -174,7 +174,7 @@ def test_a_resumed_run_keeps_its_targets(tmp_path):
     last = str(folder / "checkpoints" / "last.ckpt")
     with pytest.raises(CheckpointError, match=r"the run so far looked for val/devices/simple/accuracy 0\.5; give"):
         run(tmp_path, RoundsToTarget({DEVICES: [0.4]}), [0.1] * 3, ckpt_path=last)
-    folder = run(tmp_path / "other", RunRecorder(), [0.1])
+    folder = run(tmp_path / "other", FederatedCallback(), [0.1])
     last = str(folder / "checkpoints" / "last.ckpt")
     with pytest.raises(CheckpointError, match="looked for none"):
         run(tmp_path / "other", RoundsToTarget({DEVICES: [0.4]}), [0.1] * 3, ckpt_path=last)

@@ -6,7 +6,7 @@ import csv
 
 import pytest
 
-from lit_fednas.callbacks import SubnetTable
+from lit_fednas.callbacks import RoundCheckpoint, SubnetTable
 from lit_fednas.callbacks.subnet_table import COLUMNS, format_table, table_rows
 from lit_fednas.federation import EvaluationSettings
 from tests.support import fit, make_module, make_trainer, tiny_data
@@ -75,6 +75,27 @@ def test_after_a_fit_the_last_validation_is_shown_and_written(tmp_path, capsys):
     assert shown == format_table(table_rows(made, trainer.callback_metrics, "val")) + "\n"
     assert shown.split()[:6] == HEAD
     assert not (tmp_path / "subnets-test.csv").exists()
+
+
+def test_a_resumed_part_without_a_validation_writes_the_last_one(tmp_path):
+    def fitted(folder, rounds, **settings):
+        callbacks = [SubnetTable(), RoundCheckpoint(dirpath=str(folder))]
+        trainer = make_trainer(
+            rounds,
+            check_val_every_n_rounds=2,
+            enable_checkpointing=True,
+            callbacks=callbacks,
+            default_root_dir=folder,
+        )
+        trainer.fit(module(), datamodule=tiny_data(), **settings)
+
+    fitted(tmp_path / "straight", 3)
+    fitted(tmp_path / "parts", 2)
+    before = (tmp_path / "parts" / "subnets-val.csv").read_bytes()
+    (tmp_path / "parts" / "subnets-val.csv").unlink()  # as a kill would
+    fitted(tmp_path / "parts", 3, ckpt_path=str(tmp_path / "parts" / "last.ckpt"))
+    assert (tmp_path / "parts" / "subnets-val.csv").read_bytes() == before
+    assert (tmp_path / "straight" / "subnets-val.csv").read_bytes() == before
 
 
 def test_validate_and_test_show_theirs(tmp_path, capsys):

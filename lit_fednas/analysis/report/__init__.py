@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs
 from lit_fednas.analysis.report import model_sections, run_sections, search_sections
 from lit_fednas.analysis.runs import Run, read_run
 from lit_fednas.records import ROUNDS_FILE
-from lit_fednas.records.files import replace_text
+from lit_fednas.records.files import check_output, replace_text
 
 __all__ = ["page", "write_report"]
 
@@ -58,9 +58,11 @@ def write_report(run_folder: Path | str, output: Path | str | None = None) -> Pa
 
     Raises:
         DataError: The folder is not a run's.
+        ConfigError: The page cannot be written.
     """
     run = read_run(run_folder)
     path = Path(output) if output is not None else run.folder / "report.html"
+    check_output(path)
     replace_text(path, page(run))
     return path
 
