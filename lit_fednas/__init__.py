@@ -25,7 +25,10 @@ Glossary, as the words are used in names, docstrings, errors and configurations:
 """
 
 import os
+from importlib.metadata import version
 
 # OpenMP's threads spin while they wait, which costs a factor of five and more as soon as another process uses the
 # same cores. The policy is read once, when torch is imported; a setting of the user's own is kept.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+__version__ = version("lit-fednas")

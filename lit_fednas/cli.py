@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 import signal
 import sys
 import warnings
 from argparse import SUPPRESS
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import lightning
 import yaml
 from jsonargparse import ArgumentError, Namespace
 from jsonargparse._deprecated import JsonargparseDeprecationWarning
@@ -23,8 +26,10 @@ from lightning import Callback, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
 
+from lit_fednas import __version__
 from lit_fednas.analysis.figures import pareto_figure
 from lit_fednas.analysis.report import write_report
 from lit_fednas.analysis.runs import read_search
@@ -43,8 +48,12 @@ from lit_fednas.search import Search
 
 RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
 PARTS = ("trainer", "model", "datamodule")
-#: Every parser raises errors, and takes no shortened options.
-STRICT: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
+#: Every parser raises errors, takes no shortened options, and says in a saved configuration what it is of.
+STRICT: dict[str, Any] = {
+    "exit_on_error": False,
+    "allow_abbrev": False,
+    "dump_header": [f"lit-fednas=={__version__}", f"lightning=={lightning.__version__}"],
+}
 
 
 class Report:
@@ -123,7 +132,7 @@ class FederatedCLI(LightningCLI):
             save_config_kwargs={"overwrite": True},
             seed_everything_default=0,
             auto_configure_optimizers=False,
-            parser_kwargs=STRICT,
+            parser_kwargs={**STRICT, "version": __version__},
             args=None if args is None else self._words,
         )
 
@@ -175,8 +184,19 @@ class FederatedCLI(LightningCLI):
     @override
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parses, and validates a checkpoint that is given before LightningCLI reads it."""
-        super().parse_arguments(parser, args)
+        try:
+            super().parse_arguments(parser, args)
+        except ArgumentError as error:
+            raise ArgumentError(None, f"{error}{self._similar(str(error))}") from error
         check_readable(self.config[self.config.subcommand].get("ckpt_path"))
+
+    def _similar(self, message: str) -> str:
+        """Returns the option that is most like the one that an error calls unknown."""
+        unknown = re.search(r"unrecognized arguments: --([\w.]+)|Key '([\w.]+)'|key \"([\w.]+)\"", message)
+        known = {action.dest for parser in self._subcommand_parsers.values() for action in parser._actions}
+        word = next(filter(None, unknown.groups())) if unknown else ""
+        near = get_close_matches(word, known - {word}, n=1) if word not in known else []
+        return f"; did you mean {near[0]}?" if near else ""
 
     @override
     def _parse_ckpt_path(self) -> None:
@@ -240,8 +260,8 @@ def _parts(subcommand: str) -> list[str]:
 
 
 def _seed(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"seed_everything: {value} must be a number; a run belongs to its seed")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
+        raise ConfigError(f"seed_everything: {value} must be a number from 0 to 2^32 - 1; choose another")
     return value
 
 
@@ -295,14 +315,24 @@ def main(args: Sequence[str] | None = None) -> int:
         ValueError: An error that the user cannot mend.
     """
     _quiet_surroundings()
+    if "" not in sys.path:
+        sys.path.append("")  # the user's own parts are in modules of the working directory
     try:
         FederatedCLI(args)
     except ArgumentError as error:
+        own = _own_error(error)
+        if own is not None:
+            return _tell(own)
         line = " ".join(str(error).split())
         print(f"lit-fednas: {line} (lit-fednas fit --help lists all options)", file=sys.stderr)
         return 2
     except (ClientError, RankError) as error:
         return _tell(error)
+    except MisconfigurationException as error:  # Lightning's, of settings that it checks itself
+        print(f"lit-fednas: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:  # before or after a run, which handles it itself
+        return 128 + signal.SIGINT
     except ValueError as error:
         own = _own_error(error)
         if own is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 import yaml
 
+from lit_fednas import __version__
 from lit_fednas.cli import main
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -197,7 +199,16 @@ def refused(capsys, *args, code=2):
         ),
         (["--beta_decay.beta0", "2"], "beta_decay.beta0: 2.0 must be above 0 and below 1"),
         (["--checkpoint.monitor", "val/nobody/accuracy"], "will not be logged; choose from val/"),
-        (["--seed_everything", "true"], "seed_everything: True must be a number"),
+        (["--seed_everything", "true"], "lit-fednas: seed_everything: True must be a number"),
+        (["--seed_everything=-1"], "lit-fednas: seed_everything: -1 must be a number from 0"),
+        (["--model.client.batch_sizes", "3"], "did you mean model.client.batch_size?"),
+        (["--trainer.accelerator", "gpu"], "No supported gpu backend found"),
+        (["--checkpoint.every_n_rounds", "0"], "checkpoint.every_n_rounds: 0 must be at least 1"),
+        (
+            ["--model.client.optimizer.init_args.lr=-0.1"],
+            "client.optimizer: cannot be made (Invalid lea",
+        ),
+        (["--model.faults.min_survivors", "100"], "faults.min_survivors: 100 is more than the 2 clients"),
         (["--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt does not exist"),
         (["--trainer.logger.init_args.name", "other", "--ckpt_path", "last"], "finds no run in runs/other"),
     ],
@@ -240,6 +251,30 @@ def test_a_checkpoints_hyperparameters_change_nothing_and_import_nothing(tiny, c
     assert not Path("imported").exists()
     config = yaml.safe_load(Path("runs/digits/version_0/config.yaml").read_text())
     assert config["model"]["client"]["batch_size"] == 16
+
+
+def test_a_class_in_the_working_directory_is_found(tiny, monkeypatch):
+    Path("my_rates.py").write_text(
+        "from lit_fednas.federation import ConstantRate\n\n\nclass MyRate(ConstantRate):\n    pass\n"
+    )
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder not in ("", os.getcwd())])
+    assert main(["fit", *tiny, "--trainer.max_rounds", "1", "--model.client.lr_schedule", "my_rates.MyRate"]) == 0
+
+
+def test_versions(tiny, capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.split()[-1] == __version__
+    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
+    run = Path("runs/digits/version_0")
+    assert f"# lit-fednas=={__version__}" in (run / "config.yaml").read_text()
+    assert torch.load(run / "checkpoints/last.ckpt")["federation"]["version"] == __version__
+
+
+def test_a_finished_run_is_not_resumed_silently(tiny, capsys):
+    assert main(["fit", *tiny]) == 0
+    assert main(["fit", *tiny, "--ckpt_path", "last"]) == 0
+    assert "trainer.max_rounds: 2, and the checkpoint has 2 rounds" in capsys.readouterr().err
 
 
 def test_a_client_error_with_raise_is_one_line_and_exit_1(tiny, capsys, monkeypatch):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.lightning_private import RoundFitLoop, save_alone
+from lit_fednas.ranges import PositiveInt, Range, checked
 
 
+@checked("checkpoint")
 class RoundCheckpoint(ModelCheckpoint):
     """Lightning's ``ModelCheckpoint`` with a federated run's defaults.
 
@@ -31,9 +33,9 @@ class RoundCheckpoint(ModelCheckpoint):
     def __init__(
         self,
         monitor: str | None = None,
-        mode: str = "max",
-        save_top_k: int = 1,
-        every_n_rounds: int = 1,
+        mode: Literal["min", "max"] = "max",
+        save_top_k: Annotated[int, Range(at_least=-1)] = 1,
+        every_n_rounds: PositiveInt = 1,
         dirpath: str | None = None,
     ) -> None:
         super().__init__(

@@ -81,6 +81,10 @@ class ClientRunner:
         self._shared: dict[str, Tensor] | None = None  # looked up once for all clients of a round
         self._stacks = Stacks(supernet, objective, settings)
         self._module = ClientModule(objective, settings)
+        try:
+            settings.optimizers([torch.zeros(1, requires_grad=True)])
+        except Exception as error:  # else every client would fail by it
+            raise ConfigError(f"client.optimizer: cannot be made ({error}); change its settings") from error
         testable = settings.validate is None or any(data.size(one, "val") for one in range(data.num_clients))
         if not testable:
             raise ConfigError(

@@ -65,6 +65,12 @@ class RoundLoop(RoundFitLoop):
         launcher = strategy.launcher
         self.interrupts.pass_on = launcher.kill if launcher is not None else None
         keep_freed_memory()
+        if self.max_epochs is not None and 0 < self.max_epochs <= self.rounds_done:
+            log.warning(
+                "trainer.max_rounds: %d, and the checkpoint has %d rounds; nothing is left to train",
+                self.max_epochs,
+                self.rounds_done,
+            )
         module = self.module
         ranks_here = self.ranks.size // self.trainer.num_nodes
         threads = threads_set(self.threads, module.supernet, module.client.batch_size, ranks_here)

@@ -14,6 +14,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lit_fednas import __version__
 from lit_fednas.aggregation import Aggregation
 from lit_fednas.assignment import Assignment, Round
 from lit_fednas.data import ClientData
@@ -119,7 +120,12 @@ class FederatedLightningModule(pl.LightningModule):
                 f"model.supernet.num_classes: {self.supernet.num_classes} does not match the data's, "
                 f"{data.num_classes}"
             )
-        self.cohort.size(data.clients.num_clients)
+        cohort_size = self.cohort.size(data.clients.num_clients)
+        if self.faults.min_survivors > cohort_size:
+            raise ConfigError(
+                f"faults.min_survivors: {self.faults.min_survivors} is more than the {cohort_size} clients of a "
+                f"round, so the weights would never change; lower it, or raise the cohort"
+            )
         self.divide(data.clients)
         self.objective.setup(self.supernet, data.clients)
         self.aggregation.setup(self.supernet)
@@ -347,6 +353,7 @@ class FederatedLightningModule(pl.LightningModule):
             "structure": self.supernet.structure(),
             "assignment": self.assignment.state_dict(),
             "seed": self.seed,
+            "version": __version__,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
