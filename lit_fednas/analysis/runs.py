@@ -16,7 +16,14 @@ import pandas as pd
 import yaml
 
 from lit_fednas.errors import DataError
-from lit_fednas.records import FINETUNED_COLUMNS, ROUNDS_FILE, SEARCH_FILES, SearchFiles, read_rounds
+from lit_fednas.records import (
+    FINETUNED_COLUMNS,
+    ROUNDS_FILE,
+    SEARCH_FILES,
+    SearchFiles,
+    TierModel,
+    read_rounds,
+)
 
 CLIENT_COLUMNS = (
     *("round", "client", "arch", "status", "reason", "num_examples", "num_seen", "num_steps", "loss"),
@@ -37,6 +44,7 @@ class SearchResult:
         history: One row per tier and generation.
         front: Non-dominated rows per tier; ``*`` is the front of all.
         tiers: The best of every tier.
+        models: ``architecture.json`` by tier.
     """
 
     name: str
@@ -45,6 +53,7 @@ class SearchResult:
     history: pd.DataFrame
     front: pd.DataFrame
     tiers: pd.DataFrame
+    models: dict[str, TierModel]
 
     @property
     def cost(self) -> str:
@@ -75,7 +84,8 @@ def read_search(folder: Path | str) -> SearchResult:
         raise DataError(f"{folder}: holds no search (no settings.json); make one with lit-fednas search")
     names = ("evaluations", "history", "front", "tiers")
     tables = {name: _frame(files.rows(name), SEARCH_FILES[name]) for name in names}
-    return SearchResult(files.folder.name, files.settings(), **tables)
+    models = {tier: files.tier_model(tier) for tier in files.tier_names}
+    return SearchResult(files.folder.name, files.settings(), **tables, models=models)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def lines(figure: Figure, panel: int = 0) -> dict[str, np.ndarray]:
 def searched(*points: tuple[float, float]) -> SearchResult:
     front = pd.DataFrame(points, columns=["macs", "accuracy"]).assign(tier="*")
     empty = pd.DataFrame(columns=["tier"])
-    return SearchResult("search", {"cost": "macs"}, front, empty, front, empty)
+    return SearchResult("search", {"cost": "macs"}, front, empty, front, empty, {})
 
 
 def test_pareto_figure(finished_run: Path) -> None:

@@ -49,6 +49,7 @@ def test_search(finished_run: Path) -> None:
     search = read_run(finished_run).search()
     assert search is not None
     assert (search.name, search.cost, search.tier_names) == ("search", "macs", ["small", "large"])
+    assert list(search.models) == ["large", "small"]
     for table in ("evaluations", "history", "front", "tiers"):
         assert list(getattr(search, table).columns) == list(SEARCH_FILES[table])
     assert search.evaluations["latency_ms"].isna().all()

@@ -81,7 +81,7 @@ def search(*points: tuple[int, float], tier: str = "t") -> SearchResult:
     history = pd.DataFrame(points, columns=["evaluations", "best_accuracy"])
     history = history.assign(tier=tier, generation=range(len(points)), hypervolume=history["best_accuracy"] / 2)
     empty = pd.DataFrame()
-    return SearchResult("search", {}, empty, history, empty, empty)
+    return SearchResult("search", {}, empty, history, empty, empty, {})
 
 
 def test_stairs_by_hand() -> None:
