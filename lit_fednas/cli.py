@@ -19,12 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import lightning
-import yaml
-from jsonargparse import ArgumentError, Namespace
+from jsonargparse import ArgumentError
 from jsonargparse._deprecated import JsonargparseDeprecationWarning
 from lightning import Callback, Trainer
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
-from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from typing_extensions import override
@@ -44,6 +42,7 @@ from lit_fednas.federation.trainer import check_readable
 from lit_fednas.finetune import Finetune
 from lit_fednas.loggers import check_new_run, continue_run
 from lit_fednas.records.files import replacing
+from lit_fednas.run_config import SaveConfig, check_same_settings
 from lit_fednas.search import Search
 
 RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
@@ -87,31 +86,6 @@ class DrawFronts(Callback):
         """Called by the command ``search``, as a hook of callbacks, when the folder is written."""
         with replacing(folder / "pareto.png") as file:
             pareto_figure(read_search(folder)).savefig(file, dpi=150)
-
-
-class SaveConfig(SaveConfigCallback):
-    """Saves the whole configuration as ``config.yaml`` in the run's folder, and in Weights & Biases if used."""
-
-    @override
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Saves a run's configuration when it is trained, so that it starts a new run if it is given back."""
-        if stage != "fit":
-            return
-        self.config = self.config.clone()
-        self.config.ckpt_path = None
-        for logger in _loggers(self.config):
-            if "version" in logger.get("init_args", {}):
-                logger.init_args.version = None
-        super().setup(trainer, pl_module, stage)
-
-    @override
-    def save_config(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Gives the configuration to W&B as nested hyperparameters, so that sweeps can group by them."""
-        for logger in trainer.loggers:
-            if isinstance(logger, WandbLogger):
-                logger.experiment.config.update(
-                    yaml.safe_load(self.parser.dump(self.config, skip_none=False)), allow_val_change=True
-                )
 
 
 class FederatedCLI(LightningCLI):
@@ -166,7 +140,7 @@ class FederatedCLI(LightningCLI):
         self.add_default_arguments_to_parser(parser)
         parser.add_lightning_class_args(FederatedDataModule, "data")
         parser.link_arguments("seed_everything", "data.seed", compute_fn=_seed)
-        for name in ("trainer", "model", "cost_ledger", "checkpoint", "ckpt_path", *OPTIONAL_CALLBACKS):
+        for name in ("trainer", "model", "cost_ledger", "checkpoint", "ckpt_path", "changed", *OPTIONAL_CALLBACKS):
             parser.add_argument(f"--{name}", type=Any, default=None, help=SUPPRESS)
 
     @override
@@ -178,6 +152,12 @@ class FederatedCLI(LightningCLI):
             parser.add_argument(f"--{name}", type=callback | None, default=None, help=shown)
         parser.link_arguments("seed_everything", "model.seed", compute_fn=_seed)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=_seed)
+        parser.add_argument(
+            "--changed",
+            type=list[str],
+            default=[],
+            help="Settings in which a checkpoint's run may differ.",
+        )
         for name in ("num_classes", "input_shape"):
             parser.link_arguments(f"data.{name}", f"model.supernet.init_args.{name}", apply_on="instantiate")
 
@@ -212,6 +192,7 @@ class FederatedCLI(LightningCLI):
             config.ckpt_path = "last"
         if config.get("ckpt_path"):
             config.ckpt_path = continue_run(config.trainer.logger, str(config.ckpt_path))
+            check_same_settings(config, str(self.subcommand))
         elif self.subcommand == "fit":
             check_new_run(config.trainer.logger)
 
@@ -245,12 +226,6 @@ class FederatedCLI(LightningCLI):
         """The command's own options."""
         names = self._subcommand_method_arguments[str(self.subcommand)]
         return {name: self.config_init[self.subcommand][name] for name in names}
-
-
-def _loggers(config: Any) -> list[Any]:
-    """Returns the loggers in a command's configuration."""
-    logger = config.trainer.logger
-    return [one for one in (logger if isinstance(logger, list) else [logger]) if isinstance(one, Namespace)]
 
 
 def _parts(subcommand: str) -> list[str]:

@@ -102,6 +102,33 @@ def test_a_resumed_runs_config_starts_a_new_run(tiny, capsys):
     assert (first / "config.yaml").read_bytes() == config  # the run's, not the test's
 
 
+def test_a_resumed_run_keeps_the_settings_that_training_depends_on(tiny, capsys):
+    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
+    run = Path("runs/digits/version_0")
+    config = (run / "config.yaml").read_bytes()
+    resume = ["fit", *tiny, "--ckpt_path", "last"]
+    changes = {
+        "--model.client.batch_size": ("7", "model.client.batch_size"),
+        "--model.client.optimizer.lr": ("0.5", "model.client.optimizer.init_args.lr"),
+        "--data.partitioner.alpha": ("3.0", "data.partitioner.init_args.alpha"),
+        "--model.supernet.divisor": ("4", "model.supernet.init_args.divisor"),
+        "--beta_decay.beta0": ("0.5", "beta_decay.beta0"),
+        "--seed_everything": ("7", "seed_everything"),
+    }
+    for option, (value, name) in changes.items():
+        line = refused(capsys, *resume, option, value)
+        assert line.startswith(f"lit-fednas: {name}: the checkpoint's run was trained with")
+        assert f"and now it is {value}; set it as it was" in line
+    assert (run / "config.yaml").read_bytes() == config
+    other_data = [*tiny, "--ckpt_path", "last", "--seed_everything", "7"]
+    assert "seed_everything: the checkpoint's run" in refused(capsys, "test", *other_data)
+    more = ["--model.evaluation.top_k", "2", "--trainer.threads", "1", "--data.num_workers", "0"]
+    allowed = ["--model.client.batch_size", "7", "--changed", "[model.client]"]
+    assert main([*resume, *more, *allowed]) == 0
+    assert "model.client.batch_size: the checkpoint's run was trained with" in capsys.readouterr().err
+    assert main([*resume, "--trainer.max_rounds", "3", "--model.client.batch_size", "7"]) == 0  # as it was last
+
+
 def test_the_newest_run_without_a_checkpoint_is_not_passed_over(tiny, capsys):
     assert main(["fit", *tiny]) == 0
     newer = Path("runs/digits/version_1")
@@ -229,9 +256,9 @@ def test_checkpoints_that_do_not_fit_are_one_clear_line(tiny, capsys):
     assert main(["fit", *tiny]) == 0
     last = "runs/digits/version_0/checkpoints/last.ckpt"
     wider = ["--model.supernet.init_args.stage_widths", "[8,8,8,16]"]
-    assert "use the model.supernet settings that the run was started with" in refused(
-        capsys, "fit", *tiny, *wider, "--ckpt_path", last
-    )
+    assert "set it as it was" in refused(capsys, "fit", *tiny, *wider, "--ckpt_path", last)
+    assert main(["fit", *tiny, *wider, "--ckpt_path", last, "--changed", "[model.supernet]"]) == 2
+    assert "use the model.supernet settings that the run was started with" in capsys.readouterr().err
     for command in ("fit", "test"):
         whole = Path(last).read_bytes()
         Path("cut.ckpt").write_bytes(whole[: len(whole) // 2])
@@ -240,13 +267,14 @@ def test_checkpoints_that_do_not_fit_are_one_clear_line(tiny, capsys):
 
 
 def test_a_checkpoints_hyperparameters_change_nothing_and_import_nothing(tiny, capsys):
-    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
+    batches = ["--model.client.batch_size", "16"]
+    assert main(["fit", *tiny, *batches, "--trainer.max_rounds", "1"]) == 0
     last = Path("runs/digits/version_0/checkpoints/last.ckpt")
     checkpoint = torch.load(last, weights_only=True)
     Path("planted.py").write_text("open('imported', 'w').close()\n")
     for planted in ({"client": {"batch_size": 7}}, {"_class_path": "planted.Model", "seed": 3}):
         torch.save({**checkpoint, "hyper_parameters": planted}, last)
-        assert main(["fit", *tiny, "--model.client.batch_size", "16", "--ckpt_path", str(last)]) == 0
+        assert main(["fit", *tiny, *batches, "--ckpt_path", str(last)]) == 0
         assert "its hyper_parameters are ignored" in capsys.readouterr().err
     assert not Path("imported").exists()
     config = yaml.safe_load(Path("runs/digits/version_0/config.yaml").read_text())

@@ -41,7 +41,8 @@ ALLOWED: dict[str, set[str]] = {
     "search": ENGINE,
     "finetune": ENGINE | {"callbacks", "loggers", "search"},
     "export": ENGINE | {"search"},
-    "cli": ENGINE | {"callbacks", "loggers", "search", "finetune", "export", "analysis"},
+    "run_config": ENGINE | {"callbacks"},
+    "cli": ENGINE | {"callbacks", "loggers", "search", "finetune", "export", "analysis", "run_config"},
     "__main__": {"cli"},
     "": set(),  # lit_fednas/__init__.py
 }
