@@ -146,7 +146,7 @@ def test_a_command_that_is_stopped_goes_on(home, capsys, monkeypatch):
             "finetune.search: runs/fedoras-digits/version_0/nothing holds no",
         ),
         (["--finetune.nonsense", "1"], "finetune.nonsense"),
-        (["--finetune.architectures", "2", "--data.server_val", "0"], "data.server_val: 0"),
+        (["--finetune.architectures", "2", "--data.server_val", "0", "--changed", "[data]"], "data.server_val: 0"),
     ],
 )
 def test_what_cannot_work_is_told_in_one_line(home, capsys, words, expected):

@@ -109,7 +109,7 @@ def test_the_saved_config_of_a_run_can_be_searched(run):
         (["search", "--search.cost", "flops"], 'key "search.cost": Expected'),
         (["search", "--trainer.logger.init_args.name", "none"], "finds no run in runs/none"),
         (["search", "--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt does not exist"),
-        (["search", "--data.server_val", "0", "--search.name", "x"], "data.server_val: 0"),
+        (["search", "--data.server_val", "0", "--changed", "[data]", "--search.name", "x"], "data.server_val: 0"),
         (["search", "--search.nonsense", "1"], "search.nonsense"),
         (["export", "--tier", "huge"], "tier: 'huge'"),
         (["export"], "tier"),
