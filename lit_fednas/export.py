@@ -205,8 +205,7 @@ def export_network(
     """
     if len(examples) < 8 or list(examples.shape[1:]) != list(input_shape):
         raise ConfigError(
-            f"export.examples: {list(examples.shape)} cannot be compared; give 8 or more of shape "
-            f"{list(input_shape)}"
+            f"export.examples: {list(examples.shape)} cannot be compared; give 8 or more of shape {list(input_shape)}"
         )
     missing = [name for name in PACKAGES[format] if find_spec(name) is None]
     if missing:

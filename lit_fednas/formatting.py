@@ -126,9 +126,7 @@ def spread(values: Collection[float], digits: int = 1, scale: float = 1.0) -> st
     """
     if not len(values):
         return "–"
-    low, mean, high = (
-        f"{scale * one:.{digits}f}" for one in (min(values), sum(values) / len(values), max(values))
-    )
+    low, mean, high = (f"{scale * one:.{digits}f}" for one in (min(values), sum(values) / len(values), max(values)))
     return f"{mean} ({low} to {high})" if len(values) > 1 else mean
 
 

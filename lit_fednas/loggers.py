@@ -58,9 +58,7 @@ def continue_run(loggers: Any, ckpt_path: str) -> str:
     if settings is None:
         return ckpt_path
     root = Path(settings["save_dir"]) / settings["name"]
-    checkpoint = (
-        _newest(root, settings["version"], ckpt_path) if ckpt_path in ("last", "best") else Path(ckpt_path)
-    )
+    checkpoint = _newest(root, settings["version"], ckpt_path) if ckpt_path in ("last", "best") else Path(ckpt_path)
     folder = checkpoint.parent.parent
     if folder.parent.resolve() == root.resolve():
         settings["version"] = folder.name

@@ -62,8 +62,7 @@ def linear_net(seed: int = 0) -> PlainNetwork:
 def one_of_many(items: Iterable[Any], *quick: str) -> list[Any]:
     """Names or files as a test's parameters: a slow test, but for the given names or stems."""
     return [
-        item if getattr(item, "stem", item) in quick else pytest.param(item, marks=pytest.mark.slow)
-        for item in items
+        item if getattr(item, "stem", item) in quick else pytest.param(item, marks=pytest.mark.slow) for item in items
     ]
 
 

@@ -321,9 +321,7 @@ def trained(tmp_path_factory, folder):
     return root
 
 
-@pytest.mark.parametrize(
-    "search", one_of_many(SEARCHES, "digits", "fedoras_federated"), ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("search", one_of_many(SEARCHES, "digits", "fedoras_federated"), ids=lambda path: path.stem)
 def test_every_search_runs(tmp_path, monkeypatch, trained, search):
     base = CONFIGS / "superfed" / "digits.yaml"
     monkeypatch.chdir(shutil.copytree(trained, tmp_path, dirs_exist_ok=True))

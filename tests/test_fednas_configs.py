@@ -83,9 +83,7 @@ def small(base: Path, folder: Path, *overlays: Path) -> dict:
         settings["model"]["cohort"] = {"init_args": {"count": 3}}
     else:
         initial = {
-            "initial_rounds": 2
-            if "initial" in overlaid
-            else min(1, asked["prune_by_budgets"].get("initial_rounds", 0))
+            "initial_rounds": 2 if "initial" in overlaid else min(1, asked["prune_by_budgets"].get("initial_rounds", 0))
         }
         last = {"budget": 0.7, "first": 0.2}
         few = {} if "no_rounds" in overlaid or "netadapt" in overlaid else {"rounds": {1: 2}}

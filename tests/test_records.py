@@ -96,9 +96,7 @@ def test_a_suite_comes_back_and_is_replaced_as_a_whole(tmp_path):
 
 
 def test_a_suites_numbers_that_json_lacks_become_null(tmp_path):
-    write_suite(
-        tmp_path, [{"number": 0, "activeness": {"conv1": math.nan}, "degree_of_convergence": -math.inf}], True
-    )
+    write_suite(tmp_path, [{"number": 0, "activeness": {"conv1": math.nan}, "degree_of_convergence": -math.inf}], True)
     text = (tmp_path / SUITE_FILE).read_text()
     (model,) = json.loads(text, parse_constant=pytest.fail)["models"]
     assert model == {"number": 0, "activeness": {"conv1": None}, "degree_of_convergence": None}

@@ -87,9 +87,7 @@ class ClassAverage(OverlapAverage):
 
     def _check(self, supernet: Supernet, arch: Any) -> None:
         with_rows = [
-            name
-            for name, module in supernet.skeleton(arch).named_modules()
-            if _rows(module) == supernet.num_classes
+            name for name, module in supernet.skeleton(arch).named_modules() if _rows(module) == supernet.num_classes
         ]
         if self.classifier not in with_rows:
             raise ConfigError(

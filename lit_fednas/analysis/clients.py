@@ -65,9 +65,7 @@ def _tiers(folder: Path, names: set[str]) -> list[str]:
     path = folder / "settings.json"
     settings: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     given = [tier["name"] for tier in settings.get("tiers") or [] if tier["name"] in names]
-    return given + sorted(
-        names - set(given), key=lambda name: [part.zfill(9) for part in re.split(r"(\d+)", name)]
-    )
+    return given + sorted(names - set(given), key=lambda name: [part.zfill(9) for part in re.split(r"(\d+)", name)])
 
 
 def read_groups(groups: Groups) -> dict[str, list[pd.DataFrame]]:
@@ -92,9 +90,8 @@ def fairness_table(groups: Groups) -> pd.DataFrame:
         groups: The runs' folders.
 
     Returns:
-        ``name``, ``tier`` (``*`` first), ``runs``, ``clients`` (mean over runs), and of their accuracies, from 0
-        to 1, ``mean``, ``deviation``, ``iqr``, ``worst``; a tier without clients in some run is averaged over
-        the others.
+        ``name``, ``tier`` (``*`` first), ``runs``, ``clients`` (mean over runs), and of their accuracies, from 0 to 1,
+        ``mean``, ``deviation``, ``iqr``, ``worst``; a tier without clients in some run is averaged over the others.
 
     Raises:
         DataError: A name has no folder, or a file is missing or broken.

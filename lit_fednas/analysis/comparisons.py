@@ -132,15 +132,12 @@ def levels_by_cost(methods: Methods) -> dict[str, dict[str, str]]:
                     f"{run.folder}: has no subnets-val.csv, as it has not ended; say with --metric what to compare"
                 )
             if subnets.setdefault(method, list(table["subnet"])) != list(table["subnet"]):
-                raise DataError(
-                    f"{method}: its runs evaluated different subnets; say with --metric which to compare"
-                )
+                raise DataError(f"{method}: its runs evaluated different subnets; say with --metric which to compare")
     first, names = next(iter(subnets.items()))
     for method, others in subnets.items():
         if len(others) != len(names):
             raise DataError(
-                f"{method}: evaluated {len(others)} subnets, {first} {len(names)}; "
-                f"say with --metric which to compare"
+                f"{method}: evaluated {len(others)} subnets, {first} {len(names)}; say with --metric which to compare"
             )
     return {
         name: {method: f"val/{others[rank]}/accuracy" for method, others in subnets.items()}

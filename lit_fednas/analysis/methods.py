@@ -75,9 +75,7 @@ def read_metrics(words: Sequence[str], methods: Methods) -> dict[str, dict[str, 
     for model, names in metrics.items():
         missing = [method for method in methods if method not in names]
         if missing:
-            raise DataError(
-                f"{model}: has no metric for {missing[0]}; add {model}=... or {missing[0]}:{model}=..."
-            )
+            raise DataError(f"{model}: has no metric for {missing[0]}; add {model}=... or {missing[0]}:{model}=...")
     return metrics
 
 
@@ -105,9 +103,7 @@ def validations(run: Run, metrics: Sequence[str]) -> pd.DataFrame:
         spent = spent.fillna(0)  # nobody took part, or all of them failed
     rounds = table.set_index("round")[list(metrics)].join(spent.cumsum()).dropna(subset=list(metrics))
     if rounds.empty:
-        raise DataError(
-            f"{run.folder}: has no round with all of {', '.join(metrics)}; give those of one validation"
-        )
+        raise DataError(f"{run.folder}: has no round with all of {', '.join(metrics)}; give those of one validation")
     return rounds.set_index(rounds.index + 1).rename_axis("rounds").reset_index()
 
 

@@ -40,8 +40,7 @@ def sequence_of(run: Run) -> dict[str, Any]:
     sequence = read_sequence(run.folder)
     if sequence is None:
         raise DataError(
-            f"{run.folder / SEQUENCE_FILE}: is missing; only runs with "
-            f"lit_fednas.callbacks.PruneByBudgets write it"
+            f"{run.folder / SEQUENCE_FILE}: is missing; only runs with lit_fednas.callbacks.PruneByBudgets write it"
         )
     return sequence
 
@@ -115,8 +114,7 @@ def candidates_figure(run: Run, iterations: Sequence[int] | None = None) -> Figu
     unknown = [number for number in chosen if number not in models]
     if unknown:
         raise DataError(
-            f"{run.folder / SEQUENCE_FILE}: has no iteration {unknown[0]}; choose from {min(models)} to "
-            f"{max(models)}"
+            f"{run.folder / SEQUENCE_FILE}: has no iteration {unknown[0]}; choose from {min(models)} to {max(models)}"
         )
     shares = sequence_table(run).set_index("number")["share"]
     figure = new_figure(len(chosen), in_row=3)
@@ -156,9 +154,7 @@ def kept_units(run: Run) -> pd.DataFrame:
     """
     sequence = sequence_of(run)
     names = {
-        group: unit if len(groups) == 1 else group
-        for unit, groups in sequence["units"].items()
-        for group in groups
+        group: unit if len(groups) == 1 else group for unit, groups in sequence["units"].items() for group in groups
     }
     sizes = pd.DataFrame({model["number"]: model["sizes"] for model in sequence["models"]})
     return sizes.loc[list(names)].rename(index=names)

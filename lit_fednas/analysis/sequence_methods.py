@@ -144,9 +144,7 @@ def split_methods(methods: Methods) -> tuple[dict[str, list[Run]], dict[str, lis
     for name, runs in methods.items():
         without = [run for run in runs if not (run.folder / SEQUENCE_FILE).exists()]
         if without and len(without) < len(runs):
-            raise DataError(
-                f"{name}: {without[0].folder} has no {SEQUENCE_FILE}, others have; give it another label"
-            )
+            raise DataError(f"{name}: {without[0].folder} has no {SEQUENCE_FILE}, others have; give it another label")
         (others if without else pruned)[name] = list(runs)
     if not pruned:
         raise DataError(f"{', '.join(methods)}: no run has a {SEQUENCE_FILE}; give runs with PruneByBudgets")
@@ -292,9 +290,7 @@ def _megabytes(number: float) -> str:
     return f"{number:.3g}" if number < 100 else f"{number:,.0f}"
 
 
-def _draw_bars(
-    axes: Axes, table: pd.DataFrame, name: str, methods: Sequence[str], shares: Sequence[float]
-) -> None:
+def _draw_bars(axes: Axes, table: pd.DataFrame, name: str, methods: Sequence[str], shares: Sequence[float]) -> None:
     wide = 0.8 / len(methods)
     bars = table[table[name] > 0].groupby(["share", "method"], sort=False)[name].agg(RANGE)
     for index, method in enumerate(methods):

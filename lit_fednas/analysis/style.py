@@ -72,9 +72,7 @@ def label(axes: Axes, x: str, y: str) -> None:
 def legend(figure: Figure) -> None:
     """Adds one legend of all panels below them, where it covers no point."""
     entries = {
-        text: handle
-        for axes in figure.axes
-        for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
+        text: handle for axes in figure.axes for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     if len(entries) > 1:
         columns = 2 if max(len(text) for text in entries) > 9 else 3

@@ -149,10 +149,7 @@ def _listed(folder: Path) -> list[dict[str, Any]]:
 def _compared(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Returns any runs, with the settings in which they differ."""
     settings = [
-        {
-            name: json.dumps(value) if isinstance(value, list | dict) else value
-            for name, value in leaves(run.settings)
-        }
+        {name: json.dumps(value) if isinstance(value, list | dict) else value for name, value in leaves(run.settings)}
         for run in runs
     ]
     names = dict.fromkeys(name for one in settings for name in one if not name.startswith(_PLACES))

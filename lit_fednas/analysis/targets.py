@@ -52,8 +52,7 @@ def target_table(methods: Methods, metrics: Metrics, targets: Mapping[str, Seque
 
     Returns:
         ``model``, ``target``, ``method``, ``run``, ``metric``, ``reached``, ``rounds``, ``macs``, ``bytes_down``,
-        ``bytes_up``. Where a run has not reached it, the figures are those of its last validation: it would need
-        more.
+        ``bytes_up``. Where a run has not reached it, the figures are those of its last validation: it would need more.
 
     Raises:
         DataError: A run has never logged a metric, or a target is out of range.

@@ -106,8 +106,7 @@ class ByTier(Assignment):
         fitting = [arch for arch in space.each() if costs.excess(arch, tier) == 0]
         if not fitting:
             raise ConfigError(
-                f"model.tiers: no architecture fits tier {tier.name!r}; raise its limits, or give a smaller "
-                f"supernet"
+                f"model.tiers: no architecture fits tier {tier.name!r}; raise its limits, or give a smaller supernet"
             )
         cost = (*tier.limited, "macs")[0]
         return max(fitting, key=lambda arch: costs.cost(arch, cost))

@@ -28,12 +28,11 @@ from lit_fednas.tiers import Population
 class InvariantUnits(ByTier):
     """Clients that can train the whole network; stragglers leave out the units that have stopped changing.
 
-    A unit is invariant if, for the majority of the non-stragglers, its relative change over their local training
-    is not above its group's threshold. The threshold starts at the least change that any of them saw in the group
-    (above zero, so that it can grow) and is multiplied by ``step`` until there are as many invariant units as the
-    straggler must leave out. If there are more, the ones that change least on average over the non-stragglers are
-    left out; of equals the last, so that units without a difference are kept from the first on, as a plain width
-    keeps them.
+    A unit is invariant if, for the majority of the non-stragglers, its relative change over their local training is not
+    above its group's threshold. The threshold starts at the least change that any of them saw in the group (above zero,
+    so that it can grow) and is multiplied by ``step`` until there are as many invariant units as the straggler must
+    leave out. If there are more, the ones that change least on average over the non-stragglers are left out; of equals
+    the last, so that units without a difference are kept from the first on, as a plain width keeps them.
 
     Non-stragglers are the clients of tiers that train the whole network, and what counts is the last round in
     which one of them reported: a cohort need not be everybody, as it is in the publication, and older changes are
@@ -58,9 +57,7 @@ class InvariantUnits(ByTier):
     needs = (UnitChangesReport,)
     setting: ClassVar[str] = "ratios"
 
-    def __init__(
-        self, ratios: Mapping[str, float] | None = None, step: Annotated[float, Range(above=1)] = 1.1
-    ) -> None:
+    def __init__(self, ratios: Mapping[str, float] | None = None, step: Annotated[float, Range(above=1)] = 1.1) -> None:
         super().__init__(None if ratios is None else {tier: str(ratio) for tier, ratio in ratios.items()})
         self.step = step
         self._changes: list[Mapping[str, Sequence[float]]] = []

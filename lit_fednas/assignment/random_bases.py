@@ -70,7 +70,5 @@ class RandomBases(ByTier):
     @override
     def named(self, text: str) -> Bases:
         if not 1 <= int(text) <= self._supernet.count:
-            raise ConfigError(
-                f"assignment.counts: {text} must be 1 to {self._supernet.count}, the number of bases"
-            )
+            raise ConfigError(f"assignment.counts: {text} must be 1 to {self._supernet.count}, the number of bases")
         return self._supernet.space.first(int(text))

@@ -1,9 +1,8 @@
 """A window of units that rolls over the whole network from round to round.
 
 After Alam, Liu, Yan and Zhang (2022, "FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model
-Extraction", NeurIPS): in every round a client's sub-model is a window of adjacent units in each layer, which goes
-on by one unit per round and wraps around the layer's end. So all weights are trained even if no client can hold
-them all.
+Extraction", NeurIPS): in every round a client's sub-model is a window of adjacent units in each layer, which goes on by
+one unit per round and wraps around the layer's end. So all weights are trained even if no client can hold them all.
 """
 
 from __future__ import annotations
@@ -63,9 +62,7 @@ class RollingWidths(ByTier):
     def named(self, text: str) -> Width:
         width = super().named(text)
         if getattr(width, "shift", True):
-            raise ConfigError(
-                f"assignment.archs: {text!r} selects its units itself; give 'width: 0.5' or the like"
-            )
+            raise ConfigError(f"assignment.archs: {text!r} selects its units itself; give 'width: 0.5' or the like")
         return width
 
     @override

@@ -101,9 +101,7 @@ class Subspaces(Assignment):
             kept[layer] = kept[layer] or {operator}
         labels = self.labels or tier.labels
         size = self._sizes.base(labels) + sum(sum(layer.values()) for layer in held)
-        removable = [
-            (layer, name) for layer, sizes in enumerate(held) for name in sizes if name not in kept[layer]
-        ]
+        removable = [(layer, name) for layer, sizes in enumerate(held) for name in sizes if name not in kept[layer]]
         for index in rng.permutation(len(removable)):
             layer, name = removable[index]
             if size <= self.budget:

@@ -73,8 +73,6 @@ class BetaDecay(FederatedCallback):
             raise ConfigError("beta_decay: needs an end; set trainer.max_rounds")
 
     @override
-    def on_round_start(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
-    ) -> None:
+    def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         cohort_size = module.cohort.size(module.population.num_clients)
         round.give(Beta(self.beta(round.number, trainer.max_epochs or -1, cohort_size)))

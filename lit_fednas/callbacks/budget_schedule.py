@@ -20,8 +20,7 @@ class BudgetSchedule:
         first: By how much the first iteration goes down.
         decay: What that is multiplied with from iteration to iteration.
         least: By how much each iteration goes down at least. FedNAS' ConvNet has a decay of 0.93, with which all
-            reductions together are 71 %, and yet models of 25 % and 15 % (Table 3): so there must be something
-            like it.
+            reductions together are 71 %, and yet models of 25 % and 15 % (Table 3): so there must be something like it.
 
     Raises:
         ConfigError: The budgets would never come down to the final one.

@@ -68,9 +68,7 @@ class CostLedger(FederatedCallback):
             )
 
     @override
-    def on_server_step(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
-    ) -> None:
+    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Adds a round."""
         supernet = module.supernet
         spent = RoundCost()

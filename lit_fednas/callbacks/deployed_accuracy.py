@@ -80,9 +80,7 @@ class DeployedAccuracy(FederatedCallback):
     # ---- when -----------------------------------------------------------------------------------------
 
     @override
-    def on_server_step(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
-    ) -> None:
+    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Evaluates after every n-th round."""
         if self.every_n_rounds is not None and trainer.global_step % self.every_n_rounds == 0:  # a round is a step
             self._evaluate_and_log(trainer, module)

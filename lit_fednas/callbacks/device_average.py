@@ -31,10 +31,9 @@ class _Device:
 class DeviceAverage(FederatedCallback):
     """Evaluates the mean of what all devices last trained; training is not touched.
 
-    For each evaluated subnet, the mean is over the devices whose last update was of that architecture, each with
-    the weights that it sent then. A device that was in no cohort yet is left out. Logs
-    ``val/devices/<subnet>/accuracy`` and ``/loss``, and ``test/...`` likewise, for the subnets that a device has
-    trained.
+    For each evaluated subnet, the mean is over the devices whose last update was of that architecture, each with the
+    weights that it sent then. A device that was in no cohort yet is left out. Logs ``val/devices/<subnet>/accuracy``
+    and ``/loss``, and ``test/...`` likewise, for the subnets that a device has trained.
 
     The last weights of all devices are kept in memory and in every checkpoint: with 50 devices of 0.7M and 50 of
     11.2M parameters (the paper's) 2.4 GB.
@@ -63,9 +62,7 @@ class DeviceAverage(FederatedCallback):
     # ---- what devices trained -------------------------------------------------------------------------
 
     @override
-    def on_cohort_start(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
-    ) -> None:
+    def on_cohort_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         self._of_round = {}  # also what is left of a round that was interrupted
 
     @override
@@ -82,9 +79,7 @@ class DeviceAverage(FederatedCallback):
         self._of_round[update.task.client] = _Device(str(update.task.arch), update.task.num_examples, weights)
 
     @override
-    def on_server_step(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
-    ) -> None:
+    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Keeps the round's weights; all ranks keep those of all devices."""
         for of_rank in trainer.fit_loop.ranks.gather(self._of_round):
             self._devices.update(of_rank)

@@ -54,9 +54,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
         self._rounds = tqdm(total=total, initial=trainer.current_epoch, desc="rounds", unit="round")
         self._cohort = tqdm(desc="clients", unit="client", leave=False)
 
-    def on_cohort_start(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
-    ) -> None:
+    def on_cohort_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Restarts the bar over the cohort."""
         self._models = clients_by_arch(round.tasks)
         if self._cohort is not None:

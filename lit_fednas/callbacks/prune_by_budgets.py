@@ -66,8 +66,7 @@ class PruneByBudgets(FederatedCallback):
         first: By how much the first iteration goes down, as a share of what the initial model takes.
         decay: What that is multiplied with from iteration to iteration.
         least: By how much each iteration goes down at least (:class:`~.budget_schedule.BudgetSchedule`).
-        rounds: From which iteration on, from 1, there are how many rounds
-            (:class:`~.budget_schedule.RoundSchedule`).
+        rounds: From which iteration on, from 1, there are how many rounds (:class:`~.budget_schedule.RoundSchedule`).
         drop: Share of an iteration's candidates that is dropped after each round; 0 for none, 1 for all but the
             best after the first round.
         groups: The number of groups that the clients are divided into (section 4.2).
@@ -185,9 +184,7 @@ class PruneByBudgets(FederatedCallback):
     # ---- a round --------------------------------------------------------------------------------------
 
     @override
-    def on_round_start(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
-    ) -> None:
+    def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         if self.trials is not None:
             trials, number = self.trials, len(_sequence(module).models)
             candidates = tuple((Model(number, unit), trials.trials[unit].group) for unit in trials.live)
@@ -212,9 +209,7 @@ class PruneByBudgets(FederatedCallback):
             round.reject(Model(number, unit))
 
     @override
-    def on_server_step(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
-    ) -> None:
+    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Ends the iteration after its last round, and begins the next."""
         sequence = _sequence(module)
         for result in round.results:
@@ -249,9 +244,7 @@ class PruneByBudgets(FederatedCallback):
 
     # ---- an iteration ---------------------------------------------------------------------------------
 
-    def _end_initial(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
-    ) -> None:
+    def _end_initial(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Records the initial model as its clients have tested it in a round, and begins the first iteration."""
         sequence = _sequence(module)
         if self.accuracy is None:

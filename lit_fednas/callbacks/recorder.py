@@ -53,9 +53,7 @@ class RunRecorder(FederatedCallback):
             forget_from(run_folder(trainer), trainer.global_step)  # a round is a step
 
     @override
-    def on_server_step(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
-    ) -> None:
+    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Keeps how it went for each client."""
         costs = module.supernet.cost
         self._clients = [_client_record(one, client_cost(one, costs(one.task.arch))) for one in round.results]

@@ -59,9 +59,7 @@ class RoundTime(FederatedCallback):
             self.times = CompletionTimes()
 
     @override
-    def on_server_step(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
-    ) -> None:
+    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Adds a round."""
         parts = [(result.task, self._seconds(module, result)) for result in round.results]
         seconds, whole = client_seconds(parts), whole_round_seconds(parts)

@@ -23,10 +23,9 @@ from lit_fednas.records.run import TARGET_COLUMNS, TARGETS_FILE, reaches
 class RoundsToTarget(Callback):
     """Notes the first round after which a validation metric is at least a target.
 
-    Rounds count from 1: as many as were trained. From then on ``rounds_to/<subnet>/<target>`` is logged, and the
-    run's folder holds ``targets.csv`` (``lit_fednas.records.run``). What the clients had spent by then is in
-    it where a :class:`CostLedger` counts. Deviation: the paper looks at test accuracy; a run sees only its
-    validation set.
+    Rounds count from 1: as many as were trained. From then on ``rounds_to/<subnet>/<target>`` is logged, and the run's
+    folder holds ``targets.csv`` (``lit_fednas.records.run``). What the clients had spent by then is in it where a
+    :class:`CostLedger` counts. Deviation: the paper looks at test accuracy; a run sees only its validation set.
 
     Args:
         targets: Accuracies above 0 and at most 1 by the metric that shall reach them, for instance

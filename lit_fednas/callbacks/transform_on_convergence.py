@@ -112,9 +112,7 @@ class TransformOnConvergence(FederatedCallback):
         self.activeness = [*self.activeness, activeness][-self.window :]
 
     @override
-    def on_server_step(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
-    ) -> None:
+    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Adds a model if training has slowed down."""
         suite = _suite(module)
         newest = len(suite.models) - 1
@@ -137,9 +135,7 @@ class TransformOnConvergence(FederatedCallback):
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Stops when all is done."""
         if self._at_the_end:
-            log.info(
-                "round %d: the largest model has been reached and training has converged", trainer.current_epoch
-            )
+            log.info("round %d: the largest model has been reached and training has converged", trainer.current_epoch)
             trainer.should_stop = True
 
     def _note_losses(self, batch: ServerRound, newest: int) -> None:
@@ -201,9 +197,7 @@ class TransformOnConvergence(FederatedCallback):
                 return steps
         return None
 
-    def _selections(
-        self, suite: ModelSuite, activeness: Mapping[str, float], seed: int
-    ) -> Iterator[tuple[str, ...]]:
+    def _selections(self, suite: ModelSuite, activeness: Mapping[str, float], seed: int) -> Iterator[tuple[str, ...]]:
         """Yields cells to transform: the selected ones, always fewer of them, then every other cell alone."""
         blueprint = suite.models[-1].blueprint
         growable = {cell: value for cell, value in activeness.items() if blueprint.cell(cell).growable}

@@ -92,9 +92,8 @@ def search_charts(files: SearchFiles) -> dict[str, Any]:
     """Returns what W&B shows of a search.
 
     Returns:
-        ``front``: the table of that name; ``evaluations``: a scatter chart of accuracy against the traded cost,
-        with a table whose column ``front`` names the tiers whose fronts an architecture is on; ``fronts``: a
-        line per tier.
+        ``front``: the table of that name; ``evaluations``: a scatter chart of accuracy against the traded cost, with a
+        table whose column ``front`` names the tiers whose fronts an architecture is on; ``fronts``: a line per tier.
     """
     cost = files.settings().get("cost", "macs")
     front, rows = files.rows("front"), files.rows("evaluations")

@@ -88,9 +88,7 @@ class MeasuredLatency(LatencySource):
         gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
         devices = ["cpu", *(["cuda", *gpus] if gpus else [])]
         if self.device not in devices:
-            raise ConfigError(
-                f"latency.device: {self.device!r} is not available; choose from {', '.join(devices)}"
-            )
+            raise ConfigError(f"latency.device: {self.device!r} is not available; choose from {', '.join(devices)}")
 
     @override
     def prepare(self, networks: Sequence[nn.Module], input_shape: tuple[int, ...]) -> dict[str, Any]:

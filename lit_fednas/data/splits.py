@@ -36,15 +36,12 @@ def stratified_rows(targets: np.ndarray, count: int, rng: np.random.Generator) -
     order = np.argsort(quota - share, kind="stable")
     quota[order[: count - quota.sum()]] += 1
     drawn = [
-        rng.permutation(np.flatnonzero(targets == label))[:number]
-        for label, number in zip(classes, quota, strict=True)
+        rng.permutation(np.flatnonzero(targets == label))[:number] for label, number in zip(classes, quota, strict=True)
     ]
     return np.sort(np.concatenate(drawn)) if drawn else np.empty(0, dtype=np.int64)
 
 
-def client_split(
-    rows: np.ndarray, val: float, test: float, rng: np.random.Generator
-) -> dict[str, np.ndarray] | None:
+def client_split(rows: np.ndarray, val: float, test: float, rng: np.random.Generator) -> dict[str, np.ndarray] | None:
     """Splits one client's rows at random into ``train``, ``val`` and ``test``.
 
     Args:

@@ -142,8 +142,7 @@ def _legend(figure: Figure, largest_count: int, largest: float) -> None:
     axes = figure.axes[0]
     shown = sorted({max(1, round(largest_count * share)) for share in (1 / 16, 1 / 4, 1)})
     handles = [
-        axes.scatter([], [], s=largest * count / max(1, largest_count), color=COLOUR, linewidths=0)
-        for count in shown
+        axes.scatter([], [], s=largest * count / max(1, largest_count), color=COLOUR, linewidths=0) for count in shown
     ]
     labels = [f"{count:,}" for count in shown]
     axes.legend(

@@ -204,9 +204,7 @@ class ClientRunner:
         self.trainer.fit(module, train_dataloaders=module.steps())
         return module
 
-    def _settle(
-        self, task: ClientTask, train: Callable[[], ClientUpdate]
-    ) -> tuple[ClientResult, ClientUpdate | None]:
+    def _settle(self, task: ClientTask, train: Callable[[], ClientUpdate]) -> tuple[ClientResult, ClientUpdate | None]:
         """Turns a client's failure into its result, or raises it, as the policy says."""
         try:
             update = self._tested(train())
@@ -294,9 +292,7 @@ class ClientRunner:
         for epoch in count() if steps is not None else range(self.settings.epochs):
             draws = generator(self.seed, "batches", task.round, task.client, epoch)
             before = taken.num_steps
-            batches = self.data.batches(
-                task.client, self.settings.batch_size, draws, drop_last=self.settings.drop_last
-            )
+            batches = self.data.batches(task.client, self.settings.batch_size, draws, drop_last=self.settings.drop_last)
             batches = ((inputs, self.supernet.targets(task.arch, classes)) for inputs, classes in batches)
             yield from list(islice(batches, steps and steps - before)) if ahead else batches
             if taken.num_steps == before:

@@ -58,9 +58,7 @@ def client_scores(
     batches: Iterable[tuple[Tensor, Tensor]] = (
         batch
         for client in clients
-        for batch in data.batches(
-            client, batch_size, draws, split=split, shuffle=shuffle is not None, augment=False
-        )
+        for batch in data.batches(client, batch_size, draws, split=split, shuffle=shuffle is not None, augment=False)
     )
     if len(clients) > 1:
         inputs, classes = zip(*batches, strict=True)

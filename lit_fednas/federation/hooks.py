@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 class FederatedCallback(Part, Callback):
     """A Lightning callback that may also follow a round, and change it through :class:`ServerRound`.
 
-    Lightning's hooks keep their meaning with a round for an epoch: ``on_train_epoch_start`` comes before the
-    cohort is drawn, ``on_validation_end`` after the global weights were evaluated, ``on_train_epoch_end`` at the
-    round's end.
+    Lightning's hooks keep their meaning with a round for an epoch: ``on_train_epoch_start`` comes before the cohort is
+    drawn, ``on_validation_end`` after the global weights were evaluated, ``on_train_epoch_end`` at the round's end.
 
     All that a method remembers from round to round is the callback's ``state_dict``. It changes after the server's
     step alone, so that an interrupted round leaves no trace.
@@ -40,14 +39,10 @@ class FederatedCallback(Part, Callback):
         super().setup(trainer, pl_module, stage)
         self.check_supernet(pl_module.supernet)
 
-    def on_round_start(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
-    ) -> None:
+    def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Called before the round is planned; may give values."""
 
-    def on_cohort_start(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
-    ) -> None:
+    def on_cohort_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Called when the clients have their tasks."""
 
     def on_client_end(
@@ -74,9 +69,7 @@ class FederatedCallback(Part, Callback):
         sums are kept per architecture, which takes more memory where architectures share weights.
         """
 
-    def on_server_step(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound
-    ) -> None:
+    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Called after the server's step, before the global weights are evaluated; may change the supernet."""
 
     def on_train_batch_end(

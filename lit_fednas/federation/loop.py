@@ -198,9 +198,7 @@ class RoundLoop(RoundFitLoop):
         if reason is not None:
             raise RankError(reason) from error
         if isinstance(error, distributed.DistError) or "Connection" in str(error):
-            raise RankError(
-                f"lost the connection to another rank, whose own message says why ({error})"
-            ) from error
+            raise RankError(f"lost the connection to another rank, whose own message says why ({error})") from error
 
     def _prepare_clients(self) -> None:
         module = self.module

@@ -117,8 +117,7 @@ class FederatedLightningModule(pl.LightningModule):
             )
         if data.num_classes != self.supernet.num_classes:
             raise ConfigError(
-                f"model.supernet.num_classes: {self.supernet.num_classes} does not match the data's, "
-                f"{data.num_classes}"
+                f"model.supernet.num_classes: {self.supernet.num_classes} does not match the data's, {data.num_classes}"
             )
         cohort_size = self.cohort.size(data.clients.num_clients)
         if self.faults.min_survivors > cohort_size:

@@ -32,9 +32,7 @@ class RankWatch:
         >>> watch.stop()
     """
 
-    def __init__(
-        self, children: Sequence[subprocess.Popen[bytes]], grace: float = 30.0, period: float = 0.2
-    ) -> None:
+    def __init__(self, children: Sequence[subprocess.Popen[bytes]], grace: float = 30.0, period: float = 0.2) -> None:
         self.children = children
         self.grace = grace
         self.period = period

@@ -58,9 +58,8 @@ class ClientSettings:
         clip_norm: Greatest norm of a step's gradient; unclipped if not given.
         precision: Lightning's precision of the fit.
         channels_last: Whether convolutions keep the channels innermost in memory, which is often faster.
-        clients_per_fit: Clients of the same architecture that are trained in one fit, with stacked weights; for
-            small networks, where starting operations takes longer than doing them. On a CPU large convolutions
-            gain nothing.
+        clients_per_fit: Clients of the same architecture that are trained in one fit, with stacked weights; for small
+            networks, where starting operations takes longer than doing them. On a CPU large convolutions gain nothing.
         validate: Whether each client tests what it trains on its own validation split (``data.client_val``): once
             it has ``trained`` it, or as it was ``received``. The result is in its record, and the cohort's mean is
             logged as ``clients/accuracy``.

@@ -30,10 +30,9 @@ _STACKS_KEPT = 4
 class StackedGradients:
     """The gradient function of an architecture, mapped over clients.
 
-    Calling it takes the parameters and the other tensors by name, ``[clients, ...]``, inputs
-    ``[clients, batch, ...]``, targets ``[clients, batch]`` and one generator per client. It returns the
-    gradients, ``[clients, ...]`` by name, and the losses, ``[clients]``; running statistics among the other
-    tensors are updated in place.
+    Calling it takes the parameters and the other tensors by name, ``[clients, ...]``, inputs ``[clients, batch, ...]``,
+    targets ``[clients, batch]`` and one generator per client. It returns the gradients, ``[clients, ...]`` by name, and
+    the losses, ``[clients]``; running statistics among the other tensors are updated in place.
 
     Args:
         network: The architecture's network, on the meta device.

@@ -192,9 +192,7 @@ class FederatedTrainer(pl.Trainer):
         """
         return self._evaluate(super().test, model, datamodule, ckpt_path, verbose)
 
-    def load(
-        self, model: FederatedLightningModule, datamodule: FederatedDataModule, ckpt_path: str | None
-    ) -> None:
+    def load(self, model: FederatedLightningModule, datamodule: FederatedDataModule, ckpt_path: str | None) -> None:
         """Sets up module and data for what comes after training, as ``validate`` does, without running anything.
 
         Args:
@@ -207,9 +205,7 @@ class FederatedTrainer(pl.Trainer):
             ConfigError: There are several processes.
         """
         if self.world_size > 1:
-            raise ConfigError(
-                f"trainer.devices: a search runs in one process, not in {self.world_size}; set it to 1"
-            )
+            raise ConfigError(f"trainer.devices: a search runs in one process, not in {self.world_size}; set it to 1")
         check_readable(ckpt_path)
         datamodule.prepare_data()
         datamodule.setup("validate")

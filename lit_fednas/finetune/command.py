@@ -16,9 +16,7 @@ SHOWN = ("val_accuracy_before", "val_accuracy", "test_accuracy")
 class Finetune(AfterTraining):
     """The command ``finetune``."""
 
-    def run(
-        self, ckpt_path: str | None = "last", finetune: FinetuneSettings = FinetuneSettings()
-    ) -> FinetuneFiles:
+    def run(self, ckpt_path: str | None = "last", finetune: FinetuneSettings = FinetuneSettings()) -> FinetuneFiles:
         """Trains each tier's network federatedly on the clients of that tier and above, or models that are named.
 
         A fine-tuning that was stopped goes on where it was when it is started again.

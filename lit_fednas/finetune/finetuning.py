@@ -124,8 +124,7 @@ class Finetuning:
         tiers = {one.tier.name: one.tier for one in candidates}.values()
         # how many clients may train a tier's candidates; in groups, each candidate
         eligible = {
-            one.folder if settings.in_groups else one.tier.name: len(self.eligible[one.folder])
-            for one in candidates
+            one.folder if settings.in_groups else one.tier.name: len(self.eligible[one.folder]) for one in candidates
         }
         return {
             "seed": self.seed,
@@ -243,9 +242,7 @@ class Finetuning:
         device = next(self.supernet.parameters()).device
         return TierNetwork(self.supernet, candidate.arch, network.to(device))
 
-    def _module(
-        self, network: PlainNetwork, eligible: Sequence[int], objective: Objective
-    ) -> FederatedLightningModule:
+    def _module(self, network: PlainNetwork, eligible: Sequence[int], objective: Objective) -> FederatedLightningModule:
         """Returns federated averaging of one network on some of the clients."""
         return FederatedLightningModule(
             network,

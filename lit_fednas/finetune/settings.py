@@ -23,24 +23,21 @@ class FinetuneSettings:
         client: How clients train; as in the run's training if not given.
         cohort: How the clients of a round are drawn from the eligible ones; as in the run's training if not given.
         objective: What a client optimises; plain cross-entropy if not given.
-        initial: ``supernet`` starts from the weights of the supernet, ``random`` from scratch (the paper's
-            rand-init).
+        initial: ``supernet`` starts from the weights of the supernet, ``random`` from scratch (the paper's rand-init).
         tier_aware: Whether only clients of a tier and above train its network; else all clients do, as they do
             with named ``models``.
         labels: The label set that all networks shall classify; that of their tier if not given. Only clients
             whose labels are at least as fine take part.
-        head_rounds: Rounds before those, in which the classifier alone is trained (transfer to other labels,
-            App. H).
+        head_rounds: Rounds before those, in which the classifier alone is trained (transfer to other labels, App. H).
         architectures: So many architectures are drawn from each tier in place of the search's, each is trained,
             and the best on the validation data is the tier's (random search, App. F.1); 0 for the search's.
         models: Architectures to train in place of the search's (FedNAS, section 4.4, FL-tune): each as the space
             writes it, for instance ``"model: 12"``; ``smallest`` or ``largest``; or ``0.5 of macs``, which in a
             row of models is the largest of those whose MACs are at most half of the largest one's. No search is
             needed. Each is a tier of its own, named after it (``model-12``).
-        in_groups: Whether the eligible clients are dealt into as many groups as there are candidates, each of
-            which trains one of them, so that all could be trained at the same time (FedNAS, section 4.4); else
-            each is trained by all eligible clients. A cohort has as many clients as without groups, if its group
-            has so many.
+        in_groups: Whether the eligible clients are dealt into as many groups as there are candidates, each of which
+            trains one of them, so that all could be trained at the same time (FedNAS, section 4.4); else each is
+            trained by all eligible clients. A cohort has as many clients as without groups, if its group has so many.
         search: The search whose tiers are trained.
         check_val_every_n_rounds: How often the server's validation set is evaluated.
         seed: The seed of the draws; that of the run if not given.

@@ -23,8 +23,7 @@ class SideObjective(AllOutputs):
     """The loss of the client's network plus those of all exits that it holds.
 
     Its gradient is the sum of theirs (Alg. 2, line 13). A client whose architecture has one exit trains that alone
-    (``ClientTraining``). It reports the multiply-accumulates of all forward passes, which contain those of the
-    heads.
+    (``ClientTraining``). It reports the multiply-accumulates of all forward passes, which contain those of the heads.
 
     Args:
         objective: The loss of one exit, as in :class:`~lit_fednas.objectives.wrapped.AllOutputs`.

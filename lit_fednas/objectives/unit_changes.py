@@ -63,9 +63,7 @@ class UnitChanges(WrappedObjective):
             moved[group] = moved.get(group, 0) + (weights - before).reshape(units, -1).square().sum(1)
             was[group] = was.get(group, 0) + before.reshape(units, -1).square().sum(1)
         self._before = {}
-        return {
-            group: (moved[group].sqrt() / was[group].sqrt().clamp_min(_LEAST_NORM)).tolist() for group in moved
-        }
+        return {group: (moved[group].sqrt() / was[group].sqrt().clamp_min(_LEAST_NORM)).tolist() for group in moved}
 
     def _weights(self) -> dict[str, Tensor]:
         """Returns the parameters whose first dimension is cut."""

@@ -1,7 +1,6 @@
 """The models that a run has added to its supernet: ``suite.json`` and ``sequence.json`` in its folder.
 
-``suite.json`` is of a run that grows models (FedTrans, section 4.1). ``models``, in
-the order in which they were added:
+``suite.json`` is of a run that grows models (FedTrans, section 4.1). ``models``, in the order in which they were added:
 
 * ``number``: from 0;
 * ``parent``: the number of the model that it was derived from (null for the first);

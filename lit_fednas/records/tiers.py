@@ -11,8 +11,7 @@ one example runs) and ``latency_ms`` (empty where it is not known). The tables o
 * ``evaluations.csv``: one row per distinct architecture, in the order of their evaluation; ``encoding`` has the
   genes, joined by ``-``; accuracy and loss are on the validation data;
 * ``latencies.csv``: every latency that was measured or predicted, also of architectures that were not evaluated;
-* ``history.csv``: per generation: ``evaluations`` (distinct valid ones so far), ``best_accuracy``,
-  ``hypervolume``;
+* ``history.csv``: per generation: ``evaluations`` (distinct valid ones so far), ``best_accuracy``, ``hypervolume``;
 * ``federated.csv`` (only where clients score): per generation: ``evaluation_rounds`` (each asks as many clients as
   a cohort has), ``clients`` that were asked, ``architectures`` that they scored (those of no generation before),
   ``supernet_bytes`` (of what holds these architectures), and what all clients together spent;

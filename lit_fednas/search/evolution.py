@@ -1,10 +1,9 @@
 """The evolutionary search of SuperFed's App. I.
 
-The paper says that it searches as Sahni et al. (2021, CompOFA) do, whose search is once-for-all's (Cai et al.,
-2020): accuracy alone is optimised under the constraint. The fittest quarter of a population are parents, and
-stay; half of the next generation are mutants of a parent, the other half take each gene from one of two parents.
-Defaults are those of once-for-all's code (population 100, parents 0.25, mutants 0.5, mutation 0.1 per gene); the
-paper names none.
+The paper says that it searches as Sahni et al. (2021, CompOFA) do, whose search is once-for-all's (Cai et al., 2020):
+accuracy alone is optimised under the constraint. The fittest quarter of a population are parents, and stay; half of the
+next generation are mutants of a parent, the other half take each gene from one of two parents. Defaults are those of
+once-for-all's code (population 100, parents 0.25, mutants 0.5, mutation 0.1 per gene); the paper names none.
 """
 
 from __future__ import annotations
@@ -50,16 +49,12 @@ class Evolution(SearchMethod):
             parents = fittest[: max(1, round(self.parent_share * self.population))]
             proposed = self._children([parent.arch for parent in parents], feasible, known, rng)
 
-    def _children(
-        self, parents: list[Any], feasible: Feasible, known: set[Any], rng: np.random.Generator
-    ) -> list[Any]:
+    def _children(self, parents: list[Any], feasible: Feasible, known: set[Any], rng: np.random.Generator) -> list[Any]:
         mutants = round(self.mutation_share * self.population)
         children = []
         for number in range(self.population):
             for _ in range(_TRIES):
-                genes = (
-                    self._mutant(parents, feasible, rng) if number < mutants else _crossing(parents, feasible, rng)
-                )
+                genes = self._mutant(parents, feasible, rng) if number < mutants else _crossing(parents, feasible, rng)
                 child = feasible.space.decode(feasible.repaired(genes, rng))
                 if child not in known:
                     known.add(child)

@@ -34,9 +34,7 @@ class Feasible:
         ConfigError: No architecture fits, as far as could be found.
     """
 
-    def __init__(
-        self, space: SearchSpace[Any], costs: ArchitectureCosts, tier: Tier, rng: np.random.Generator
-    ) -> None:
+    def __init__(self, space: SearchSpace[Any], costs: ArchitectureCosts, tier: Tier, rng: np.random.Generator) -> None:
         self.space = space
         self.costs = costs
         self.tier = tier

@@ -1,9 +1,8 @@
 """A search whose architectures are scored by clients on their own data (FedorAS, section 4.7, App. K.2).
 
-Each generation is scored in evaluation rounds, which ask as many clients as a round of training does. A client
-gets the smallest supernet that holds all architectures of the generation, and answers for each with two numbers.
-No client is asked twice about a generation; for the next, all are drawn anew. Only clients of the searched tier
-and above are asked.
+Each generation is scored in evaluation rounds, which ask as many clients as a round of training does. A client gets the
+smallest supernet that holds all architectures of the generation, and answers for each with two numbers. No client is
+asked twice about a generation; for the next, all are drawn anew. Only clients of the searched tier and above are asked.
 
 Clients are drawn uniformly, whatever the cohort's own rule and availability. An architecture that an earlier
 tier's search has had scored keeps that score. Statistics that norms are recalibrated with are not counted as sent.

@@ -44,10 +44,9 @@ class Mix(SideBySide):
 class BaseNetworks(NetworkCollection):
     """Independent base networks, each with one ``count``-th of a family's units.
 
-    The publication averages the outputs of the base networks; here these are logits. Each group of units is
-    divided with rounding up (to the family's multiple), so that every base network has units. Each has its own
-    initial weights and its own norms; the publication's dual batch norms, for robustness against adversarial
-    examples, are left out.
+    The publication averages the outputs of the base networks; here these are logits. Each group of units is divided
+    with rounding up (to the family's multiple), so that every base network has units. Each has its own initial weights
+    and its own norms; the publication's dual batch norms, for robustness against adversarial examples, are left out.
 
     Args:
         input_shape: Shape of one example.
@@ -67,9 +66,7 @@ class BaseNetworks(NetworkCollection):
         torch.Size([2, 10])
     """
 
-    def __init__(
-        self, input_shape: Iterable[int], num_classes: int, family: NetworkFamily, count: PositiveInt
-    ) -> None:
+    def __init__(self, input_shape: Iterable[int], num_classes: int, family: NetworkFamily, count: PositiveInt) -> None:
         super().__init__(input_shape, num_classes)
         self.family = family
         self.count = int(count)

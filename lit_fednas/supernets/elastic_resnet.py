@@ -243,9 +243,7 @@ class ElasticResNet(NestedSupernet):
         super().__init__(input_shape, num_classes)
         for name, values in (("depths", depths), ("ratios", ratios)):
             if not values or list(values) != sorted(set(values)):
-                raise ConfigError(
-                    f"supernet.{name}: {list(values)} must be at least one number, ascending, distinct"
-                )
+                raise ConfigError(f"supernet.{name}: {list(values)} must be at least one number, ascending, distinct")
         if any(depth != int(depth) for depth in depths):
             raise ConfigError(f"supernet.depths: {list(depths)} must be whole numbers of blocks")
         if not stage_widths:

@@ -91,9 +91,7 @@ def with_labels(space: SearchSpace[Any], arch: Any, labels: str) -> Any:
     if labels_of(arch) == labels:
         return arch
     if not hasattr(arch, "labels") or not is_dataclass(arch) or isinstance(arch, type):
-        raise ConfigError(
-            f"labels: {labels!r} is not a label set of {type(space).__name__}, which has the data's own"
-        )
+        raise ConfigError(f"labels: {labels!r} is not a label set of {type(space).__name__}, which has the data's own")
     return space.parse(replace(arch, labels=labels))
 
 

@@ -50,9 +50,7 @@ class Tier:
             raise ConfigError(f"tiers: {self.name!r} cannot name a folder; use letters, digits, - and _")
         for cost, limit in [*self.at_most.items(), *self.above.items()]:
             if cost not in LIMITED_COSTS:
-                raise ConfigError(
-                    f"tiers.{self.name}: {cost!r} is not a cost; choose from {', '.join(LIMITED_COSTS)}"
-                )
+                raise ConfigError(f"tiers.{self.name}: {cost!r} is not a cost; choose from {', '.join(LIMITED_COSTS)}")
             if not limit > 0:
                 raise ConfigError(f"tiers.{self.name}.{cost}: {limit} must be above 0")
 

@@ -104,9 +104,8 @@ class ListedTiers(Allocation):
 class TraceTiers(Allocation):
     """By a trace of real devices' speed, as FedorAS does with Oort's (App. J.3).
 
-    Every client is a device drawn from the trace. The device at the quantile ``full`` just affords the most
-    capable tier, others in proportion to their speed. Each belongs to the highest tier that it affords, or the
-    lowest.
+    Every client is a device drawn from the trace. The device at the quantile ``full`` just affords the most capable
+    tier, others in proportion to their speed. Each belongs to the highest tier that it affords, or the lowest.
 
     Args:
         trace: The devices.
@@ -229,9 +228,7 @@ class ClientTiers:
         _check_known("tiers.unsupported", self.unsupported, names)
         _check_known("tiers.labels", self.labels, names)
         for name, operators in self.unsupported.items():
-            _check_known(
-                f"tiers.unsupported.{name}", operators, known, f"an operator of {type(supernet).__name__}"
-            )
+            _check_known(f"tiers.unsupported.{name}", operators, known, f"an operator of {type(supernet).__name__}")
         for labels in self.labels.values():
             labelled_space(supernet.space, labels)
         return tuple(

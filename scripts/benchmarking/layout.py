@@ -108,9 +108,7 @@ def layouts(task: Setting, options: argparse.Namespace) -> list[dict[str, Any]]:
                 "mean_loss": sum(losses[name]) / len(losses[name]),
             }
         )
-    return found + [
-        {"network": task.network, "variant": name, "left_out": reason} for name, reason in left_out.items()
-    ]
+    return found + [{"network": task.network, "variant": name, "left_out": reason} for name, reason in left_out.items()]
 
 
 def evaluation(task: Setting, options: argparse.Namespace) -> list[dict[str, Any]]:

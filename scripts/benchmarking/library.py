@@ -46,9 +46,7 @@ def clients_of(setting: Setting, data: Examples) -> ClientData:
 
 def client_settings(setting: Setting, **more: Any) -> ClientSettings:
     """How clients train: plain SGD, and what is compared."""
-    return ClientSettings(
-        lambda params: torch.optim.SGD(params, lr=setting.lr), batch_size=setting.batch_size, **more
-    )
+    return ClientSettings(lambda params: torch.optim.SGD(params, lr=setting.lr), batch_size=setting.batch_size, **more)
 
 
 def run_library(

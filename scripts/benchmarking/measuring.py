@@ -164,8 +164,7 @@ def check_equal(difference: float, tolerance: float, what: str) -> None:
         AssertionError: The difference exceeds the tolerance, or is not a number.
     """
     assert difference <= tolerance, (
-        f"{what}: the weights differ by {difference:.2g}, more than {tolerance:g}; "
-        f"the two did not do the same work"
+        f"{what}: the weights differ by {difference:.2g}, more than {tolerance:g}; the two did not do the same work"
     )
 
 

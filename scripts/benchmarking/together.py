@@ -52,16 +52,12 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for together in options.together:
             other_masks = options.device == "cuda" and network == "cnn" and together > 1
             tolerance = None if other_masks else options.tolerance
-            made = rounds.interleaved(
-                asdict(task), options.rounds, options.warmup, tolerance, clients_per_fit=together
-            )
+            made = rounds.interleaved(asdict(task), options.rounds, options.warmup, tolerance, clients_per_fit=together)
             found.append({"network": network, "together": together, **made})
     for row in found:
         first = next(other for other in found if other["network"] == row["network"])
         row["speed_up"] = first["ratio"] / row["ratio"]
-        row["clients_per_second"] = {
-            who: options.cohort / row[who]["median_seconds"] for who in ("library", "plain")
-        }
+        row["clients_per_second"] = {who: options.cohort / row[who]["median_seconds"] for who in ("library", "plain")}
     return {
         "clients": options.clients,
         "cohort": options.cohort,

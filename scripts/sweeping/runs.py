@@ -93,9 +93,7 @@ def folder_names(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
         >>> folder_names([{"beta_decay.beta0": 0.9, "beta_decay.decay": "linear"}])
         ['beta0=0.9,decay=linear']
     """
-    names = [
-        ",".join(f"{key.split('.')[-1]}={_text(value)}" for key, value in one.items()) for one in combinations
-    ]
+    names = [",".join(f"{key.split('.')[-1]}={_text(value)}" for key, value in one.items()) for one in combinations]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"parameters: two combinations are called {name}; make their values differ")

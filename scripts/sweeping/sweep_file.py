@@ -108,8 +108,7 @@ def combinations(sweep: dict[str, Any], count: int | None, seed: int = 0) -> lis
         if count is not None:
             raise ConfigError(f"count: {count} is for random sweeps; a grid has all its combinations")
         values = [
-            parameter["values"] if "values" in parameter else [parameter["value"]]
-            for parameter in parameters.values()
+            parameter["values"] if "values" in parameter else [parameter["value"]] for parameter in parameters.values()
         ]
         return [dict(zip(parameters, chosen, strict=True)) for chosen in product(*values)]
     if count is None or count < 1:

@@ -142,8 +142,7 @@ def test_an_unfinished_round_is_forgotten(aggregation: Aggregation, net: Superne
 def test_updates_that_agree_are_the_result(aggregation: Aggregation, net: Supernet) -> None:
     one = update(net, 0, net.space.largest, 10)
     updates = [one] + [
-        changed(one, task=replace(one.task, client=client, num_examples=10 * client), num_seen=1)
-        for client in (1, 2)
+        changed(one, task=replace(one.task, client=client, num_examples=10 * client), num_seen=1) for client in (1, 2)
     ]
     result = aggregate(aggregation, net, updates)
     for name, region in net.regions(net.space.largest).items():

@@ -45,9 +45,7 @@ def with_classes(update: ClientUpdate, classes: Sequence[int]) -> ClientUpdate:
     return changed(update, reports=(ClassesReport(classes),))
 
 
-def by_element(
-    net: Supernet, updates: Sequence[ClientUpdate], classifier: str, weighted: bool
-) -> dict[str, Tensor]:
+def by_element(net: Supernet, updates: Sequence[ClientUpdate], classifier: str, weighted: bool) -> dict[str, Tensor]:
     """HeteroFL's average, one element at a time: a row of the classifier counts if its class is reported."""
     result = {}
     for name, old in net.shared_tensors().items():
@@ -120,9 +118,7 @@ def made_for(name: str, seed: int) -> tuple[Supernet, ClassAverage, list[ClientU
     drawn = torch.rand(len(updates), net.num_classes, generator=draws) < 0.4
     drawn[:, 1] = False  # a class that nobody has
     drawn[0, [0, 2]] = True
-    updates = [
-        with_classes(one, has.nonzero().flatten().tolist()) for one, has in zip(updates, drawn, strict=True)
-    ]
+    updates = [with_classes(one, has.nonzero().flatten().tolist()) for one, has in zip(updates, drawn, strict=True)]
     aggregation = ClassAverage()
     if name == "crossed":
         aggregation.classifier = "1"

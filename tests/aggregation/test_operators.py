@@ -104,9 +104,7 @@ def test_elements_of_one_client_alone_stay_as_well() -> None:
 def test_clients_are_counted_over_all_ranks(name: str) -> None:
     """One client on each of three ranks: none has two by itself, and together they do."""
     net = kept_instance(name)
-    made = (
-        updates() if name == "path-cnn" else [update(net, k, arch, 10) for k, arch in enumerate([(0, 4), (0, 2)])]
-    )
+    made = updates() if name == "path-cnn" else [update(net, k, arch, 10) for k, arch in enumerate([(0, 4), (0, 2)])]
     whole = aggregate(OperatorAverage(), net, made)
     ranks = [OperatorAverage() for _ in made]
     for rank, one in zip(ranks, made, strict=True):

@@ -49,8 +49,7 @@ def cohort(net: Supernet, examples: Sequence[int], seed: int = 0) -> list[Client
             drawn.append(arch)
     archs = [*(drawn[place % 3] for place in range(len(examples) - 1)), net.space.largest]
     updates = [
-        update(net, client, arch, count, seed)
-        for client, (arch, count) in enumerate(zip(archs, examples, strict=True))
+        update(net, client, arch, count, seed) for client, (arch, count) in enumerate(zip(archs, examples, strict=True))
     ]
     if not isinstance(archs[0], Operators):
         return updates

@@ -22,9 +22,7 @@ FOUR: Steps = [
 ]
 
 
-def candidate(
-    unit: str, accuracies: Sequence[float | None], dropped: int | None, resource: float
-) -> dict[str, Any]:
+def candidate(unit: str, accuracies: Sequence[float | None], dropped: int | None, resource: float) -> dict[str, Any]:
     """A candidate; it loses a filter."""
     ranked = {"accuracies": list(accuracies), "degradations": [0.001] * len(accuracies), "dropped": dropped}
     made = {"unit": unit, "removed": {f"{unit}.out": 1}, "resource": resource, "macs": resource, "group": 0}

@@ -37,9 +37,7 @@ def test_boxes_by_hand(groups) -> None:
     heights = axes.patches[0].get_path().vertices[:, 1]
     assert (heights.min(), heights.max()) == pytest.approx((30, 70))  # of all runs' clients
     lines = [
-        set(np.round(line.get_ydata(), 6).tolist())
-        for line in axes.lines
-        if np.allclose(line.get_xdata(), 0, atol=0.4)
+        set(np.round(line.get_ydata(), 6).tolist()) for line in axes.lines if np.allclose(line.get_xdata(), 0, atol=0.4)
     ]
     assert {50.0} in lines  # the median
     theirs = [line.get_ydata().tolist() for line in axes.lines if line.get_marker() == "D"][1]

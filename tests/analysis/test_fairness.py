@@ -25,9 +25,7 @@ def write(folder: Path, accuracies: dict[str, list[float]], sizes: int = 10) -> 
     """Clients in the order of the tiers; a client's loss is 1 less its accuracy."""
     folder.mkdir(parents=True)
     every = [(tier, accuracy) for tier, of_tier in accuracies.items() for accuracy in of_tier]
-    rows = [
-        (client, tier, sizes, accuracy, round(1 - accuracy, 6)) for client, (tier, accuracy) in enumerate(every)
-    ]
+    rows = [(client, tier, sizes, accuracy, round(1 - accuracy, 6)) for client, (tier, accuracy) in enumerate(every)]
     write_client_scores(folder, [dict(zip(CLIENT_SCORE_COLUMNS, row, strict=True)) for row in rows])
     return folder
 

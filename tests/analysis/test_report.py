@@ -279,9 +279,7 @@ def test_models_of_a_pruned_sequence(run_folder: Path, tmp_path: Path) -> None:
         ["model 0", "accuracy 0.7500", "1 k (100%)"],
     ]
     candidates = [tip.splitlines() for tip in page.tips if tip.startswith("round of the iteration 1\n")]
-    assert candidates == [
-        ["round of the iteration 1", f"conv2 (selected): {x}", "conv1: 0.25"] for x in (0.7, 0.625)
-    ]
+    assert candidates == [["round of the iteration 1", f"conv2 (selected): {x}", "conv1: 0.25"] for x in (0.7, 0.625)]
     costs = [tip.splitlines() for tip in page.tips if tip.startswith("iteration 2")]
     assert costs == [["iteration 2", "up: 0.2", "down: 2"], ["iteration 2", "MACs: 200"]]
     kept = [tip for tip in page.tips if re.fullmatch(r"\d+ of \d+ \(.*\)", tip)]
@@ -298,9 +296,7 @@ def test_a_sequence_that_has_just_begun(tmp_path: Path) -> None:
     text = "0 iterations, down to 100% of the initial network's MACs; training ended before the last."
     page = Page(write_report(run.folder))
     assert any(said.startswith(text) for said in page.texts["p"])
-    assert not any(
-        caption.startswith(("Candidates", "Accuracy on")) for caption in page.texts.get("figcaption", [])
-    )
+    assert not any(caption.startswith(("Candidates", "Accuracy on")) for caption in page.texts.get("figcaption", []))
     sequence = json.loads((run.folder / "sequence.json").read_text())
     costs = dict.fromkeys(sequence["models"][0]["costs"], 0)
     sequence["models"][0]["costs"] = costs

@@ -96,9 +96,7 @@ def test_shares_are_of_the_resource_that_budgets_limit(run: Run) -> None:
     assert sequence_accuracies(run)["share"].tolist() == [1, 0.75, 0.6, 0.4]  # always of MACs
 
 
-@pytest.mark.parametrize(
-    ("share", "number"), [(1.0, 0), (0.99, 1), (0.75, 1), (0.7499, 2), (0.4, 3), (0.39, None)]
-)
+@pytest.mark.parametrize(("share", "number"), [(1.0, 0), (0.99, 1), (0.75, 1), (0.7499, 2), (0.4, 3), (0.39, None)])
 def test_the_first_model_within_a_share(run: Run, share: float, number: int | None) -> None:
     model = model_within(run, share)
     assert (None if model is None else model["number"]) == number
@@ -229,9 +227,7 @@ def test_accuracies_from_all_files(run: Run) -> None:
     searched(run, {"m": (1, 0.6), "s": (3, 0.5)}, {2: 0.44, 3: 0.9})
     head = "subnet,arch,split,accuracy,loss,macs,parameters,bytes\n"
     (run.folder / "subnets-val.csv").write_text(head + "a,model: 2,val,0.1,1,1,1,1\nb,model: 0,val,0.2,1,1,1,1\n")
-    (run.folder / "subnets-test.csv").write_text(
-        head + "a,model: 1,test,0.1,1,1,1,1\nb,model: 0,test,0.3,1,1,1,1\n"
-    )
+    (run.folder / "subnets-test.csv").write_text(head + "a,model: 1,test,0.1,1,1,1,1\nb,model: 0,test,0.3,1,1,1,1\n")
     table = sequence_accuracies(run)
     nan = float("nan")
     assert table["number"].tolist() == [0, 1, 2, 3]
@@ -296,9 +292,7 @@ def test_a_method_of_widths_is_drawn_with_what_it_evaluated(run: Run, tmp_path: 
     with pytest.raises(DataError, match=r"neither sequence\.json nor subnets-test\.csv"):
         accuracy_figure(methods)
     rows = "w1,w1,test,0.8,1,500,1,1\nw5,w5,test,0.3,1,250,1,1\n"
-    (widths.folder / "subnets-test.csv").write_text(
-        "subnet,arch,split,accuracy,loss,macs,parameters,bytes\n" + rows
-    )
+    (widths.folder / "subnets-test.csv").write_text("subnet,arch,split,accuracy,loss,macs,parameters,bytes\n" + rows)
     figure = accuracy_figure(methods)
     assert lines(figure, 1)["widths"].tolist() == [[0.25, 0.3], [0.5, 0.8]]
     assert list(lines(figure)) == ["ours"]

@@ -88,9 +88,7 @@ def test_runs_of_no_sweep_are_told_apart_by_their_settings(tmp_path: Path) -> No
         }
 
     folders = [
-        write_run(
-            tmp_path / f"run/version_{version}", [0.5] * (1 if version == 3 else 2), settings(lr, seed, version)
-        )
+        write_run(tmp_path / f"run/version_{version}", [0.5] * (1 if version == 3 else 2), settings(lr, seed, version))
         for version, (lr, seed) in enumerate([(0.1, 0), (0.1, 1), (0.2, 0), (0.2, 1)])
     ]
     table = read_sweep(folders)

@@ -101,6 +101,4 @@ def test_progress_by_hand() -> None:
         mean, alone = axes.get_lines()
         assert mean.get_xydata().tolist() == [[3, pytest.approx(0.4 * factor)]]
         assert alone.get_xydata().tolist() == [[2, 0.3 * factor], [4, 0.4 * factor]]
-    assert (
-        progress_figure({"a": [search((2, 0.1), tier="other")]}, "t").axes[0].get_lines()[0].get_xydata().size == 0
-    )
+    assert progress_figure({"a": [search((2, 0.1), tier="other")]}, "t").axes[0].get_lines()[0].get_xydata().size == 0

@@ -87,11 +87,7 @@ def test_the_markdown_shows_means_bounds_and_gains(methods: dict) -> None:
     assert unpadded(target_markdown(table, "macs")).splitlines()[3] == (
         "| simple | 50 % | 300 (200, 400) | > 350 (300, > 400) | 3.2 k (3.2 k, 3.2 k) | > 1.2× |"
     )
-    assert (
-        unpadded(target_markdown(table, "bytes"))
-        .splitlines()[3]
-        .endswith("| 44.8 kB (44.8 kB, 44.8 kB) | > 1.2× |")
-    )
+    assert unpadded(target_markdown(table, "bytes")).splitlines()[3].endswith("| 44.8 kB (44.8 kB, 44.8 kB) | > 1.2× |")
     best_last = pd.concat([table[table["method"] == method] for method in "ACB"])
     assert unpadded(target_markdown(best_last)).splitlines()[3].endswith("| 8 (8, 8) | > 7 (6, > 8) | > 2.3× |")
     without_b = table[table["method"] != "B"]

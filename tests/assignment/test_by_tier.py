@@ -67,7 +67,5 @@ def test_errors(archs, limits, text):
 
 
 def test_a_space_too_large_to_look_at():
-    with pytest.raises(
-        ConfigError, match=r"archs: is null, and the space has \d+ architectures, too many to compare"
-    ):
+    with pytest.raises(ConfigError, match=r"archs: is null, and the space has \d+ architectures, too many to compare"):
         ByTier().setup(ElasticResNet((3, 16, 16), 10), population(1e9, 2e9))

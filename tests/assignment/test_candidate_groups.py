@@ -136,8 +136,6 @@ def test_settings_out_of_range_are_refused() -> None:
 
 
 def test_another_supernet_is_refused() -> None:
-    words = (
-        r"model.assignment: CandidateGroups does not work with model.supernet ElasticResNet; use PrunedSequence"
-    )
+    words = r"model.assignment: CandidateGroups does not work with model.supernet ElasticResNet; use PrunedSequence"
     with pytest.raises(ConfigError, match=words):
         CandidateGroups().setup(tiny_supernet(), Population(2))

@@ -84,7 +84,5 @@ def test_the_largest_is_that_of_the_end():
 def test_not_all_say_it(kind):
     assignment = kind()
     name = type(assignment).__name__
-    with pytest.raises(
-        ConfigError, match=f"model.assignment: {name} does not define which architecture client 2 uses"
-    ):
+    with pytest.raises(ConfigError, match=f"model.assignment: {name} does not define which architecture client 2 uses"):
         assignment.deployed(2)

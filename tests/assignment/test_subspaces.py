@@ -165,9 +165,7 @@ def test_unsupported_operators_are_never_sent():
 def test_what_is_not_sent_for_a_device_s_sake_leaves_room():
     """All that a device can run is sent, if that fits: the size counts what would be sent to it alone."""
     weak = Tier("weak", {"macs": 1e9}, unsupported=("mb3_e2", "mb1_e2"))
-    rest = Operators(
-        tuple(tuple(name for name in NET.operators if name not in weak.unsupported) for _ in range(4))
-    )
+    rest = Operators(tuple(tuple(name for name in NET.operators if name not in weak.unsupported) for _ in range(4)))
     budget = NET.cost(rest).parameters
     assert drawn(NET, Subspaces(at_most=budget), 20, weak) == [rest] * 20
 
@@ -176,9 +174,7 @@ def test_what_is_kept_can_be_computed():
     """Without id a layer keeps something, and a tight tier must be able to run one of each."""
     space = WITHOUT_ID.space
     cheapest = WITHOUT_ID.operations(space.smallest)
-    one_dearer = min(
-        WITHOUT_ID.operations(space.parse(text)) for text in ("mb3_e2 conv1 conv1", "conv1 conv1 mb3_e2")
-    )
+    one_dearer = min(WITHOUT_ID.operations(space.parse(text)) for text in ("mb3_e2 conv1 conv1", "conv1 conv1 mb3_e2"))
     for limit in (cheapest, cheapest + 3000, one_dearer):
         tight = Tier("tight", {"operations": float(limit)})
         loose = Tier("loose", {"operations": 1e9})
@@ -239,9 +235,7 @@ def test_a_communication_budget_that_is_too_small_is_told_at_setup():
     Subspaces(at_most=fixed).setup(NET, population())
     with pytest.raises(ConfigError, match=rf"assignment.at_most: a budget of {fixed - 1} parameters may not hold"):
         Subspaces(at_most=fixed - 1).setup(NET, population())
-    with pytest.raises(
-        ConfigError, match=r"assignment.share: .* bytes may not hold .* or add id to supernet.oper"
-    ):
+    with pytest.raises(ConfigError, match=r"assignment.share: .* bytes may not hold .* or add id to supernet.oper"):
         Subspaces(share=0.001, size="bytes").setup(NET, population())
     # without id a layer's dearest must find room, so that whatever is kept does
     dearest = WITHOUT_ID.cost(WITHOUT_ID.space.largest).parameters

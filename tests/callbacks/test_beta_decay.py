@@ -90,9 +90,7 @@ class Betas(FederatedCallback):
 
 def run(folder, betas, ckpt_path=None):
     # the aggregation's own beta must not matter
-    module = make_module(
-        assignment=TrackingSandwich(), aggregation=MaxNet(beta=0.123), cohort=UniformCohort(count=4)
-    )
+    module = make_module(assignment=TrackingSandwich(), aggregation=MaxNet(beta=0.123), cohort=UniformCohort(count=4))
     callbacks = [BetaDecay(0.9, "linear", period=1.0), betas, RoundCheckpoint(dirpath=str(folder))]
     trainer = make_trainer(4, callbacks=callbacks, enable_checkpointing=True)
     trainer.fit(module, datamodule=tiny_data(), ckpt_path=ckpt_path)

@@ -79,9 +79,7 @@ def test_a_share_of_the_candidates_that_it_began_with_leaves_each_round(drop: fl
         assert trials.live == UNITS[6 - count :]  # the accurate ones
     assert trials.best == "f"
     assert trials.rounds == len(left)
-    gone = [
-        next((turn for turn, count in enumerate(left, start=1) if place < 6 - count), None) for place in range(6)
-    ]
+    gone = [next((turn for turn, count in enumerate(left, start=1) if place < 6 - count), None) for place in range(6)]
     assert [trials.trials[unit].dropped for unit in UNITS] == gone
 
 

@@ -40,9 +40,7 @@ def test_activeness_by_hand() -> None:
     averages["networks.0.cells.head.classifier.bias"] += 3.0  # 3 biases of 2, beside 6 weights of 1
     averages["networks.1.cells.head.classifier.bias"] += 100.0  # another model
     found = cell_activeness(suite, 0, averages)
-    assert found == pytest.approx(
-        {"conv1": ((18 * 0.25 + 2 * 1) / (18 + 8)) ** 0.5, "head": (27 / (6 + 12)) ** 0.5}
-    )
+    assert found == pytest.approx({"conv1": ((18 * 0.25 + 2 * 1) / (18 + 8)) ** 0.5, "head": (27 / (6 + 12)) ** 0.5})
     assert cell_activeness(suite, 1, averages)["conv1"] == 0
 
 

@@ -163,8 +163,7 @@ def test_the_file_and_the_last_line(tmp_path, caplog):
     }
     said = [record.message for record in caplog.records if "times less" in record.message]
     assert said == [
-        "1.00 times less computation, 1.00 times less communication than training these 1 subnets "
-        "one by one: largest"
+        "1.00 times less computation, 1.00 times less communication than training these 1 subnets one by one: largest"
     ]
 
 

@@ -86,8 +86,7 @@ def by_hand(module, clients, split="test", top_k=1, make=lambda network: network
 
 def as_found(rows):
     return {
-        row["client"]: tuple(row[name] for name in ("tier", "arch", "num_examples", "accuracy", "loss"))
-        for row in rows
+        row["client"]: tuple(row[name] for name in ("tier", "arch", "num_examples", "accuracy", "loss")) for row in rows
     }
 
 
@@ -108,9 +107,7 @@ class Witness(FederatedCallback):
 
     def on_validation_end(self, trainer, module):
         self.wanted.append(by_hand(module, trainer.datamodule.clients))
-        self.logged.append(
-            {name: float(value) for name, value in trainer.callback_metrics.items() if name in FIGURES}
-        )
+        self.logged.append({name: float(value) for name, value in trainer.callback_metrics.items() if name in FIGURES})
         self.rows.append(self.callback.rows)
         assert not module.supernet.training
 
@@ -345,9 +342,7 @@ class NoRound(DeployedAccuracy):
 
 
 def test_what_cannot_be_evaluated_is_told_before_training(tmp_path):
-    with pytest.raises(
-        ConfigError, match=re.escape("no client has test examples of its own; set data.client_test")
-    ):
+    with pytest.raises(ConfigError, match=re.escape("no client has test examples of its own; set data.client_test")):
         run(tmp_path, NoRound(), datamodule=data(client_test=0.0))
     with pytest.raises(ConfigError, match=re.escape("set data.client_val above 0")):
         run(tmp_path, NoRound("val"))

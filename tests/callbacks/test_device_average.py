@@ -199,9 +199,7 @@ def test_the_test_set_is_evaluated_likewise():
     network.load_state_dict(average.average("exits: 1,2"))
     examples = tiny_examples(40, 2)  # the test set
     logits = network(examples.inputs.float() / 255).detach()
-    logged = {
-        name: float(value) for name, value in trainer.callback_metrics.items() if "/devices/complex/" in name
-    }
+    logged = {name: float(value) for name, value in trainer.callback_metrics.items() if "/devices/complex/" in name}
     assert logged == pytest.approx(
         {
             "test/devices/complex/accuracy": float((logits.argmax(1) == examples.targets).float().mean()),

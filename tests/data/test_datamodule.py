@@ -31,9 +31,7 @@ def examples(count: int = 200, start: int = 0) -> Examples:
     return Examples(values.float().view(-1, 1), targets, {"site": (values // 20).numpy()})
 
 
-def module(
-    partitioner: Partitioner | None = None, num_clients: int | None = 5, **settings: Any
-) -> FederatedDataModule:
+def module(partitioner: Partitioner | None = None, num_clients: int | None = 5, **settings: Any) -> FederatedDataModule:
     source = settings.pop("source", None) or ArraySource(examples(), test=examples(30, 1000))
     data = FederatedDataModule(source, partitioner or IID(), num_clients, **settings)
     data.setup("fit")

@@ -184,9 +184,7 @@ class TestImageTable:
     def test_faults_are_named(self, table: Path, tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"table: .*none\.csv is not a file"):
             ImageTable(tmp_path / "none.csv").load("train")
-        with pytest.raises(
-            DataError, match=r"client: .* no column 'site'; name one of: file, label, client, split"
-        ):
+        with pytest.raises(DataError, match=r"client: .* no column 'site'; name one of: file, label, client, split"):
             ImageTable(table, client="site").load("train")
         with pytest.raises(DataError, match=r"split: .* no column 'part'"):
             ImageTable(table, split="part").load("train")
@@ -405,9 +403,7 @@ class TestCelebA:
 
     def test_through_the_data_module(self, root: Path, decoded: list[str]) -> None:
         for in_memory in (False, True):
-            data = module(
-                CelebA(root, least=1, image_size=8), in_memory=in_memory, client_val=0.2, client_test=0.2
-            )
+            data = module(CelebA(root, least=1, image_size=8), in_memory=in_memory, client_val=0.2, client_test=0.2)
             assert bool(decoded) == in_memory
             sizes = [[data.clients.size(client, s) for s in ("train", "val", "test")] for client in range(3)]
             assert sizes == [[2, 0, 0], [1, 1, 1], [1, 0, 0]]

@@ -215,9 +215,7 @@ class TestBalancedDirichlet:
 
     def test_no_client_is_always_the_one_that_takes_what_is_left(self) -> None:
         """In the order of their numbers, the last clients would be left with half the classes of the others."""
-        counts = [
-            BalancedDirichlet(5.0).partition(TARGETS, 20, seed).class_counts(TARGETS, 10) for seed in range(60)
-        ]
+        counts = [BalancedDirichlet(5.0).partition(TARGETS, 20, seed).class_counts(TARGETS, 10) for seed in range(60)]
         classes = (np.array(counts) > 0).sum(axis=2).mean(axis=0)
         assert classes[-3:].mean() == pytest.approx(classes.mean(), rel=0.1)
 

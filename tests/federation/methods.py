@@ -150,9 +150,7 @@ METHODS: dict[str, Callable[[], FederatedLightningModule]] = {
         tiers=ClientTiers(Budgets({"weak": {"operations": 4e4}, "strong": {"operations": 2e5}})),
         evaluation=EvaluationSettings(["smallest", "largest"], sampled=3),
     ),
-    "base networks": method(
-        supernet=bases_net, assignment=RandomBases, objective=IndependentBases, tiers=TWO_TIERS
-    ),
+    "base networks": method(supernet=bases_net, assignment=RandomBases, objective=IndependentBases, tiers=TWO_TIERS),
     "side objective": method(
         supernet=exits_net,
         assignment=ByTier,
@@ -171,9 +169,7 @@ METHODS: dict[str, Callable[[], FederatedLightningModule]] = {
     # not invariant units: which units are kept may hang on the rounding of what several ranks report
     "buffers and dropout": method(supernet=counting_net),
     "server optimizer": method(server_optimizer=lambda: lambda params: FedAdam(params, lr=0.01)),
-    "recalibration": method(
-        supernet=counting_net, evaluation=EvaluationSettings(["largest"], recalibrate_batches=2)
-    ),
+    "recalibration": method(supernet=counting_net, evaluation=EvaluationSettings(["largest"], recalibrate_batches=2)),
     "clients that go away": method(faults=FaultPolicy(dropout_rate=0.5)),
     "too few survivors": method(faults=FaultPolicy(dropout_rate=0.4, min_survivors=3)),
     "a cohort of one": method(cohort=UniformCohort(count=1)),

@@ -27,9 +27,7 @@ def clients_of(**settings):
 def net(classes=4):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return nn.Sequential(
-            nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, classes)
-        ).eval()
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, classes)).eval()
 
 
 def jointly(network, clients, batch_size, **settings):
@@ -78,9 +76,7 @@ def test_equal_to_one_by_one(batch_size, top_k):
     found, batches = jointly(network, clients, batch_size, settings=settings)
     assert_equal(found, wanted)
     assert (len(batches) == 1) == (batch_size == 512)
-    alone = [
-        score for client in range(9) for score in client_scores(network, clients, [client], settings=settings)
-    ]
+    alone = [score for client in range(9) for score in client_scores(network, clients, [client], settings=settings)]
     assert_equal(alone, wanted)
 
 

@@ -26,9 +26,7 @@ def compiled_by(monkeypatch):
         seen.append(graph)
         return graph.forward
 
-    monkeypatch.setattr(
-        torch, "compile", lambda function, **settings: compile(function, backend=count, **settings)
-    )
+    monkeypatch.setattr(torch, "compile", lambda function, **settings: compile(function, backend=count, **settings))
     torch.compiler.reset()
     yield seen
     torch.compiler.reset()
@@ -100,9 +98,7 @@ def test_global_generator_is_not_moved(compiled_by):
 
 
 def test_more_architectures_than_can_be_compiled():
-    many = ElasticResNet(
-        (1, 8, 8), 4, stem_width=4, stage_widths=[8, 16], depths=[0, 1], ratios=[0.5, 1.0], divisor=2
-    )
+    many = ElasticResNet((1, 8, 8), 4, stem_width=4, stage_widths=[8, 16], depths=[0, 1], ratios=[0.5, 1.0], divisor=2)
     with pytest.raises(ConfigError, match=r"client.compile: true .* each of the supernet's 36 .*compile to false"):
         run(many, compile=True)
 
@@ -113,14 +109,10 @@ def test_a_compilation_that_fails_is_no_clients_fault(monkeypatch):
     def broken(graph, inputs):
         raise OSError("no compiler")
 
-    monkeypatch.setattr(
-        torch, "compile", lambda function, **settings: compile(function, backend=broken, **settings)
-    )
+    monkeypatch.setattr(torch, "compile", lambda function, **settings: compile(function, backend=broken, **settings))
     for together in (1, 2):
         torch.compiler.reset()
-        with pytest.raises(
-            ConfigError, match=r"torch.compile failed .*no compiler.*; set client.compile to false"
-        ):
+        with pytest.raises(ConfigError, match=r"torch.compile failed .*no compiler.*; set client.compile to false"):
             run(convolutions(), compile=True, clients_per_fit=together)
     torch.compiler.reset()
 

@@ -365,9 +365,7 @@ def test_a_lone_example_is_no_batch_to_recalibrate_on():
 
 def test_survivors_are_those_whose_update_is_used():
     states = ["ok", "error", "ok", "dropped", "non-finite", "timeout", "empty"]
-    results = [
-        ClientResult(ClientTask(3, client, "whole", 5), status=status) for client, status in enumerate(states)
-    ]
+    results = [ClientResult(ClientTask(3, client, "whole", 5), status=status) for client, status in enumerate(states)]
     round = ServerRound(3, make_module().restructure)
     assert round.number == 3
     assert round.survivors == []

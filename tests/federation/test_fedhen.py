@@ -66,9 +66,7 @@ class Kept(FederatedCallback):
 
 def run(module: Any, rounds: int = 1) -> dict[int, tuple[Any, dict[str, Tensor]]]:
     kept = Kept()
-    data = tiny_data(
-        CLIENTS, partitioner=Dirichlet(alpha=1.0, min_size=4)
-    )  # so that weights by examples would show
+    data = tiny_data(CLIENTS, partitioner=Dirichlet(alpha=1.0, min_size=4))  # so that weights by examples would show
     fit(module, data, rounds, callbacks=[kept])
     return kept.sent
 

@@ -152,9 +152,7 @@ def test_every_example_is_counted_once_per_layer(straight):
         for layer in ("layers.0.", "layers.1."):
             through = [n for name, n in examples.items() if name.startswith(layer)]
             assert sum(through) == result.num_seen
-        received = {
-            f"layers.{layer}.{name}" for layer, names in enumerate(result.task.arch.layers) for name in names
-        }
+        received = {f"layers.{layer}.{name}" for layer, names in enumerate(result.task.arch.layers) for name in names}
         assert set(examples) <= received
 
 
@@ -202,9 +200,7 @@ def test_records_without_tiers_tell_none(tmp_path):
 
 def test_sampled_architectures_are_evaluated(straight):
     folder, _, witness = straight
-    validated = {
-        record["round"] + 1: record["metrics"] for record in read_rounds(folder) if record["round"] % 2 == 1
-    }
+    validated = {record["round"] + 1: record["metrics"] for record in read_rounds(folder) if record["round"] % 2 == 1}
     assert list(validated) == [2, 4, 6]
     for step, metrics in validated.items():
         accuracy, loss = witness.by_hand[step]

@@ -192,9 +192,7 @@ def measured(rounds, number: int) -> dict[str, float]:
 def test_the_most_active_cells_are_transformed(tmp_path, alpha: float) -> None:
     """Averaged over the last two rounds of four."""
     snapshots = Snapshots()
-    folder, _, _, _ = run(
-        tmp_path, snapshots, callback=transform(gamma=2, delta=2, window=2, alpha=alpha), rounds=4
-    )
+    folder, _, _, _ = run(tmp_path, snapshots, callback=transform(gamma=2, delta=2, window=2, alpha=alpha), rounds=4)
     active = measured(snapshots.rounds[2:4], 0)
     row = written(folder)["models"][1]
     assert row["activeness"] == pytest.approx(active, rel=1e-4)
@@ -281,9 +279,7 @@ def test_no_model_exceeds_the_strongest_device_and_then_training_stops(tmp_path)
             self.rounds += [trainer.current_epoch] * callback.complete
 
     Complete.rounds = []
-    folder, module, trainer, _ = run(
-        tmp_path, Complete(), callback=callback, rounds=60, tiers=tiers, supernet=suite()
-    )
+    folder, module, trainer, _ = run(tmp_path, Complete(), callback=callback, rounds=60, tiers=tiers, supernet=suite())
     found = written(folder)
     macs = [row["macs"] for row in found["models"]]
     assert found["complete"]
@@ -431,9 +427,7 @@ def test_a_stop_that_was_reached_stays_reached(tmp_path) -> None:
     settings = {"tiers": tiers}
     _, _, trainer, _ = run(tmp_path, callback=transform(stop=True), rounds=40, **settings)
     done = trainer.global_step
-    folder, _, again, _ = run(
-        tmp_path, callback=transform(stop=True), rounds=40, ckpt_path=last(tmp_path), **settings
-    )
+    folder, _, again, _ = run(tmp_path, callback=transform(stop=True), rounds=40, ckpt_path=last(tmp_path), **settings)
     assert again.global_step == done
     assert written(folder)["complete"]
 

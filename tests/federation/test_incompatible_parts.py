@@ -165,9 +165,7 @@ def test_callbacks_of_another_supernet_are_refused_before_a_client_trains(
 
 def test_a_value_that_no_part_reads_is_refused() -> None:
     module = make_module(objective=watched(CrossEntropy))
-    words = (
-        "beta_decay: gives a Beta, which neither model.assignment FixedArchitecture nor model.aggregation Overlap"
-    )
+    words = "beta_decay: gives a Beta, which neither model.assignment FixedArchitecture nor model.aggregation Overlap"
     with pytest.raises(ConfigError, match=words):
         fit(module, tiny_data(), max_rounds=1, callbacks=[BetaDecay()])
 

@@ -208,9 +208,7 @@ class Witness(FederatedCallback):
         self.rounds[-1] |= {"results": round.results, "new": weights(module)}
 
 
-def average(
-    module: Any, old: dict[str, Tensor], updates: list[tuple[Any, dict[str, Tensor]]]
-) -> dict[str, Tensor]:
+def average(module: Any, old: dict[str, Tensor], updates: list[tuple[Any, dict[str, Tensor]]]) -> dict[str, Tensor]:
     """Every element's mean over the clients that trained it, by their examples; the old one without any."""
     totals = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in old.items()}
     counts = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in old.items()}
@@ -301,9 +299,7 @@ def test_a_model_is_added_every_second_round(tmp_path) -> None:
         if "answers" in one:  # copies of units without noise change nothing
             torch.testing.assert_close(*one["answers"], rtol=1e-4, atol=1e-5)
     trained = [{result.task.arch.number for result in one["results"]} for one in witness.rounds]
-    assert all(
-        max(numbers) < before["models"] for numbers, before in zip(trained[1:], witness.rounds, strict=False)
-    )
+    assert all(max(numbers) < before["models"] for numbers, before in zip(trained[1:], witness.rounds, strict=False))
     assert max(trained[-1] | trained[-2]) > 0
     # what the round has trained is in the models that were there before, whatever was added
     for one in witness.rounds:

@@ -234,9 +234,7 @@ def test_the_groups_are_those_of_the_partition(tmp_path, partition: str) -> None
         if partition == "balanced":
             expected = balanced_groups(counts, 2)
         else:
-            expected = random_groups(
-                CLIENTS, 2, numpy_generator(module.seed, "client-groups", model["first_round"])
-            )
+            expected = random_groups(CLIENTS, 2, numpy_generator(module.seed, "client-groups", model["first_round"]))
         drawn.append(expected)
         assert [sorted(members) for members in found.values() if members] == [
             sorted(members) for place, members in enumerate(expected) if found[place]
@@ -357,9 +355,7 @@ def test_fewer_groups_than_candidates_means_several_tasks_for_a_client(tmp_path)
 
 
 def test_initial_rounds_come_first(tmp_path) -> None:
-    folder, _, _, _ = run(
-        tmp_path, callback=budgets(initial_rounds=3), assignment=CandidateGroups(initial_clients=2)
-    )
+    folder, _, _, _ = run(tmp_path, callback=budgets(initial_rounds=3), assignment=CandidateGroups(initial_clients=2))
     rounds, models = records(folder), written(folder)["models"]
     assert [[client["arch"] for client in one["clients"]] for one in rounds[:3]] == [["model: 0"] * 2] * 3
     assert models[0]["rounds"] == models[1]["first_round"] == 3

@@ -222,9 +222,7 @@ def test_a_checkpoint_of_another_seed_or_assignment_is_refused(tmp_path, finishe
     last = str(finished / "checkpoints" / "last.ckpt")
     with pytest.raises(CheckpointError, match="seed_everything: 1 is not that of the checkpoint's run, 0"):
         run(tmp_path / "other", ckpt_path=last, seed=1)
-    with pytest.raises(
-        CheckpointError, match="holds largest_seen, smallest_seen, and RandomArchitectures keeps none"
-    ):
+    with pytest.raises(CheckpointError, match="holds largest_seen, smallest_seen, and RandomArchitectures keeps none"):
         run(tmp_path / "third", ckpt_path=last, assignment=RandomArchitectures())
 
 

@@ -79,9 +79,7 @@ def in_doubles(images):
 def unequal_data(num_clients=CLIENTS, normalization=in_doubles, **settings):
     splits = tiny_examples(), tiny_examples(40, 1), tiny_examples(40, 2)
     settings = {"partitioner": Dirichlet(1.0, min_size=4), **settings}
-    return FederatedDataModule(
-        ArraySource(*splits, normalization=normalization), num_clients=num_clients, **settings
-    )
+    return FederatedDataModule(ArraySource(*splits, normalization=normalization), num_clients=num_clients, **settings)
 
 
 def equal_data(num_clients=6):

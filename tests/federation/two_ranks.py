@@ -36,9 +36,7 @@ class Witness(FederatedCallback):
         self.live.append(result.task.client)
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.rounds.append(
-            [(r.task.client, str(r.task.arch), r.status, r.num_seen, r.loss) for r in batch.results]
-        )
+        self.rounds.append([(r.task.client, str(r.task.arch), r.status, r.num_seen, r.loss) for r in batch.results])
 
 
 def run(name: str, rounds: int = methods.ROUNDS, folder: Path | None = None, **settings: Any) -> dict[str, Any]:

@@ -47,9 +47,7 @@ class Ranges(TierSource):
 
     def tiers(self, space: Any, costs: Any, rng: Any) -> list[Tier]:
         found = {name: RANGES[name] for name in self.names}
-        return [
-            Tier(name, {"macs": most}, {"macs": least} if least else {}) for name, (least, most) in found.items()
-        ]
+        return [Tier(name, {"macs": most}, {"macs": least} if least else {}) for name, (least, most) in found.items()]
 
 
 class BySizes(Partitioner):
@@ -109,9 +107,7 @@ def searched(folder: Path, data: dict[str, Any] | None = None, **settings: Any) 
     """Trains for two rounds, and searches."""
     made = Trained(module_of(**settings), small_data(**(data or {})), folder)
     fit(made.module, made.data, 4, check_val_every_n_rounds=4)
-    Search(trainer(), made.module, made.data, folder).run(
-        None, SearchSettings(method=RandomSearch(), evaluations=6)
-    )
+    Search(trainer(), made.module, made.data, folder).run(None, SearchSettings(method=RandomSearch(), evaluations=6))
     return made
 
 
@@ -141,9 +137,7 @@ def last_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def tier_weights(files: FinetuneFiles) -> dict[str, dict[str, Tensor]]:
-    return {
-        tier: torch.load(files.tier_folder(tier) / "weights.pt", weights_only=True) for tier in files.tier_names
-    }
+    return {tier: torch.load(files.tier_folder(tier) / "weights.pt", weights_only=True) for tier in files.tier_names}
 
 
 def everything(files: FinetuneFiles) -> dict[str, Any]:
@@ -160,8 +154,7 @@ def everything(files: FinetuneFiles) -> dict[str, Any]:
         "settings": files.settings(),
         "records": records,
         "last": {
-            name: {key: t.tolist() for key, t in last_weights(files.folder / "runs" / name).items()}
-            for name in records
+            name: {key: t.tolist() for key, t in last_weights(files.folder / "runs" / name).items()} for name in records
         },
         "weights": {tier: {key: t.tolist() for key, t in w.items()} for tier, w in tier_weights(files).items()},
         "models": [files.tier_model(tier) for tier in files.tier_names],

@@ -79,9 +79,7 @@ def test_the_best_on_the_validation_data_is_the_tiers(drawn):
         assert_same(last_weights(drawn.path(tier, int(best["number"]))), tier_weights(files)[tier])
         arch, network = load_tier_network(drawn.module.supernet, files, tier)
         assert str(arch) == best["arch"]
-        assert accuracy_and_loss(network, inputs, targets)[0] == pytest.approx(
-            float(best["val_accuracy"]), abs=1e-6
-        )
+        assert accuracy_and_loss(network, inputs, targets)[0] == pytest.approx(float(best["val_accuracy"]), abs=1e-6)
         assert files.tier_model(tier).metrics["val_accuracy"] == float(best["val_accuracy"])
     assert firsts < len(RANGES)  # else the first might be taken always
 

@@ -59,9 +59,7 @@ def test_settings_of_evaluation_are_kept():
     data = small_data(client_test=0.2)
     data.setup("fit")
     settings = EvaluationSettings(top_k=4)
-    assert {score.accuracy for score in client_scores(Brightest(), data.clients, range(6), settings=settings)} == {
-        1.0
-    }
+    assert {score.accuracy for score in client_scores(Brightest(), data.clients, range(6), settings=settings)} == {1.0}
 
 
 @pytest.mark.parametrize("kind", ["search", "finetune"])

@@ -58,9 +58,7 @@ def test_nobody_is_eligible(trained, architectures):
     members = {"small": [0, 1, 2], "middle": [3, 4, 5], "large": []}
     module = module_of(trained.module.supernet, tiers=ClientTiers(Ranges(), ListedTiers(members)))
     made = trained._replace(module=module)
-    told = (
-        r"^finetune: no client of tier large or above .*; change model.tiers, or set finetune.tier_aware to false$"
-    )
+    told = r"^finetune: no client of tier large or above .*; change model.tiers, or set finetune.tier_aware to false$"
     refused(made, told, architectures=architectures)
     assert by_tier(made.finetune(tier_aware=False, rounds=1)).keys() == MEMBERS.keys()
 

@@ -86,9 +86,7 @@ def test_each_tier_is_searched_and_trained_on_its_own_labels(multi_task: Trained
     assert len(clients) == 5  # one has no test data
     supernet_inputs = {int(row["client"]): row for row in clients}
     for client in (1, 3):  # on halves, and on classes
-        x, y = only_batch(
-            multi_task.data.clients.batches(client, 64, torch.Generator(), split="test", shuffle=False)
-        )
+        x, y = only_batch(multi_task.data.clients.batches(client, 64, torch.Generator(), split="test", shuffle=False))
         tier = supernet_inputs[client]["tier"]
         network = supernet.build(supernet.space.parse(tuned[tier]["arch"]))
         network.load_state_dict(torch.load(files.tier_folder(tier) / "weights.pt", weights_only=True))

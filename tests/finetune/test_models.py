@@ -233,9 +233,7 @@ def test_models_of_a_sequence():
     assert str(small) in ("model: 2", "model: 3")
     assert [tier.name for tier in own_tiers(named_architectures(net, ["model: 3", "2"]))] == ["model-3", "model-2"]
     net.propose([Cut("layer0", {"layer0": 1}, {"layer0": 5, "layer1": 8}, 0.0)])
-    refused(
-        net, ["candidate: 4 layer0"], "'candidate: 4 layer0' is not a model of PrunedSequence (architecture cand"
-    )
+    refused(net, ["candidate: 4 layer0"], "'candidate: 4 layer0' is not a model of PrunedSequence (architecture cand")
     refused(net, ["0.01 of macs"], "no model has at most 0.01 of macs; the smallest has 0.")
 
 
@@ -353,9 +351,7 @@ def test_groups_of_a_searchs_networks(trained):
 
 
 def test_candidates_of_one_tier_have_groups_of_their_own(trained):
-    files = trained.finetune(
-        architectures=2, in_groups=True, tier_aware=False, rounds=1, cohort=UniformCohort(count=6)
-    )
+    files = trained.finetune(architectures=2, in_groups=True, tier_aware=False, rounds=1, cohort=UniformCohort(count=6))
     asked = [cohorts(trained.path(tier, number))[0] for tier in ELIGIBLE for number in (0, 1)]
     assert sorted(client for group in asked for client in group) == ALL
     assert [int(row["eligible"]) for row in rows(files.folder / "candidates.csv")] == [len(one) for one in asked]

@@ -310,9 +310,7 @@ def test_files_and_columns(tuned_once):
 
 def test_the_server_validates_as_often_as_asked(trained):
     trained.finetune(rounds=3, check_val_every_n_rounds=2, client=STILL, name="two")
-    validated = [
-        "val/network/accuracy" in record["metrics"] for record in rounds(trained.path("large", name="two"))
-    ]
+    validated = ["val/network/accuracy" in record["metrics"] for record in rounds(trained.path("large", name="two"))]
     assert validated == [False, True, False]
     files = trained.finetune(rounds=2, check_val_every_n_rounds=50, name="fifty")
     *_, last = rounds(trained.path("large", name="fifty"))

@@ -37,9 +37,7 @@ def main() -> int:
             known[name] = found
         elif known[name] != found:
             differ = True
-            others = sorted(
-                key for key in known[name].keys() | found.keys() if known[name].get(key) != found.get(key)
-            )
+            others = sorted(key for key in known[name].keys() | found.keys() if known[name].get(key) != found.get(key))
             print(f"{name}: differs in {', '.join(others)}")
         else:
             print(f"{name}: equal, bit for bit ({len(found)} digests)")

@@ -111,9 +111,7 @@ def test_clients_that_are_trained_together_do_the_same():
             cohort=UniformCohort(count=6),
             client=ClientSettings(sgd(0.1), batch_size=8, clients_per_fit=together),
             objective=IndependentBases(),
-            tiers=ClientTiers(
-                ArchitectureTiers({"weak": "smallest", "strong": "largest"}), TierShares([0.5, 0.5])
-            ),
+            tiers=ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"}), TierShares([0.5, 0.5])),
         )
         before = weights(module)
         fit(module, tiny_data(6), max_rounds=2)

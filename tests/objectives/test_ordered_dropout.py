@@ -267,9 +267,7 @@ def test_the_inner_objective_is_the_loss_of_every_width() -> None:
         network = begun(doubled, 1.0)
         begun(plain, 1.0)
         for inputs, targets in batches(8):
-            torch.testing.assert_close(
-                doubled.loss(network, inputs, targets), 2 * plain.loss(network, inputs, targets)
-            )
+            torch.testing.assert_close(doubled.loss(network, inputs, targets), 2 * plain.loss(network, inputs, targets))
         assert inner.calls[0] is NET
         assert inner.calls[1].client == 3
         result = ClientResult(inner.calls[1], reports=doubled.report())

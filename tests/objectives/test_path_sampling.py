@@ -76,9 +76,7 @@ def begun(objective: PathSampling, asked: ClientTask, seed: int = 0) -> nn.Modul
     return network
 
 
-def train(
-    objective: PathSampling, asked: ClientTask, count: int, seed: int = 0, inputs_seed: int = 0
-) -> list[Step]:
+def train(objective: PathSampling, asked: ClientTask, count: int, seed: int = 0, inputs_seed: int = 0) -> list[Step]:
     """A plain fit."""
     network = begun(objective, asked, seed)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
@@ -167,9 +165,7 @@ def test_a_single_path_is_what_plain_training_trains():
 @pytest.mark.parametrize("load", [NoLoad(), RandomLoad()], ids=["idle", "busy"])
 def test_the_generator_alone_decides(load):
     def paths(seed: int, **settings: Any) -> list[Operators]:
-        return [
-            step.path for step in train(PathSampling(load=load), task(limits=limited(0.5)), 20, seed, **settings)
-        ]
+        return [step.path for step in train(PathSampling(load=load), task(limits=limited(0.5)), 20, seed, **settings)]
 
     np.random.seed(0)  # noqa: NPY002
     torch.manual_seed(0)

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 
-def equation_5(
-    old: Tensor, values: Sequence[Tensor | None], examples: Sequence[int], min_clients: int = 2
-) -> Tensor:
+def equation_5(old: Tensor, values: Sequence[Tensor | None], examples: Sequence[int], min_clients: int = 2) -> Tensor:
     """One operator's tensor after a round.
 
     Args:

@@ -140,9 +140,7 @@ def test_together(benchmark_scale: ModuleType, tmp_path: Path) -> None:
     assert runs[0]["speed_up"] == runs[2]["speed_up"] == 1
 
 
-def test_together_says_so_where_it_is_not_there(
-    benchmark_scale: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_together_says_so_where_it_is_not_there(benchmark_scale: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarking.together.ClientSettings", lambda batch_size: None)
     with pytest.raises(SystemExit, match="one by one only"):
         benchmark_scale.main(["together"])

@@ -76,9 +76,7 @@ def test_tables_and_figure(script, run, capsys):
         assert int(row["macs"]) == sum(int(one["macs"]) for one in own)
         assert int(row["clients"]) == max(int(one["clients"]) for one in own)
         shown = [
-            one
-            for one in sizes
-            if (one["tier"], one["evaluation_rounds"]) == (row["tier"], row["evaluation_rounds"])
+            one for one in sizes if (one["tier"], one["evaluation_rounds"]) == (row["tier"], row["evaluation_rounds"])
         ]
         assert [one["supernet_bytes"] for one in shown] == [one["supernet_bytes"] for one in own]
     assert len(totals) == 5

@@ -30,9 +30,7 @@ def words(tmp_path: Path) -> list[str]:
 def test_tables_numbers_and_pictures(script, words, tmp_path, capsys):
     widths = made_run(tmp_path / "c0", {"val/x/accuracy": [0.1]})
     rows = "w,w,test,0.8,1,1000,1,1\n"
-    (widths.folder / "subnets-test.csv").write_text(
-        "subnet,arch,split,accuracy,loss,macs,parameters,bytes\n" + rows
-    )
+    (widths.folder / "subnets-test.csv").write_text("subnet,arch,split,accuracy,loss,macs,parameters,bytes\n" + rows)
     names = ("figure", "accuracy", "architectures", "candidates")
     pictures = [tmp_path / "new" / f"{name}.png" for name in names]
     options = [word for name, path in zip(names, pictures, strict=True) for word in (f"--{name}", str(path))]

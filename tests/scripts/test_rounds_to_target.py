@@ -47,9 +47,7 @@ def test_table_files_and_picture(script, words, tmp_path, capsys):
     assert "| complex | 20 % | 100 (100, 100) | 240 (240, 240) | 2.4× |" in shown
     text = (out / "table.md").read_text()
     assert unpadded(text).rstrip() in shown
-    assert [line for line in text.splitlines() if line and not line.startswith("|")] == list(
-        script.TITLES.values()
-    )
+    assert [line for line in text.splitlines() if line and not line.startswith("|")] == list(script.TITLES.values())
     table = pd.read_csv(out / "table.csv")
     assert len(table) == 12
     last = table[(table["run"].str.endswith("noside1")) & (table["target"] == 0.5)].iloc[0]

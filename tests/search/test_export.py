@@ -347,7 +347,5 @@ def test_the_checkpoint_must_be_the_one_that_was_searched(files, name, again, ch
         assert not (files.tier_folder("small") / "network.pt2").exists()
         return
     made = export_tier(net, files, "small", "torch-export", batch(net, 8))
-    expected = subnet(instance(name), "smallest", again)(
-        draws(net, 9)
-    ).detach()  # the tier's weights, as they were
+    expected = subnet(instance(name), "smallest", again)(draws(net, 9)).detach()  # the tier's weights, as they were
     torch.testing.assert_close(read(made.path, made.format)(draws(net, 9)), expected, rtol=1e-4, atol=1e-4)

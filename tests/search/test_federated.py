@@ -147,9 +147,7 @@ def test_answers_are_those_of_each_client_alone(trained):
         with torch.no_grad():
             logits = module.supernet(inputs, arch)
         assert answer[0] == int((logits.argmax(1) == targets).sum())
-        assert answer[1] == pytest.approx(
-            float(functional.cross_entropy(logits, targets, reduction="sum")), rel=1e-5
-        )
+        assert answer[1] == pytest.approx(float(functional.cross_entropy(logits, targets, reduction="sum")), rel=1e-5)
 
 
 def test_clients_may_score_on_what_they_trained_on(trained):
@@ -166,9 +164,7 @@ def test_a_lone_example_is_not_normalised_by_itself():
     sizes = [data.clients.size(client, "val") for client in range(6)]
     assert 1 in sizes
     assert max(sizes) > 3
-    supernet = tiny_supernet(
-        norm=BatchNorm(affine=False, running_statistics=False), stage_widths=[4] * 4, depths=[0]
-    )
+    supernet = tiny_supernet(norm=BatchNorm(affine=False, running_statistics=False), stage_widths=[4] * 4, depths=[0])
     supernet.eval()
     draw = ClientDraw(data.clients, Population(6), 6, FederatedEvaluation(1), 0)
     FederatedEvaluator(supernet, draw, batch_size=max(sizes) - 1)(supernet.space.largest)

@@ -126,18 +126,14 @@ def test_nsga2_comes_within_one_percent_of_the_true_front():
 
 
 def test_nsga2_generations_have_the_sizes_of_the_paper():
-    sizes = [
-        len(generation) for _, generation in zip(range(3), generations(NSGA2(), toy_feasible()), strict=False)
-    ]
+    sizes = [len(generation) for _, generation in zip(range(3), generations(NSGA2(), toy_feasible()), strict=False)]
     assert sizes == [128, 64, 64]
 
 
 def test_evolution_finds_the_true_best():
     fitting = [arch for arch in every_architecture() if toy_cost(arch) <= 30.0]
     truth = min(map(toy_error, fitting))
-    found = [
-        min(map(toy_error, proposed(Evolution(population=40), toy_feasible(30.0), 400, seed))) for seed in (0, 1)
-    ]
+    found = [min(map(toy_error, proposed(Evolution(population=40), toy_feasible(30.0), 400, seed))) for seed in (0, 1)]
     drawn = [min(map(toy_error, proposed(RandomSearch(), toy_feasible(30.0), 400, seed))) for seed in (0, 1)]
     assert max(found) == truth
     assert min(drawn) > truth

@@ -61,9 +61,7 @@ def without_seconds(files: SearchFiles) -> dict[str, Any]:
         **tables,
         "settings": files.settings(),
         "models": [files.tier_model(tier) for tier in files.tier_names],
-        "weights": {
-            tier: {key: value.tolist() for key, value in found.items()} for tier, found in networks.items()
-        },
+        "weights": {tier: {key: value.tolist() for key, value in found.items()} for tier, found in networks.items()},
     }
 
 

@@ -103,9 +103,7 @@ class RollingNet(Supernet):
 
     def build(self, arch: tuple[int, int]) -> nn.Module:
         units = arch[1]
-        network = nn.Sequential(
-            nn.Linear(3, units), nn.Tanh(), nn.Linear(units, units), nn.Tanh(), nn.Linear(units, 4)
-        )
+        network = nn.Sequential(nn.Linear(3, units), nn.Tanh(), nn.Linear(units, units), nn.Tanh(), nn.Linear(units, 4))
         network.register_buffer("age", torch.zeros(units, dtype=torch.int64))
         return network
 
@@ -156,9 +154,7 @@ def elastic(norm: Norm | None = None, **settings: object) -> ElasticResNet:
 
 def plain() -> PlainNetwork:
     """A network of one architecture with parameters, buffers and a frozen tensor."""
-    network = nn.Sequential(
-        nn.Conv2d(2, 6, 3, groups=2), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(96, 3)
-    )
+    network = nn.Sequential(nn.Conv2d(2, 6, 3, groups=2), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(96, 3))
     network[4].bias.requires_grad_(False)
     return PlainNetwork(network, (2, 6, 6), 3)
 
@@ -207,12 +203,8 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "elastic": elastic,
     "elastic-groupnorm": lambda: elastic(GroupNorm(4)),
     "elastic-batchnorm": lambda: elastic(BatchNorm()),
-    "elastic-narrow": lambda: elastic(
-        ratios=[0.25, 0.5], divisor=8
-    ),  # both are 8 of the first stage's 16 channels
-    "early-exit": lambda: EarlyExitResNet(
-        (3, 8, 8), 5, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=[1, 3]
-    ),
+    "elastic-narrow": lambda: elastic(ratios=[0.25, 0.5], divisor=8),  # both are 8 of the first stage's 16 channels
+    "early-exit": lambda: EarlyExitResNet((3, 8, 8), 5, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=[1, 3]),
     "early-exit-batchnorm": lambda: EarlyExitResNet(
         (3, 8, 8), 5, width=4, norm=BatchNorm(), blocks=[1, 1, 1], exits=[1, 2, 3]
     ),
@@ -245,9 +237,7 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "widths-cnn": lambda: WidthSupernet(
         (3, 8, 8), 5, SlicedCNN((6, 10), BatchNorm()), widths=[1, 0.5, 0.3], scaler=True
     ),
-    "widths-cnn-groupnorm": lambda: WidthSupernet(
-        (3, 8, 8), 5, SlicedCNN((8, 16), GroupNorm(4)), widths=[1, 0.25]
-    ),
+    "widths-cnn-groupnorm": lambda: WidthSupernet((3, 8, 8), 5, SlicedCNN((8, 16), GroupNorm(4)), widths=[1, 0.25]),
     "widths-convnet": lambda: WidthSupernet(
         (3, 8, 8), 5, SlicedConvNet((4, 6, 4), pools=(1, 3)), widths=[1, 0.5], scaler=True
     ),
@@ -257,9 +247,7 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "widths-resnet": lambda: WidthSupernet(
         (3, 8, 8), 5, SlicedResNet((4, 8), (1, 2), BatchNorm()), widths=[0.25, 1, 0.5]
     ),
-    "widths-smallcnn": lambda: WidthSupernet(
-        (1, 8, 8), 5, SlicedSmallCNN((4, 6), 10), widths=[1, 0.5], scaler=True
-    ),
+    "widths-smallcnn": lambda: WidthSupernet((1, 8, 8), 5, SlicedSmallCNN((4, 6), 10), widths=[1, 0.5], scaler=True),
     "widths-transformer": lambda: WidthSupernet(
         (3, 8, 8), 5, GrowableViT(dim=12, heads=3, depth=2), widths=[1, 0.5, 1 / 3]
     ),

@@ -20,9 +20,7 @@ def pruned_sequence(
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        sequence = PrunedSequence(
-            (1, 8, 8), 4, SlicedConvNet(hidden, pools=range(1, 1 + len(hidden))[:3]), **settings
-        )
+        sequence = PrunedSequence((1, 8, 8), 4, SlicedConvNet(hidden, pools=range(1, 1 + len(hidden))[:3]), **settings)
     for step in range(steps):
         propose(sequence)
         sequence.select("conv1", round=step)

@@ -100,10 +100,7 @@ KINDS: dict[str, Callable[[Norm], Blueprint]] = {
         it__hidden=6,
         it__out=4,
     ),
-    **{
-        f"nasbench-{name}": functools.partial(lambda norm, name: nasbench(norm, name), name=name)
-        for name in GENOTYPES
-    },
+    **{f"nasbench-{name}": functools.partial(lambda norm, name: nasbench(norm, name), name=name) for name in GENOTYPES},
     "inverted": lambda norm: inverted(norm, squeezes=True, hardswish=True, kernel=5),
     "inverted-relu": lambda norm: inverted(norm),
     "inverted-opens": lambda norm: inverted(norm, residual=False, stride=2, squeezes=True),
@@ -134,9 +131,7 @@ def drawn(blueprint: Blueprint) -> CellNetwork:
         if tensor.is_floating_point():
             spread = torch.rand(tensor.shape, generator=draws, dtype=tensor.dtype)
             with torch.no_grad():
-                tensor.copy_(
-                    spread + 0.5 if tensor.dim() == 1 else (2 * spread - 1) / max(1, tensor[0].numel()) ** 0.5
-                )
+                tensor.copy_(spread + 0.5 if tensor.dim() == 1 else (2 * spread - 1) / max(1, tensor[0].numel()) ** 0.5)
     return net
 
 
@@ -371,9 +366,7 @@ def test_a_residual_block_is_that_of_the_paper() -> None:
 
 def test_a_preactivated_block_is_that_of_the_benchmark() -> None:
     """Dong & Yang (2020), section 2.1: the shortcut is a 2x2 average pooling of stride 2 and a 1x1 convolution."""
-    block = (
-        PreactivatedCell("a", BatchNorm(), projection=True, stride=2).build(4, 6, {"hidden": 8}).double().eval()
-    )
+    block = PreactivatedCell("a", BatchNorm(), projection=True, stride=2).build(4, 6, {"hidden": 8}).double().eval()
     x = torch.randn(2, 4, 6, 6, dtype=torch.float64)
     first, second = block.block.first, block.block.second
     inner = first.norm(functional.conv2d(functional.relu(x), first.conv.weight, stride=2, padding=1))

@@ -74,9 +74,7 @@ def test_the_superset_holds_all_classifiers() -> None:
 
 def test_the_space_of_a_label_set_draws_paths_that_end_in_it() -> None:
     space = labelled_space(net().space, "halves")
-    assert (
-        space.largest.labels == space.smallest.labels == space.sample(np.random.default_rng(0)).labels == "halves"
-    )
+    assert space.largest.labels == space.smallest.labels == space.sample(np.random.default_rng(0)).labels == "halves"
     assert labels_of(space.decode((0, 1))) == "halves"
     assert (space.size, space.cardinalities) == (9, (3, 3))
     assert space.encode(space.decode((0, 1))) == (0, 1)

@@ -124,9 +124,7 @@ def test_a_subspace_holds_its_paths():
     }
     assert CNN.cost(subspace).parameters == sum(parameter.numel() for parameter in network.parameters())
     assert CNN.cost(subspace).bytes < CNN.cost(CNN.space.superset).bytes
-    dearest = max(
-        (CNN.macs(CNN.space.parse(f"{a} {b} sep_e2")), a) for a in ("conv1", "sep_e1") for b in ("mb3_e05",)
-    )
+    dearest = max((CNN.macs(CNN.space.parse(f"{a} {b} sep_e2")), a) for a in ("conv1", "sep_e1") for b in ("mb3_e05",))
     assert CNN.macs(subspace) == dearest[0]
     with pytest.raises(ValueError, match="several paths"):
         network(batch(CNN))

@@ -353,9 +353,7 @@ def test_one_filter_stays_by_hand() -> None:
     assert cuts(13) == {"a": 3}
     assert cuts(12.9) == {}
     assert cuts(100) == {"a": 1, "b": 1}, "a candidate is smaller, also where the budget is met already"
-    assert cuts(42, multiple=2) == {"a": 2}, (
-        "of three of b none can go, for two go together and three are one pair"
-    )
+    assert cuts(42, multiple=2) == {"a": 2}, "of three of b none can go, for two go together and three are one pair"
     alone = find_cuts(units, {"a": 4, "b": 1}, 1, lambda n: 10 * n["a"] + n["b"], 100)
     assert [cut.unit for cut in alone] == ["a"]
 
@@ -431,9 +429,7 @@ def test_models_candidates_and_names() -> None:
         with pytest.raises(ConfigError, match="has no weights; name a model or a present candidate"):
             net.index(arch)
     net.propose([one_cut(net, "conv1", 2)])
-    with pytest.raises(
-        ConfigError, match="candidate: 1 conv1: has no weights; name a model or a present candidate"
-    ):
+    with pytest.raises(ConfigError, match="candidate: 1 conv1: has no weights; name a model or a present candidate"):
         net.index(archs[0])
     for text, arch in [
         ("model: 1", Model(1)),

@@ -91,9 +91,7 @@ def test_every_layer_of_mobilenet_has_the_shape_of_table_1() -> None:
         (1, 128, 186, 4.2),
     ],
 )
-def test_multipliers_cost_what_the_authors_say(
-    width: float, pixels: int, millions: int, parameters: float
-) -> None:
+def test_multipliers_cost_what_the_authors_say(width: float, pixels: int, millions: int, parameters: float) -> None:
     net = build(SlicedMobileNet(width), (3, pixels, pixels), 1000, meta=True)
     assert abs(count_macs(net, (3, pixels, pixels)) / 1e6 - millions) < 1  # they cut off or round
     assert round(numbers(net) / 1e6, 1) == parameters
@@ -209,9 +207,7 @@ def test_one_channel_of_convnet_is_many_inputs_of_the_classifier() -> None:
     net = WidthSupernet((3, 8, 4), 5, SlicedConvNet((4, 6), (1,)), [1, 0.5])
     assert net.axes["classifier.weight"] == ((None, 1), ("conv2", 8))
     half = net.subnet(Width(0.5))
-    assert torch.equal(
-        half.get_parameter("classifier.weight"), net.network.get_parameter("classifier.weight")[:, :24]
-    )
+    assert torch.equal(half.get_parameter("classifier.weight"), net.network.get_parameter("classifier.weight")[:, :24])
     assert flops(half, (3, 8, 4)) == 2 * net.cost(Width(0.5)).macs
 
 

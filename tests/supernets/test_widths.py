@@ -258,9 +258,7 @@ def test_shared_weights_take_up_a_round_trip_of_any_subnet(name: str) -> None:
             region.add_to(shared, value.to(shared.dtype))
             expected = before[region.name].numpy().copy()
             if shared.ndim:
-                expected[np.ix_(*entries(name, tensor, shared.shape, kept))] += value.numpy().astype(
-                    expected.dtype
-                )
+                expected[np.ix_(*entries(name, tensor, shared.shape, kept))] += value.numpy().astype(expected.dtype)
             else:
                 expected += value.numpy().astype(expected.dtype)
             np.testing.assert_array_equal(shared.numpy(), expected, err_msg=f"{tensor} {arch}")
@@ -402,9 +400,7 @@ def test_narrower_nets_run_inside_stacked_clients() -> None:
     inside = Inside()
     net.run_inside(client, 1.0, batch(net))  # so that all widths are built
     weights = {tensor: torch.stack([value, 2 * value]).detach() for tensor, value in inside.named_parameters()}
-    gradients = vmap(grad(lambda one, x: functional_call(inside, one, (x,))))(
-        weights, torch.stack([batch(net)] * 2)
-    )
+    gradients = vmap(grad(lambda one, x: functional_call(inside, one, (x,))))(weights, torch.stack([batch(net)] * 2))
     for place in range(2):
         with torch.no_grad():
             for tensor, value in inside.named_parameters():
@@ -581,9 +577,7 @@ def test_parameters_counted_by_hand() -> None:
         convolutions = (3 * 9 + 1) * a + (a * 9 + 1) * b + (b * 9 + 1) * c + (c * 9 + 1) * d
         cost = net.cost(Width(ratio))
         assert cost.parameters == convolutions + 2 * (a + b + c + d) + (d + 1) * 10
-        assert cost.macs == (
-            32 * 32 * 27 * a + 16 * 16 * 9 * a * b + 8 * 8 * 9 * b * c + 4 * 4 * 9 * c * d + d * 10
-        )
+        assert cost.macs == (32 * 32 * 27 * a + 16 * 16 * 9 * a * b + 8 * 8 * 9 * b * c + 4 * 4 * 9 * c * d + d * 10)
         assert cost == net.cost(Width(ratio, 5))
 
 
@@ -637,9 +631,7 @@ def test_architectures_of_the_same_sizes_are_built_alike(name: str) -> None:
     net = supernet(name)
     first, second = net.build(Width(0.5)), net.build(Width(0.5, 5))
     assert str(first) == str(second)
-    assert [value.shape for value in tensors(first).values()] == [
-        value.shape for value in tensors(second).values()
-    ]
+    assert [value.shape for value in tensors(first).values()] == [value.shape for value in tensors(second).values()]
 
 
 def test_all_widths_are_evaluated_by_default() -> None:

@@ -93,9 +93,7 @@ def test_unsupported_operators_belong_to_their_tier():
 
 
 def test_unsupported_operators_of_an_unknown_tier():
-    with pytest.raises(
-        ConfigError, match=r"tiers.unsupported: 'fridge' is not a tier; there are: watch, phone, lapt"
-    ):
+    with pytest.raises(ConfigError, match=r"tiers.unsupported: 'fridge' is not a tier; there are: watch, phone, lapt"):
         ClientTiers(THREE, unsupported={"fridge": ["id"]}).tiers(NET, seed=0)
 
 

@@ -39,9 +39,7 @@ def test_the_whole_distribution_has_no_end():
 @pytest.mark.parametrize("settings", [{"median": 0.0}, {"median": -1.0}, {"spread": 1.0}, {"spread": 0.5}])
 def test_distributions_that_are_none(settings):
     (name,) = settings
-    with pytest.raises(
-        ConfigError, match=rf"trace.{name}: {settings[name]} must be above {'01'[name == 'spread']}"
-    ):
+    with pytest.raises(ConfigError, match=rf"trace.{name}: {settings[name]} must be above {'01'[name == 'spread']}"):
         SyntheticTrace(**settings)
 
 

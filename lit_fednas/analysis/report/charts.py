@@ -165,9 +165,7 @@ def line_chart(
             low, high = band
             bounds = {"x": [*low.index, *high.index[::-1]], "y": [*high, *low[::-1]]}
             silent = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
-            figure.add_scatter(
-                **bounds, **silent, fill="toself", fillcolor=style["color"], opacity=0.2, line_width=0
-            )
+            figure.add_scatter(**bounds, **silent, fill="toself", fillcolor=style["color"], opacity=0.2, line_width=0)
         figure.add_scatter(
             x=line.index.tolist(),
             y=line.tolist(),
@@ -253,9 +251,7 @@ def dot_plot(partition: pd.DataFrame) -> Chart:
         hovermode="closest", showlegend=False, margin={"l": left, "r": 10, "t": 10, "b": 40}, dragmode=False
     )
     ticks = {"tickvals": list(shown), "ticktext": [plain(clients[index]) for index in shown], "tickangle": 0}
-    figure.update_xaxes(
-        title="client", range=[-0.5, len(clients) - 0.5], automargin=False, showgrid=False, **ticks
-    )
+    figure.update_xaxes(title="client", range=[-0.5, len(clients) - 0.5], automargin=False, showgrid=False, **ticks)
     ticks = {"tickvals": list(range(len(names))), "ticktext": [plain(name) for name in names]}
     figure.update_yaxes(range=[len(names) - 0.5, -0.5], automargin=False, **ticks)
     title = f"Examples per client and class; the largest dot is {most:,}"
@@ -283,18 +279,14 @@ def tree_chart(
     marker = {"size": 20, "color": [colour(int(node.y)) for node in nodes], "opacity": 1}
     numbers = {"text": [f"{node.y:g}" for node in nodes], "textfont": {"color": "white", "size": 11}}
     tips = [plain(node.tip) for node in nodes]
-    figure.add_scatter(
-        x=xs, y=places, mode="markers+text", marker=marker, **numbers, hovertext=tips, hoverinfo="text"
-    )
+    figure.add_scatter(x=xs, y=places, mode="markers+text", marker=marker, **numbers, hovertext=tips, hoverinfo="text")
     for index, (_, right) in enumerate(words):
         text = {"text": plain(right), "xref": "paper", "x": 1.03, "xanchor": "left", "align": "left"}
         figure.add_annotation(**text, y=index, showarrow=False, font_size=11)
     figure.update_layout(hovermode="closest", showlegend=False, margin={"r": 180})
     reach = max((max(xs) / min(xs)) ** 0.1, 1.5)
     ends = [math.log10(min(xs) / reach), math.log10(max(xs) * reach)]
-    figure.update_xaxes(
-        title="MACs per example", type="log", range=ends, dtick="D2" if ends[1] - ends[0] < 2 else 1
-    )
+    figure.update_xaxes(title="MACs per example", type="log", range=ends, dtick="D2" if ends[1] - ends[0] < 2 else 1)
     figure.update_xaxes(tickformat=".3~s")
     left = {"tickvals": places, "ticktext": [plain(word) for word, _ in words]}
     figure.update_yaxes(range=[len(nodes) - 0.5, -0.5], showgrid=False, **left)

@@ -42,9 +42,7 @@ class Partition:
         owner = np.full(self.num_examples, -1)
         for client, rows in enumerate(self.indices):
             if rows.ndim != 1 or (rows.size and not 0 <= rows.min() <= rows.max() < self.num_examples):
-                raise DataError(
-                    f"indices: client {client} has rows outside 0..{self.num_examples - 1}; correct it"
-                )
+                raise DataError(f"indices: client {client} has rows outside 0..{self.num_examples - 1}; correct it")
             if (owner[rows] >= 0).any() or len(np.unique(rows)) < len(rows):
                 row = next(int(r) for r in rows if owner[r] >= 0 or (rows == r).sum() > 1)
                 raise DataError(f"indices: row {row} of client {client} is duplicated; give each row once")

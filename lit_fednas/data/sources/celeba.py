@@ -123,9 +123,7 @@ class CelebA(ImageSource):
         pattern = re.compile(rf"\S+(\s+{value}){{{columns}}}\s*")
         for number, line in enumerate(self._lines(name)[skip:], skip + 1):
             if not pattern.fullmatch(line):
-                raise DataError(
-                    f"root: {self.root / name}, line {number}, is not a name and {columns} numbers; fix it"
-                )
+                raise DataError(f"root: {self.root / name}, line {number}, is not a name and {columns} numbers; fix it")
             image, *words = line.split()
             table[image] = [int(word) for word in words]
         return table

@@ -168,9 +168,7 @@ class LazyImageFolder(ImageFolder):
         super().__init__(root, cache=False, **images)
 
 
-def given_normalization(
-    mean: Sequence[float] | None, std: Sequence[float] | None, channels: int
-) -> Normalize | None:
+def given_normalization(mean: Sequence[float] | None, std: Sequence[float] | None, channels: int) -> Normalize | None:
     """Returns the normalisation by given numbers; None where neither is given.
 
     Raises:

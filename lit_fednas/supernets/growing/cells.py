@@ -232,10 +232,9 @@ class ResidualCell(BlockCell):
 class PreactivatedCell(BlockCell):
     """ReLU, convolution and norm, twice; its input is added.
 
-    In networks of such cells, as in NAS-Bench-201's, streams are sums without a ReLU, so they may be negative, and
-    only a residual cell is the identity on them. With a projection it is NAS-Bench-201's residual block between
-    stages (Dong & Yang, 2020, section 2.1): the shortcut is an average pooling, if there is a stride, and a 1x1
-    convolution.
+    In networks of such cells, as in NAS-Bench-201's, streams are sums without a ReLU, so they may be negative, and only
+    a residual cell is the identity on them. With a projection it is NAS-Bench-201's residual block between stages (Dong
+    & Yang, 2020, section 2.1): the shortcut is an average pooling, if there is a stride, and a 1x1 convolution.
     """
 
     silent: ClassVar[tuple[str, ...]] = ("block.second.norm",)

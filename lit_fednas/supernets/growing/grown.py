@@ -48,9 +48,7 @@ class GrownModel(GrowableFamily):
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
         suite = read_suite(Path(self.run))
         if suite is None:
-            raise ConfigError(
-                f"supernet.family.run: {self.run} holds no suite.json; name a run that grew its models"
-            )
+            raise ConfigError(f"supernet.family.run: {self.run} holds no suite.json; name a run that grew its models")
         rows = suite["models"]
         named = {"middle": len(rows) // 2, "last": len(rows) - 1}
         number = named.get(self.number, -1) if isinstance(self.number, str) else self.number

@@ -227,9 +227,7 @@ def from_plain(values: Iterable[Mapping[str, Any]]) -> tuple[Step, ...]:
         elif DEEPEN in value:
             steps.append(Deepen(value[DEEPEN], tuple(value["names"])))
         else:
-            raise CheckpointError(
-                f"suite: {value} is not a step of a transformation; the file is of another version"
-            )
+            raise CheckpointError(f"suite: {value} is not a step of a transformation; the file is of another version")
     return tuple(steps)
 
 

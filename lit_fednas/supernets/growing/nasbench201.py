@@ -221,11 +221,10 @@ _GENOTYPE = "|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|nor_conv_1x1~1|non
 class GrowableNASBench201(GrowableFamily):
     """NAS-Bench-201's skeleton (Dong & Yang, 2020, Fig. 1): convolution and norm, three stages of equal cells.
 
-    Between the stages are residual blocks that halve height and width and double the channels; norm, ReLU, pooling
-    and a linear layer end it. FedTrans starts from "the smallest model in NAS-Bench-201", whose Figure 14 the text
-    at hand lacks: the benchmark's own smallest has no weights in its cells and could not grow there, so the
-    default is one cell per stage (the benchmark has five) with a skip and the fewest convolutions that give it
-    units of its own.
+    Between the stages are residual blocks that halve height and width and double the channels; norm, ReLU, pooling and
+    a linear layer end it. FedTrans starts from "the smallest model in NAS-Bench-201", whose Figure 14 the text at hand
+    lacks: the benchmark's own smallest has no weights in its cells and could not grow there, so the default is one cell
+    per stage (the benchmark has five) with a skip and the fewest convolutions that give it units of its own.
 
     The cells are ``stem``, ``stage1_cell1``, ..., ``reduction1``, ``stage2_cell1``, ..., ``reduction2``,
     ``stage3_cell1``, ... and ``head``. Behind the stem, deepening inserts a residual block as between the stages,

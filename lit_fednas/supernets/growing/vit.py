@@ -113,9 +113,7 @@ class TransformerCell(Cell):
             gelu=nn.GELU(),
             output=nn.Linear(hidden["units"], inputs),
         )
-        return nn.Sequential(
-            Residual(sequential(norm=nn.LayerNorm(inputs), attention=attention)), Residual(perceptron)
-        )
+        return nn.Sequential(Residual(sequential(norm=nn.LayerNorm(inputs), attention=attention)), Residual(perceptron))
 
     @override
     def follower(self, name: str) -> TransformerCell:
@@ -175,9 +173,7 @@ class GrowableViT(GrowableFamily):
         check_image(self, input_shape, self.patch_size)
         height, width = input_shape[1:]
         if height % self.patch_size or width % self.patch_size:
-            raise ConfigError(
-                f"supernet.family.patch_size: {self.patch_size} does not divide {height}x{width} pixels"
-            )
+            raise ConfigError(f"supernet.family.patch_size: {self.patch_size} does not divide {height}x{width} pixels")
         tokens = height // self.patch_size * (width // self.patch_size)
         cells: list[tuple[Cell, Sizes]] = [(PatchCell("patches", self.patch_size, tokens), {"out": self.dim})]
         for layer in range(1, self.depth + 1):

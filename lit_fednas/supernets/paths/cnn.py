@@ -42,8 +42,7 @@ _COUNTERS: dict[str, Counter] = {
 class PathCNN(PathSupernet):
     """FedorAS' CNN: per searchable layer one of several operators (App. E.3).
 
-    An architecture is a path, or a subspace (several operators in a layer), whose network is given the path to
-    run.
+    An architecture is a path, or a subspace (several operators in a layer), whose network is given the path to run.
 
     Args:
         input_shape: Channels, height and width of an image.
@@ -87,8 +86,7 @@ class PathCNN(PathSupernet):
             )
         if 2 ** sum(stride == 2 for stride in strides) > min(self.input_shape[1:]):
             raise ConfigError(
-                f"supernet.strides: {list(strides)} halve {list(self.input_shape[1:])} pixels below one; give "
-                f"fewer 2s"
+                f"supernet.strides: {list(strides)} halve {list(self.input_shape[1:])} pixels below one; give fewer 2s"
             )
         self.operators = [name for name in OPERATORS if name in operators]
         if not operators or len(self.operators) != len(operators):
@@ -115,9 +113,7 @@ class PathCNN(PathSupernet):
     def build(self, arch: Operators) -> nn.Module:
         layers: list[nn.ModuleDict] = []
         reductions: dict[int, nn.Module] = {}
-        for count, stride, (width, wider) in zip(
-            self.stage_layers, self.strides, pairwise(self.widths), strict=True
-        ):
+        for count, stride, (width, wider) in zip(self.stage_layers, self.strides, pairwise(self.widths), strict=True):
             for names in arch.layers[len(layers) : len(layers) + count]:
                 layers.append(nn.ModuleDict({name: OPERATORS[name](width, self.norm) for name in names}))
             reductions[len(layers) - 1] = reduction(width, wider, stride, self.norm)

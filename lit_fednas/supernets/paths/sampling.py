@@ -124,6 +124,5 @@ def path_sampler(
         return PathSampler(supernet.path_costs(cost), subspace, budget, unsupported)
     except ConfigError as error:
         raise ConfigError(
-            f"model.tiers: {tier or 'a client'} cannot run any path of {subspace}: {error} ({cost}); "
-            f"raise its limit"
+            f"model.tiers: {tier or 'a client'} cannot run any path of {subspace}: {error} ({cost}); raise its limit"
         ) from None

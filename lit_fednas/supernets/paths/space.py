@@ -111,8 +111,7 @@ class PathSpace(SearchSpace[Operators]):
             raise ConfigError(f"architecture {arch}: has {len(arch.layers)} layers; give {len(self.choices)}")
         if arch.labels not in (*self.label_sets, ALL):
             raise ConfigError(
-                f"architecture {arch}: {arch.labels!r} is not a label set; "
-                f"choose from {', '.join(self.label_sets)}"
+                f"architecture {arch}: {arch.labels!r} is not a label set; choose from {', '.join(self.label_sets)}"
             )
         for number, (names, known) in enumerate(zip(arch.layers, self.choices, strict=True)):
             if not names or list(names) != [name for name in known if name in names]:

@@ -111,9 +111,7 @@ class PrunedSequence(ModelCollection):
                     f"a name without spaces; choose from {', '.join(known)}"
                 )
             if len(set(groups)) < len(groups) or seen & set(groups):
-                raise ConfigError(
-                    f"supernet.units.{unit}: a group of {list(groups)} is duplicated; name each once"
-                )
+                raise ConfigError(f"supernet.units.{unit}: a group of {list(groups)} is duplicated; name each once")
             seen |= set(groups)
         if not units:
             raise ConfigError("supernet.units: is empty; name at least one unit, or give null for all layers")
@@ -192,9 +190,7 @@ class PrunedSequence(ModelCollection):
         """
         units = [cut.unit for cut in self.cuts]
         if unit not in units:
-            raise ConfigError(
-                f"architecture: {unit!r} is not a candidate; choose from {', '.join(units) or 'none'}"
-            )
+            raise ConfigError(f"architecture: {unit!r} is not a candidate; choose from {', '.join(units) or 'none'}")
         chosen = units.index(unit)
         self.networks.append(self.candidates[chosen])
         self.models.append(PrunedModel(len(self.models), unit, self.cuts[chosen].sizes, round))

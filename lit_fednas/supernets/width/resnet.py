@@ -35,8 +35,7 @@ class SlicedResNet(NetworkFamily):
     Args:
         hidden: Channels per stage.
         blocks: Blocks per stage.
-        norm: Normalisation layer, ``None`` for none. The default is HeteroFL's static batch norm, see
-            ``SlicedCNN``.
+        norm: Normalisation layer, ``None`` for none. The default is HeteroFL's static batch norm, see ``SlicedCNN``.
 
     Raises:
         ConfigError: A number is not positive, or there are not as many channels as blocks.

@@ -91,9 +91,7 @@ class WidthSpace(Ladder[WidthArch]):
     def __init__(self, widths: Sequence[float], units: Mapping[str, int], multiple: int = 1) -> None:
         self.widths = tuple(sorted(float(width) for width in widths))
         if not self.widths or self.widths[-1] != 1 or self.widths[0] <= 0:
-            raise ConfigError(
-                f"supernet.widths: {list(widths)} must lie above 0 and up to 1, with 1 as one of them"
-            )
+            raise ConfigError(f"supernet.widths: {list(widths)} must lie above 0 and up to 1, with 1 as one of them")
         if len(set(self.widths)) < len(self.widths):
             raise ConfigError(f"supernet.widths: {list(widths)} has a duplicate; name each once")
         self.units = dict(units)
