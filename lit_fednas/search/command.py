@@ -88,7 +88,8 @@ class Search(AfterTraining):
         with self.trainer.computing(self.model), interrupts.listening():
             evaluator = self._evaluator(search)
             tiers = self.model.population.tiers
-            run = TierSearch(search, evaluator, files, self.model.seed, str(ckpt_path or ""), tiers, watch)
+            subnets = self.model.subnets.values()
+            run = TierSearch(search, evaluator, files, self.model.seed, str(ckpt_path or ""), tiers, watch, subnets)
             try:
                 run.run()
             finally:

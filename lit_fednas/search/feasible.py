@@ -29,16 +29,25 @@ class Feasible:
         costs: Its costs.
         tier: The limits.
         rng: For the search for a first architecture that fits.
+        starts: Architectures that are drawn before random ones, if they fit.
 
     Raises:
         ConfigError: No architecture fits, as far as could be found.
     """
 
-    def __init__(self, space: SearchSpace[Any], costs: ArchitectureCosts, tier: Tier, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        space: SearchSpace[Any],
+        costs: ArchitectureCosts,
+        tier: Tier,
+        rng: np.random.Generator,
+        starts: Sequence[Any] = (),
+    ) -> None:
         self.space = space
         self.costs = costs
         self.tier = tier
         self._anchors = [space.encode(self._first(rng))]
+        self._starts = [arch for arch in dict.fromkeys(starts) if self.fits(arch)]
 
     def fits(self, arch: Any) -> bool:
         """Returns whether an architecture is within all limits."""
@@ -58,14 +67,15 @@ class Feasible:
         return self.space.decode(self.repaired(self.space.encode(arch), rng))
 
     def distinct(self, known: set[Any], count: int, rng: np.random.Generator) -> list[Any]:
-        """Returns random architectures that fit and are not known; fewer if no more are found.
+        """Returns architectures that fit and are not known, the starts first; fewer if no more are found.
 
         Args:
             known: Those that are known; the new ones are added.
             count: The number of architectures to draw.
             rng: Random numbers.
         """
-        drawn: list[Any] = []
+        drawn = [arch for arch in self._starts if arch not in known][:count]
+        known.update(drawn)
         repeats = 0
         while len(drawn) < count and repeats < _REPEATS:
             arch = self.sample(rng)

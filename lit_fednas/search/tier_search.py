@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from lit_fednas.search.method import Score, SearchMethod
 from lit_fednas.search.nsga2 import NSGA2
 from lit_fednas.search.pareto import hypervolume, pareto_front
 from lit_fednas.search.tier_models import save_tier_model, tier_model
-from lit_fednas.supernets import OWN, labelled_space
+from lit_fednas.supernets import OWN, SearchSpace, labelled_space
 from lit_fednas.tiers import ArchitectureCosts, CumulativeCostTiers, Tier, TierSource
 
 log = logging.getLogger(__name__)
@@ -112,6 +112,7 @@ class TierSearch:
         checkpoint: The file of the weights, for the reader of ``settings.json``.
         tiers: The clients' tiers, for settings that name none.
         watch: Called after every evaluation; may raise to stop the search.
+        subnets: Architectures that each search begins with, beside the smallest and the largest.
 
     Raises:
         ConfigError: The folder holds another search, or a tier cannot be met.
@@ -126,6 +127,7 @@ class TierSearch:
         checkpoint: str = "",
         tiers: Sequence[Tier] = (),
         watch: Callable[[Progress], None] = lambda progress: None,
+        subnets: Iterable[Any] = (),
     ) -> None:
         self.settings = settings
         self.evaluator = evaluator
@@ -156,7 +158,9 @@ class TierSearch:
         for tier in self.searched:
             rng = numpy_generator(self.seed, f"search-feasible-{tier.name}")
             space = labelled_space(self.space, tier.labels)
-            self.feasible[tier.name] = Feasible(space, self.costs, tier, rng)
+            # so that a search finds nothing less than what is known without it
+            starts = [space.smallest, space.largest, *(arch for arch in subnets if _is_in(space, arch))]
+            self.feasible[tier.name] = Feasible(space, self.costs, tier, rng, starts)
         self.written = self._description(checkpoint, latency)
         # a client's scores belong to the tier that asked first: with more evaluations, that may be another
         files.begin(self.written, _FREE - ({"evaluations"} if self.written["federated"] else set()))
@@ -294,3 +298,11 @@ class TierSearch:
             save_tier_model(self.files, model, self.evaluator.network(arch))
         self.files.write("tiers", rows)
         return rows
+
+
+def _is_in(space: SearchSpace[Any], arch: Any) -> bool:
+    """Returns whether a search of the space could find an architecture."""
+    try:
+        return bool(space.decode(space.encode(arch)) == arch)
+    except ConfigError:  # of another label set, or several networks in one
+        return False

@@ -15,7 +15,16 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedTrainer
 from lit_fednas.federation.evaluation import recalibrated
 from lit_fednas.records import SearchFiles
-from lit_fednas.search import NSGA2, Evaluator, Exhaustive, RandomSearch, Search, SearchSettings
+from lit_fednas.search import (
+    NSGA2,
+    Evaluator,
+    Evolution,
+    Exhaustive,
+    RandomSearch,
+    Search,
+    SearchMethod,
+    SearchSettings,
+)
 from lit_fednas.search.evaluator import Metrics
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.search.tier_search import TierSearch
@@ -75,6 +84,21 @@ def test_a_search_writes_all_its_files(trained, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "small" in shown
     assert "test accuracy" in shown
+
+
+@pytest.mark.parametrize("method", [RandomSearch(), NSGA2(population=8, sample=4), Evolution(population=8)], ids=repr)
+def test_a_search_begins_with_what_is_known_without_it(trained, tmp_path, monkeypatch, method):
+    """The smallest, the largest and the evaluated subnets, of those that fit the tier."""
+    module, _ = trained
+    space = module.supernet.space
+    cost = module.supernet.cost
+    middle = next(arch for arch in space.each() if cost(arch).macs > 70_000 and cost(arch).parameters <= 4_000)
+    monkeypatch.setattr(module, "subnets", {"largest": space.largest, "middle": middle})
+    files = search(trained, tmp_path, method=method, evaluations=8)
+    accuracies = {row["arch"]: row["accuracy"] for row in files.rows("evaluations")}
+    best = {row["tier"]: row["val_accuracy"] for row in files.rows("tiers")}
+    assert best["small"] >= accuracies[str(space.smallest)]
+    assert best["large"] >= max(accuracies[str(arch)] for arch in (space.smallest, middle))
 
 
 def test_accuracies_are_those_of_validate_and_test(trained, tmp_path):
@@ -146,12 +170,12 @@ def test_stopped_and_resumed_equals_straight(trained, tmp_path, monkeypatch, sto
 
     plain = TierSearch.__init__
 
-    def stopping(self, settings, evaluator, files, seed, checkpoint="", tiers=(), watch=lambda progress: None):
+    def stopping(self, settings, evaluator, files, seed, checkpoint="", tiers=(), watch=None, subnets=()):
         def stop(progress):
             if len(self.evaluations) == stop_at:
                 raise Stop
 
-        plain(self, settings, evaluator, files, seed, checkpoint, tiers, stop)
+        plain(self, settings, evaluator, files, seed, checkpoint, tiers, stop, subnets)
 
     with monkeypatch.context() as patch:
         patch.setattr(TierSearch, "__init__", stopping)
@@ -265,7 +289,12 @@ def test_of_equally_good_architectures_the_cheapest_is_taken(tmp_path):
     supernet = tiny_supernet()
     evaluator = ConstantEvaluator(supernet, [(torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64))])
     tiers = Budgets({"all": {"macs": 1e9}})
-    settings = SearchSettings(tiers, RandomSearch(), evaluations=30)
+
+    class Downwards(SearchMethod):
+        def search(self, feasible, rng):
+            yield sorted(feasible.distinct(set(), 30, rng), key=lambda arch: -feasible.costs.cost(arch, "macs"))
+
+    settings = SearchSettings(tiers, Downwards(), evaluations=30)
     search_of_ties = TierSearch(settings, evaluator, SearchFiles(tmp_path), 0)
     search_of_ties.run()
     best = search_of_ties.evaluations[search_of_ties.best(search_of_ties.tiers[0])]
