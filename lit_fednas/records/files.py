@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
 import math
@@ -14,6 +13,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lit_fednas.errors import ConfigError
+
+try:
+    import fcntl
+except ImportError:  # Windows, where folders are not locked
+    fcntl = None  # type: ignore[assignment]
 
 
 @contextmanager
@@ -53,8 +57,10 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        opened = os.open(folder, os.O_RDONLY)
-        self._file: int | None = opened
+        self._file: int | None = None
+        if fcntl is None:
+            return
+        self._file = opened = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
