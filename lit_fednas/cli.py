@@ -287,6 +287,7 @@ def main(args: Sequence[str] | None = None) -> int:
         state is saved.
 
     Raises:
+        OSError: An error of the system that names no file.
         ValueError: An error that the user cannot mend.
     """
     _quiet_surroundings()
@@ -306,8 +307,16 @@ def main(args: Sequence[str] | None = None) -> int:
     except MisconfigurationException as error:  # Lightning's, of settings that it checks itself
         print(f"lit-fednas: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"lit-fednas: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:  # before or after a run, which handles it itself
         return 128 + signal.SIGINT
+    except UnicodeDecodeError as error:
+        print(f"lit-fednas: a file is not UTF-8 text ({error}); save it as UTF-8", file=sys.stderr)
+        return 2
     except ValueError as error:
         own = _own_error(error)
         if own is None:

@@ -26,9 +26,14 @@ class RunLogger(CSVLogger):
         save_dir: The folder of all runs.
         name: The run's name.
         version: Its number, or a name; the next free number if not given.
+
+    Raises:
+        ConfigError: The name leads out of the folder of all runs.
     """
 
     def __init__(self, save_dir: str = "runs", name: str = "run", version: int | str | None = None) -> None:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ConfigError(f"trainer.logger.init_args.name: {name!r} leaves save_dir; give a name below it")
         super().__init__(save_dir, name=name, version=version, flush_logs_every_n_steps=1)
 
     @property

@@ -40,18 +40,19 @@ class SaveConfig(SaveConfigCallback):
 
     @override
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Saves nothing of a run yet: other parts may still refuse to train."""
+        if stage != "fit" and trainer.is_global_zero:
+            self.save_config(trainer, pl_module, stage)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Saves what a run is trained with, so that it starts a new run if it is given back."""
-        if stage != "fit":
-            if trainer.is_global_zero:
-                self.save_config(trainer, pl_module, stage)
-            return
         self.config = self.config.clone()
         self.config.ckpt_path, self.config.changed = None, []
         loggers = self.config.trainer.logger
         for logger in loggers if isinstance(loggers, list) else [loggers]:
             if isinstance(logger, Namespace) and "version" in logger.get("init_args", {}):
                 logger.init_args.version = None
-        super().setup(trainer, pl_module, stage)
+        super().setup(trainer, pl_module, "fit")
 
     @override
     def save_config(self, trainer: Any, pl_module: Any, stage: str) -> None:

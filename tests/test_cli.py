@@ -230,6 +230,9 @@ def refused(capsys, *args, code=2):
         (["--seed_everything=-1"], "lit-fednas: seed_everything: -1 must be a number from 0"),
         (["--model.client.batch_sizes", "3"], "did you mean model.client.batch_size?"),
         (["--trainer.accelerator", "gpu"], "No supported gpu backend found"),
+        (["--trainer.logger.init_args.name", "../../x"], "trainer.logger.init_args.name: '../../x' leaves save_dir"),
+        (["--trainer.logger.init_args.save_dir", "/proc/x"], "/proc/x"),
+        (["--trainer.precision", "bf16-mixed"], "unrecognized arguments: --trainer.precision"),
         (["--checkpoint.every_n_rounds", "0"], "checkpoint.every_n_rounds: 0 must be at least 1"),
         (
             ["--model.client.optimizer.init_args.lr=-0.1"],
@@ -279,6 +282,32 @@ def test_a_checkpoints_hyperparameters_change_nothing_and_import_nothing(tiny, c
     assert not Path("imported").exists()
     config = yaml.safe_load(Path("runs/digits/version_0/config.yaml").read_text())
     assert config["model"]["client"]["batch_size"] == 16
+
+
+def test_broken_files_are_one_clear_line(tiny, capsys):
+    Path("latin.yaml").write_bytes("seed_everything: 0 # über".encode("latin-1"))
+    assert "is not UTF-8 text" in refused(capsys, "fit", *tiny, "--config", "latin.yaml")
+    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
+    rounds = Path("runs/digits/version_0/rounds.jsonl")
+    whole = rounds.read_bytes()
+    for broken in (b"\n", b"{bad\n", b"{}\n", b"[1]\n", b"\xff\xfe\n"):
+        rounds.write_bytes(whole + broken + whole)
+        line = refused(capsys, "report", "runs/digits/version_0")
+        assert "rounds.jsonl: line 2 is not the record of a round" in line
+
+
+def test_a_run_that_is_refused_is_not_the_newest(tiny, capsys):
+    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
+    assert "PruneByBudgets does not work" in refused(capsys, "fit", *tiny, "--prune_by_budgets.budget", "0.5")
+    assert main(["test", *tiny, "--ckpt_path", "last"]) == 0
+
+
+def test_fast_dev_run_does_so_many_rounds_and_one_validation(tiny, capsys):
+    assert main(["fit", *tiny, "--trainer.fast_dev_run", "3"]) == 0
+    shown = capsys.readouterr()
+    assert "round 3/3" in shown.err
+    assert shown.out.count("val accuracy") == 1
+    assert not Path("runs").exists()
 
 
 def test_a_class_in_the_working_directory_is_found(tiny, monkeypatch):

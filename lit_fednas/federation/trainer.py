@@ -23,6 +23,7 @@ from lit_fednas.ranges import PositiveInt, Range, checked
 
 #: Arguments of Lightning's Trainer that are settled here.
 MEANINGLESS = {
+    "precision",
     "max_epochs",
     "min_epochs",
     "max_steps",
@@ -45,6 +46,7 @@ MEANINGLESS_BUT = {
     "max_steps": "set max_rounds",
     "check_val_every_n_epoch": "set check_val_every_n_rounds",
     "gradient_clip_val": "set client.clip_norm",
+    "precision": "set client.precision for the clients, evaluation.precision for the server",
 }
 
 
@@ -95,6 +97,7 @@ class FederatedTrainer(pl.Trainer):
             check_val_every_n_epoch=check_val_every_n_rounds,
             # one by one, as jsonargparse takes those that it does not read here for options
             min_epochs=None,
+            precision=None,
             max_steps=-1,
             min_steps=None,
             limit_train_batches=1.0,
@@ -111,7 +114,9 @@ class FederatedTrainer(pl.Trainer):
             **kwargs,
         )
         self.threads = threads
-        rounds = self.fit_loop.max_epochs  # fast_dev_run has set it to 1
+        rounds = self.fit_loop.max_epochs
+        if self.fast_dev_run:  # so many rounds, with one validation
+            rounds = self.check_val_every_n_epoch = int(self.fast_dev_run)
         self.fit_loop = RoundLoop(self, -1 if rounds is None else rounds, threads)
 
     @property

@@ -32,6 +32,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lit_fednas.errors import DataError
 from lit_fednas.records.files import plain_numbers, replace_json, replace_table, replace_text
 
 ROUNDS_FILE = "rounds.jsonl"
@@ -54,14 +55,26 @@ def append_round(folder: Path, record: dict[str, Any]) -> None:
 
 
 def read_rounds(folder: Path) -> Iterator[dict[str, Any]]:
-    """Reads a run's records; a last line that a kill cut short is left out."""
+    """Reads a run's records; a last line that a kill cut short is left out.
+
+    Yields:
+        The records.
+
+    Raises:
+        DataError: A line is damaged.
+    """
     path = folder / ROUNDS_FILE
     if not path.exists():
         return
-    with open(path) as file:
-        for line in file:
+    with open(path, errors="replace") as file:
+        for number, line in enumerate(file, start=1):
             if line.endswith("\n"):
-                yield json.loads(line)
+                try:
+                    record = json.loads(line)
+                    record["round"]
+                except (ValueError, TypeError, KeyError):
+                    raise DataError(f"{path}: line {number} is not the record of a round; remove it") from None
+                yield record
 
 
 def forget_from(folder: Path, round: int) -> None:
