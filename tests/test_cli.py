@@ -238,6 +238,10 @@ def refused(capsys, *args, code=2):
             ["--model.client.optimizer.init_args.lr=-0.1"],
             "client.optimizer: cannot be made (Invalid lea",
         ),
+        (
+            ["--model.server_optimizer", "SGD", "--model.server_optimizer.lr=-1"],
+            "model.server_optimizer: cannot be made",
+        ),
         (["--model.faults.min_survivors", "100"], "faults.min_survivors: 100 is more than the 2 clients"),
         (["--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt does not exist"),
         (["--trainer.logger.init_args.name", "other", "--ckpt_path", "last"], "finds no run in runs/other"),

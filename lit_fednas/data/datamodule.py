@@ -105,7 +105,9 @@ class FederatedDataModule(LightningDataModule):
     @property
     def num_classes(self) -> int:
         """The number of classes; known before ``setup``."""
-        return self.source.num_classes
+        if (count := self.source.num_classes) < 2:
+            raise DataError(f"data.source: {type(self.source).__name__} has {count} class; give two at least")
+        return count
 
     @property
     def input_shape(self) -> tuple[int, ...]:

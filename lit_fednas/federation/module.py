@@ -157,7 +157,10 @@ class FederatedLightningModule(pl.LightningModule):
 
     def configure_optimizers(self) -> Optimizer:
         """Returns the server optimizer over the shared weights."""
-        return self.server_optimizer(self.supernet.parameters())
+        try:
+            return self.server_optimizer(self.supernet.parameters())
+        except ValueError as error:
+            raise ConfigError(f"model.server_optimizer: cannot be made ({error}); change its settings") from error
 
     # ---- a round --------------------------------------------------------------------------------------
 

@@ -12,11 +12,13 @@ from sklearn.datasets import load_digits
 from lit_fednas.data import (
     CIFAR10,
     CIFAR100,
+    IID,
     MNIST,
     ArraySource,
     Digits,
     Examples,
     FashionMNIST,
+    FederatedDataModule,
     ImageFolder,
     LazyImageFolder,
 )
@@ -327,3 +329,23 @@ def test_torchvision_arrays_become_channels_first(
     assert examples.targets.tolist() == [1, 0]
     pixel = np.asarray(array)[1, 5, 7]
     assert examples.inputs[1, :, 5, 7].tolist() == np.atleast_1d(pixel).tolist()
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I", "F"])
+def test_images_of_more_than_eight_bits_are_refused(tmp_path, mode):
+    """PIL would cut all that is above 255."""
+    for name in ("cat/0.png", "dog/0.png"):
+        path = tmp_path / "train" / name
+        path.parent.mkdir(parents=True)
+        image = Image.new(mode, (8, 8), 60_000)
+        image.save(path if mode == "I;16" else path.with_suffix(".tiff"))
+    with pytest.raises(DataError, match=r"cat/0\.\w+ has more than 8 bits per channel"):
+        ImageFolder(tmp_path, image_size=8).load("train")
+
+
+def test_one_class_is_refused(tmp_path):
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    for number in range(4):
+        Image.new("RGB", (8, 8), (number, 9, 90)).save(tmp_path / "train" / "cat" / f"{number}.png")
+    with pytest.raises(DataError, match=r"data\.source: ImageFolder has 1 class"):
+        _ = FederatedDataModule(ImageFolder(tmp_path, image_size=8), IID(), num_clients=2).num_classes

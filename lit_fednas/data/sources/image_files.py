@@ -131,11 +131,13 @@ def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
     With ``image_size`` the shorter side is scaled to it and the centre square is cut out.
 
     Raises:
-        DataError: The file cannot be decoded.
+        DataError: The file cannot be decoded, or has more than 8 bits per channel.
     """
     mode = "L" if channels == 1 else "RGB"
     try:
         with Image.open(path) as image:
+            if image.mode[0] in "IF":
+                raise DataError(f"image: {path} has more than 8 bits per channel ({image.mode}); convert it to 8")
             if image_size is not None:
                 image.draft(mode, (2 * image_size, 2 * image_size))  # large JPEGs decode at a reduced scale
             picture = image.convert(mode)
