@@ -94,7 +94,11 @@ def test_a_search_begins_with_what_is_known_without_it(trained, tmp_path, monkey
     cost = module.supernet.cost
     middle = next(arch for arch in space.each() if cost(arch).macs > 70_000 and cost(arch).parameters <= 4_000)
     monkeypatch.setattr(module, "subnets", {"largest": space.largest, "middle": middle})
-    files = search(trained, tmp_path, method=method, evaluations=8)
+    starts = [str(space.smallest), str(space.largest), str(middle)]
+    once = search(trained, tmp_path / "once", method=method, evaluations=3, per_tier=False)
+    assert [row["arch"] for row in once.rows("evaluations")] == starts
+
+    files = search(trained, tmp_path / "tiers", method=method, evaluations=8)
     accuracies = {row["arch"]: row["accuracy"] for row in files.rows("evaluations")}
     best = {row["tier"]: row["val_accuracy"] for row in files.rows("tiers")}
     assert best["small"] >= accuracies[str(space.smallest)]
