@@ -6,6 +6,7 @@ default ``runs/<name>/version_<n>``; ``--ckpt_path last`` goes on in the newest 
 
 from __future__ import annotations
 
+import errno
 import inspect
 import logging
 import re
@@ -310,7 +311,8 @@ def main(args: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.filename is None:
             raise
-        print(f"lit-fednas: {error.filename}: {error.strerror}", file=sys.stderr)
+        remedy = "; free some space, then go on" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        print(f"lit-fednas: {error.filename}: {error.strerror}{remedy}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # before or after a run, which handles it itself
         return 128 + signal.SIGINT

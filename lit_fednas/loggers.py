@@ -14,7 +14,7 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.records.files import replace_table
+from lit_fednas.records.files import naming, replace_table
 
 
 class RunLogger(CSVLogger):
@@ -150,6 +150,11 @@ class _ResumingWriter(ExperimentWriter):
             self._keep([row for row in self._earlier if int(row["step"]) < step])
             self._earlier = None
         super().log_metrics(metrics_dict, step)
+
+    def save(self) -> None:
+        """Writes the rows that are not written yet."""
+        with naming(self.metrics_file_path):
+            super().save()
 
     def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
         """Adds columns; the file is replaced as a whole."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import sys
 import time
@@ -145,6 +146,31 @@ def test_what_cannot_be_written_is_told_before_the_work(tiny, capsys, monkeypatc
         assert "output: " in refused(capsys, "report", "runs/digits/version_0", "--output", output)
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
     assert "output: " in refused(capsys, "partition", *tiny, "--output", "shut")
+
+
+def test_a_full_disk_is_told_and_what_was_there_stays(tiny, capsys, monkeypatch):
+    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
+    run = Path("runs/digits/version_0")
+    resume, report = ["fit", *tiny, "--ckpt_path", "last"], ["report", str(run)]
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 999))
+        assert "checkpoint.dirpath: the disk of" in refused(capsys, *resume)
+        patch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 0))
+        assert "output: the disk of" in refused(capsys, *report)
+    assert main(report) == 0
+    for words, path in (
+        (resume, run / "checkpoints" / "last.ckpt"),
+        (report, run / "report.html"),
+        (["partition", *tiny, "--output", str(run)], run / "partition.png"),
+    ):
+        before = path.read_bytes()
+        path.with_name(f".{path.name}.part").symlink_to("/dev/full")
+        assert main(words) == 2
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last == f"lit-fednas: {path}: No space left on device; free some space, then go on"
+        assert path.read_bytes() == before
+    assert main(resume) == 0
+    assert len((run / "rounds.jsonl").read_text().splitlines()) == 2
 
 
 def test_best_is_the_monitored_checkpoint(tiny):

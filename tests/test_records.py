@@ -8,10 +8,12 @@ import math
 import pytest
 
 from lit_fednas.errors import DataError
+from lit_fednas.loggers import RunLogger
 from lit_fednas.records import (
     ROUNDS_FILE,
     SEQUENCE_FILE,
     SUITE_FILE,
+    SearchFiles,
     append_round,
     forget_from,
     read_rounds,
@@ -48,6 +50,21 @@ def test_numbers_that_json_lacks_become_null(tmp_path, number):
     text = (tmp_path / ROUNDS_FILE).read_text()
     assert text == '{"round":0,"metrics":{"a":null,"b":2.5},"clients":[{"loss":null}]}\n'
     assert json.loads(text, parse_constant=pytest.fail)["metrics"] == {"a": None, "b": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "append"),
+    [
+        (ROUNDS_FILE, lambda folder: append_round(folder, {"round": 0})),
+        ("latencies.csv", lambda folder: SearchFiles(folder).append("latencies", [{"arch": "a", "latency_ms": 1.0}])),
+        ("metrics.csv", lambda folder: RunLogger(str(folder), "", "").log_metrics({"loss": 1.0}, 0)),
+    ],
+)
+def test_a_full_disk_is_told_of_the_file_that_grows(tmp_path, name, append):
+    (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        append(tmp_path)
+    assert caught.value.filename == str(tmp_path / name)
 
 
 @pytest.mark.parametrize("cut", [1, 5, 30])

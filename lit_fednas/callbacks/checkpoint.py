@@ -11,7 +11,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.lightning_private import RoundFitLoop, save_alone
+from lit_fednas.federation.run_folder import keeps_files
 from lit_fednas.ranges import PositiveInt, Range, checked
+from lit_fednas.records.files import check_room
 
 
 @checked("checkpoint")
@@ -53,7 +55,7 @@ class RoundCheckpoint(ModelCheckpoint):
         self._started = False
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Finds the folder, and validates that the monitored metric will be logged."""
+        """Finds the folder, and validates that it has room and that the monitored metric will be logged."""
         super().setup(trainer, pl_module, stage)
         self._started = False
         names = pl_module.validation_metrics
@@ -61,6 +63,9 @@ class RoundCheckpoint(ModelCheckpoint):
             raise ConfigError(
                 f"checkpoint.monitor: {self.monitor!r} will not be logged; choose from {', '.join(names)}"
             )
+        if stage == "fit" and self.dirpath is not None and keeps_files(trainer):
+            weights = sum(tensor.nbytes for tensor in pl_module.state_dict().values())
+            check_room("checkpoint.dirpath", self.dirpath, weights)
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Notes that a checkpoint to go on from, if there is one, has been taken in as a whole."""

@@ -33,7 +33,7 @@ from torch.optim import Optimizer
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.rank_watch import RankWatch
-from lit_fednas.records.files import replacing
+from lit_fednas.records.files import replace_saved
 
 
 class _OneBatch:
@@ -298,8 +298,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Saves, and waits until the file is on disk."""
-        with replacing(path, sync=True) as file:
-            torch.save(checkpoint, file)
+        replace_saved(path, checkpoint, sync=True)
 
 
 def overrides_hook(trainer: pl.Trainer, name: str, base: type) -> bool:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import torch
 
 from lit_fednas.errors import ConfigError
 
@@ -30,12 +34,15 @@ def replacing(path: Path | str, sync: bool = False) -> Iterator[BinaryIO]:
 
     Yields:
         The open file.
+
+    Raises:
+        OSError: It cannot be written, for instance to a full disk; names the file.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")  # always the same: the next one replaces what a kill has left
     try:
-        with open(part, "wb") as file:
+        with naming(path), open(part, "wb") as file:
             yield file
             if sync:
                 file.flush()
@@ -43,6 +50,24 @@ def replacing(path: Path | str, sync: bool = False) -> Iterator[BinaryIO]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Names a file in errors of writing it; of itself the system names a file only where it cannot be opened.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: The block's error, with the file's name.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
 
 
 class FolderLock:
@@ -88,12 +113,47 @@ def check_output(path: Path | str) -> None:
     folder = next(folder for folder in path.absolute().parents if folder.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"output: {folder} cannot be written to; give a file in another folder")
+    check_room("output", folder)
+
+
+def check_room(field: str, folder: Path | str, size: int = 1) -> None:
+    """Validates, before any work, that a disk has room for a file.
+
+    Args:
+        field: The setting that names the folder.
+        folder: Where the file will be; it need not exist yet.
+        size: Its bytes.
+
+    Raises:
+        ConfigError: There is less room.
+    """
+    path = Path(folder).absolute()
+    usage = shutil.disk_usage(next(one for one in (path, *path.parents) if one.exists()))
+    if usage.free < size <= usage.total:  # some network drives say 0 of 0
+        raise ConfigError(
+            f"{field}: the disk of {folder} has {usage.free:,} bytes left, {size:,} are needed at least; free some "
+            f"space, or give another place"
+        )
 
 
 def replace_text(path: Path | str, text: str) -> None:
     """Writes a text file."""
     with replacing(path) as file:
         file.write(text.encode())
+
+
+def replace_saved(path: Path | str, value: Any, sync: bool = False) -> None:
+    """Writes what ``torch.load`` reads.
+
+    Args:
+        path: The file.
+        value: What to save.
+        sync: As for :func:`replacing`.
+    """
+    content = io.BytesIO()  # torch's writer hides why a file cannot be written, or ends the process
+    torch.save(value, content)
+    with replacing(path, sync) as file:
+        file.write(content.getbuffer())
 
 
 def replace_json(path: Path | str, value: Any) -> None:

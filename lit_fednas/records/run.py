@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_fednas.errors import DataError
-from lit_fednas.records.files import plain_numbers, replace_json, replace_table, replace_text
+from lit_fednas.records.files import naming, plain_numbers, replace_json, replace_table, replace_text
 
 ROUNDS_FILE = "rounds.jsonl"
 LEDGER_FILE = "ledger.json"
@@ -50,7 +50,7 @@ _TOLERANCE = 1e-6
 def append_round(folder: Path, record: dict[str, Any]) -> None:
     """Adds a round's record to a run's folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ROUNDS_FILE, "a") as file:
+    with naming(folder / ROUNDS_FILE), open(folder / ROUNDS_FILE, "a") as file:
         file.write(_line(plain_numbers(record)))
 
 

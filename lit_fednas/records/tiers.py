@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.records.files import replace_json, replace_table
+from lit_fednas.records.files import naming, replace_json, replace_table
 
 CostName = Literal["macs", "parameters", "bytes", "activation_bytes", "latency_ms"]
 #: In place of a tier's name: all tiers together.
@@ -165,7 +165,7 @@ class TierFiles:
 
     def append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows to a table that :meth:`write` began."""
-        with open(self._table(table), "a", newline="") as file:
+        with naming(self._table(table)), open(self._table(table), "a", newline="") as file:
             csv.DictWriter(file, self.tables[table], lineterminator="\n").writerows(rows)
 
     @property

@@ -15,7 +15,7 @@ from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.federation.client_evaluation import client_scores
 from lit_fednas.federation.evaluation import fresh_statistics
 from lit_fednas.records import TierFiles, TierModel, write_client_scores
-from lit_fednas.records.files import replacing
+from lit_fednas.records.files import replace_saved
 from lit_fednas.supernets import Supernet
 
 WEIGHTS_FILE = "weights.pt"
@@ -60,8 +60,7 @@ def save_tier_model(files: TierFiles, model: TierModel, network: nn.Module) -> N
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in network.state_dict().items()
     }
-    with replacing(folder / WEIGHTS_FILE) as file:
-        torch.save(weights, file)
+    replace_saved(folder / WEIGHTS_FILE, weights)
     files.write_tier_model(model)
 
 
