@@ -39,7 +39,6 @@ from lit_fednas.errors import ClientError, ConfigError, FedNASError, RankError
 from lit_fednas.export import Export
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.interrupts import Interrupted
-from lit_fednas.federation.trainer import check_readable
 from lit_fednas.finetune import Finetune
 from lit_fednas.loggers import check_new_run, continue_run
 from lit_fednas.records.files import replacing
@@ -164,12 +163,11 @@ class FederatedCLI(LightningCLI):
 
     @override
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parses, and validates a checkpoint that is given before LightningCLI reads it."""
+        """Parses; an option that does not exist is told with the one that is most like it."""
         try:
             super().parse_arguments(parser, args)
         except ArgumentError as error:
             raise ArgumentError(None, f"{error}{self._similar(str(error))}") from error
-        check_readable(self.config[self.config.subcommand].get("ckpt_path"))
 
     def _similar(self, message: str) -> str:
         """Returns the option that is most like the one that an error calls unknown."""

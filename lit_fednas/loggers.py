@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-import torch
 from jsonargparse import Namespace
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from lightning.pytorch.utilities import rank_zero_only
 
 from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.federation.initial_weights import read_checkpoint
 from lit_fednas.records.files import naming, replace_table
 
 
@@ -124,8 +124,7 @@ def _newest(root: Path, version: int | str | None, word: str) -> Path:
 
 def _best_of(last: Path) -> Path:
     """Returns the best checkpoint that a run's last one names."""
-    states = torch.load(last, map_location="cpu", weights_only=True)["callbacks"].values()
-    for state in states:
+    for state in read_checkpoint(last, ["callbacks"])["callbacks"].values():
         if isinstance(state, dict) and state.get("best_model_path"):
             return last.parent / Path(state["best_model_path"]).name
     raise CheckpointError(

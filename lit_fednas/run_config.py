@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.cli import SaveConfigCallback
@@ -17,6 +16,7 @@ from typing_extensions import override
 from lit_fednas.callbacks import OPTIONAL_CALLBACKS
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback
+from lit_fednas.federation.initial_weights import read_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -88,13 +88,12 @@ def check_same_settings(config: Namespace, command: str) -> None:
         command: ``fit`` compares all that training depends on, the other commands the data alone.
 
     Raises:
+        CheckpointError: The checkpoint is missing, damaged, or not a run's.
         ConfigError: A setting differs that ``changed`` does not name.
     """
-    try:
-        callbacks = torch.load(config.ckpt_path, map_location="cpu", weights_only=True, mmap=True)["callbacks"]
-    except Exception:  # the trainer says what is wrong with the file
-        return
-    before = callbacks.get(SaveConfig.__name__, {}).get("settings")
+    if config.ckpt_path in ("last", "best", "hpc"):
+        return  # another logger's; Lightning looks for it
+    before = read_checkpoint(config.ckpt_path).get("callbacks", {}).get(SaveConfig.__name__, {}).get("settings")
     if before is None:
         return  # a run of Python code
     now = training_settings(config)

@@ -292,11 +292,37 @@ def test_checkpoints_that_do_not_fit_are_one_clear_line(tiny, capsys):
     assert "set it as it was" in refused(capsys, "fit", *tiny, *wider, "--ckpt_path", last)
     assert main(["fit", *tiny, *wider, "--ckpt_path", last, "--changed", "[model.supernet]"]) == 2
     assert "use the model.supernet settings that the run was started with" in capsys.readouterr().err
-    for command in ("fit", "test"):
-        whole = Path(last).read_bytes()
-        Path("cut.ckpt").write_bytes(whole[: len(whole) // 2])
-        assert "cut.ckpt cannot be read" in refused(capsys, command, *tiny, "--ckpt_path", "cut.ckpt")
     assert "finds none" in refused(capsys, "test", *tiny, "--ckpt_path", "best")
+
+
+def test_checkpoints_that_cannot_be_used_are_one_clear_line(tiny, capsys):
+    """For every command that takes one; none advises to load what may run code."""
+    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
+    last = Path("runs/digits/version_0/checkpoints/last.ckpt")
+    whole = last.read_bytes()
+    content = torch.load(last, weights_only=True)
+    weights = content["state_dict"]
+    bad = {
+        "the weights alone": (weights, "has no state_dict, pytorch-lightning_version, federation; give a .ckpt"),
+        "a list": ([1], "has no state_dict"),
+        "Lightning's": ({**content, "federation": None}, "has no federation"),
+        "without ours": ({**content, "federation": {"seed": 0}}, "has no federation.supernet, federation.assignment"),
+        "with code": ({**content, "path": Path()}, "holds more than tensors and plain values"),
+        "a tensor less": ({**content, "state_dict": dict([*weights.items()][1:])}, "differs in 1 tensors"),
+    }
+    commands = (["fit"], ["validate"], ["test"], ["search"], ["finetune"], ["export", "--tier", "any"])
+    for command, (saved, message) in zip(commands, bad.values(), strict=True):
+        torch.save(saved, "bad.ckpt")
+        assert message in refused(capsys, *command, *tiny, "--ckpt_path", "bad.ckpt")
+        Path("bad.ckpt").write_bytes(whole[: len(whole) // 2])
+        assert "bad.ckpt cannot be read" in refused(capsys, *command, *tiny, "--ckpt_path", "bad.ckpt")
+    assert "checkpoints is a folder" in refused(capsys, "fit", *tiny, "--ckpt_path", str(last.parent))
+    training = ("callbacks", "optimizer_states", "lr_schedulers")
+    torch.save({name: part for name, part in content.items() if name not in training}, "bad.ckpt")  # weights only
+    assert "has no callbacks, optimizer_states" in refused(capsys, "fit", *tiny, "--ckpt_path", "bad.ckpt")
+    assert main(["test", *tiny, "--ckpt_path", "bad.ckpt"]) == 0
+    last.write_bytes(whole[:-100])
+    assert "last.ckpt cannot be read" in refused(capsys, "test", *tiny, "--ckpt_path", "best")
 
 
 def test_a_checkpoints_hyperparameters_change_nothing_and_import_nothing(tiny, capsys):

@@ -364,15 +364,18 @@ class FederatedLightningModule(pl.LightningModule):
         Raises:
             CheckpointError: The checkpoint is of another supernet, assignment or seed.
         """
-        saved = checkpoint.get("federation")
-        if saved is None:
-            raise CheckpointError("checkpoint: holds no federated run; give one that lit-fednas fit has saved")
+        saved = checkpoint["federation"]
         if checkpoint.get("hyper_parameters"):
             log.warning("checkpoint: its hyper_parameters are ignored, the configuration counts")
         if saved.get("structure", {}) != self.supernet.structure():
             self.supernet.restore(saved.get("structure", {}))
             self._prepare_evaluation()
-        self._check_same_supernet(saved["supernet"])
+        shapes = {
+            name.removeprefix("supernet."): list(tensor.shape)
+            for name, tensor in checkpoint["state_dict"].items()
+            if name.startswith("supernet.")
+        }
+        self._check_same_supernet(saved["supernet"]["class"], shapes)
         if getattr(self.trainer, "training", False):
             if saved["seed"] != self.seed:
                 raise CheckpointError(
@@ -381,18 +384,18 @@ class FederatedLightningModule(pl.LightningModule):
                 )
             self.assignment.load_state_dict(saved["assignment"])
 
-    def _check_same_supernet(self, saved: dict[str, Any]) -> None:
+    def _check_same_supernet(self, name: str, shapes: dict[str, list[int]]) -> None:
         own = self.supernet.fingerprint
-        if saved["class"] != own["class"]:
+        if name != own["class"]:
             raise CheckpointError(
-                f"checkpoint: it is of a {saved['class']}, model.supernet is a {own['class']}; "
+                f"checkpoint: it is of a {name}, model.supernet is a {own['class']}; "
                 f"use the config that the run was started with"
             )
-        if saved["shapes"] != own["shapes"]:
-            names = sorted(set(saved["shapes"]) ^ set(own["shapes"]))
-            names += [name for name, shape in own["shapes"].items() if saved["shapes"].get(name, shape) != shape]
+        if shapes != own["shapes"]:
+            names = sorted(set(shapes) ^ set(own["shapes"]))
+            names += [tensor for tensor, shape in own["shapes"].items() if shapes.get(tensor, shape) != shape]
             raise CheckpointError(
-                f"checkpoint: its {saved['class']} differs in {len(names)} tensors, first in {names[0]} "
-                f"({saved['shapes'].get(names[0])} there, {own['shapes'].get(names[0])} here); "
+                f"checkpoint: its {name} differs in {len(names)} tensors, first in {names[0]} "
+                f"({shapes.get(names[0])} there, {own['shapes'].get(names[0])} here); "
                 f"use the model.supernet settings that the run was started with"
             )

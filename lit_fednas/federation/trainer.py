@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.plugins.io import CheckpointIO
 from typing_extensions import override
 
 from lit_fednas.data import FederatedDataModule
-from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation.initial_weights import read_checkpoint
 from lit_fednas.federation.lightning_private import AtomicCheckpointIO, strategy_with_ranks
 from lit_fednas.federation.loop import RoundLoop
 from lit_fednas.federation.machine import threads_set
@@ -146,7 +145,7 @@ class FederatedTrainer(pl.Trainer):
         Raises:
             CheckpointError: The checkpoint is missing or damaged.
         """
-        check_readable(ckpt_path)
+        check_checkpoint(ckpt_path, ("loops", "callbacks", "optimizer_states", "lr_schedulers"))
         super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path, weights_only=True)
 
     @override
@@ -211,14 +210,13 @@ class FederatedTrainer(pl.Trainer):
         """
         if self.world_size > 1:
             raise ConfigError(f"trainer.devices: a search runs in one process, not in {self.world_size}; set it to 1")
-        check_readable(ckpt_path)
+        checkpoint = None if ckpt_path is None else read_checkpoint(ckpt_path)
         datamodule.prepare_data()
         datamodule.setup("validate")
         model.divide(datamodule.clients)
         model.trainer = self
         self.strategy.connect(model)
-        if ckpt_path is not None:
-            checkpoint: dict[str, Any] = torch.load(ckpt_path, map_location="cpu", weights_only=True)
+        if checkpoint is not None:
             model.on_load_checkpoint(checkpoint)
             model.load_state_dict(checkpoint["state_dict"])
         device = self.strategy.root_device
@@ -239,7 +237,7 @@ class FederatedTrainer(pl.Trainer):
         ckpt_path: str | None,
         verbose: bool,
     ) -> Any:
-        check_readable(ckpt_path)
+        check_checkpoint(ckpt_path)
         with self.computing(model or self.lightning_module):  # type: ignore[arg-type]
             return run(model, datamodule=datamodule, ckpt_path=ckpt_path, verbose=verbose, weights_only=True)
 
@@ -249,23 +247,7 @@ class FederatedTrainer(pl.Trainer):
         return self.world_size // self.num_nodes
 
 
-def check_readable(path: Any) -> None:
-    """Validates that a checkpoint can be read.
-
-    Args:
-        path: Its path; ``None`` and words like ``last`` pass.
-
-    Raises:
-        CheckpointError: There is no such file, or it is not a checkpoint.
-    """
-    if path is None or str(path) in ("last", "best", "hpc"):
-        return
-    if not Path(path).is_file():
-        raise CheckpointError(f"ckpt_path: {path} does not exist; give a .ckpt file, or 'last'")
-    try:
-        torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:
-        summary = str(error).split("\n", 1)[0][:120]
-        raise CheckpointError(
-            f"ckpt_path: {path} cannot be read ({type(error).__name__}: {summary}); give another checkpoint"
-        ) from None
+def check_checkpoint(path: Any, needed: Collection[str] = ()) -> None:
+    """Validates a checkpoint as :func:`read_checkpoint` does; ``None`` and words like ``last`` pass."""
+    if path is not None and str(path) not in ("last", "best", "hpc"):
+        read_checkpoint(path, needed)

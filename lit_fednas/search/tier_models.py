@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.federation.client_evaluation import client_scores
 from lit_fednas.federation.evaluation import fresh_statistics
+from lit_fednas.federation.initial_weights import read_tensors
 from lit_fednas.records import TierFiles, TierModel, write_client_scores
 from lit_fednas.records.files import replace_saved
 from lit_fednas.supernets import Supernet
@@ -88,11 +88,7 @@ def load_tier_network(supernet: Supernet, files: TierFiles, tier: str) -> tuple[
     if model.recalibrated:
         fresh_statistics(network)
     path = files.tier_folder(tier) / WEIGHTS_FILE
-    try:
-        weights = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
-        reason = str(error).partition("\n")[0]
-        raise CheckpointError(f"{path}: cannot be read ({reason}); run the search again") from None
+    weights = read_tensors(path, "tier", "run the search again")
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:
