@@ -7,7 +7,6 @@ runs of several seeds. A client counts once, whatever the number of its examples
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from lit_fednas.analysis.style import GREY, draw_line, label, legend, look, new_
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import text_table
 from lit_fednas.records import ALL_TIERS
+from lit_fednas.records.files import read_json, reading
 from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE
 
 #: Folders with ``clients.csv``, of runs that differ in their seeds, by the method's name.
@@ -43,10 +43,8 @@ def read_client_scores(folder: Path | str) -> pd.DataFrame:
     path = Path(folder) / CLIENTS_FILE
     if not path.is_file():
         raise DataError(f"{path}: is missing; clients need test data of their own, set data.client_test")
-    try:
+    with reading(path):
         table = pd.read_csv(path, dtype={"tier": str}, keep_default_na=False, na_values={"loss": ["", "nan"]})
-    except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
-        raise DataError(f"{path}: is not a valid table ({error}); write it again") from None
     missing = [name for name in CLIENT_SCORE_COLUMNS if name not in table]
     if missing or table.empty:
         fault = f"has no column {missing[0]!r}" if missing else "holds no client"
@@ -62,8 +60,7 @@ def read_client_scores(folder: Path | str) -> pd.DataFrame:
 
 def _tiers(folder: Path, names: set[str]) -> list[str]:
     """Returns the tiers in the order of ``settings.json``; others after them, by name and number."""
-    path = folder / "settings.json"
-    settings: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    settings = read_json(folder / "settings.json")
     given = [tier["name"] for tier in settings.get("tiers") or [] if tier["name"] in names]
     return given + sorted(names - set(given), key=lambda name: [part.zfill(9) for part in re.split(r"(\d+)", name)])
 

@@ -5,7 +5,6 @@ Files that an older or an interrupted run lacks become empty tables or ``None``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,12 +17,14 @@ import yaml
 from lit_fednas.errors import DataError
 from lit_fednas.records import (
     FINETUNED_COLUMNS,
+    LEDGER_FILE,
     ROUNDS_FILE,
     SEARCH_FILES,
     SearchFiles,
     TierModel,
     read_rounds,
 )
+from lit_fednas.records.files import read_json, reading
 
 CLIENT_COLUMNS = (
     *("round", "client", "arch", "status", "reason", "num_examples", "num_seen", "num_steps", "loss"),
@@ -107,19 +108,24 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """``config.yaml``."""
         path = self.folder / "config.yaml"
-        return (yaml.safe_load(path.read_text()) or {}) if path.exists() else {}
+        if not path.exists():
+            return {}
+        with reading(path):
+            return dict(yaml.safe_load(path.read_text()) or {})
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
         """One row per round: ``round`` and the metrics; empty cells where a metric was not logged."""
-        rows = [{"round": record["round"], **record.get("metrics", {})} for record in self._records]
-        return _frame(rows, dict.fromkeys(["round", *(name for row in rows for name in row)]))
+        with reading(self.folder / ROUNDS_FILE):
+            rows = [{"round": record["round"], **record.get("metrics", {})} for record in self._records]
+            return _frame(rows, dict.fromkeys(["round", *(name for row in rows for name in row)]))
 
     @cached_property
     def clients(self) -> pd.DataFrame:
         """One row per round and client of its cohort."""
-        rows = [{"round": one["round"], **client} for one in self._records for client in one.get("clients", [])]
-        return _frame(rows, CLIENT_COLUMNS)
+        with reading(self.folder / ROUNDS_FILE):
+            rows = [{"round": one["round"], **client} for one in self._records for client in one.get("clients", [])]
+            return _frame(rows, CLIENT_COLUMNS)
 
     def subnets(self, split: str) -> pd.DataFrame:
         """Returns the evaluated subnets of a split, ``val`` or ``test``."""
@@ -128,8 +134,7 @@ class Run:
     @cached_property
     def ledger(self) -> dict[str, Any] | None:
         """``ledger.json``."""
-        path = self.folder / "ledger.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return read_json(self.folder / LEDGER_FILE, ["total"]) or None
 
     @cached_property
     def partition(self) -> pd.DataFrame:
@@ -151,7 +156,13 @@ class Run:
     def _table(self, name: str, types: dict[str, type] | None = None, columns: Iterable[str] = ()) -> pd.DataFrame:
         """Reads a table, or returns one without rows if there is no such file."""
         path = self.folder / name
-        return pd.read_csv(path, dtype=types) if path.exists() else pd.DataFrame(columns=list(columns))
+        if not path.exists():
+            return pd.DataFrame(columns=list(columns))
+        with reading(path):
+            table = pd.read_csv(path, dtype=types)
+            for column in set(columns) - {"subnet", "split", *_TEXTS}:
+                table[column] = pd.to_numeric(table[column])
+        return table
 
 
 def read_run(folder: Path | str) -> Run:

@@ -16,6 +16,7 @@ from lit_fednas.analysis.runs import Run, read_run
 from lit_fednas.analysis.style import RANGE, label, legend, look, new_figure
 from lit_fednas.analysis.tables import leaves
 from lit_fednas.errors import DataError
+from lit_fednas.records.files import read_json
 
 #: Within a sweep's folder: ``runs``, a list of ``parameters`` (values by name), ``seed``, ``folder``, ``status``.
 SWEEP_FILE = "sweep.json"
@@ -142,7 +143,7 @@ def _listed(folder: Path) -> list[dict[str, Any]]:
     path = folder / SWEEP_FILE
     if not path.exists():
         raise DataError(f"{folder}: holds no {SWEEP_FILE}; make one with scripts/sweep, or give the runs' folders")
-    runs = json.loads(path.read_text())["runs"]
+    runs = read_json(path, ["runs"])["runs"]
     return [{**run, **_outcome(Run(folder / run["folder"]))} for run in runs]
 
 

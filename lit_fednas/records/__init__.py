@@ -11,6 +11,7 @@ from lit_fednas.records.models import (
 )
 from lit_fednas.records.run import (
     CLIENTS_FILE,
+    LEDGER_FILE,
     ROUNDS_FILE,
     append_round,
     forget_from,
@@ -35,6 +36,7 @@ __all__ = [
     "CLIENTS_FILE",
     "COST_NAMES",
     "FINETUNED_COLUMNS",
+    "LEDGER_FILE",
     "ROUNDS_FILE",
     "SEARCH_FILES",
     "SEQUENCE_FILE",

@@ -12,11 +12,13 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, BinaryIO
 
 import torch
+from yaml import YAMLError
 
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import ConfigError, DataError, FedNASError
 
 try:
     import fcntl
@@ -177,6 +179,50 @@ def replace_table(
     writer.writeheader()
     writer.writerows(rows)
     replace_text(path, text.getvalue())
+
+
+@contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """Names the file of which a block reads what is not there or is not of its kind.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FedNASError: An error of ours, as it is.
+        DataError: Any other error that the content of a file can lead to.
+    """
+    try:
+        yield
+    except FedNASError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, csv.Error, YAMLError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise DataError(
+            f"{path}: is damaged ({shorten(reason, 90, placeholder=' ...')}); restore it, or delete it to do without it"
+        ) from None
+
+
+def read_json(path: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Args:
+        path: The file.
+        needed: Keys that it must have.
+
+    Returns:
+        The object; empty if there is no such file.
+
+    Raises:
+        DataError: The file is damaged, or lacks a key.
+    """
+    if not path.exists():
+        return {}
+    with reading(path):
+        content = {**json.loads(path.read_text())}
+        for key in needed:
+            content[key]
+        return content
 
 
 def plain_numbers(value: Any) -> Any:

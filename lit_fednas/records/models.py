@@ -58,13 +58,12 @@ Both files are written when training begins and with every new model, the second
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lit_fednas.errors import DataError
-from lit_fednas.records.files import replace_json
+from lit_fednas.records.files import read_json, replace_json
 
 SUITE_FILE = "suite.json"
 SEQUENCE_FILE = "sequence.json"
@@ -97,11 +96,8 @@ def _read(folder: Path, name: str) -> dict[str, Any] | None:
     path = folder / name
     if not path.exists():
         return None
-    try:
-        content = json.loads(path.read_text())
-    except ValueError as error:
-        raise DataError(f"{path}: cannot be read ({error}); train the run again") from None
-    if not isinstance(content, dict) or not content.get("models"):
+    content = read_json(path)
+    if not content.get("models"):
         raise DataError(f"{path}: holds no models; train the run again")
     missing = [key for key in _NEEDED[name] if key not in content]
     if missing:

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_fednas.errors import DataError
-from lit_fednas.records.files import naming, plain_numbers, replace_json, replace_table, replace_text
+from lit_fednas.records.files import naming, plain_numbers, read_json, replace_json, replace_table, replace_text
 
 ROUNDS_FILE = "rounds.jsonl"
 LEDGER_FILE = "ledger.json"
@@ -134,5 +134,4 @@ def _line(record: Mapping[str, Any]) -> str:
 
 
 def _ledger(folder: Path) -> dict[str, Any]:
-    path = folder / LEDGER_FILE
-    return json.loads(path.read_text()) if path.exists() else {}
+    return read_json(folder / LEDGER_FILE)

@@ -25,14 +25,13 @@ trained (``number`` among its tier's, ``eligible`` clients, ``macs`` of all forw
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.records.files import naming, replace_json, replace_table
+from lit_fednas.records.files import naming, read_json, reading, replace_json, replace_table
 
 CostName = Literal["macs", "parameters", "bytes", "activation_bytes", "latency_ms"]
 #: In place of a tier's name: all tiers together.
@@ -125,7 +124,7 @@ class TierFiles:
 
     def settings(self) -> dict[str, Any]:
         """Reads ``settings.json``; empty if nothing was begun."""
-        return json.loads(self._settings_file.read_text()) if self.exists() else {}
+        return read_json(self._settings_file)
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Writes ``settings.json``."""
@@ -155,7 +154,7 @@ class TierFiles:
         path = self._table(table)
         if not path.exists():
             return []
-        with open(path, newline="") as file:
+        with reading(path), open(path, newline="") as file:
             whole = (line for line in file if line.endswith("\n"))
             return [{name: _read(name, cell) for name, cell in row.items()} for row in csv.DictReader(whole)]
 
@@ -179,7 +178,9 @@ class TierFiles:
 
     def tier_model(self, tier: str) -> TierModel:
         """Reads a tier's ``architecture.json``."""
-        return TierModel(**json.loads((self.tier_folder(tier) / "architecture.json").read_text()))
+        path = self.tier_folder(tier) / "architecture.json"
+        with reading(path):
+            return TierModel(**read_json(path))
 
     def write_tier_model(self, model: TierModel) -> None:
         """Writes a tier's ``architecture.json``."""

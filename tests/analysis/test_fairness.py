@@ -112,7 +112,7 @@ def test_figure(one: Path, two: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "is not a valid table"),
+        ("", "is damaged"),
         ("client,tier,num_examples,accuracy,loss\n", "holds no client"),
         ("client,tier,num_examples,loss\n0,a,1,1\n", "no column 'accuracy'"),
         ("client,tier,num_examples,accuracy,loss\n0,a,1,x,1\n", "accuracy has a cell"),

@@ -132,6 +132,38 @@ def test_a_section_without_its_file_is_one_line(run_folder: Path, name: str) -> 
     assert [re.sub(r"Left out: (.*), because.*", r"\1", line) for line in missing] == LEFT_OUT[name]
 
 
+ARCHITECTURE = "search/tiers/small/architecture.json"
+RECORD = '{"round": 9, '
+DAMAGED = [
+    *((ROUNDS_FILE, text) for text in (RECORD + '"clients": 5}\n', RECORD + '"metrics": {"a": [1]}}\n')),
+    *((ROUNDS_FILE, text) for text in ('{"round": "one"}\n', RECORD + '"clients": [{"client": 1, "loss": "x"}]}\n')),
+    *(("config.yaml", text) for text in ("a: [", "- 1", "words", "model: words", "\0")),
+    *(("ledger.json", text) for text in ("", "{", "[1]", "5", "{}", '{"total": 5, "independent": {"a": 1}}')),
+    *(("subnets-val.csv", text) for text in ("", "a,b\n1,2\n", "subnet,arch,split,accuracy\na,a,val,high\n")),
+    *(("partition.csv", text) for text in ("", 'client,size\n"', "client,size,a,b\n0,1,many,3\n")),
+    *(("search/settings.json", text) for text in ("", "[]")),
+    *(("search/evaluations.csv", text) for text in ("number,accuracy\nx,1\n", "number,accuracy\n1,x\n")),
+    *((ARCHITECTURE, text) for text in ("", "{}", "[]", '{"tier": "small", "more": 1}')),
+    *(("suite.json", text) for text in ("{", '{"models": 5}', '{"models": [{"number": 0}]}')),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), DAMAGED)
+def test_a_damaged_file_is_one_line(run_folder: Path, name: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run_folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    capsys.readouterr()
+    assert main(["report", str(run_folder)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"lit-fednas: {path}: is damaged (")
+    assert line.endswith("; restore it, or delete it to do without it")
+    assert not (run_folder / "report.html").exists()
+    path.write_bytes(b"\xff\xfe\n")
+    assert main(["report", str(run_folder)]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
 def clients(folder: Path, accuracies: list[float], tier: str = "small") -> None:
     """Tests a client for each accuracy."""
     folder.mkdir(exist_ok=True)

@@ -14,8 +14,8 @@ from plotly.offline import get_plotlyjs
 
 from lit_fednas.analysis.report import model_sections, run_sections, search_sections
 from lit_fednas.analysis.runs import Run, read_run
-from lit_fednas.records import ROUNDS_FILE
-from lit_fednas.records.files import check_output, replace_text
+from lit_fednas.records import CLIENTS_FILE, LEDGER_FILE, ROUNDS_FILE, SEQUENCE_FILE, SUITE_FILE
+from lit_fednas.records.files import check_output, reading, replace_text
 
 __all__ = ["page", "write_report"]
 
@@ -33,17 +33,21 @@ SECTIONS = {
     "Fairness": run_sections.fairness,
     "Settings": run_sections.settings,
 }
-#: The files whose absence is reported; only few runs have those of the other sections.
+#: The file that each is made of above all, and the sections that only few runs have.
 _FILES = {
     "Training": ROUNDS_FILE,
+    "Models": SUITE_FILE,
+    "Pruned models": SEQUENCE_FILE,
     "Subnets": "subnets-val.csv",
-    "Costs": "ledger.json",
+    "Costs": LEDGER_FILE,
     "Clients' data": "partition.csv",
     "Pareto fronts": "search/evaluations.csv",
     "Search": "search/history.csv",
     "Architectures found": "search/tiers.csv",
+    "Fairness": CLIENTS_FILE,
     "Settings": "config.yaml",
 }
+_RARE = ("Models", "Pruned models", "Fairness")
 
 
 def write_report(run_folder: Path | str, output: Path | str | None = None) -> Path:
@@ -57,7 +61,7 @@ def write_report(run_folder: Path | str, output: Path | str | None = None) -> Pa
         The page's path.
 
     Raises:
-        DataError: The folder is not a run's.
+        DataError: The folder is not a run's, or a file of it is damaged.
         ConfigError: The page cannot be written.
     """
     run = read_run(run_folder)
@@ -74,12 +78,20 @@ def page(run: Run) -> str:
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     templates.filters["kind"] = lambda one: type(one).__name__  # which macro shows it
-    sections = {title: blocks for title, make in SECTIONS.items() if (blocks := make(run))}
+    with reading(run.folder / _FILES["Settings"]):
+        summary = run_sections.summary(run.settings)
+    with reading(run.folder / _FILES["Costs"]):
+        tiles = run_sections.tiles(run)
+    sections = {}
+    for title, make in SECTIONS.items():
+        with reading(run.folder / _FILES[title]):
+            if blocks := make(run):
+                sections[title] = blocks
     return templates.get_template("page.html.j2").render(
         name=run.name,
-        summary=run_sections.summary(run.settings),
-        tiles=run_sections.tiles(run),
+        summary=summary,
+        tiles=tiles,
         sections=sections,
-        missing={title: file for title, file in _FILES.items() if title not in sections},
+        missing={title: file for title, file in _FILES.items() if title not in (*sections, *_RARE)},
         plotly=Markup(get_plotlyjs()),
     )
