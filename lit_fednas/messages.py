@@ -22,6 +22,9 @@ DROPPED = "dropped"
 #: The status of a result whose update the server rejected before it was sent.
 WITHHELD = "withheld"
 
+#: The status of a result whose update was rejected since its norm stands out.
+WILD = "wild"
+
 
 def nbytes(tensors: Iterable[Tensor]) -> int:
     """Returns the bytes of tensors as they are sent: elements times element size.
@@ -159,7 +162,7 @@ class ClientResult:
         task: The task.
         status: ``"ok"``, or why there is no update: ``"error"``, ``"non-finite"``, ``"timeout"``,
             ``"dropped"`` (it went away), ``"empty"`` (no batch to train on), ``"withheld"`` (all went well, but
-            the server rejected the update).
+            the server rejected the update), ``"wild"`` (its norm stands out, so it is not used).
         reason: One line for the log; empty when all went well.
         num_steps: Optimizer steps taken.
         num_seen: Examples that went through the network, repetitions counted.
@@ -185,6 +188,11 @@ class ClientResult:
     def ok(self) -> bool:
         """Whether the update is used."""
         return self.status == "ok"
+
+    @property
+    def sent(self) -> bool:
+        """Whether an update has come to the server."""
+        return self.status in ("ok", WILD)
 
     @property
     def answered(self) -> bool:

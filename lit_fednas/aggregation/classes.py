@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.aggregation.overlap import OverlapAverage
+from lit_fednas.aggregation.overlap import OverlapAverage, Trim
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClassesReport, ClientTask, ClientUpdate, RoundValues
 from lit_fednas.supernets import Region, Supernet
@@ -29,6 +29,8 @@ class ClassAverage(OverlapAverage):
     Args:
         weighted: Whether a client counts by its examples n_k, or all count alike.
         classifier: The module of the clients' networks whose ``weight`` and ``bias`` have one row per class.
+        trim: The share of an element's values that its mean leaves out at either end, as for
+            :class:`OverlapAverage`.
 
     Raises:
         ConfigError: The networks have no such module, or the objective does not report the clients' classes
@@ -37,8 +39,8 @@ class ClassAverage(OverlapAverage):
 
     needs = (ClassesReport,)
 
-    def __init__(self, weighted: bool = True, classifier: str = "classifier") -> None:
-        super().__init__(weighted)
+    def __init__(self, weighted: bool = True, classifier: str = "classifier", trim: Trim = 0.0) -> None:
+        super().__init__(weighted, trim)
         self.classifier = classifier
 
     @override

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from lit_fednas.aggregation.overlap import OverlapAverage
+from lit_fednas.aggregation.overlap import OverlapAverage, Trim
 from lit_fednas.messages import ClientTask, RoundValues
 from lit_fednas.ranges import OpenUnitInterval, checked
 
@@ -40,15 +40,17 @@ class MaxNet(OverlapAverage):
     Args:
         beta: The largest architecture's weight, in rounds for which no schedule gives one.
         weighted: Whether a client counts by its examples n_k as well.
+        trim: The share of an element's values that its mean leaves out at either end, as for
+            :class:`OverlapAverage`; beta weighs what is left.
 
     Raises:
-        ConfigError: ``beta`` is not between 0 and 1.
+        ConfigError: ``beta`` or ``trim`` is out of range.
     """
 
     reads = (Beta,)
 
-    def __init__(self, beta: OpenUnitInterval = 0.9, weighted: bool = True) -> None:
-        super().__init__(weighted)
+    def __init__(self, beta: OpenUnitInterval = 0.9, weighted: bool = True, trim: Trim = 0.0) -> None:
+        super().__init__(weighted, trim)
         self.beta = beta
         self._present = beta
 

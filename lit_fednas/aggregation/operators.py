@@ -8,15 +8,16 @@ be read off the server's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from lit_fednas.aggregation.overlap import OverlapAverage
-from lit_fednas.aggregation.sums import FlatTensors, OverlapSums
+from lit_fednas.aggregation.overlap import OverlapAverage, Trim
+from lit_fednas.aggregation.sums import FlatTensors, OverlapSums, Sums
+from lit_fednas.aggregation.trimmed import TrimmedSums
 from lit_fednas.messages import ClientUpdate, OperatorReport
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets import Region
@@ -25,8 +26,10 @@ from lit_fednas.supernets import Region
 class _CountingSums(OverlapSums):
     """Sums that also count the clients which trained each tensor, or each element of those shared in parts."""
 
-    def __init__(self, shared: Mapping[str, Tensor], partial: Collection[str]) -> None:
+    def __init__(self, shared: Mapping[str, Tensor], partial: Collection[str], min_clients: int) -> None:
         super().__init__(shared, partial)
+        self.min_clients = min_clients
+        self.changed = 0.0
         self.clients = torch.zeros(len(self.index), dtype=torch.float64)
         self.clients_in_part = FlatTensors(dict(self.weights), dict.fromkeys(self.weights, torch.float32))
 
@@ -37,17 +40,19 @@ class _CountingSums(OverlapSums):
         return super().reset(shared, partial)
 
     @torch.no_grad()
-    def count(self, region: Region) -> None:
-        """Counts one client that trained a region."""
-        if region.name in self.index:
-            self.clients[self.index[region.name]] += 1
-        else:
-            region.add_to(self.clients_in_part[region.name], 1.0, 1.0)
+    @override
+    def add(self, holder: Any, parts: Iterable[tuple[Region, Tensor, float]]) -> None:
+        trained = [part for part in parts if part[2]]
+        super().add(holder, trained)
+        for region, _, _ in trained:
+            if region.name in self.index:
+                self.clients[self.index[region.name]] += 1
+            else:
+                region.add_to(self.clients_in_part[region.name], 1.0, 1.0)
 
     @override
-    def merge(self, other: OverlapSums) -> None:
+    def merge(self, other: Self) -> None:
         super().merge(other)
-        assert isinstance(other, _CountingSums)
         for name, number in other.index.items():
             self.clients[self.index[name]] += other.clients[number]
         for name, clients in other.clients_in_part.items():
@@ -59,14 +64,15 @@ class _CountingSums(OverlapSums):
         return [*super().tensors, self.clients, *self.clients_in_part.buffers]
 
     @torch.no_grad()
-    def drop_weights_below(self, min_clients: int) -> float:
-        """Drops the weights of what too few clients trained; returns the share of tensors that keep some."""
-        self.whole_weights[self.clients < min_clients] = 0
+    @override
+    def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        self.whole_weights[self.clients < self.min_clients] = 0
         for name, weights in self.weights.items():
-            weights.masked_fill_(self.clients_in_part[name] < min_clients, 0)
+            weights.masked_fill_(self.clients_in_part[name] < self.min_clients, 0)
         changed = int((self.whole_weights > 0).sum())
         changed += sum(bool((weights > 0).any()) for weights in self.weights.values())
-        return changed / (len(self.index) + len(self.weights))
+        self.changed = changed / (len(self.index) + len(self.weights))
+        return super().averages(shared)
 
 
 @checked("aggregation")
@@ -78,21 +84,25 @@ class OperatorAverage(OverlapAverage):
 
     Args:
         min_clients: Operators trained by fewer clients than this keep their weights (the paper: 2).
+        trim: The share of an element's values that its mean leaves out at either end, as for
+            :class:`OverlapAverage`.
 
     Raises:
-        ConfigError: ``min_clients`` is out of range, or the objective does not report the examples.
+        ConfigError: A setting is out of range, or the objective does not report the examples.
     """
 
     needs = (OperatorReport,)
 
-    def __init__(self, min_clients: PositiveInt = 2) -> None:
-        super().__init__()
+    def __init__(self, min_clients: PositiveInt = 2, trim: Trim = 0.0) -> None:
+        super().__init__(trim=trim)
         self.min_clients = min_clients
         self._changed = 0.0
 
     @override
-    def new_sums(self, tensors: dict[str, Tensor], partial: Collection[str]) -> OverlapSums:
-        return _CountingSums(tensors, partial)
+    def new_sums(self, tensors: dict[str, Tensor], partial: Collection[str], holders: dict[str, list[Any]]) -> Sums:
+        if self.trim:
+            return super().new_sums(tensors, partial, holders)
+        return _CountingSums(tensors, partial, self.min_clients)
 
     @override
     def weight(self, update: ClientUpdate, name: str) -> float:
@@ -103,20 +113,12 @@ class OperatorAverage(OverlapAverage):
         return float(update.result.num_seen if through is None else through)
 
     @override
-    def add(self, update: ClientUpdate) -> None:
-        super().add(update)
-        sums = self._sums_of(update)
-        assert isinstance(sums, _CountingSums)
-        for name, region in self._supernet.regions(update.task.arch).items():
-            if self.weight(update, name):
-                sums.count(region)
-
-    @override
     def finish(self, rejected: Collection[Any] = ()) -> dict[str, Tensor]:
-        sums = self._accepted(rejected)
-        assert isinstance(sums, _CountingSums)
-        self._changed = sums.drop_weights_below(self.min_clients)
-        return sums.averages(self._all[0])
+        sums = self.accepted(rejected)
+        assert isinstance(sums, _CountingSums | TrimmedSums)
+        averages = sums.averages(self._all[0])
+        self._changed = sums.changed
+        return averages
 
     @override
     def metrics(self) -> dict[str, float]:

@@ -8,29 +8,49 @@ With one architecture for all it is federated averaging (App. C).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.aggregation.base import Aggregation
-from lit_fednas.aggregation.sums import OverlapSums
+from lit_fednas.aggregation.sums import OverlapSums, Sums
+from lit_fednas.aggregation.trimmed import TrimmedSums
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, ClientUpdate, RoundValues
+from lit_fednas.ranges import Range, checked
 from lit_fednas.supernets import Region
 
+log = logging.getLogger(__name__)
 
+#: The share of an element's values that a mean leaves out at either end; 0.5 for the median.
+Trim = Annotated[float, Range(at_least=0, at_most=0.5)]
+
+
+@checked("aggregation")
 class OverlapAverage(Aggregation):
     """Weighted mean over the clients that hold an element.
 
     Args:
         weighted: Whether a client counts by its examples n_k, or all count alike.
+        trim: A guard against clients that send nonsense: the share of an element's values that its mean leaves out
+            at either end; 0.5 for the median (:class:`~lit_fednas.aggregation.trimmed.TrimmedSums`). It cannot
+            help an element that one or two clients hold. Above 0 the updates of a whole round are kept in memory.
+
+    Raises:
+        ConfigError: ``trim`` is out of range.
     """
 
-    def __init__(self, weighted: bool = True) -> None:
+    #: Elements that fewer clients trained keep their value.
+    min_clients = 1
+
+    def __init__(self, weighted: bool = True, trim: Trim = 0.0) -> None:
         self.weighted = weighted
-        self._sums: dict[Any, OverlapSums] = {}  # by architecture, or one for all; their memory is reused
+        self.trim = trim
+        self._sums: dict[Any, Sums] = {}  # by architecture, or one for all; their memory is reused
+        self._told = False
 
     def coefficient(self, task: ClientTask) -> float:
         """Returns the weight of one client's update, n_k or 1."""
@@ -60,34 +80,56 @@ class OverlapAverage(Aggregation):
     ) -> None:
         self._scale = self._normaliser(tasks)
         shared, partial = self._supernet.shared_tensors(), self.partially_covered(tasks)
-        needed = {None: shared}
+        asked: dict[Any, Sequence[ClientTask]] = {None: tasks}
         if by_architecture:
-            needed = {}
-            for arch in dict.fromkeys(task.arch for task in tasks):
-                held = {region.name for region in self._supernet.regions(arch).values()}
-                needed[arch] = {name: tensor for name, tensor in shared.items() if name in held}
+            archs = dict.fromkeys(task.arch for task in tasks)
+            asked = {arch: [task for task in tasks if task.arch == arch] for arch in archs}
         self._all = (shared, partial)
-        self._sums = {key: self._cleared(key, tensors, partial) for key, tensors in needed.items()}
+        self._sums = {key: self._cleared(key, of_key, shared, partial) for key, of_key in asked.items()}
 
-    def _cleared(self, key: Any, tensors: dict[str, Tensor], partial: Collection[str]) -> OverlapSums:
-        """Returns zeroed sums, in the memory of the round before if it fits."""
+    def _cleared(
+        self, key: Any, tasks: Sequence[ClientTask], shared: dict[str, Tensor], partial: Collection[str]
+    ) -> Sums:
+        """Returns zeroed sums, in the memory of the round before if it fits; by architecture of what that holds."""
+        holders = self._holders(tasks) if self.trim or key is not None else {}
+        tensors = shared if key is None else {name: tensor for name, tensor in shared.items() if name in holders}
         sums = self._sums.get(key)
-        return sums if sums is not None and sums.reset(tensors, partial) else self.new_sums(tensors, partial)
+        return sums if sums is not None and sums.reset(tensors, partial) else self.new_sums(tensors, partial, holders)
 
-    def new_sums(self, tensors: dict[str, Tensor], partial: Collection[str]) -> OverlapSums:
-        """Returns sums of these tensors, all zero."""
+    def _holders(self, tasks: Sequence[ClientTask]) -> dict[str, list[Any]]:
+        """Returns the tasks that hold some of each shared tensor, as clients and architectures."""
+        holders: dict[str, list[Any]] = {}
+        for task in tasks:
+            for name in {region.name for region in self._supernet.regions(task.arch).values()}:
+                holders.setdefault(name, []).append((task.client, task.arch))
+        return holders
+
+    def new_sums(self, tensors: dict[str, Tensor], partial: Collection[str], holders: dict[str, list[Any]]) -> Sums:
+        """Returns sums of these tensors, all zero.
+
+        Args:
+            tensors: The tensors.
+            partial: Names of those of which a client may hold a part only.
+            holders: The clients and architectures that hold some of each.
+        """
+        if self.trim:
+            sums = TrimmedSums(tensors, holders, self.trim, self.min_clients)
+            if holders and not self._told:
+                self._told = True
+                log.info("aggregation.trim: a round's updates are kept in memory, %.1f MB", sums.nbytes / 1e6)
+            return sums
         return OverlapSums(tensors, partial)
 
     @override
     def add(self, update: ClientUpdate) -> None:
-        self._sums_of(update).add(
-            (region, value, self.weight(update, name) * self._scale)
-            for name, region, value in self.contributions(update)
+        arch = update.task.arch
+        self._sums[arch if arch in self._sums else None].add(
+            (update.task.client, arch),
+            (
+                (region, value, self.weight(update, name) * self._scale)
+                for name, region, value in self.contributions(update)
+            ),
         )
-
-    def _sums_of(self, update: ClientUpdate) -> OverlapSums:
-        """Returns the sums that an update belongs to."""
-        return self._sums[update.task.arch if update.task.arch in self._sums else None]
 
     @override
     def sums(self) -> list[Tensor]:
@@ -95,13 +137,13 @@ class OverlapAverage(Aggregation):
 
     @override
     def finish(self, rejected: Collection[Any] = ()) -> dict[str, Tensor]:
-        return self._accepted(rejected).averages(self._all[0])
+        return self.accepted(rejected).averages(self._all[0])
 
-    def _accepted(self, rejected: Collection[Any]) -> OverlapSums:
+    def accepted(self, rejected: Collection[Any]) -> Sums:
         """Returns the sums of all updates that were not rejected."""
         if None in self._sums:
             return self._sums[None]
-        total = self.new_sums(*self._all)
+        total = self.new_sums(*self._all, holders={})
         for arch, sums in self._sums.items():
             if arch not in rejected:
                 total.merge(sums)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from lit_fednas.supernets import Region
 
@@ -75,7 +78,44 @@ def _dense_strides(tensor: Tensor) -> tuple[int, ...]:
     return tensor.stride() if tensor.is_contiguous() else torch.empty_like(tensor, device="meta").stride()
 
 
-class OverlapSums:
+class Sums(ABC):
+    """What a round's updates add up to."""
+
+    def reset(self, shared: Mapping[str, Tensor], partial: Collection[str]) -> bool:
+        """Zeroes the sums for another round; returns whether their memory fits these tensors."""
+        return False
+
+    @abstractmethod
+    def add(self, holder: Any, parts: Iterable[tuple[Region, Tensor, float]]) -> None:
+        """Adds a client's tensors, in place.
+
+        Args:
+            holder: The client and its architecture.
+            parts: Where each tensor lies in the shared ones, its value, and its weight.
+        """
+
+    @abstractmethod
+    def merge(self, other: Self) -> None:
+        """Adds the sums of other updates of some of the same tensors."""
+
+    @property
+    @abstractmethod
+    def tensors(self) -> list[Tensor]:
+        """All that is added up over the ranks."""
+
+    @abstractmethod
+    def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the averages by name; what has no weight gets its old value.
+
+        Args:
+            shared: The old values.
+
+        Returns:
+            Tensors that may share the sums' memory.
+        """
+
+
+class OverlapSums(Sums):
     """Weighted sums of shared tensors, and the weights: per element, or one per tensor.
 
     Args:
@@ -92,8 +132,8 @@ class OverlapSums:
         self.index = {name: number for number, name in enumerate(name for name in shared if name not in partial)}
         self.whole_weights = torch.zeros(len(self.index), dtype=torch.float64)
 
+    @override
     def reset(self, shared: Mapping[str, Tensor], partial: Collection[str]) -> bool:
-        """Zeroes the sums for another round; returns whether their memory fits these tensors."""
         in_part = {name: tensor for name, tensor in shared.items() if name in partial}
         if not self.values.fits(shared) or not self.weights.fits(in_part):
             return False
@@ -103,12 +143,8 @@ class OverlapSums:
         return True
 
     @torch.no_grad()
-    def add(self, parts: Iterable[tuple[Region, Tensor, float]]) -> None:
-        """Adds tensors into their regions, in place.
-
-        Args:
-            parts: Where each tensor lies in the shared ones, its value, and its weight.
-        """
+    @override
+    def add(self, holder: Any, parts: Iterable[tuple[Region, Tensor, float]]) -> None:
         by_weight: dict[float, tuple[list[Tensor], list[Tensor], list[int]]] = {}  # whole tensors
         for region, value, weight in parts:
             if weight == 0:
@@ -130,8 +166,8 @@ class OverlapSums:
             self.whole_weights[counted] += weight
 
     @torch.no_grad()
-    def merge(self, other: OverlapSums) -> None:
-        """Adds the sums of other updates of some of the same tensors."""
+    @override
+    def merge(self, other: Self) -> None:
         for name, value in other.values.items():
             self.values[name].add_(value)
         for name, weights in other.weights.items():
@@ -140,20 +176,13 @@ class OverlapSums:
             self.whole_weights[self.index[name]] += other.whole_weights[number]
 
     @property
+    @override
     def tensors(self) -> list[Tensor]:
-        """All sums and weights."""
         return [*self.values.buffers, *self.weights.buffers, self.whole_weights]
 
     @torch.no_grad()
+    @override
     def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Divides sums by weights, in place; what has no weight gets its old value.
-
-        Args:
-            shared: The old values.
-
-        Returns:
-            The averages by name; they share the sums' memory.
-        """
         averages = dict(self.values)
         for name, weight in zip(self.index, self.whole_weights.tolist(), strict=True):
             if weight <= 0:

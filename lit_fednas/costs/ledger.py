@@ -52,7 +52,7 @@ def client_cost(result: ClientResult, cost: Cost) -> RoundCost:
     """
     report = result.report(MacsReport)
     macs = cost.macs * result.num_seen if report is None else report.macs
-    return RoundCost(int(macs) + cost.macs * result.num_tested, cost.bytes, cost.bytes if result.ok else 0)
+    return RoundCost(int(macs) + cost.macs * result.num_tested, cost.bytes, cost.bytes if result.sent else 0)
 
 
 def independent_cost(results: Sequence[ClientResult], cost: Cost) -> RoundCost:

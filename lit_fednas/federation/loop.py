@@ -12,6 +12,7 @@ from torch import distributed
 
 from lit_fednas.errors import ClientError, RankError
 from lit_fednas.federation.client import ClientRunner
+from lit_fednas.federation.held_updates import HeldUpdates, key
 from lit_fednas.federation.hooks import FederatedCallback
 from lit_fednas.federation.interrupts import Interrupts
 from lit_fednas.federation.lightning_private import RankStrategy, RoundFitLoop, call_hook, overrides_hook
@@ -43,6 +44,7 @@ class RoundLoop(RoundFitLoop):
         self.interrupts = Interrupts()
         self.ranks = Ranks()
         self._runner: ClientRunner | None = None
+        self._held: HeldUpdates
         self._failed_rounds = 0
 
     @property
@@ -154,9 +156,8 @@ class RoundLoop(RoundFitLoop):
         """Trains clients; their updates stream into the aggregation."""
         assert self._runner is not None
         for result, update in self._runner.run(tasks):
-            if update is not None:
-                self.module.aggregation.add(update)
-            self._announce(result, update)
+            if update is None or not self._held.hold(update):
+                self._take(result, update)
             del update
             yield result
 
@@ -167,22 +168,31 @@ class RoundLoop(RoundFitLoop):
             Exception: This rank's failure, or else another's.
         """
         described = None if failure is None else Failure.of(failure)
-        shares = self.ranks.gather((own, described))
+        shares = self.ranks.gather((own, self._held.changes, described))
         if failure is not None:
             raise failure
-        results = []
-        for rank, (share, other_failure) in enumerate(shares):
+        for rank, (_, _, other_failure) in enumerate(shares):
             if other_failure is not None:
                 raise other_failure.as_error(rank)
-            results += share
-            if rank != self.ranks.rank:
-                for result in share:
-                    self._announce(result, None)
+        ratios = self._held.ratios({of: change for _, changes, _ in shares for of, change in changes.items()})
+        results = []
+        for rank, (share, _, _) in enumerate(shares):
+            for result in share:
+                update = None
+                if key(result) in ratios:
+                    result, update = self._held.release(result, ratios[key(result)])
+                elif rank == self.ranks.rank:
+                    results.append(result)
+                    continue  # taken when it came
+                self._take(result, update)
+                results.append(result)
         return results
 
-    def _announce(self, result: ClientResult, update: ClientUpdate | None) -> None:
-        """Reports to the log and to the callbacks how it went for a client."""
-        if not result.ok and self.ranks.rank == 0:
+    def _take(self, result: ClientResult, update: ClientUpdate | None) -> None:
+        """Merges an update, if there is one; reports to the log and to the callbacks how it went for the client."""
+        if update is not None:
+            self.module.aggregation.add(update)
+        if result.reason and self.ranks.rank == 0:
             task = result.task
             log.warning("round %d, client %d: %s (%s)", task.round, task.client, result.status, result.reason)
         call_hook(self.trainer, "on_client_end", result, update)
@@ -205,6 +215,7 @@ class RoundLoop(RoundFitLoop):
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         clients = data.clients
         (data if hasattr(data, "move_to") else clients).move_to(self.trainer.strategy.root_device)
+        self._held = HeldUpdates(module.supernet, module.faults)
         self._runner = ClientRunner(
             module.supernet,
             module.objective,

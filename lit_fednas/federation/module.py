@@ -24,7 +24,7 @@ from lit_fednas.federation.evaluation import SAMPLED, EvaluationSettings, Recali
 from lit_fednas.federation.round import ServerRound
 from lit_fednas.federation.server_optimizers import is_plain_averaging
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
-from lit_fednas.messages import ClientTask
+from lit_fednas.messages import WILD, ClientTask
 from lit_fednas.objectives import CrossEntropy, Objective
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
@@ -60,7 +60,8 @@ class FederatedLightningModule(pl.LightningModule):
     subnets; ``test/...`` likewise on the test set. ``clients/loss`` is the mean over the cohort, weighted by
     examples, of each client's mean loss *during* its local training. ``clients/accuracy`` is that of the clients
     on their own validation splits, if they were asked for it (``client.validate``). ``clients/used`` counts
-    updates, ``clients/failed`` clients that could not answer.
+    updates, ``clients/failed`` clients that could not answer or whose update was wild; ``clients/wild`` counts
+    updates above ``faults.norm_bound``, if there is one.
     """
 
     def __init__(
@@ -250,6 +251,9 @@ class FederatedLightningModule(pl.LightningModule):
         used = len(batch.survivors)
         self.log("clients/used", float(used))
         self.log("clients/failed", float(sum(not result.answered for result in batch.results)))
+        if self.faults.norm_bound is not None:
+            scaled = sum(bool(result.reason) for result in batch.survivors)
+            self.log("clients/wild", float(scaled + sum(result.status == WILD for result in batch.results)))
         tested = sum(result.num_tested for result in batch.results)
         if tested:
             right = sum(result.accuracy * result.num_tested for result in batch.results if result.num_tested)

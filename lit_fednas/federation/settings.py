@@ -20,8 +20,8 @@ from lit_fednas.ranges import PositiveFloat, PositiveInt, ShareBelowOne, checked
 class FaultPolicy:
     """Client failures are isolated.
 
-    An exception in a client's fit, weights that are not finite, a fit that takes too long, and a client that goes
-    away each lead to a skipped update, a logged reason and a count.
+    An exception in a client's fit, weights that are not finite, a fit that takes too long, a client that goes away,
+    and an update far larger than the others' each lead to a skipped update, a logged reason and a count.
 
     Args:
         on_client_error: ``skip``, or ``raise``: stop at once, naming round and client.
@@ -29,6 +29,10 @@ class FaultPolicy:
         dropout_rate: Share of clients that go away in mid-round, drawn by address (a simulation).
         min_survivors: With fewer updates than this, a round leaves the weights as they were.
         max_failed_rounds: Rounds in a row in which every client failed, after which the run stops.
+        norm_bound: The greatest norm of an update, as a multiple of the cohort's median for an update of its tensors
+            (:mod:`~lit_fednas.federation.held_updates`); without bound if not given. With one, each rank keeps the
+            updates of its clients until all have come.
+        on_wild_update: What happens above the bound: ``reject``, or ``scale`` down to it.
 
     Raises:
         ConfigError: A value is out of range.
@@ -39,6 +43,8 @@ class FaultPolicy:
     dropout_rate: ShareBelowOne = 0.0
     min_survivors: PositiveInt = 1
     max_failed_rounds: PositiveInt | None = 5
+    norm_bound: PositiveFloat | None = None
+    on_wild_update: Literal["reject", "scale"] = "reject"
 
 
 @final

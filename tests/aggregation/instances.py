@@ -25,7 +25,11 @@ INSTANCES: dict[str, Callable[[], Aggregation]] = {
     "maxnet-alike": lambda: MaxNet(0.5, weighted=False),
     "operators": OperatorAverage,
     "operators-alone": lambda: OperatorAverage(min_clients=1),
+    "classes-median": lambda: ClassAverage(trim=0.5),
+    "maxnet-trimmed": lambda: MaxNet(trim=0.3),
+    "operators-trimmed": lambda: OperatorAverage(trim=0.2),
     "overlap": OverlapAverage,
+    "overlap-median": lambda: OverlapAverage(trim=0.5),
     "overlap-alike": lambda: OverlapAverage(weighted=False),
 }
 

@@ -172,6 +172,11 @@ METHODS: dict[str, Callable[[], FederatedLightningModule]] = {
     "recalibration": method(supernet=counting_net, evaluation=EvaluationSettings(["largest"], recalibrate_batches=2)),
     "clients that go away": method(faults=FaultPolicy(dropout_rate=0.5)),
     "too few survivors": method(faults=FaultPolicy(dropout_rate=0.4, min_survivors=3)),
+    "norms bounded": method(
+        assignment=ASSIGNMENTS["tracking-sandwich"],
+        faults=FaultPolicy(norm_bound=1.05, on_wild_update="scale"),
+    ),
+    "large norms rejected": method(supernet=counting_net, faults=FaultPolicy(norm_bound=1.02)),
     "a cohort of one": method(cohort=UniformCohort(count=1)),
     "bfloat16": method(client=ClientSettings(sgd(0.05), batch_size=8, precision="bf16-mixed")),
     "together": method(supernet=counting_net, client=ClientSettings(sgd(0.05), batch_size=8, clients_per_fit=3)),

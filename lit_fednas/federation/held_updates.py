@@ -1,0 +1,122 @@
+"""A bound on the norms of updates, relative to the cohort (Sun et al., 2019, "Can you really backdoor FL?", 4.1).
+
+Sub-networks of different size hold different tensors, so norms are compared tensor by tensor. In each shared tensor
+the cohort's median is taken over the root mean squares of its changes, of the clients that changed it; where fewer
+than three did, over those of all clients' whole updates. The norm that an update is compared with is the one that it
+would have if it changed each of its tensors by that median. Parameters and running statistics are compared apart,
+and the larger of their two ratios counts. For networks that consist of one tensor it is the norm over the median
+norm; with fewer than three clients no update can stand out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from math import sqrt
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from lit_fednas.federation.settings import FaultPolicy
+from lit_fednas.messages import WILD, ClientResult, ClientUpdate
+from lit_fednas.supernets import Supernet
+
+#: The sum of squares of each shared tensor's change, and the number of its elements.
+Changes = Mapping[str, tuple[float, int]]
+
+
+class HeldUpdates:
+    """The updates of a round, until it is known which of them are wild; held only if their norms are bounded.
+
+    Args:
+        supernet: The global weights, which the clients were sent.
+        faults: The bound, and what happens above it.
+
+    Attributes:
+        changes: What each held update changes.
+    """
+
+    def __init__(self, supernet: Supernet, faults: FaultPolicy) -> None:
+        self.faults = faults
+        self.supernet = supernet
+        self.changes: dict[Hashable, Changes] = {}
+        self._updates: dict[Hashable, ClientUpdate] = {}
+
+    @torch.no_grad()
+    def hold(self, update: ClientUpdate) -> bool:
+        """Copies an update if norms are bounded; returns whether they are."""
+        if self.faults.norm_bound is None:
+            return False
+        sent, changes = self.supernet.views(update.task.arch), defaultdict[str, tuple[float, int]](lambda: (0.0, 0))
+        for name, region in self.supernet.regions(update.task.arch).items():
+            if sent[name].is_floating_point():
+                norm = torch.linalg.vector_norm(update.weights[name] - sent[name], dtype=torch.float64)
+                squares, elements = changes[region.name]
+                changes[region.name] = (squares + float(norm) ** 2, elements + sent[name].numel())
+        weights = {name: tensor.clone() for name, tensor in update.weights.items()}
+        self.changes[key(update.result)] = dict(changes)
+        self._updates[key(update.result)] = replace(update, weights=weights)
+        return True
+
+    def ratios(self, changes: Mapping[Hashable, Changes]) -> dict[Hashable, float]:
+        """Returns each update's norm as a multiple of the cohort's median at its size.
+
+        Args:
+            changes: Those of all ranks.
+        """
+        parameters = {name for name, _ in self.supernet.named_parameters()}
+        trained = _ratios({of: {n: c for n, c in one.items() if n in parameters} for of, one in changes.items()})
+        counted = _ratios({of: {n: c for n, c in one.items() if n not in parameters} for of, one in changes.items()})
+        return {of: max(trained[of], counted[of]) for of in changes}
+
+    @torch.no_grad()
+    def release(self, result: ClientResult, ratio: float) -> tuple[ClientResult, ClientUpdate | None]:
+        """Returns a result as the bound has it, and its update if that is used and was held here.
+
+        Args:
+            result: The client's result.
+            ratio: Its update's ratio.
+        """
+        bound, update = self.faults.norm_bound, self._updates.pop(key(result), None)
+        assert bound is not None
+        self.changes.pop(key(result), None)
+        if ratio <= bound:
+            return result, update
+        reason = f"its norm is {ratio:.3g} times the cohort's median, faults.norm_bound is {bound:g}"
+        if self.faults.on_wild_update == "reject":
+            return replace(result, status=WILD, reason=f"the update is not used: {reason}"), None
+        result = replace(result, reason=f"the update is scaled down: {reason}")
+        return result, update and ClientUpdate(result, self._scaled(update, bound / ratio))
+
+    def _scaled(self, update: ClientUpdate, factor: float) -> dict[str, Tensor]:
+        """Returns the weights after a part of the change."""
+        sent = self.supernet.views(update.task.arch)
+        return {
+            name: sent[name].lerp(tensor, factor) if tensor.is_floating_point() else tensor
+            for name, tensor in update.weights.items()
+        }
+
+
+def key(result: ClientResult) -> Hashable:
+    """Returns what tells a result from the others of its round."""
+    return result.task.client, result.task.arch
+
+
+def _ratios(changes: Mapping[Hashable, Changes]) -> dict[Hashable, float]:
+    """Returns each update's norm as a multiple of that of the median change of the same tensors."""
+    sizes: dict[str, list[float]] = defaultdict(list)
+    wholes = []
+    for one in changes.values():
+        for name, (squares, elements) in one.items():
+            if squares > 0:
+                sizes[name].append(sqrt(squares / elements))
+        if any(squares > 0 for squares, _ in one.values()):
+            wholes.append(sqrt(sum(squares for squares, _ in one.values()) / sum(count for _, count in one.values())))
+    medians = {name: median(of if len(of) >= 3 else wholes) for name, of in sizes.items()}
+    ratios = {}
+    for of, one in changes.items():
+        expected = sum(elements * medians.get(name, 0.0) ** 2 for name, (_, elements) in one.items())
+        ratios[of] = sqrt(sum(squares for squares, _ in one.values()) / expected) if expected else 0.0
+    return ratios

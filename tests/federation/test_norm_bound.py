@@ -1,0 +1,230 @@
+"""Updates whose norm stands out are rejected or scaled, for every method alike."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Hashable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from lit_fednas.aggregation import OverlapAverage
+from lit_fednas.callbacks import DeviceAverage
+from lit_fednas.federation import FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.federation.held_updates import HeldUpdates, key
+from lit_fednas.messages import ClientUpdate
+from lit_fednas.objectives import CrossEntropy
+from lit_fednas.supernets import PlainNetwork, Supernet
+from tests.aggregation.instances import random_updates, update
+from tests.supernets.instances import kept_instance
+from tests.support import assert_same, fit, linear_net, make_module, tiny_data, weights
+
+
+class Wild(CrossEntropy):
+    """Client 1 multiplies its change."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def begin(self, network, task, generator):
+        self.network, self.task = network, task
+        self.before = [tensor.detach().clone() for tensor in network.parameters()]
+
+    @torch.no_grad()
+    def report(self):
+        if self.task.client == 1:
+            for tensor, before in zip(self.network.parameters(), self.before, strict=True):
+                tensor.copy_(before + self.factor * (tensor - before))
+        return ()
+
+
+class Told(FederatedCallback):
+    def __init__(self):
+        self.results, self.sent = [], {}
+
+    def on_client_end(self, trainer, module, result, update):
+        self.results.append(result)
+        self.sent[result.task.client] = update and {name: one.clone() for name, one in update.weights.items()}
+
+
+class NotTheSecond(UniformCohort):
+    def choose(self, present, wanted, sizes, rng):
+        return [client for client in range(6) if client != 1]
+
+
+def run(factor: float, cohort: UniformCohort | None = None, **faults):
+    told = Told()
+    module = make_module(
+        linear_net(),
+        objective=Wild(factor),
+        cohort=cohort or UniformCohort(count=6),
+        faults=FaultPolicy(**faults),
+    )
+    start = weights(module)
+    trainer = fit(module, tiny_data(), 1, callbacks=[told])
+    return module, told, start, trainer
+
+
+@pytest.mark.parametrize("factor", [1e6, -10.0, 1e30])
+def test_rejected_updates_were_never_there(factor: float) -> None:
+    module, told, _, trainer = run(factor, norm_bound=5)
+    without = run(1, NotTheSecond(count=5))[0]
+    assert_same(weights(module), weights(without), rtol=1e-5, atol=1e-7)
+    assert {one.task.client for one in told.results if one.status == "wild"} == {1}
+    assert "times the cohort's median, faults.norm_bound is 5" in told.results[1].reason
+    assert told.sent[1] is None
+    counts = {name: float(trainer.callback_metrics[f"clients/{name}"]) for name in ("wild", "failed", "used")}
+    assert counts == {"wild": 1, "failed": 1, "used": 5}
+
+
+def test_without_a_bound_it_ruins_the_model() -> None:
+    assert max(float(one.abs().max()) for one in weights(run(1e6)[0]).values()) > 1e3
+
+
+def test_a_bound_that_nobody_exceeds_changes_nothing() -> None:
+    bounded, told, _, trainer = run(1.0, norm_bound=5)
+    assert_same(weights(bounded), weights(run(1.0)[0]))
+    assert float(trainer.callback_metrics["clients/wild"]) == 0
+    assert all(one.reason == "" for one in told.results)
+
+
+def test_scaled_to_the_bound() -> None:
+    """One weight matrix, so that the bound is twice the median norm of the cohort, as anyone would compute it."""
+
+    def bare() -> PlainNetwork:
+        torch.manual_seed(0)
+        return PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 4, bias=False)), (1, 8, 8), 4)
+
+    sent = {}
+    for scaled in (False, True):
+        told = Told()
+        faults = FaultPolicy(norm_bound=2, on_wild_update="scale") if scaled else FaultPolicy()
+        module = make_module(
+            bare(), aggregation=OverlapAverage(weighted=False), objective=Wild(-50), cohort=UniformCohort(count=6),
+            faults=faults,
+        )  # fmt: skip
+        (start,) = weights(module).values()
+        trainer = fit(module, tiny_data(), 1, callbacks=[told])
+        sent[scaled] = {client: next(iter(tensors.values())) - start for client, tensors in told.sent.items()}
+    (end,) = weights(module).values()
+    norms = {client: float(change.norm()) for client, change in sent[False].items()}
+    bound = 2 * statistics.median(norms.values())
+    expected = {c: change * min(1, bound / norms[c]) for c, change in sent[False].items()}
+    for client, change in expected.items():
+        torch.testing.assert_close(sent[True][client], change, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(end, start + sum(expected.values()) / 6, rtol=1e-4, atol=1e-7)
+    assert float(trainer.callback_metrics["clients/wild"]) == sum(norm > bound for norm in norms.values()) == 1
+    assert float(trainer.callback_metrics["clients/used"]) == 6
+    assert "scaled down" in told.results[1].reason
+
+
+def test_callbacks_see_what_is_used() -> None:
+    devices = DeviceAverage()
+    module = make_module(
+        linear_net(), objective=Wild(1e6), cohort=UniformCohort(count=6), faults=FaultPolicy(norm_bound=5)
+    )
+    fit(module, tiny_data(), 1, callbacks=[devices])
+    assert set(devices.state_dict()["devices"]) == {0, 2, 3, 4, 5}
+
+
+# ---- networks of different size -----------------------------------------------------------------------
+
+
+def held(net: Supernet, updates: list[ClientUpdate]) -> dict[Hashable, float]:
+    holder = HeldUpdates(net, FaultPolicy(norm_bound=3))
+    for one in updates:
+        assert holder.hold(one)
+    ratios = holder.ratios(holder.changes)
+    return {one.task.client: ratios[key(one.result)] for one in updates}
+
+
+def changed(net: Supernet, one: ClientUpdate, factor: float, only: str = "") -> ClientUpdate:
+    """The update with some tensors' changes multiplied."""
+    views = net.views(one.task.arch)
+    return replace(
+        one,
+        weights={
+            name: views[name] + factor * (tensor - views[name])
+            if only in name and tensor.is_floating_point()
+            else tensor
+            for name, tensor in one.weights.items()
+        },
+    )
+
+
+def one_by_one(net: Supernet, updates: list[ClientUpdate], parameters: bool) -> list[float]:
+    """The definition, in lists of numbers."""
+    lists: list[dict[str, list[float]]] = []
+    for one in updates:
+        lists.append({})
+        for name, region in net.regions(one.task.arch).items():
+            old = region.of(net.shared_tensors()[region.name])
+            if old.is_floating_point() and (region.name in dict(net.named_parameters())) is parameters:
+                lists[-1][region.name] = (one.weights[name] - old).double().flatten().tolist()
+
+    def rms(numbers: list[float]) -> float:
+        return math.sqrt(sum(number * number for number in numbers) / len(numbers))
+
+    whole = statistics.median(rms([number for part in one.values() for number in part]) for one in lists)
+    ratios = []
+    for one in lists:
+        norm, expected = 0.0, 0.0
+        for name, part in one.items():
+            sizes = [rms(other[name]) for other in lists if name in other]
+            typical = statistics.median(sizes) if len(sizes) > 2 else whole
+            norm += sum(number * number for number in part)
+            expected += len(part) * typical**2
+        ratios.append(math.sqrt(norm / expected))
+    return ratios
+
+
+@pytest.mark.parametrize("name", ["elastic-batchnorm", "path-cnn", "rolling"])
+def test_the_definition(name: str) -> None:
+    net = kept_instance(name)
+    updates = random_updates(net, 7, largest=True, seed=3)
+    updates[2] = changed(net, updates[2], 30)
+    ratios = held(net, updates)
+    kinds = [one_by_one(net, updates, parameters=True)]
+    if any(tensor.is_floating_point() for tensor in dict(net.named_buffers()).values()):
+        kinds.append(one_by_one(net, updates, parameters=False))
+    for place, one in enumerate(updates):
+        assert ratios[one.task.client] == pytest.approx(max(kind[place] for kind in kinds), rel=1e-5)
+    wild = updates[2].task.client
+    assert [client for client, ratio in ratios.items() if ratio > 3] == [wild]
+
+
+def test_the_one_large_network_is_not_wild_for_being_large() -> None:
+    net = kept_instance("elastic-batchnorm")
+    archs = [net.space.smallest] * 4 + [net.space.largest]
+    updates = [update(net, client, arch, 10) for client, arch in enumerate(archs)]
+    assert max(held(net, updates).values()) < 2
+    # and it does not hide in what it alone has
+    alone = {region.name for region in net.regions(net.space.largest).values()}
+    alone -= {region.name for region in net.regions(net.space.smallest).values()}
+    large = updates[-1]
+    for name, region in net.regions(net.space.largest).items():
+        if region.name in alone and name.endswith("conv1.weight"):
+            large = changed(net, large, 1e3, only=name)
+    assert held(net, [*updates[:-1], large])[4] > 10
+
+
+def test_running_statistics_count_for_themselves() -> None:
+    net = kept_instance("elastic-batchnorm")
+    updates = [update(net, client, net.space.smallest, 10) for client in range(5)]
+    updates[1] = changed(net, updates[1], 100, only="running_var")
+    ratios = held(net, updates)
+    assert ratios.pop(1) > 10
+    assert max(ratios.values()) < 2
+
+
+def test_an_update_of_nothing_is_not_wild() -> None:
+    net = kept_instance("plain")
+    updates = [update(net, client, net.space.largest, 10) for client in range(4)]
+    still = [changed(net, one, 0) for one in updates]
+    assert set(held(net, still).values()) == {0.0}
+    some = held(net, [*still[:3], updates[3]])  # those who change nothing do not make the others wild
+    assert some[3] == pytest.approx(1)
