@@ -1,30 +1,44 @@
 """The command ``export``: a tier's network as one file that runs without this package.
 
-The file is torch.export's program, or ONNX. It is read back and compared with the network, in batches of several
-sizes, before it is given its name.
+The file is torch.export's program, or ONNX. It takes inputs as the data source has them: images of uint8 from 0 to
+255, which a runtime does not confuse with any other range; the data's normalisation is part of it. Norms by the
+statistics of each batch are given statistics first. The file is read back and compared with the network on raw
+inputs, in batches of several sizes, before it is given its name.
+
+What it takes and how good it is, is in its metadata (``metadata.json`` of a ``.pt2``, see ``torch.export.load``;
+``metadata_props`` of ONNX, whose values are JSON where they are no text): ``class_names`` in the order of the logits,
+``input_shape`` of one example, for images (channels, height, width), ``input_type``, ``input_range``; the ``mean`` and
+``std`` that the network applies to inputs scaled to [0, 1]; ``tier``, ``arch``, ``macs`` (of one example),
+``parameters``, ``test_accuracy`` (null without a test split) on ``test_examples``, ``lit_fednas_version``.
 """
 
 from __future__ import annotations
 
 import copy
+import io
+import json
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from lit_fednas.data.readers import EvalBatches
-from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas import __version__
+from lit_fednas.data import FederatedDataModule, Normalize
+from lit_fednas.data.transforms import as_float
+from lit_fednas.errors import CheckpointError, ConfigError, DataError
+from lit_fednas.federation import EvaluationSettings, FederatedLightningModule
+from lit_fednas.federation.client_evaluation import normalises_over_batches
+from lit_fednas.federation.evaluation import recalibrated
 from lit_fednas.records import TierFiles
 from lit_fednas.records.files import check_output, replacing
-from lit_fednas.rng import generator
 from lit_fednas.search.command import AfterTraining
+from lit_fednas.search.evaluator import Evaluator
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.supernets import Supernet
 
@@ -41,9 +55,11 @@ TOLERANCE = 1e-4
 #: Sizes of the batches that are compared, beside that of all examples.
 SIZES = (1, 2)
 
-#: The same for networks that normalise by the statistics of the batch. In smaller ones their logits depend on how
-#: torch rounds: with two examples, and one pixel at the end, float32 and float64 differ by a thousandth and more.
-SIZES_OF_BATCH_STATISTICS = (8,)
+#: Examples that are compared.
+COMPARED = 256
+
+#: Batches of the clients' data from which norms without statistics get some.
+RECALIBRATION_BATCHES = 20
 
 
 @dataclass(frozen=True)
@@ -57,6 +73,7 @@ class Exported:
         difference: Greatest absolute difference of the logits.
         agreement: Share of the examples with the same prediction.
         num_examples: Examples that were compared.
+        metadata: What the file says of itself.
     """
 
     path: Path
@@ -65,35 +82,36 @@ class Exported:
     difference: float
     agreement: float
     num_examples: int
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
-class BatchStatistics(nn.Module):
-    """A batch norm without running statistics, in operations that every runtime knows.
-
-    ONNX has no batch normalisation by the batch's own statistics outside training.
+class FromRaw(nn.Module):
+    """A network behind the normalisation of its data.
 
     Args:
-        norm: The batch norm; scale and shift are shared with it.
+        network: Takes normalised inputs.
+        normalize: That of the data source.
+        raw: Inputs as the source has them; their type is the one that is taken.
 
     Example:
-        >>> norm = nn.BatchNorm1d(1, affine=False, track_running_stats=False)
-        >>> BatchStatistics(norm)(torch.tensor([[1.0], [3.0]])).round(decimals=4).tolist()
-        [[-1.0], [1.0]]
+        >>> raw = torch.tensor([[0], [255]], dtype=torch.uint8)
+        >>> FromRaw(nn.Identity(), Normalize([0.5], [0.25]), raw)(raw).flatten().tolist()
+        [-2.0, 2.0]
     """
 
-    def __init__(self, norm: _BatchNorm) -> None:
-        super().__init__()
-        self.eps = norm.eps
-        self.weight, self.bias = norm.weight, norm.bias
+    scale: Tensor
+    shift: Tensor
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, channels, ...]`` to the same shape."""
-        variance, mean = torch.var_mean(x, [0, *range(2, x.ndim)], correction=0, keepdim=True)
-        y = (x - mean) * torch.rsqrt(variance + self.eps)
-        if self.weight is None:
-            return y
-        per_channel = [-1, *[1] * (x.ndim - 2)]
-        return y * self.weight.reshape(per_channel) + self.bias.reshape(per_channel)
+    def __init__(self, network: nn.Module, normalize: Normalize, raw: Tensor) -> None:
+        super().__init__()
+        self.network = network
+        scale, shift = normalize.scale_and_shift(raw)
+        self.register_buffer("scale", scale)
+        self.register_buffer("shift", shift)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Returns the network's logits of raw inputs."""
+        return self.network(inputs.to(torch.float32) * self.scale + self.shift)
 
 
 class Export(AfterTraining):
@@ -109,7 +127,7 @@ class Export(AfterTraining):
     ) -> Exported:
         """Writes a tier's network as a file that runs without this package, and checks it.
 
-        It is compared on a batch of the server's validation data, or a client's training data where it has none.
+        It is compared on raw inputs of the server's validation data, or of training data where it has none.
 
         Args:
             tier: The tier.
@@ -124,54 +142,81 @@ class Export(AfterTraining):
         Raises:
             ConfigError: The tier has no network, a package is missing, or the file cannot be written.
         """
-        if output is not None:
-            check_output(output)
-        self.trainer.load(self.model, self.datamodule, ckpt_path)
         files = TierFiles(self.folder / name)
-        exported = export_tier(self.model.supernet.cpu(), files, tier, format, self._examples().cpu(), output)
+        path = files.tier_folder(tier) / f"network{SUFFIXES[format]}" if output is None else Path(output)
+        check_output(path)
+        _check_installed(format)
+        self.trainer.load(self.model, self.datamodule, ckpt_path)
+        with self.trainer.computing(self.model):
+            exported = export_tier(self.model, self.datamodule, files, tier, format, path)
+        said = exported.metadata
+        accuracy = "no test data" if said["test_accuracy"] is None else f"test accuracy {said['test_accuracy']:.4f}"
         print(
-            f"written: {exported.path} ({exported.bytes / 1e6:.2f} MB); on {exported.num_examples} examples "
-            f"its logits differ by at most {exported.difference:.1e}, {exported.agreement:.1%} of the "
-            f"predictions agree"
+            f"written: {exported.path} ({exported.bytes / 1e6:.2f} MB); it takes {said['input_type']} of "
+            f"{said['input_shape']}, {accuracy}; on {exported.num_examples} examples its logits differ by at most "
+            f"{exported.difference:.1e}, {exported.agreement:.1%} of the predictions agree"
         )
         return exported
 
-    def _examples(self) -> Tensor:
-        batches = self.datamodule.val_dataloader()
-        if isinstance(batches, EvalBatches):
-            return next(iter(batches))[0]
-        size, draws = self.datamodule.eval_batch_size, generator(0, "export")
-        return next(self.datamodule.clients.batches(0, size, draws, shuffle=False, augment=False))[0]
-
 
 def export_tier(
-    supernet: Supernet,
+    model: FederatedLightningModule,
+    datamodule: FederatedDataModule,
     files: TierFiles,
     tier: str,
     format: Format,
-    examples: Tensor,
-    output: Path | str | None = None,
+    path: Path | str,
 ) -> Exported:
     """Returns the file that a tier's network was exported to (:func:`export_network`).
 
     Its weights must still be the supernet's, unless they were fine-tuned; new statistics of batch norms need not.
 
     Args:
-        supernet: The one that was searched.
+        model: Has the supernet that was searched.
+        datamodule: Its data; set up, on the supernet's device.
         files: The search's folder.
         tier: The tier's name.
         format: ``torch-export`` or ``onnx``.
-        examples: As in :func:`export_network`.
-        output: The file; ``network.pt2`` or ``network.onnx`` in the tier's folder if not given.
+        path: The file.
 
     Raises:
         CheckpointError: The supernet has other weights than the tier's network.
         ConfigError: As in :func:`export_network` and ``load_tier_network``.
     """
+    supernet, source = model.supernet, datamodule.source
     arch, network = load_tier_network(supernet, files, tier)
-    model = files.tier_model(tier)
-    tensors: dict[str, Tensor] = {} if model.finetuned else dict(network.named_parameters())
-    if not model.finetuned and not model.recalibrated:
+    _check_searched(supernet, files, tier, arch, network)
+    network = network.to(next(supernet.parameters()).device)
+    if normalises_over_batches(network):
+        batches = model.recalibration_batches(datamodule.clients, RECALIBRATION_BATCHES)
+        network = recalibrated(network, batches)
+        log.info(
+            "export: the norms used the statistics of each batch; in the file they have those of %d batches of the "
+            "clients' training data, which model.evaluation.recalibrate_batches: %d tests",
+            *(len(batches), RECALIBRATION_BATCHES),
+        )
+    labels = supernet.targets(arch, torch.arange(supernet.num_classes)).tolist()
+    named = list(zip(datamodule.class_names, labels, strict=True))
+    cost = supernet.cost(arch)
+    metadata = {
+        **datamodule.inputs_record(),
+        "class_names": ["/".join(name for name, one in named if one == label) for label in sorted(set(labels))],
+        "tier": tier,
+        "arch": str(arch),
+        "macs": cost.macs,
+        "parameters": cost.parameters,
+        **_tested(network, model, datamodule, arch),
+        "lit_fednas_version": __version__,
+    }
+    raw = datamodule.raw_inputs(COMPARED)
+    return export_network(network, supernet.input_shape, path, format, raw, source.normalization, metadata)
+
+
+def _check_searched(supernet: Supernet, files: TierFiles, tier: str, arch: Any, network: nn.Module) -> None:
+    """Validates that a tier's weights are the supernet's."""
+    found = files.tier_model(tier)
+    tensors: dict[str, Tensor] = {} if found.finetuned else dict(network.named_parameters())
+    if not found.finetuned and not found.recalibrated:
         tensors |= dict(network.named_buffers())
     views = supernet.views(arch)
     for name, tensor in tensors.items():
@@ -180,116 +225,129 @@ def export_tier(
                 f"tier {tier!r}: its {name} is not the supernet's, so the checkpoint is not the one that was "
                 f"searched; give that one, or search again"
             )
-    path = files.tier_folder(tier) / f"network{SUFFIXES[format]}" if output is None else Path(output)
-    return export_network(network, supernet.input_shape, path, format, examples)
+
+
+def _tested(
+    network: nn.Module, model: FederatedLightningModule, datamodule: FederatedDataModule, arch: Any
+) -> dict[str, Any]:
+    """Returns the accuracy on the test split, in float32."""
+    try:
+        batches = datamodule.test_dataloader()
+    except DataError:
+        return {"test_accuracy": None, "test_examples": 0}
+    evaluator = Evaluator(model.supernet, batches, EvaluationSettings())
+    accuracy = evaluator.metrics(network, partial(model.supernet.targets, arch)).accuracy
+    return {"test_accuracy": accuracy, "test_examples": evaluator.num_examples}
 
 
 def export_network(
-    network: nn.Module, input_shape: Sequence[int], path: Path | str, format: Format, examples: Tensor
+    network: nn.Module,
+    input_shape: Sequence[int],
+    path: Path | str,
+    format: Format,
+    examples: Tensor,
+    normalize: Normalize | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Exported:
     """Returns the file that a network was written to, in evaluation mode; it takes batches of any size.
 
-    None of the examples gets into the file. Batch norms that use the statistics of the batch that they are given,
-    as SuperFed's do, still do so in the file; a warning says so.
+    It takes inputs of the examples' type. None of the examples gets into the file.
 
     Args:
-        network: The network; it is left as it is.
+        network: The network, without norms by the statistics of each batch; it is left as it is.
         input_shape: Of one example.
         path: The file; one that is there is replaced.
         format: ``torch-export`` or ``onnx``.
-        examples: ``[n, *input_shape]``, at least 8, to compare on; they run as one batch.
+        examples: Raw inputs ``[n, *input_shape]`` to compare on; they run as one batch.
+        normalize: What the network's inputs were normalised by; without it, uint8 is scaled to [0, 1].
+        metadata: What the file says of itself; plain values.
 
     Raises:
-        ConfigError: A package is missing, examples do not fit, or the logits differ by more than
+        ConfigError: A package is missing, examples or norms do not fit, or the logits differ by more than
             :data:`TOLERANCE`, which leaves no file.
     """
-    if len(examples) < 8 or list(examples.shape[1:]) != list(input_shape):
+    if not len(examples) or list(examples.shape[1:]) != list(input_shape):
         raise ConfigError(
-            f"export.examples: {list(examples.shape)} cannot be compared; give 8 or more of shape {list(input_shape)}"
+            f"export.examples: {list(examples.shape)} cannot be compared; give some of shape {list(input_shape)}"
         )
+    if normalises_over_batches(network):
+        raise ConfigError("export.network: its norms use each batch's statistics; give it recalibrated")
+    _check_installed(format)
+    raw, path, said = examples.cpu(), Path(path), dict(metadata or {})
+    network = copy.deepcopy(network).cpu().eval()
+    traced: nn.Module = copy.deepcopy(network).requires_grad_(False)
+    if normalize is not None or raw.dtype == torch.uint8:
+        traced = FromRaw(traced, normalize or Normalize([0.0], [1.0]), raw).eval()
+    content, run = (_onnx if format == "onnx" else _torch)(_program(traced, raw), said)
+    prepared = normalize or as_float
+    difference, agreement = _compare(run, lambda inputs: network(prepared(inputs)), raw, format)
+    with replacing(path) as file:
+        file.write(content)
+    return Exported(path, format, len(content), difference, agreement, len(raw), said)
+
+
+def _check_installed(format: Format) -> None:
+    """Validates that the packages of a format are installed."""
     missing = [name for name in PACKAGES[format] if find_spec(name) is None]
     if missing:
         raise ConfigError(
             f"export.format: {format} needs {', '.join(missing)}, not installed; pip install 'lit-fednas[export]'"
         )
-    examples, path = examples.cpu(), Path(path)
-    network = copy.deepcopy(network).cpu().eval()
-    program, sizes = _program(network, examples)
-    with TemporaryDirectory() as folder:
-        written = Path(folder) / f"network{SUFFIXES[format]}"  # torch.export writes the name into the file
-        run = _write_onnx(program, written) if format == "onnx" else _write_torch(program, written)
-        difference, agreement = _compare(run, network, examples, sizes, format)
-        with replacing(path) as file:
-            file.write(written.read_bytes())
-    return Exported(path, format, path.stat().st_size, difference, agreement, len(examples))
 
 
-def _program(network: nn.Module, examples: Tensor) -> tuple[torch.export.ExportedProgram, Sequence[int]]:
-    """Traces the network with zeros, which the file keeps; returns the sizes of the batches to compare as well."""
-    traced = copy.deepcopy(network).requires_grad_(False)
-    sizes: Sequence[int] = SIZES
-    if _replace_norms(traced):
-        sizes = SIZES_OF_BATCH_STATISTICS
-        log.warning(
-            "export: the norms use the statistics of the batch that they are given: a prediction depends on its "
-            f"batch, which should have {min(sizes)} examples or more; search with "
-            "model.evaluation.recalibrate_batches for networks whose predictions do not"
-        )
-    shapes = ({0: torch.export.Dim("batch")},)
-    program = torch.export.export(traced, (torch.zeros_like(examples[:2]),), dynamic_shapes=shapes)
+def _program(network: nn.Module, raw: Tensor) -> torch.export.ExportedProgram:
+    """Traces the network with zeros, which the file keeps."""
+    zeros = raw.new_zeros(2, *raw.shape[1:])
+    program = torch.export.export(network, (zeros,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # paths of this machine
-    return program, sizes
+    return program
 
 
-def _replace_norms(network: nn.Module) -> bool:
-    """Replaces batch norms without running statistics by :class:`BatchStatistics`; returns whether any was."""
-    norms = {
-        name: module
-        for name, module in network.named_modules(remove_duplicate=False)
-        if isinstance(module, _BatchNorm) and module.running_mean is None
-    }
-    for name, norm in norms.items():
-        network.set_submodule(name, BatchStatistics(norm))
-    return bool(norms)
+def _torch(
+    program: torch.export.ExportedProgram, metadata: Mapping[str, Any]
+) -> tuple[bytes, Callable[[Tensor], Tensor]]:
+    """Returns the content of a ``.pt2``, and what runs it once it is read back."""
+    file = io.BytesIO()
+    torch.export.save(program, file, extra_files={"metadata.json": json.dumps(metadata)})
+    return file.getvalue(), torch.export.load(file).module()
 
 
-def _write_torch(program: torch.export.ExportedProgram, path: Path) -> Callable[[Tensor], Tensor]:
-    """Writes ``.pt2`` and reads it back."""
-    torch.export.save(program, path)
-    return torch.export.load(path).module()
-
-
-def _write_onnx(program: torch.export.ExportedProgram, path: Path) -> Callable[[Tensor], Tensor]:
-    """Writes ONNX with the weights inside, checks it, and reads it back into onnxruntime."""
+def _onnx(
+    program: torch.export.ExportedProgram, metadata: Mapping[str, Any]
+) -> tuple[bytes, Callable[[Tensor], Tensor]]:
+    """Returns ONNX with the weights inside, checked, and what runs it once it is read into onnxruntime."""
     import onnx
     import onnxruntime
 
-    torch.onnx.export(
+    made = torch.onnx.export(
         program,
         (),
-        path,
         dynamo=True,
-        external_data=False,
         verbose=False,
         input_names=["inputs"],
         output_names=["logits"],
         dynamic_shapes=({0: "batch"},),
     )
-    onnx.checker.check_model(str(path), full_check=True)
+    assert made is not None
+    proto = made.model_proto
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
+    onnx.helper.set_model_props(proto, texts)
+    onnx.checker.check_model(proto, full_check=True)
+    content = proto.SerializeToString()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()  # else it pins threads to CPUs
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return lambda inputs: torch.from_numpy(session.run(["logits"], {"inputs": inputs.numpy()})[0])
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return content, lambda inputs: torch.from_numpy(session.run(["logits"], {"inputs": inputs.numpy()})[0])
 
 
 @torch.no_grad()
 def _compare(
-    run: Callable[[Tensor], Tensor], network: nn.Module, examples: Tensor, sizes: Sequence[int], format: Format
+    run: Callable[[Tensor], Tensor], network: Callable[[Tensor], Tensor], examples: Tensor, format: Format
 ) -> tuple[float, float]:
     """Returns the greatest difference of the logits in any batch, and the agreement in that of all examples."""
     greatest, agreement = 0.0, 0.0
-    for size in (*sizes, len(examples)):
+    for size in (*SIZES, len(examples)):
         expected = network(examples[:size])
         logits = run(examples[:size])
         difference = float((logits - expected).abs().max())

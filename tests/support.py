@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lit_fednas.aggregation import Aggregation, OverlapAverage
 from lit_fednas.assignment import Assignment, FixedArchitecture
-from lit_fednas.data import IID, ArraySource, Examples, FederatedDataModule
+from lit_fednas.data import IID, ArraySource, Digits, Examples, FederatedDataModule
 from lit_fednas.federation import (
     ClientSettings,
     CohortSampler,
@@ -119,6 +119,16 @@ def assert_same(left: dict[str, Tensor], right: dict[str, Tensor], **tolerance: 
             torch.testing.assert_close(left[name], right[name], **tolerance)
         else:
             assert torch.equal(left[name], right[name]), name
+
+
+def right_in_onnxruntime(path: Path) -> tuple[int, dict[str, str]]:
+    """How many of the digits' test images, raw and one by one, a file of ONNX gets right; and its metadata."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+    test = Digits().load("test")
+    found = [session.run(None, {"inputs": image.numpy()})[0].argmax() for image in test.inputs.split(1)]
+    return sum(found == test.targets.numpy()), session.get_modelmeta().custom_metadata_map
 
 
 def run_record(folder: Path) -> dict[str, Any]:

@@ -54,7 +54,9 @@ def tiny(tmp_path, monkeypatch):
 def test_fit_writes_a_run_and_test_reads_it(tiny, capsys):
     assert main(["fit", *tiny]) == 0
     run = Path("runs/digits/version_0")
-    expected = "config.yaml ledger.json metrics.csv partition.csv partition.png rounds.jsonl subnets-val.csv"
+    expected = (
+        "config.yaml inputs.json ledger.json metrics.csv partition.csv partition.png rounds.jsonl subnets-val.csv"
+    )
     assert {path.name for path in run.iterdir()} == {*expected.split(), "checkpoints"}
     rounds = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     assert [record["round"] for record in rounds] == [0, 1]

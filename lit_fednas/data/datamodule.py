@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning import LightningDataModule
+from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.data.clients import ClientData
@@ -168,6 +169,32 @@ class FederatedDataModule(LightningDataModule):
             self._readers["test"] = self._reader(test)
             self._readers["test"].move_to(self._readers["train"].device)
         return EvalBatches(self._readers["test"], None, self.eval_batch_size)
+
+    def raw_inputs(self, count: int) -> Tensor:
+        """Returns inputs as the source has them, of the server's validation data or, without any, of training data.
+
+        Args:
+            count: At most so many.
+
+        Returns:
+            ``[count, ...]`` on the CPU; floats as float32.
+        """
+        batches = self._val_batches or EvalBatches(self._readers["train"], None, count)
+        assert isinstance(batches, EvalBatches)
+        raw = torch.stack([batches.reader.dataset[int(row)][0].cpu() for row in batches.rows[:count]])
+        return raw.float() if raw.is_floating_point() else raw
+
+    def inputs_record(self) -> dict[str, Any]:
+        """Returns what inputs are and how they are normalised, after ``setup`` (``lit_fednas.records.run``)."""
+        normalization, dtype = self.source.normalization, self.raw_inputs(1).dtype
+        return {
+            "input_shape": list(self.input_shape),
+            "input_type": str(dtype).removeprefix("torch."),
+            "input_range": [0, 255] if dtype == torch.uint8 else None,
+            "mean": normalization and list(normalization.mean),
+            "std": normalization and list(normalization.std),
+            "class_names": list(self.class_names),
+        }
 
     @override
     def teardown(self, stage: str) -> None:

@@ -61,7 +61,7 @@ class Normalize:
 
     def __call__(self, batch: Tensor) -> Tensor:
         """Returns the float32 batch, normalised."""
-        scale, shift = self._scale_and_shift(batch)
+        scale, shift = self.scale_and_shift(batch)
         if batch.device.type == "cpu":  # the fused operator does not vectorise over channels there
             return batch.to(torch.float32, copy=True).mul_(scale).add_(shift)
         return torch.addcmul(shift, batch if batch.dtype == torch.uint8 else batch.float(), scale)
@@ -69,8 +69,12 @@ class Normalize:
     def __repr__(self) -> str:
         return f"Normalize(mean={list(self.mean)}, std={list(self.std)})"
 
-    def _scale_and_shift(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns both factors, shaped for the batch; kept, so that a batch copies nothing to its device."""
+    def scale_and_shift(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns both factors, shaped for the batch; kept, so that a batch copies nothing to its device.
+
+        Args:
+            batch: A raw batch.
+        """
         key = (batch.dtype == torch.uint8, batch.ndim, batch.device)
         if key not in self._factors:
             shape = (-1, *[1] * (batch.ndim - 2))

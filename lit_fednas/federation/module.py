@@ -320,16 +320,18 @@ class FederatedLightningModule(pl.LightningModule):
             self._recalibration = Recalibration(self.recalibration_batches(clients))
         return self._recalibration.network(name, self.supernet, arch)
 
-    def recalibration_batches(self, clients: ClientData) -> list[Tensor]:
+    def recalibration_batches(self, clients: ClientData, count: int | None = None) -> list[Tensor]:
         """Returns batches of clients' training data, drawn by address, so that a resumed run evaluates alike.
 
         Args:
             clients: The clients' data.
+            count: How many; as many as ``evaluation.recalibrate_batches`` asks for if not given.
 
         Returns:
-            As many as ``evaluation.recalibrate_batches`` asks for, or all there are; ``[batch, ...]`` each.
+            So many, or all there are; ``[batch, ...]`` each.
         """
-        if self.evaluation.recalibrate_batches == 0:
+        count = self.evaluation.recalibrate_batches if count is None else count
+        if count == 0:
             return []
         rng = numpy_generator(self.seed, "recalibration")
         batches: list[Tensor] = []
@@ -338,7 +340,7 @@ class FederatedLightningModule(pl.LightningModule):
             for inputs, _ in clients.batches(int(client), self.client.batch_size, draws, augment=False):
                 if len(inputs) > 1:  # batch norm refuses a batch of one
                     batches.append(inputs)
-                if len(batches) == self.evaluation.recalibrate_batches:
+                if len(batches) == count:
                     return batches
         return batches
 

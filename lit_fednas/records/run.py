@@ -15,6 +15,10 @@ know and do without keys that are missing, so that old runs stay readable.
 ``by_client``, ``independent`` (training the evaluated subnets one by one), ``times_less_computation``,
 ``times_less_communication``; and ``after_training``: the costs of federated searches and fine-tunings, by folder.
 
+``inputs.json`` says what the network's inputs are: ``input_shape`` of one example, ``input_type`` and ``input_range``
+as the data source has them, the ``mean`` and ``std`` by which they are normalised (null where they are not; those of
+uint8 on the scale [0, 1]), ``class_names``.
+
 ``clients.csv`` has one row per client with the accuracy of the network that it would use: ``client``, ``tier``,
 ``num_examples`` (of its test split), ``accuracy``, ``loss``. In a search's or a fine-tuning's folder that is
 the network of the client's tier. A run's own file (``deployed_accuracy``) also has ``arch``; ``tier`` is ``*``
@@ -37,6 +41,7 @@ from lit_fednas.records.files import naming, plain_numbers, read_json, replace_j
 
 ROUNDS_FILE = "rounds.jsonl"
 LEDGER_FILE = "ledger.json"
+INPUTS_FILE = "inputs.json"
 CLIENTS_FILE = "clients.csv"
 CLIENT_SCORE_COLUMNS = ("client", "tier", "num_examples", "accuracy", "loss")
 TARGETS_FILE = "targets.csv"

@@ -8,14 +8,13 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 from lit_fednas.cli import main
 from lit_fednas.federation import EvaluationSettings, FederatedCallback
 from lit_fednas.federation.evaluation import recalibrated
 from lit_fednas.finetune import finetuning
-from lit_fednas.records import FinetuneFiles
+from lit_fednas.records import FinetuneFiles, SearchFiles
 from lit_fednas.search.tier_models import load_tier_network
 from tests.finetune.small import (
     accuracy_and_loss,
@@ -25,9 +24,8 @@ from tests.finetune.small import (
     last_weights,
     only_batch,
     searched,
-    tier_weights,
 )
-from tests.support import assert_same
+from tests.support import assert_same, right_in_onnxruntime
 
 CONFIG = Path(__file__).parents[2] / "configs" / "fedoras" / "digits.yaml"
 TINY = {
@@ -101,14 +99,12 @@ def test_finetune_and_export(home, capsys):
         assert files.tier_model(tier).recalibrated
     assert (files.folder / "clients.csv").exists()
 
-    assert main(["export", *options(), "--tier", "large", "--name", "finetune"]) == 0
-    assert "100.0% of the predictions agree" in capsys.readouterr().out
-    program = torch.export.load(files.tier_folder("large") / "network.pt2").module()
-    weights = tier_weights(files)["large"]
-    assert any(torch.equal(tensor, weights["stem.0.weight"]) for tensor in program.state_dict().values())
-    assert main(["export", *options(), "--tier", "large"]) == 0  # the search's is another
-    other = torch.export.load(RUN / "search/tiers/large/network.pt2").module()
-    assert not any(torch.equal(tensor, weights["stem.0.weight"]) for tensor in other.state_dict().values())
+    for made in (files, SearchFiles(RUN / "search")):
+        command = ["export", *options(), "--tier", "large", "--name", made.folder.name, "--format", "onnx"]
+        assert main(command) == 0
+        assert "100.0% of the predictions agree" in capsys.readouterr().out
+        right, _ = right_in_onnxruntime(made.tier_folder("large") / "network.onnx")
+        assert right == pytest.approx(359 * float(by_tier(made)["large"]["test_accuracy"]), abs=1e-3)
 
 
 class StopIn(FederatedCallback):

@@ -12,11 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
+from lit_fednas import __version__
 from lit_fednas.cli import main
 from lit_fednas.records import SearchFiles
+from tests.support import right_in_onnxruntime
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DIGITS = CONFIGS / "superfed" / "digits.yaml"
@@ -74,10 +75,23 @@ def test_search_export_report(run, capsys):
     assert files.settings()["checkpoint"].endswith("last.ckpt")
     assert not Path("runs/digits/version_1").exists()
 
-    assert main(["export", *run, "--tier", "small"]) == 0
-    assert "100.0% of the predictions agree" in capsys.readouterr().out
-    program = torch.export.load(files.tier_folder("small") / "network.pt2")
-    assert program.module()(torch.zeros(3, 1, 8, 8)).shape == (3, 10)
+    assert main(["export", *run, "--tier", "small", "--format", "onnx"]) == 0
+    out = capsys.readouterr()
+    assert "100.0% of the predictions agree" in out.out
+    assert "they have those of 20 batches of the clients' training data" in out.err
+    # the norms of this network used each batch's statistics: the file's right answers, one by one, are those of `test`
+    right, said = right_in_onnxruntime(files.tier_folder("small") / "network.onnx")
+    tested = ["--model.evaluation.subnets", json.dumps([files.tier_model("small").arch])]
+    assert main(["test", *run, "--ckpt_path", "last", "--model.evaluation.recalibrate_batches", "20", *tested]) == 0
+    with open("runs/digits/version_0/subnets-test.csv", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert right == pytest.approx(359 * float(row["accuracy"]), abs=1e-3)
+    assert float(said["test_accuracy"]) == pytest.approx(right / 359, abs=1e-6)
+    assert (json.loads(said["class_names"]), said["input_range"]) == ([str(digit) for digit in range(10)], "[0, 255]")
+    assert (int(said["macs"]), int(said["parameters"])) == (int(row["macs"]), int(row["parameters"]))
+    assert said["lit_fednas_version"] == __version__
+    record = json.loads(Path("runs/digits/version_0/inputs.json").read_text())
+    assert (record["mean"], record["std"]) == ([0.3053], [0.3762])
 
     assert main(["report", "runs/digits/version_0"]) == 0
     page = Path("runs/digits/version_0/report.html").read_text()
