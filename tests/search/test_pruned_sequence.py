@@ -93,7 +93,7 @@ def test_the_models_are_tested_exported_and_reported(home: Path) -> None:
     (tier, *_) = rows(RUN / "search" / "tiers.csv")
     assert main(["export", *OPTIONS, "--tier", tier["tier"]]) == 0
     exported = torch.export.load(RUN / "search" / "tiers" / tier["tier"] / "network.pt2").module()
-    assert exported(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+    assert exported(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).shape == (2, 10)
     assert main(["report", str(RUN)]) == 0
     assert ">Pruned models<" in (RUN / "report.html").read_text()
 
