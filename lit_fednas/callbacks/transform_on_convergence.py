@@ -63,7 +63,7 @@ class TransformOnConvergence(FederatedCallback):
 
     def __init__(
         self,
-        threshold: float = 0.003,
+        threshold: NonNegativeFloat = 0.003,
         gamma: PositiveInt = 10,
         delta: PositiveInt = 20,
         alpha: UnitInterval = 0.9,

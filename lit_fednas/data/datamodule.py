@@ -207,7 +207,24 @@ class FederatedDataModule(LightningDataModule):
             reader.move_to(device)
 
     def _open(self, split: Split) -> ExampleDataset | None:
-        return self.source.load(split) if self.in_memory else self.source.dataset(split)
+        """Returns a split, if the source has it; says which classes it lacks.
+
+        Raises:
+            DataError: An example in memory is not finite, which training would blame on the learning rate.
+        """
+        data = self.source.load(split) if self.in_memory else self.source.dataset(split)
+        if data is None:
+            return None
+        if isinstance(data, Examples) and (row := data.first_not_finite()) is not None:
+            raise DataError(f"data.source: example {row} of {split} holds NaN or infinity; correct or remove it")
+        present = set(data.targets.unique().tolist())
+        names = self.class_names
+        if missing := [name for label, name in enumerate(names) if label not in present]:
+            shown = ", ".join(missing[:5] + ["..."] * (len(missing) > 5))
+            log.warning(
+                "data.source: %s has no example of %d of %d classes: %s", split, len(missing), len(names), shown
+            )
+        return data
 
     def _reader(self, data: ExampleDataset, augmentation: Sequence[Augmentation] = ()) -> Reader:
         normalize = self.source.normalization or as_float

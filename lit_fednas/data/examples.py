@@ -71,6 +71,15 @@ class Examples:
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.inputs[index], self.targets[index]
 
+    def first_not_finite(self) -> int | None:
+        """Returns the first row whose input has a NaN or an infinity; ``None`` if there is none."""
+        if not self.inputs.is_floating_point() or not len(self):
+            return None
+        low, high = self.inputs.aminmax()  # both are NaN if one element is; needs no memory
+        if (low - high).isfinite():
+            return None
+        return int(self.inputs.flatten(1).isfinite().all(1).logical_not().nonzero()[0])
+
     def to(self, device: torch.device | str) -> Examples:
         """Returns the same examples with their tensors on ``device``."""
         return Examples(self.inputs.to(device), self.targets.to(device), self.columns)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from math import inf
 from typing import Annotated, Any
 
 import numpy as np
@@ -211,7 +210,7 @@ class Capacities(TierSource):
         (59680, {'level1': 59680.0, 'level2': 119360.0, 'level3': 238720.0})
     """
 
-    ratio: Annotated[float, Range(above=1, below=inf)] = 29
+    ratio: Annotated[float, Range(above=1)] = 29
     levels: Annotated[int, Range(at_least=2)] = 8
     cost: CountedCost = "macs"
     smallest: str = "smallest"

@@ -260,5 +260,7 @@ class TestByColumn:
     def test_refuses(self) -> None:
         with pytest.raises(ConfigError, match=r"column: 'room' .* give one of: site"):
             ByColumn("room").partition(TARGETS, 2, columns=COLUMNS)
+        with pytest.raises(DataError, match="'site' is empty for 2 examples"):
+            ByColumn("site").partition(np.zeros(3, dtype=int), 2, columns={"site": np.array(["a", "", ""])})
         with pytest.raises(DataError, match="num_clients: 26 for 25 values of 'site'"):
             ByColumn("site").partition(TARGETS, 26, columns=COLUMNS)

@@ -22,7 +22,7 @@ from lit_fednas.data import (
     ImageFolder,
     LazyImageFolder,
 )
-from lit_fednas.data.sources import image_source
+from lit_fednas.data.sources import image_files, image_source
 from lit_fednas.data.sources.image_files import LazyImages
 from lit_fednas.errors import ConfigError, DataError
 
@@ -119,7 +119,23 @@ class TestImageFolder:
         with pytest.raises(DataError, match=r"metadata: .* no row for train/cat/3\.png"):
             load(ImageFolder(root))
         (root / "metadata.csv").write_text("name,site\n")
-        with pytest.raises(DataError, match="add the column 'file'"):
+        with pytest.raises(DataError, match="no column 'file'; add it"):
+            load(ImageFolder(root))
+
+    @pytest.mark.parametrize(
+        ("rows", "encoding", "message"),
+        [
+            ("{rows}train/cat/1.png,s7\n", "utf-8", r"metadata: .*metadata\.csv lists train/cat/1\.png twice"),
+            ("{rows}\n ,s7\n", "utf-8", r"metadata\.csv, line 8, has no 'file'; fill it in"),
+            ("{rows}", "utf-16", r"metadata\.csv is not UTF-8 text"),
+            ("{rows}süd,s7\n", "latin-1", r"metadata\.csv is not UTF-8 text"),
+        ],
+    )
+    def test_metadata_that_cannot_be_right(self, root: Path, rows: str, encoding: str, message: str) -> None:
+        names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.png"))
+        listed = "file,site\n" + "".join(f"{name},s1\n" for name in names)
+        (root / "metadata.csv").write_bytes(rows.format(rows=listed).encode(encoding))
+        with pytest.raises(DataError, match=message):
             load(ImageFolder(root))
 
     def test_refuses_settings(self) -> None:
@@ -149,6 +165,23 @@ class TestFaults:
         with pytest.raises(DataError, match="emu holds no images"):
             ImageFolder(root).load("train")
 
+    @pytest.mark.parametrize("name", ["cat/deeper", "cat/nowhere.png", "cat/loop.png", "emu"])
+    def test_what_would_be_passed_over_is_refused(self, root: Path, name: str) -> None:
+        path = root / "train" / name
+        if name == "cat/deeper":
+            write_image(path / "1.png", 1)
+        else:
+            path.symlink_to(path.name if "loop" in name else "gone")
+        with pytest.raises(DataError, match=f"root: .*{name} (is not a file|is a link that leads nowhere)"):
+            ImageFolder(root).load("train")
+
+    def test_a_class_that_test_lacks_is_said(self, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+        data = FederatedDataModule(ImageFolder(root), IID(), num_clients=2)
+        data.setup("fit")
+        assert not caplog.messages
+        data.test_dataloader()
+        assert caplog.messages == ["data.source: test has no example of 1 of 2 classes: cat"]
+
     def test_class_of_test_that_train_lacks(self, root: Path) -> None:
         write_image(root / "test" / "emu" / "1.png", 1)
         with pytest.raises(DataError, match="emu is not a class of train"):
@@ -162,10 +195,30 @@ class TestFaults:
             ImageFolder(root, cache=cache).load("train")
         assert load(ImageFolder(root, image_size=4)).inputs.shape == (4, 3, 4, 4)
 
-    def test_broken_image_is_named(self, root: Path) -> None:
+    def test_broken_image_is_named(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (root / "train" / "dog" / "1.png").write_bytes(b"no image")
         with pytest.raises(DataError, match=r"dog/1\.png cannot be decoded"):
             ImageFolder(root).load("train")
+        write_image(root / "train" / "dog" / "1.png", 1, (1, 1))
+        with pytest.raises(DataError, match=r"dog/1\.png is of one pixel"):
+            ImageFolder(root, image_size=4).load("train")
+        write_image(root / "train" / "dog" / "1.png", 1, (9, 9))
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40)  # as 20000x20000 pixels exceed the true one, twice
+        with pytest.raises(DataError, match=r"dog/1\.png cannot be decoded \(Image size \(81 pixels\)"):
+            ImageFolder(root, image_size=4).load("train")
+
+    def test_what_is_left_out_of_images_is_said_once(
+        self, root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(image_files, "_SAID", set())
+        first, second = (Image.new("L", (6, 4), shade) for shade in (5, 250))
+        for number in (3, 4):
+            first.save(root / "train" / "cat" / f"{number}.gif", save_all=True, append_images=[second])
+            Image.new("RGBA", (6, 4), (9, 9, 9, 0)).save(root / "train" / "dog" / f"{number}.png")
+        assert (load(ImageFolder(root, cache=False)).inputs[2:4] == 5).all()
+        alpha, frames = sorted(message.partition(" has ")[2] for message in caplog.messages)
+        assert alpha.startswith("an alpha channel, which is left out")
+        assert frames.startswith("several frames, of which the first is used")
 
 
 class TestCache:
@@ -295,6 +348,17 @@ class TestArraySource:
             ArraySource(self.examples([]))
         with pytest.raises(ConfigError, match="class_names: 1 names for 3"):
             ArraySource(self.examples(), class_names=["a"])
+
+    @pytest.mark.parametrize("split", ["train", "val", "test"])
+    @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+    def test_inputs_that_are_not_finite_are_refused(self, split: str, value: float) -> None:
+        splits = {name: self.examples([0, 1, 2] * 4) for name in ("train", "val", "test")}
+        splits[split].inputs[7, 1] = value
+        data = FederatedDataModule(ArraySource(**splits), IID(), num_clients=2)
+        if split == "test":
+            data.setup("fit")  # which does not read the test split
+        with pytest.raises(DataError, match=f"data.source: example 7 of {split} holds NaN or infinity"):
+            data.test_dataloader() if split == "test" else data.setup("fit")
 
 
 @pytest.mark.parametrize("source", [MNIST, FashionMNIST, CIFAR10, CIFAR100])

@@ -111,7 +111,7 @@ def test_a_model_is_added_when_there_are_enough_losses_and_counting_starts_anew(
 
 def test_the_degree_of_convergence_decides(tmp_path) -> None:
     """Eq. 1 with the losses of the record, gamma 2 and delta 3."""
-    folder, _, _, _ = run(tmp_path, callback=transform(gamma=2, delta=3, threshold=-1e9))
+    folder, _, _, _ = run(tmp_path, callback=transform(gamma=2, delta=3, threshold=0.0))
     rounds = [json.loads(line)["metrics"] for line in (folder / "rounds.jsonl").read_text().splitlines()]
     losses = [metrics["clients/loss"] for metrics in rounds]
     for place, metrics in enumerate(rounds):
@@ -456,7 +456,7 @@ def test_a_grown_module_takes_an_earlier_checkpoint(tmp_path) -> None:
 
 def test_one_model_that_never_grows_is_federated_averaging(tmp_path) -> None:
     """With utilities, soft aggregation and a transformation that never comes."""
-    never = {"threshold": -1e9}
+    never = {"threshold": 0.0}
     whole = run(tmp_path / "whole", callback=transform(**never))[1]
     parts = growing(assignment=FixedArchitecture())
     plain = run(tmp_path / "plain", module=parts, callback=transform(**never), soft=False)[1]

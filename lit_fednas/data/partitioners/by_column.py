@@ -72,12 +72,14 @@ class ByColumn(Partitioner):
 
         Raises:
             ConfigError: The data lack the column.
-            DataError: No value has enough examples.
+            DataError: An example has no value, or no value has enough examples.
         """
         if self.column not in columns:
             known = ", ".join(sorted(columns)) or "none"
             raise ConfigError(f"column: {self.column!r} is not in the data; give one of: {known}")
         values, codes, sizes = np.unique(columns[self.column], return_inverse=True, return_counts=True)
+        if empty := np.count_nonzero(columns[self.column] == ""):
+            raise DataError(f"data.partitioner.column: {self.column!r} is empty for {empty} examples; fill it in")
         enough = sizes >= self.least
         if not enough.any():
             most = sizes.max(initial=0)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 from typing_extensions import override
 
 from lit_fednas.data.partitioners.base import Columns, Partitioner, Rows
 from lit_fednas.errors import DataError
-from lit_fednas.ranges import PositiveInt, Range, checked
-
-FiniteAlpha = Annotated[float, Range(above=0, below=float("inf"))]
+from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
 
 
 @checked("data.partitioner")
@@ -40,7 +37,7 @@ class Dirichlet(Partitioner):
         (1000, True)
     """
 
-    alpha: FiniteAlpha
+    alpha: PositiveFloat
     min_size: PositiveInt = 10
     balance: bool = True
     max_tries: PositiveInt = 100
@@ -108,7 +105,7 @@ class BalancedDirichlet(Partitioner):
         (334, 333, 333)
     """
 
-    alpha: FiniteAlpha
+    alpha: PositiveFloat
 
     @override
     def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> Rows:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,11 @@ from tqdm.contrib.concurrent import thread_map
 
 from lit_fednas.errors import DataError
 from lit_fednas.records.files import replacing
+
+log = logging.getLogger(__name__)
+
+#: What was said of images already.
+_SAID: set[str] = set()
 
 #: Raise this when decoding changes, so that older cache files are not read.
 CACHE_VERSION = 1
@@ -61,8 +67,8 @@ class ImageFiles:
 
 def class_folders(root: Path, split: str) -> tuple[str, ...]:
     """Returns the sorted class folders of a split; raises ``DataError`` if it has none."""
-    entries = (root / split).iterdir()
-    names = sorted(path.name for path in entries if path.is_dir() and not path.name.startswith("."))
+    entries = (path for path in (root / split).iterdir() if not path.name.startswith("."))
+    names = sorted(path.name for path in entries if path.is_dir() or not path.exists())
     if not names:
         raise DataError(f"root: {root / split} has no class folders; make one per class, or remove it")
     return tuple(names)
@@ -85,7 +91,8 @@ def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | 
     """Returns the files of a split; None where its folder does not exist.
 
     Raises:
-        DataError: A folder has no images or is not a class of ``train``, or files lack a row in ``metadata.csv``.
+        DataError: A folder has no images, has folders of its own or is not a class of ``train``, a link leads nowhere,
+            or files lack a row in ``metadata.csv``.
     """
     if not (root / split).is_dir():
         return None
@@ -94,8 +101,12 @@ def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | 
     for folder in class_folders(root, split):
         if folder not in classes:
             raise DataError(f"root: {root / split / folder} is not a class of train; rename or remove the folder")
-        paths = (path for path in (root / split / folder).iterdir() if path.suffix.lower() in SUFFIXES)
-        entries = sorted(path.name for path in paths if path.is_file() and not path.name.startswith("."))
+        if not (root / split / folder).exists():
+            raise DataError(f"root: {root / split / folder} is a link that leads nowhere; correct or remove it")
+        paths = [path for path in (root / split / folder).iterdir() if not path.name.startswith(".")]
+        if deeper := sorted(path for path in paths if path.is_dir() or not path.exists()):
+            raise DataError(f"root: {deeper[0]} is not a file; images lie in the class's folder itself, move it away")
+        entries = sorted(path.name for path in paths if path.suffix.lower() in SUFFIXES)
         if not entries:
             raise DataError(f"root: {root / split / folder} holds no images; add some or remove the folder")
         names.extend(f"{split}/{folder}/{entry}" for entry in entries)
@@ -108,21 +119,52 @@ def read_metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     """Returns the columns of ``metadata.csv`` in the order of ``names``; none where the file does not exist.
 
     Raises:
-        DataError: The column ``file`` is missing, or a name has no row.
+        DataError: The file cannot be read, or a name has no row.
     """
     if not path.is_file():
         return {}
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        reader = csv.DictReader(stream)
-        fields = list(reader.fieldnames or [])
-        if "file" not in fields:
-            raise DataError(f"metadata: {path} has columns {fields}; add the column 'file' (train/cat/0001.jpg)")
-        rows = {row["file"]: row for row in reader}
+    fields, listed = read_rows(path, {"file": "file"}, "metadata")
+    rows = {row["file"]: row for row in listed}
     missing = next((name for name in names if name not in rows), None)
     if missing is not None:
         raise DataError(f"metadata: {path} has no row for {missing}; add one per image")
     groupings = (column for column in fields if column != "file")
-    return {column: np.array([rows[name][column] or "" for name in names]) for column in groupings}
+    return {column: np.array([rows[name][column] for name in names]) for column in groupings}
+
+
+def read_rows(path: Path, columns: Mapping[str, str], field: str) -> tuple[list[str], list[dict[str, str]]]:
+    """Reads a CSV file with a row for each image; cells without the space around them.
+
+    Args:
+        path: The file.
+        columns: Columns that every row must fill in, by the setting that names them; ``file`` has the images' names.
+        field: The setting that names the file.
+
+    Returns:
+        The names of all columns, and the rows.
+
+    Raises:
+        DataError: The file is not UTF-8, lacks a column or leaves its cell empty, or lists an image twice.
+    """
+    rows: dict[str, dict[str, str]] = {}
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.DictReader(stream, restval="")
+            fields = list(reader.fieldnames or [])
+            for setting, column in columns.items():
+                if column not in fields:
+                    known = ", ".join(fields)
+                    raise DataError(f"{setting}: {path} has no column {column!r}; add it, or name one of: {known}")
+            for line in reader:
+                row = {name: line[name].strip() for name in fields}
+                for column in columns.values():
+                    if not row[column]:
+                        raise DataError(f"{field}: {path}, line {reader.line_num}, has no {column!r}; fill it in")
+                if rows.setdefault(row[columns["file"]], row) is not row:
+                    raise DataError(f"{field}: {path} lists {row[columns['file']]} twice; give each image one row")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{field}: {path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
+    return fields, list(rows.values())
 
 
 def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
@@ -131,22 +173,34 @@ def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
     With ``image_size`` the shorter side is scaled to it and the centre square is cut out.
 
     Raises:
-        DataError: The file cannot be decoded, or has more than 8 bits per channel.
+        DataError: The file cannot be decoded, has more than 8 bits per channel, or is of one pixel.
     """
     mode = "L" if channels == 1 else "RGB"
     try:
         with Image.open(path) as image:
             if image.mode[0] in "IF":
                 raise DataError(f"image: {path} has more than 8 bits per channel ({image.mode}); convert it to 8")
+            if image.size == (1, 1):
+                raise DataError(f"image: {path} is of one pixel; replace or remove the file")
+            if image.has_transparency_data:
+                _say_once(path, "an alpha channel, which is left out")
+            if getattr(image, "is_animated", False):
+                _say_once(path, "several frames, of which the first is used")
             if image_size is not None:
                 image.draft(mode, (2 * image_size, 2 * image_size))  # large JPEGs decode at a reduced scale
             picture = image.convert(mode)
-    except (OSError, UnidentifiedImageError, SyntaxError) as error:
+    except (OSError, UnidentifiedImageError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"image: {path} cannot be decoded ({error}); replace or remove the file") from error
     if image_size is not None and picture.size != (image_size, image_size):
         picture = ImageOps.fit(picture, (image_size, image_size), Image.Resampling.BILINEAR)
     pixels = np.asarray(picture, dtype=np.uint8)
     return pixels[None] if channels == 1 else np.moveaxis(pixels, 2, 0)
+
+
+def _say_once(path: Path, what: str) -> None:
+    if what not in _SAID:
+        _SAID.add(what)
+        log.warning("image: %s has %s; it is not said of others", path, what)
 
 
 @dataclass(eq=False)

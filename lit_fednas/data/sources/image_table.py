@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from lit_fednas.data.sources.base import SPLITS, Split
-from lit_fednas.data.sources.image_files import ImageFiles
+from lit_fednas.data.sources.image_files import ImageFiles, read_rows
 from lit_fednas.data.sources.image_source import ImageSource
 from lit_fednas.errors import DataError
 
@@ -82,31 +81,17 @@ class ImageTable(ImageSource):
         """Reads and validates the table; each row has ``file``, ``label``, ``client`` and ``split``."""
         if not self.table.is_file():
             raise DataError(f"table: {self.table} is not a file; give a CSV file with a row for each image")
-        rows: dict[str, dict[str, str]] = {}
-        with self.table.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.DictReader(stream)
-            fields = list(reader.fieldnames or [])
-            columns = {"file": self.file, "label": self.label, "client": self.client}
-            if self.split is not None or "split" in fields:
-                columns["split"] = self.split or "split"
-            for setting, column in columns.items():
-                if column not in fields:
-                    known = ", ".join(fields)
-                    raise DataError(f"{setting}: {self.table} has no column {column!r}; name one of: {known}")
-            for line in reader:
-                row = {setting: (line[column] or "").strip() for setting, column in columns.items()}
-                self._check(row, f"table: {self.table}, line {reader.line_num},")
-                if row["file"] in rows:
-                    raise DataError(f"table: {self.table} lists {row['file']} twice; give each image one row")
-                rows[row["file"]] = row
+        columns = {"file": self.file, "label": self.label, "client": self.client}
+        if self.split is not None:
+            columns["split"] = self.split
+        rows = []
+        for line in read_rows(self.table, columns, "table")[1]:
+            row = {setting: line[column] for setting, column in columns.items()}
+            row.setdefault("split", line.get("split", "train"))
+            if row["split"] not in SPLITS:
+                where = f"table: {self.table}: {row['file']}"
+                raise DataError(f"{where} has split {row['split']!r}; give train, val or test")
+            rows.append(row)
         if not rows:
             raise DataError(f"table: {self.table} has no rows; give one for each image")
-        return list(rows.values())
-
-    def _check(self, row: dict[str, str], where: str) -> None:
-        """Validates one row; one without a split is of ``train``."""
-        for setting in ("file", "label", "client"):
-            if not row[setting]:
-                raise DataError(f"{where} has no {getattr(self, setting)!r}; fill it in")
-        if row.setdefault("split", "train") not in SPLITS:
-            raise DataError(f"{where} has split {row['split']!r}; give train, val or test")
+        return rows
