@@ -99,8 +99,17 @@ def _searched(settings: FinetuneSettings, supernet: Supernet, search: SearchFile
     return [Candidate(tiers[row["tier"]], 0, arch) for row, arch in zip(rows, archs, strict=True)]
 
 
-def eligible_clients(candidate: Candidate, population: Population, tier_aware: bool) -> list[int]:
-    """Returns the clients whose labels are those of a network, or finer; if ``tier_aware``, of its tier and above.
+def eligible_clients(
+    candidate: Candidate, population: Population, tier_aware: bool, costs: ArchitectureCosts
+) -> list[int]:
+    """Returns the clients whose labels are those of a network, or finer.
+
+    Args:
+        candidate: The network.
+        population: The clients.
+        tier_aware: Whether they must be of its tier or above, and within the limits of their own tier: the tiers that
+            were searched may be others of the same names.
+        costs: Counts what the network costs.
 
     Raises:
         ConfigError: There are none.
@@ -108,12 +117,16 @@ def eligible_clients(candidate: Candidate, population: Population, tier_aware: b
     tier, labels = candidate.tier.name, labels_of(candidate.arch)
     clients = population.eligible(tier) if tier_aware else range(population.num_clients)
     tiers = {client: population.tier(client) for client in clients}
-    eligible = [client for client, own in tiers.items() if own is None or own.labels in (OWN, labels)]
+    eligible = [
+        client
+        for client, own in tiers.items()
+        if own is None or (own.labels in (OWN, labels) and (not tier_aware or costs.affordable(candidate.arch, own)))
+    ]
     if not eligible and not tier_aware:
         raise ConfigError(f"finetune: no client has the labels of {candidate.arch}; change model.tiers")
     if not eligible:
         raise ConfigError(
-            f"finetune: no client of tier {tier} or above has the labels of {candidate.arch}; change "
+            f"finetune: no client of tier {tier} or above can run {candidate.arch} and has its labels; change "
             f"model.tiers, or set finetune.tier_aware to false"
         )
     return eligible

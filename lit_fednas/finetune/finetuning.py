@@ -41,6 +41,7 @@ from lit_fednas.rng import isolated
 from lit_fednas.search import Evaluator
 from lit_fednas.search.tier_models import save_tier_model, tier_model, write_clients
 from lit_fednas.supernets import PlainNetwork, Supernet
+from lit_fednas.tiers import ArchitectureCosts
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,10 @@ class Finetuning:
         search = SearchFiles(folder / settings.search)
         population = model.population
         self.candidates = candidates_of(settings, self.supernet, population.tiers, search, self.seed)
-        self.eligible = {one.folder: eligible_clients(one, population, self.tier_aware) for one in self.candidates}
+        costs = ArchitectureCosts(self.supernet)
+        self.eligible = {
+            one.folder: eligible_clients(one, population, self.tier_aware, costs) for one in self.candidates
+        }
         if settings.in_groups:
             self.eligible = dealt(self.eligible, datamodule)
         self.written = self._description()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -120,6 +120,11 @@ class ArchitectureCosts:
         unsupported = sum(choice in tier.unsupported for choice in choices)
         others = int(labels_of(arch) != tier.labels)
         return tier.excess({name: self.cost(arch, name) for name in tier.limited}) + unsupported + others
+
+    def affordable(self, arch: Any, tier: Tier) -> bool:
+        """Returns whether a tier's devices can run an architecture, as far as its costs are counted."""
+        counted = {name: limit for name, limit in tier.at_most.items() if name != "latency_ms"}
+        return self.excess(arch, replace(tier, at_most=counted, above={}, labels=labels_of(arch))) == 0
 
     def all(self, arch: Any) -> dict[str, float | None]:
         """Returns all costs of ``lit_fednas.records.COST_NAMES``; latency is ``None`` where it is not known."""

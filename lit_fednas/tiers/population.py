@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,8 @@ from lit_fednas.supernets import Supernet, labelled_space
 from lit_fednas.tiers.limits import ArchitectureCosts, Tier
 from lit_fednas.tiers.sources import TierSource
 from lit_fednas.tiers.traces import DeviceTrace
+
+log = logging.getLogger(__name__)
 
 
 class Allocation(ABC):
@@ -168,11 +171,15 @@ class Population:
     def eligible(self, tier: str) -> list[int]:
         """Returns the clients that can run a tier's models: those of that tier and above (FedorAS, section 3.3).
 
+        A tier above that lacks an operator which this tier's models may have cannot run them.
+
         Raises:
             ConfigError: The tier is unknown.
         """
         least = self._position(tier)
-        return [client for client, position in enumerate(self.places) if position >= least]
+        lacking = set(self.tiers[least].unsupported)
+        able = [position >= least and lacking.issuperset(one.unsupported) for position, one in enumerate(self.tiers)]
+        return [client for client, position in enumerate(self.places) if able[position]]
 
     def members(self, tier: str) -> list[int]:
         """Returns the clients of a tier.
@@ -244,6 +251,8 @@ class ClientTiers:
         """Returns the tiers and the position of each client's, the same for a seed."""
         tiers = self.tiers(supernet, seed)
         places = self.allocation.places(tiers, num_clients, numpy_generator(seed, "client-tiers"))
+        if empty := [tier.name for position, tier in enumerate(tiers) if position not in places]:
+            log.warning("model.tiers: no client is of tier %s", ", ".join(empty))
         return Population(num_clients, tiers, tuple(places))
 
 

@@ -63,6 +63,21 @@ def test_nobody_is_eligible(trained, architectures):
     assert by_tier(made.finetune(tier_aware=False, rounds=1)).keys() == MEMBERS.keys()
 
 
+def test_the_searchs_tiers_allow_more_than_the_clients_of_the_same_names(trained):
+    """The large network has more than 50,000 MACs; only client 3 may have so many, and then none."""
+    budgets = {"small": {"macs": 30_000}, "middle": {"macs": 10.0}, "large": {"macs": 1e6}}
+    made = trained._replace(
+        module=module_of(trained.module.supernet, tiers=ClientTiers(Budgets(budgets), ListedTiers(MEMBERS)))
+    )
+    eligible = {name: row["eligible"] for name, row in by_tier(made.finetune(name="other", rounds=1)).items()}
+    assert eligible == {"small": "3", "middle": "1", "large": "1"}
+    budgets["large"]["macs"] = 50_000
+    made = trained._replace(
+        module=module_of(trained.module.supernet, tiers=ClientTiers(Budgets(budgets), ListedTiers(MEMBERS)))
+    )
+    refused(made, "^finetune: no client of tier large or above can run ", name="another")
+
+
 def test_the_searchs_tiers_are_not_the_clients(trained):
     tiers = ClientTiers(Budgets({"any": {"macs": 1e9}}), ListedTiers({"any": range(6)}))
     made = trained._replace(module=module_of(trained.module.supernet, tiers=tiers))

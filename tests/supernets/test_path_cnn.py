@@ -165,6 +165,8 @@ def test_a_subspace_is_not_searched():
     [
         ({"stage_layers": [1, 0]}, "stage_layers"),
         ({"strides": [2]}, "as many"),
+        ({"input_shape": (3, 8, 10)}, r"strides: \[2, 2\] cannot halve \[8, 10\] pixels evenly; .* multiple of 4"),
+        ({"input_shape": (3, 2, 2)}, "cannot halve"),
         ({"strides": [3, 1]}, r"supernet.strides\[0\]: 3 is unknown; choose from 1, 2"),
         ({"operators": ["conv3"]}, "operators"),
         ({"operators": []}, "operators"),

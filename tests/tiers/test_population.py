@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from jsonargparse import ArgumentParser
@@ -37,6 +39,20 @@ def test_population_by_hand():
     assert population.eligible("a") == [0, 1, 2, 3, 4, 5]  # section 3.3: those of the tier and above
     assert population.eligible("b") == [0, 2, 3, 5]
     assert population.eligible("c") == [0, 5]
+
+
+def test_who_lacks_an_operator_cannot_run_the_models_of_a_tier_below():
+    small, middle, large = TIERS
+    tiers = (replace(small, unsupported=("conv1",)), replace(middle, unsupported=("conv1", "id")), large)
+    population = Population(6, tiers, (2, 0, 1, 1, 0, 2))
+    assert population.eligible("a") == [0, 1, 4, 5]
+    assert population.eligible("b") == [0, 2, 3, 5]
+
+
+def test_a_tier_without_clients_is_said(caplog):
+    source = Budgets({name: {"macs": 1e9} for name in "abc"})
+    ClientTiers(source, TierShares([0.5, 0, 0.5])).population(NET, 4, seed=0)
+    assert caplog.messages == ["model.tiers: no client is of tier b"]
 
 
 def test_a_tier_may_be_empty():

@@ -84,9 +84,11 @@ class PathCNN(PathSupernet):
                 f"supernet.stage_layers: {list(stage_layers)} must be at least one number, and strides "
                 f"{list(strides)} must be as many"
             )
-        if 2 ** sum(stride == 2 for stride in strides) > min(self.input_shape[1:]):
+        factor, sides = 2 ** strides.count(2), list(self.input_shape[1:])
+        if any(side % factor for side in sides):  # the two branches of a reduction would round differently
             raise ConfigError(
-                f"supernet.strides: {list(strides)} halve {list(self.input_shape[1:])} pixels below one; give fewer 2s"
+                f"supernet.strides: {list(strides)} cannot halve {sides} pixels evenly; give fewer 2s, or set "
+                f"data.source.image_size to a multiple of {factor}"
             )
         self.operators = [name for name in OPERATORS if name in operators]
         if not operators or len(self.operators) != len(operators):
