@@ -17,7 +17,8 @@ from argparse import SUPPRESS
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from pydoc import locate
+from typing import Any, cast
 
 import lightning
 from jsonargparse import ArgumentError
@@ -47,6 +48,10 @@ from lit_fednas.search import Search
 
 RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
 PARTS = ("trainer", "model", "datamodule")
+#: Where a trainer computes; its other settings Lightning's errors name by themselves.
+PLACEMENT = ("accelerator", "devices", "num_nodes")
+#: What a supernet takes from the data.
+LINKED = {"num_classes", "input_shape"}
 #: Every parser raises errors, takes no shortened options, and says in a saved configuration what it is of.
 STRICT: dict[str, Any] = {
     "exit_on_error": False,
@@ -158,7 +163,7 @@ class FederatedCLI(LightningCLI):
             default=[],
             help="Settings in which a checkpoint's run may differ.",
         )
-        for name in ("num_classes", "input_shape"):
+        for name in LINKED:
             parser.link_arguments(f"data.{name}", f"model.supernet.init_args.{name}", apply_on="instantiate")
 
     @override
@@ -170,11 +175,20 @@ class FederatedCLI(LightningCLI):
             raise ArgumentError(None, f"{error}{self._similar(str(error))}") from error
 
     def _similar(self, message: str) -> str:
-        """Returns the option that is most like the one that an error calls unknown."""
-        unknown = re.search(r"unrecognized arguments: --([\w.]+)|Key '([\w.]+)'|key \"([\w.]+)\"", message)
-        known = {action.dest for parser in self._subcommand_parsers.values() for action in parser._actions}
-        word = next(filter(None, unknown.groups())) if unknown else ""
-        near = get_close_matches(word, known - {word}, n=1) if word not in known else []
+        """Returns the option, the class or its argument that is most like the one that an error calls unknown."""
+        if argument := re.search(r"class_path '([\w.]+)'.*Option '(\w+)' is not accepted", message, re.DOTALL):
+            word = argument[2]
+            bases = inspect.getmro(cast(type, locate(argument[1])))
+            known = {name for base in bases for name in inspect.signature(base).parameters}
+        elif name := re.search(r"import path string: (\w+)$", message):
+            word = name[1]
+            ours = [module for name, module in sys.modules.items() if name.startswith(("lit_fednas.", "torch.optim"))]
+            known = {name for module in ours for name, value in vars(module).items() if isinstance(value, type)}
+        else:
+            unknown = re.search(r"unrecognized arguments: --([\w.]+)|Key '([\w.]+)'|key \"([\w.]+)\"", message)
+            word = next(filter(None, unknown.groups())) if unknown else ""
+            known = {action.dest for parser in self._subcommand_parsers.values() for action in parser._actions}
+        near = get_close_matches(word, known, n=1) if word not in known else []
         return f"; did you mean {near[0]}?" if near else ""
 
     @override
@@ -200,14 +214,37 @@ class FederatedCLI(LightningCLI):
         """Makes what the command needs."""
         if "trainer" in _parts(str(self.subcommand)):
             super().instantiate_classes()
+            self._check_linked()
             return
         self.config_init = self.parser.instantiate_classes(self.config)
         self.datamodule = self._get(self.config_init, "data")
 
+    def _check_linked(self) -> None:
+        """Validates that the configuration does not contradict what the supernet is given from the data.
+
+        Raises:
+            ConfigError: It does.
+        """
+        arguments = inspect.signature(type(self.model.supernet)).parameters
+        settings = self._get(self.config, "model.supernet").get("init_args", {})
+        for name in arguments.keys() & LINKED:
+            values = settings.get(name), getattr(self.datamodule, name), arguments[name].default
+            given, actual, default = (list(value) if isinstance(value, tuple) else value for value in values)
+            if given not in (None, actual, default):
+                raise ConfigError(
+                    f"model.supernet.init_args.{name}: {given} is not that of the data, {actual}; leave it out"
+                )
+
     @override
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Adds optional callbacks before those that record what they log."""
-        trainer = super().instantiate_trainer(**kwargs)
+        """Adds optional callbacks before those that record what they log; what Lightning refuses is told as ours."""
+        try:
+            trainer = super().instantiate_trainer(**kwargs)
+        except (ImportError, MisconfigurationException, TypeError, ValueError) as error:
+            if isinstance(error, FedNASError):
+                raise
+            used = ", ".join(f"{name} {self._get(self.config_init, 'trainer')[name]!r}" for name in PLACEMENT)
+            raise ConfigError(f"trainer: {' '.join(str(error).split())} ({used}); change the setting") from error
         optional = [self._get(self.config_init, name) for name in OPTIONAL_CALLBACKS]
         trainer.callbacks[:0] = [callback for callback in optional if callback is not None]  # type: ignore[attr-defined]
         return trainer
@@ -327,4 +364,10 @@ def main(args: Sequence[str] | None = None) -> int:
             name = signal.Signals(stop.signum).name
             print(f"lit-fednas: stopped by {name}; go on with --ckpt_path last", file=sys.stderr)
         return 128 + stop.signum
+    except Exception as error:
+        if not type(error).__module__.startswith("wandb."):  # which is imported if it is used alone
+            raise
+        line = " ".join(str(error).split())
+        print(f"lit-fednas: trainer.logger: {line}; run 'wandb login', or set its offline to true", file=sys.stderr)
+        return 2
     return 0

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -257,7 +258,17 @@ def refused(capsys, *args, code=2):
         (["--seed_everything", "true"], "lit-fednas: seed_everything: True must be a number"),
         (["--seed_everything=-1"], "lit-fednas: seed_everything: -1 must be a number from 0"),
         (["--model.client.batch_sizes", "3"], "did you mean model.client.batch_size?"),
-        (["--trainer.accelerator", "gpu"], "No supported gpu backend found"),
+        (["--trainer.accelerator", "gpu"], "trainer: No supported gpu backend found! (accelerator 'gpu', dev"),
+        (["--trainer.accelerator", "xyz"], "trainer: You selected an invalid accelerator name"),
+        (["--trainer.accelerator", "tpu"], "trainer: Requirement 'torch_xla"),
+        (["--trainer.devices=-1"], "(accelerator 'cpu', devices '-1', num_nodes 1); change"),
+        (["--trainer.num_nodes", "0"], "`num_nodes` must be a positive integer, but got 0"),
+        (["--model.supernet.num_classes", "7"], "supernet.init_args.num_classes: 7 is not that of the data, 10; leave"),
+        (["--model.supernet.input_shape", "[3,8,8]"], "input_shape: [3, 8, 8] is not that of the data, [1, 8, 8]"),
+        (["--model.supernet.stem_wdth", "3"], "Option 'stem_wdth' is not accepted; did you mean stem_width?"),
+        (["--data.source", "Digit"], "import path string: Digit; did you mean Digits?"),
+        (["--transform_on_convergence.threshold=-1"], "convergence.threshold: -1.0 must be at least 0"),
+        (["--model.client.clip_norm", ".inf"], "client.clip_norm: inf must be a finite number, above 0"),
         (["--trainer.logger.init_args.name", "../../x"], "trainer.logger.init_args.name: '../../x' leaves save_dir"),
         (["--trainer.logger.init_args.save_dir", "/proc/x"], "/proc/x"),
         (["--trainer.precision", "bf16-mixed"], "unrecognized arguments: --trainer.precision"),
@@ -402,6 +413,28 @@ def test_a_client_error_with_raise_is_one_line_and_exit_1(tiny, capsys, monkeypa
     line = refused(capsys, "fit", *tiny, "--model.faults.on_client_error", "raise", code=1)
     assert "round 0, client" in line
     assert "out of paper" in line
+
+
+def test_weights_and_biases_without_a_login_is_one_line(tiny, capsys, monkeypatch):
+    def refuse(**settings):
+        raise wandb.errors.UsageError("No API key configured.\nUse it.")
+
+    import wandb
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    line = refused(capsys, "fit", *tiny, "--config", str(CONFIGS / "loggers" / "wandb_online.yaml"))
+    assert "trainer.logger: No API key configured. Use it.; run 'wandb login', or set its offline to true" in line
+    assert not list(Path().rglob("config.yaml"))
+
+
+def test_ctrl_c_while_the_program_starts(tmp_path):
+    """The first that is imported, in place of Lightning, is where the signal comes."""
+    interrupted = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(20)\n"
+    (tmp_path / "lightning.py").write_text(interrupted)
+    environment = {**os.environ, "PYTHONPATH": str(CONFIGS.parent)}
+    command = [sys.executable, "-m", "lit_fednas", "fit"]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, b"")
 
 
 def test_wandb_offline_gets_metrics_config_partition_and_table(tiny, monkeypatch):

@@ -35,7 +35,7 @@ def expand(command: Sequence[Any], program: str, values: Mapping[str, Any]) -> l
     macros = {
         "${env}": ["/usr/bin/env"],
         "${interpreter}": ["python"],
-        "${program}": [program],
+        "${program}": [str(program)],
         "${args}": [f"--{flag}" for flag in flags],
         "${args_no_hyphens}": flags,
         "${args_no_equals}": [word for name, value in values.items() for word in (f"--{name}", str(value))],

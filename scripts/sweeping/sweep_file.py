@@ -45,9 +45,9 @@ def read_sweep_file(path: Path) -> dict[str, Any]:
     """
     try:
         sweep = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(sweep, dict) or not sweep.get("parameters"):
+    if not isinstance(sweep, dict) or not isinstance(sweep.get("parameters"), dict) or not sweep["parameters"]:
         raise ConfigError(f"{path}: parameters: missing; name at least one with its values")
     if sweep.get("method") not in ("grid", "random"):
         raise ConfigError(
@@ -56,13 +56,26 @@ def read_sweep_file(path: Path) -> dict[str, Any]:
     if unknown := sorted(sweep.keys() - KNOWN):
         raise ConfigError(f"{path}: {unknown[0]}: works with W&B's server only (wandb sweep); leave it out")
     for name, parameter in sweep["parameters"].items():
+        if not isinstance(name, str) or not isinstance(parameter, dict):
+            raise ConfigError(f"{path}: parameters.{name}: {parameter} is not settings; write {{value: {parameter}}}")
         kind = distribution(parameter)
         allowed = DISTRIBUTIONS if sweep["method"] == "random" else ("constant", "categorical")
         if kind not in allowed:
             raise ConfigError(
                 f"{path}: parameters.{name}: {kind} is not among {', '.join(allowed)} of a {sweep['method']} sweep"
             )
+        try:
+            DISTRIBUTIONS[kind](parameter, 0.5)
+            right = isinstance(parameter.get("values", []), list) and parameter.get("min", 0) <= parameter.get(
+                "max", math.inf
+            )
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            right = False
+        if not right:
+            raise ConfigError(f"{path}: parameters.{name}: {parameter} leaves nothing to choose from; correct it")
     sweep = {"command": DEFAULT_COMMAND, "program": "", **sweep}
+    if not isinstance(sweep["command"], list) or not sweep["command"]:
+        raise ConfigError(f"{path}: command: {sweep['command']!r} is not a list of words; write one, or leave it out")
     if "${program}" in sweep["command"] and not sweep["program"]:
         raise ConfigError(f"{path}: program: missing; the command needs it, such as lit-fednas")
     return sweep

@@ -249,6 +249,14 @@ def test_folders_are_named_by_what_differs(sweep: ModuleType) -> None:
             ["--count", "2"],
             "parameters.x: normal is not among constant, categorical, int_uniform",
         ),
+        ({"parameters": ["x"]}, [], "parameters: missing"),
+        ({"parameters": {"x": 5}}, [], "parameters.x: 5 is not settings; write {value: 5}"),
+        ({"parameters": {5: {"value": 1}}}, [], "parameters.5: "),
+        ({"parameters": {"x": {"values": []}}}, [], "parameters.x: {'values': []} leaves nothing to choose from"),
+        ({"parameters": {"x": {"values": "abc"}}}, [], "leaves nothing to choose from"),
+        ({"method": "random", "parameters": {"x": {"min": 3, "max": 1}}}, ["--count", "2"], "leaves nothing to choose"),
+        ({"method": "random", "parameters": {"x": {"min": "1e-3", "max": 1}}}, ["--count", "2"], "'min': '1e-3'} leaves"),
+        ({"command": "lit-fednas fit"}, [], "command: 'lit-fednas fit' is not a list of words"),
         ({"method": "random"}, [], "count: None for a random sweep"),
         ({"method": "random"}, ["--count", "0"], "count: 0 for a random sweep"),
         ({}, ["--jobs", "0"], "jobs: 0 must be 1 or more"),
@@ -286,6 +294,9 @@ def test_what_cannot_be_run_here_is_one_line(
 def test_a_missing_file_is_one_line(sweep: ModuleType, small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep.main(["nowhere.yaml"]) == 2
     assert "nowhere.yaml cannot be read" in capsys.readouterr().err
+    small.write_bytes("# über".encode("latin-1"))
+    assert sweep.main([str(small)]) == 2
+    assert "cannot be read: 'utf-8' codec can't decode" in capsys.readouterr().err
 
 
 # ---- running -------------------------------------------------------------------------------------------
