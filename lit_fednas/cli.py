@@ -48,8 +48,6 @@ from lit_fednas.search import Search
 
 RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
 PARTS = ("trainer", "model", "datamodule")
-#: Where a trainer computes; its other settings Lightning's errors name by themselves.
-PLACEMENT = ("accelerator", "devices", "num_nodes")
 #: What a supernet takes from the data.
 LINKED = {"num_classes", "input_shape"}
 #: Every parser raises errors, takes no shortened options, and says in a saved configuration what it is of.
@@ -243,8 +241,7 @@ class FederatedCLI(LightningCLI):
         except (ImportError, MisconfigurationException, TypeError, ValueError) as error:
             if isinstance(error, FedNASError):
                 raise
-            used = ", ".join(f"{name} {self._get(self.config_init, 'trainer')[name]!r}" for name in PLACEMENT)
-            raise ConfigError(f"trainer: {' '.join(str(error).split())} ({used}); change the setting") from error
+            raise ConfigError(f"trainer: {' '.join(str(error).split())}; change the setting") from error
         optional = [self._get(self.config_init, name) for name in OPTIONAL_CALLBACKS]
         trainer.callbacks[:0] = [callback for callback in optional if callback is not None]  # type: ignore[attr-defined]
         return trainer

@@ -255,7 +255,11 @@ def test_folders_are_named_by_what_differs(sweep: ModuleType) -> None:
         ({"parameters": {"x": {"values": []}}}, [], "parameters.x: {'values': []} leaves nothing to choose from"),
         ({"parameters": {"x": {"values": "abc"}}}, [], "leaves nothing to choose from"),
         ({"method": "random", "parameters": {"x": {"min": 3, "max": 1}}}, ["--count", "2"], "leaves nothing to choose"),
-        ({"method": "random", "parameters": {"x": {"min": "1e-3", "max": 1}}}, ["--count", "2"], "'min': '1e-3'} leaves"),
+        (
+            {"method": "random", "parameters": {"x": {"min": "1e-3", "max": 1}}},
+            ["--count", "2"],
+            "'min': '1e-3'} leaves",
+        ),
         ({"command": "lit-fednas fit"}, [], "command: 'lit-fednas fit' is not a list of words"),
         ({"method": "random"}, [], "count: None for a random sweep"),
         ({"method": "random"}, ["--count", "0"], "count: 0 for a random sweep"),
