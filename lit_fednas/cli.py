@@ -171,6 +171,8 @@ class FederatedCLI(LightningCLI):
             super().parse_arguments(parser, args)
         except ArgumentError as error:
             raise ArgumentError(None, f"{error}{self._similar(str(error))}") from error
+        except (RecursionError, SyntaxError) as error:  # of YAML that holds itself, of a module of the user's
+            raise ConfigError(f"config: {type(error).__name__}: {error}; correct the file") from error
 
     def _similar(self, message: str) -> str:
         """Returns the option, the class or its argument that is most like the one that an error calls unknown."""
@@ -238,7 +240,7 @@ class FederatedCLI(LightningCLI):
         """Adds optional callbacks before those that record what they log; what Lightning refuses is told as ours."""
         try:
             trainer = super().instantiate_trainer(**kwargs)
-        except (ImportError, MisconfigurationException, TypeError, ValueError) as error:
+        except (ImportError, MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
             if isinstance(error, FedNASError):
                 raise
             raise ConfigError(f"trainer: {' '.join(str(error).split())}; change the setting") from error

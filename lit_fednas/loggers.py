@@ -14,7 +14,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.initial_weights import read_checkpoint
-from lit_fednas.records.files import naming, replace_table
+from lit_fednas.records.files import naming, reading, replace_table
 
 
 class RunLogger(CSVLogger):
@@ -28,12 +28,14 @@ class RunLogger(CSVLogger):
         version: Its number, or a name; the next free number if not given.
 
     Raises:
-        ConfigError: The name leads out of the folder of all runs.
+        ConfigError: The name or the version leads out of the folder of all runs, or cannot be one.
     """
 
     def __init__(self, save_dir: str = "runs", name: str = "run", version: int | str | None = None) -> None:
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise ConfigError(f"trainer.logger.init_args.name: {name!r} leaves save_dir; give a name below it")
+        for setting, folder in (("name", name), ("version", str(version))):
+            if Path(folder).is_absolute() or ".." in Path(folder).parts or not folder.isprintable():
+                field = f"trainer.logger.init_args.{setting}"
+                raise ConfigError(f"{field}: {folder!r} leaves save_dir, or names no folder; give a name below it")
         super().__init__(save_dir, name=name, version=version, flush_logs_every_n_steps=1)
 
     @property
@@ -139,14 +141,14 @@ class _ResumingWriter(ExperimentWriter):
         """Reads the rows of the run's earlier part instead of removing them."""
         self._earlier: list[dict[str, Any]] | None = None
         if os.path.isfile(self.metrics_file_path):
-            with open(self.metrics_file_path, newline="") as file:
+            with reading(self.metrics_file_path), open(self.metrics_file_path, newline="") as file:
                 whole = (line for line in file if line.endswith("\n"))  # a kill may have cut the last one short
-                self._earlier = list(csv.DictReader(whole))
+                self._earlier = [{**row, "step": int(row["step"])} for row in csv.DictReader(whole)]
 
     def log_metrics(self, metrics_dict: dict[str, float], step: int | None = None) -> None:
         """Adds a row; before the first one, drops earlier rows from its step on."""
         if self._earlier is not None and step is not None:
-            self._keep([row for row in self._earlier if int(row["step"]) < step])
+            self._keep([row for row in self._earlier if row["step"] < step])
             self._earlier = None
         super().log_metrics(metrics_dict, step)
 

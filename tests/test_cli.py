@@ -270,8 +270,13 @@ def refused(capsys, *args, code=2):
         (["--transform_on_convergence.threshold=-1"], "convergence.threshold: -1.0 must be at least 0"),
         (["--model.client.clip_norm", ".inf"], "client.clip_norm: inf must be a finite number, above 0"),
         (["--trainer.logger.init_args.name", "../../x"], "trainer.logger.init_args.name: '../../x' leaves save_dir"),
+        (["--trainer.logger.init_args.version", "../../x"], "init_args.version: '../../x' leaves save_dir"),
         (["--trainer.logger.init_args.save_dir", "/proc/x"], "/proc/x"),
         (["--trainer.precision", "bf16-mixed"], "unrecognized arguments: --trainer.precision"),
+        (["--checkpoint.dirpath", "tiny.yaml"], "tiny.yaml cannot be written to; give another folder"),
+        (["--trainer.logger.init_args.name", "a\0b"], "name: 'a\\x00b' leaves save_dir, or names no folder"),
+        (["--trainer.threads", "1000000"], "trainer.threads: 1000000 must be at least 1 and at most 1024"),
+        (["--model.evaluation.top_k", "50"], "evaluation.top_k: 50 is more than the 10 classes"),
         (["--checkpoint.every_n_rounds", "0"], "checkpoint.every_n_rounds: 0 must be at least 1"),
         (
             ["--model.client.optimizer.init_args.lr=-0.1"],
@@ -296,6 +301,14 @@ def test_a_wrong_key_in_a_file_is_named(tiny, capsys):
     assert "model.client.batch_sise" in refused(capsys, "fit", *tiny, "--config", "wrong.yaml")
     Path("wrong.yaml").write_text("model:\n  supernet:\n    init_args:\n      stemwidth: 3\n")
     assert "stemwidth" in refused(capsys, "fit", *tiny, "--config", "wrong.yaml")
+    Path("wrong.yaml").write_text("trainer: {plugins: [{class_path: lightning.pytorch.plugins.DoublePrecision}]}")
+    line = refused(capsys, "fit", *tiny, "--config", "wrong.yaml")
+    assert "trainer.plugins: DoublePrecision has no meaning here; set client.precision" in line
+    Path("wrong.yaml").write_text("a: &a [*a]")
+    assert "config: RecursionError: " in refused(capsys, "fit", *tiny, "--config", "wrong.yaml")
+    Path("wrong_part.py").write_text("class Source(:")
+    line = refused(capsys, "fit", *tiny, "--data.source", "wrong_part.Source")
+    assert "config: SyntaxError: invalid syntax (wrong_part.py, line 1); correct the file" in line
 
 
 def test_checkpoints_that_do_not_fit_are_one_clear_line(tiny, capsys):
@@ -363,6 +376,26 @@ def test_broken_files_are_one_clear_line(tiny, capsys):
         rounds.write_bytes(whole + broken + whole)
         line = refused(capsys, "report", "runs/digits/version_0")
         assert "rounds.jsonl: line 2 is not the record of a round" in line
+
+
+def test_files_that_a_resumed_run_needs_are_read_before_it_trains(tiny, capsys):
+    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
+    run = Path("runs/digits/version_0")
+    records = (run / "rounds.jsonl").read_bytes()
+    for name, content in (("metrics.csv", b"a,b\n1,2\n"), ("metrics.csv", b"\xff\xfe\n"), ("ledger.json", b"{")):
+        whole = (run / name).read_bytes()
+        (run / name).write_bytes(content)
+        assert f"{name}: is damaged" in refused(capsys, "fit", *tiny, "--ckpt_path", "last")
+        (run / name).write_bytes(whole)
+    last = run / "checkpoints" / "last.ckpt"
+    checkpoint = torch.load(last, weights_only=True)
+    first = next(iter(checkpoint["state_dict"]))
+    for name, message in (("foo", "differs in 1 tensors, first in foo"), (first, f"its {first} holds NaN or infinity")):
+        changed = {**checkpoint["state_dict"], name: torch.full_like(checkpoint["state_dict"][first], float("nan"))}
+        torch.save({**checkpoint, "state_dict": changed}, last)
+        assert message in refused(capsys, "fit", *tiny, "--ckpt_path", "last")
+        assert message in refused(capsys, "test", *tiny, "--ckpt_path", "last")
+    assert (run / "rounds.jsonl").read_bytes() == records
 
 
 def test_a_run_that_is_refused_is_not_the_newest(tiny, capsys):

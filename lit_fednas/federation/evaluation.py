@@ -113,6 +113,8 @@ class SubnetMetrics(nn.Module):
     """
 
     def __init__(self, names: Iterable[str], num_classes: int, top_k: int = 1) -> None:
+        if top_k > num_classes:
+            raise ConfigError(f"evaluation.top_k: {top_k} is more than the {num_classes} classes; give less")
         super().__init__()
         self.num_classes = num_classes
         self.names = list(names)

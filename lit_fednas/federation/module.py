@@ -379,9 +379,12 @@ class FederatedLightningModule(pl.LightningModule):
         shapes = {
             name.removeprefix("supernet."): list(tensor.shape)
             for name, tensor in checkpoint["state_dict"].items()
-            if name.startswith("supernet.")
+            if name.startswith("supernet.") or name not in self.state_dict()
         }
         self._check_same_supernet(saved["supernet"]["class"], shapes)
+        for name, tensor in checkpoint["state_dict"].items():
+            if not tensor.isfinite().all():
+                raise CheckpointError(f"checkpoint: its {name} holds NaN or infinity; give an earlier checkpoint")
         if getattr(self.trainer, "training", False):
             if saved["seed"] != self.seed:
                 raise CheckpointError(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, ProgressBar
-from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.plugins import CheckpointIO, Precision
 from typing_extensions import override
 
 from lit_fednas.data import FederatedDataModule
@@ -75,7 +75,7 @@ class FederatedTrainer(pl.Trainer):
         self,
         max_rounds: Annotated[int, Range(at_least=-1)] = 100,
         check_val_every_n_rounds: PositiveInt = 1,
-        threads: PositiveInt | None = None,
+        threads: Annotated[int, Range(at_least=1, at_most=1024)] | None = None,
         **kwargs: Any,
     ) -> None:
         for name in sorted(MEANINGLESS & kwargs.keys()):
@@ -87,6 +87,8 @@ class FederatedTrainer(pl.Trainer):
             kwargs["callbacks"] = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
         plugins = kwargs.pop("plugins", None) or []
         plugins = [*plugins] if isinstance(plugins, list) else [plugins]
+        for name in (type(plugin).__name__ for plugin in plugins if isinstance(plugin, Precision)):
+            raise ConfigError(f"trainer.plugins: {name} has no meaning here; {MEANINGLESS_BUT['precision']}")
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(AtomicCheckpointIO())
         placement = {name: kwargs[name] for name in ("devices", "accelerator", "num_nodes") if name in kwargs}

@@ -112,14 +112,11 @@ def check_output(path: Path | str) -> None:
     path = Path(path)
     if path.exists() and not path.is_file():
         raise ConfigError(f"output: {path} is not a file; give the path of a file")
-    folder = next(folder for folder in path.absolute().parents if folder.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"output: {folder} cannot be written to; give a file in another folder")
-    check_room("output", folder)
+    check_room("output", path.absolute().parent)
 
 
 def check_room(field: str, folder: Path | str, size: int = 1) -> None:
-    """Validates, before any work, that a disk has room for a file.
+    """Validates, before any work, that a folder can be written to, and its disk has room for a file.
 
     Args:
         field: The setting that names the folder.
@@ -127,10 +124,13 @@ def check_room(field: str, folder: Path | str, size: int = 1) -> None:
         size: Its bytes.
 
     Raises:
-        ConfigError: There is less room.
+        ConfigError: It cannot be written to, or there is less room.
     """
     path = Path(folder).absolute()
-    usage = shutil.disk_usage(next(one for one in (path, *path.parents) if one.exists()))
+    nearest = next(one for one in (path, *path.parents) if one.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(f"{field}: {nearest} cannot be written to; give another folder")
+    usage = shutil.disk_usage(nearest)
     if usage.free < size <= usage.total:  # some network drives say 0 of 0
         raise ConfigError(
             f"{field}: the disk of {folder} has {usage.free:,} bytes left, {size:,} are needed at least; free some "

@@ -84,6 +84,7 @@ def read_rounds(folder: Path) -> Iterator[dict[str, Any]]:
 
 def forget_from(folder: Path, round: int) -> None:
     """Drops the records of a round and all later ones, which a resumed run writes anew."""
+    _ledger(folder)  # which is read again when the run has ended: damage is told before
     if (folder / ROUNDS_FILE).exists():
         kept = [_line(record) for record in read_rounds(folder) if record["round"] < round]
         replace_text(folder / ROUNDS_FILE, "".join(kept))

@@ -197,6 +197,9 @@ class TestImageTable:
             write_table(table, ["file", "label", "client", "split"], [*ROWS, row])
             with pytest.raises(DataError, match=message):
                 ImageTable(table).load("train")
+        write_table(table, ["file", "label", "client"], [("img/0.png", 0, "ann"), ("img/1.png", 10**10, "ann")])
+        with pytest.raises(DataError, match="class 10000000000 and 2 images; number the classes from 0"):
+            _ = ImageTable(table).num_classes
         write_table(table, ["file", "label", "client"], [])
         with pytest.raises(DataError, match="has no rows"):
             _ = ImageTable(table).num_classes

@@ -165,11 +165,13 @@ class TestFaults:
         with pytest.raises(DataError, match="emu holds no images"):
             ImageFolder(root).load("train")
 
-    @pytest.mark.parametrize("name", ["cat/deeper", "cat/nowhere.png", "cat/loop.png", "emu"])
+    @pytest.mark.parametrize("name", ["cat/deeper", "cat/nowhere.png", "cat/loop.png", "cat/pipe.png", "emu"])
     def test_what_would_be_passed_over_is_refused(self, root: Path, name: str) -> None:
         path = root / "train" / name
         if name == "cat/deeper":
             write_image(path / "1.png", 1)
+        elif name == "cat/pipe.png":  # whose reader would wait for ever
+            os.mkfifo(path)
         else:
             path.symlink_to(path.name if "loop" in name else "gone")
         with pytest.raises(DataError, match=f"root: .*{name} (is not a file|is a link that leads nowhere)"):

@@ -104,8 +104,8 @@ def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | 
         if not (root / split / folder).exists():
             raise DataError(f"root: {root / split / folder} is a link that leads nowhere; correct or remove it")
         paths = [path for path in (root / split / folder).iterdir() if not path.name.startswith(".")]
-        if deeper := sorted(path for path in paths if path.is_dir() or not path.exists()):
-            raise DataError(f"root: {deeper[0]} is not a file; images lie in the class's folder itself, move it away")
+        if others := sorted(path for path in paths if not path.is_file()):
+            raise DataError(f"root: {others[0]} is not a file; images lie in the class's folder itself, move it away")
         entries = sorted(path.name for path in paths if path.suffix.lower() in SUFFIXES)
         if not entries:
             raise DataError(f"root: {root / split / folder} holds no images; add some or remove the folder")

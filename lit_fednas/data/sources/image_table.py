@@ -54,7 +54,11 @@ class ImageTable(ImageSource):
         """The labels of all splits in alphabetical order, or the numbers from 0 to the greatest."""
         labels = {row["label"] for row in self._rows}
         if self._numeric:
-            return tuple(map(str, range(max(map(int, labels)) + 1)))
+            if (greatest := max(map(int, labels))) >= len(self._rows) + 10_000:  # an id, of which no list is made
+                raise DataError(
+                    f"label: {self.table} has class {greatest} and {len(self._rows)} images; number the classes from 0"
+                )
+            return tuple(map(str, range(greatest + 1)))
         return tuple(sorted(labels))
 
     @override
