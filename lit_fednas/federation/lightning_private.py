@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -229,6 +230,10 @@ class RankStrategy(DDPStrategy):
             super()._configure_launcher()
 
 
+#: Tells the ranks that a process has started which one it is.
+_PARENT = "LIT_FEDNAS_PARENT"
+
+
 class _WatchingLauncher(_SubprocessScriptLauncher):
     """Starts the other ranks by running the same command again, and watches them.
 
@@ -241,10 +246,12 @@ class _WatchingLauncher(_SubprocessScriptLauncher):
         """Starts the ranks, unless they were started externally, and calls the function."""
         self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         if not self.cluster_environment.creates_processes_externally:
+            os.environ[_PARENT] = str(os.getpid())
             self._call_children_scripts()
             _WatchingLauncher.children = self.procs
         self.procs = _WatchingLauncher.children
-        watch = RankStrategy.watch = RankWatch(self.procs)
+        parent = os.environ.get(_PARENT) if self.cluster_environment.local_rank() else None
+        watch = RankStrategy.watch = RankWatch(self.procs, int(parent) if parent else None)
         watch.start()
         try:
             return function(*args, **kwargs)

@@ -1,7 +1,8 @@
-"""Watches the processes that rank 0 has started, so that a death is reported.
+"""Watches the processes that rank 0 has started, and in these rank 0, so that a death is reported.
 
 A rank that has died breaks the connections of the others, which then fail with a message about sockets, or (with
-NCCL) hang. So rank 0 polls its children several times a second, keeps the reason, and ends what hangs.
+NCCL, and while they wait for each other at the start) hang. So rank 0 polls its children several times a second, and
+they whether rank 0 is still their parent; each keeps the reason, and ends what hangs.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ log = logging.getLogger(__name__)
 
 
 class RankWatch:
-    """Detects which child has died, and how.
+    """Detects which child has died, and how; or that the parent has.
 
     Args:
         children: The processes of rank 1, 2, ... of this node.
-        grace: Seconds that this process gets to end by itself after a child's death.
+        parent: The process of rank 0, in those that it has started.
+        grace: Seconds that this process gets to end by itself after a death.
         period: Seconds between two polls.
 
     Example:
@@ -32,8 +34,15 @@ class RankWatch:
         >>> watch.stop()
     """
 
-    def __init__(self, children: Sequence[subprocess.Popen[bytes]], grace: float = 30.0, period: float = 0.2) -> None:
+    def __init__(
+        self,
+        children: Sequence[subprocess.Popen[bytes]],
+        parent: int | None = None,
+        grace: float = 30.0,
+        period: float = 0.2,
+    ) -> None:
         self.children = children
+        self.parent = parent
         self.grace = grace
         self.period = period
         self.reason: str | None = None
@@ -49,7 +58,7 @@ class RankWatch:
         self._stopped.set()
 
     def wait_for_reason(self, seconds: float) -> str | None:
-        """Returns why a child has died, as soon as it is known; ``None`` if none has after so many seconds."""
+        """Returns who has died and why, as soon as it is known; ``None`` if nobody has after so many seconds."""
         self._known.wait(seconds)
         return self.reason
 
@@ -66,6 +75,9 @@ class RankWatch:
             dead = next((rank for rank, child in enumerate(self.children, 1) if child.poll()), None)
             if dead is not None:
                 self.reason = _reason(dead, self.children[dead - 1].returncode)
+            elif self.parent not in (None, os.getppid()):
+                self.reason = "rank 0 has ended; its own message, or who has killed it, says why"
+            if self.reason is not None:
                 self._known.set()
                 break
         else:

@@ -219,6 +219,17 @@ def test_watch_has_nothing_to_say_of_children_that_end_well():
     watch.stop()
 
 
+def test_watch_says_that_the_parent_has_ended():
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for parent, reason in ((os.getppid(), None), (gone.pid, "rank 0 has ended; its own message, or who")):
+        watch = RankWatch([], parent, period=0.01)
+        watch.start()
+        assert (watch.wait_for_reason(0.3) or "").startswith(reason or "")
+        assert (watch.reason is None) == (reason is None)
+        watch.stop()
+
+
 def digits_run(folder: Path) -> subprocess.Popen:
     return start(
         "lit_fednas",
@@ -238,12 +249,24 @@ def wait_for_rounds(folder: Path, count: int) -> Path:
 
 
 @pytest.mark.slow
+def test_a_rank_does_not_wait_for_one_that_is_gone(tmp_path):
+    """Rank 0 is killed while rank 1 still imports, long before both form a group."""
+    main = digits_run(tmp_path)
+    while not subprocess.run(["pgrep", "-P", str(main.pid)], capture_output=True).stdout:
+        assert main.poll() is None
+        time.sleep(0.05)
+    main.kill()
+    _, errors = main.communicate(timeout=120)  # until rank 1 has closed it, too
+    assert "rank 0 has ended; its own message, or who has killed it, says why; this process has been" in errors
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("signum", "victim", "status", "message"),
     [
         (signal.SIGKILL, 1, 1, "lit-fednas: rank 1 was killed by SIGKILL"),
         (signal.SIGTERM, 0, 128 + signal.SIGTERM, "lit-fednas: stopped by SIGTERM; go on with --ckpt_path last"),
-        (signal.SIGKILL, 0, -signal.SIGKILL, "lit-fednas (rank 1): lost the connection to another rank"),
+        (signal.SIGKILL, 0, -signal.SIGKILL, "lit-fednas (rank 1): rank 0 has ended; its own message, or who"),
     ],
 )
 def test_a_rank_that_is_stopped_ends_the_run_with_its_reason(tmp_path, signum, victim, status, message):
