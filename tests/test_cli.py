@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -17,6 +18,10 @@ import yaml
 
 from lit_fednas import __version__
 from lit_fednas.cli import main
+from lit_fednas.data import Digits, Dirichlet, FederatedDataModule
+from lit_fednas.errors import CheckpointError
+from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
+from tests.support import assert_same
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 DIGITS = CONFIGS / "superfed" / "digits.yaml"
@@ -73,6 +78,32 @@ def test_fit_writes_a_run_and_test_reads_it(tiny, capsys):
     assert "test accuracy" in capsys.readouterr().out
     assert main(["validate", *tiny, "--ckpt_path", "last"]) == 0
     assert not Path("runs/digits/version_1").exists()
+
+
+def test_a_runs_module_is_loaded_and_predicts_in_the_order_of_the_test_set(tiny, capsys):
+    """The share of correct predictions is the accuracy that ``test`` reports, of the subnet that was chosen."""
+    recalibrated = ["--model.evaluation.recalibrate_batches", "2"]
+    assert main(["fit", *tiny, *recalibrated, "--model.evaluation.predicted", "smallest"]) == 0
+    assert main(["test", *tiny, *recalibrated, "--ckpt_path", "last", "--data.eval_batch_size", "100"]) == 0
+    last = "runs/digits/version_0/checkpoints/last.ckpt"
+    with Path("runs/digits/version_0/subnets-test.csv").open() as file:
+        (tested,) = [row for row in csv.DictReader(file) if row["subnet"] == "smallest"]
+    module = FederatedLightningModule.load_from_checkpoint(last)
+    data = FederatedDataModule(Digits(), Dirichlet(10.0), num_clients=10, eval_batch_size=100)
+    trainer = FederatedTrainer(accelerator="cpu", logger=False, enable_progress_bar=False)
+    for given in (None, last):
+        batches = trainer.predict(module, datamodule=data, ckpt_path=given)
+        logits, targets = torch.cat(batches), Digits().load("test").targets
+        assert logits.shape == (len(targets), 10)
+        correct = (logits.argmax(1) == targets).float().mean().item()
+        assert correct == pytest.approx(float(tested["accuracy"]), abs=1e-6)
+    Path("runs/digits/version_0/config.yaml").unlink()
+    with pytest.raises(CheckpointError, match=r"version_0/config.yaml does not exist.* load_from_checkpoint\('runs"):
+        FederatedLightningModule.load_from_checkpoint(last)
+    parts = {name: getattr(module, name) for name in ("supernet", "assignment", "aggregation", "client")}
+    module.supernet.requires_grad_(False).apply(lambda layer: [tensor.zero_() for tensor in layer.parameters()])
+    again = FederatedLightningModule.load_from_checkpoint(last, **parts)
+    assert_same(again.state_dict(), torch.load(last)["state_dict"])
 
 
 def test_a_second_fit_is_a_new_run_and_last_is_the_newest(tiny):

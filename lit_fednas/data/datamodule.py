@@ -196,6 +196,10 @@ class FederatedDataModule(LightningDataModule):
             "class_names": list(self.class_names),
         }
 
+    def predict_dataloader(self) -> EvalBatches:
+        """Returns the test batches."""
+        return self.test_dataloader()
+
     @override
     def teardown(self, stage: str) -> None:
         for reader in self._readers.values():  # garbage collection would wait five seconds for each process

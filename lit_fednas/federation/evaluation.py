@@ -43,6 +43,7 @@ class EvaluationSettings:
         sampled: Architectures that are drawn from the space for every validation and test; their mean is
             ``val/sampled/accuracy``, the quality of the supernet over architectures (FedorAS, Fig. 5 and 10). 0
             for none.
+        predicted: The architecture that ``trainer.predict`` runs, as in ``subnets`` but without a name.
 
     Raises:
         ConfigError: A number is out of range, or no subnet is given.
@@ -54,6 +55,7 @@ class EvaluationSettings:
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     channels_last: bool = False
     sampled: NonNegativeInt = 0
+    predicted: str = "largest"
 
     def __post_init__(self) -> None:
         if self.subnets is not None and not self.subnets:

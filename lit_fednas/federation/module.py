@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import lightning.pytorch as pl
 import torch
+import yaml
+from jsonargparse import ArgumentParser
 from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
@@ -21,11 +24,13 @@ from lit_fednas.data import ClientData
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.cohort import CohortSampler, UniformCohort
 from lit_fednas.federation.evaluation import SAMPLED, EvaluationSettings, Recalibration, SubnetMetrics
+from lit_fednas.federation.initial_weights import read_checkpoint
 from lit_fednas.federation.round import ServerRound
 from lit_fednas.federation.server_optimizers import is_plain_averaging
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.messages import WILD, ClientTask
 from lit_fednas.objectives import CrossEntropy, Objective
+from lit_fednas.records.files import reading
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import ClientTiers, Population
@@ -59,9 +64,10 @@ class FederatedLightningModule(pl.LightningModule):
     weights on the server's validation set, without local training; ``val/mean/accuracy`` is their mean over the
     subnets; ``test/...`` likewise on the test set. ``clients/loss`` is the mean over the cohort, weighted by
     examples, of each client's mean loss *during* its local training. ``clients/accuracy`` is that of the clients
-    on their own validation splits, if they were asked for it (``client.validate``). ``clients/used`` counts
-    updates, ``clients/failed`` clients that could not answer or whose update was wild; ``clients/wild`` counts
-    updates above ``faults.norm_bound``, if there is one.
+    on their own validation splits, if they were asked for it (``client.validate``). ``clients/lr`` is the learning
+    rate of the clients' first step (Lightning's ``LearningRateMonitor`` shows the server optimizer's).
+    ``clients/used`` counts updates, ``clients/failed`` clients that could not answer or whose update was wild;
+    ``clients/wild`` counts updates above ``faults.norm_bound``, if there is one.
     """
 
     def __init__(
@@ -244,6 +250,8 @@ class FederatedLightningModule(pl.LightningModule):
             buffer.copy_(aggregate[name])
 
     def _log_round(self, batch: ServerRound) -> None:
+        if batch.tasks:
+            self.log("clients/lr", self.client.learning_rate(batch.tasks[0].lr_factor))
         seen = sum(result.num_seen for result in batch.survivors)
         if seen:
             loss = sum(result.loss * result.num_seen for result in batch.survivors) / seen
@@ -280,13 +288,16 @@ class FederatedLightningModule(pl.LightningModule):
         """Evaluates every subnet on a batch of the test set."""
         self._evaluate(self.test_metrics, batch, batch_idx)
 
+    def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Returns the logits of the subnet ``evaluation.predicted``."""
+        arch = self.supernet.space.named(self.evaluation.predicted)
+        return self.evaluation.logits(self._network("predicted", arch), batch[0])
+
     def on_validation_epoch_start(self) -> None:
         """Drops statistics that belong to earlier weights."""
         self._recalibration = None
 
-    def on_test_epoch_start(self) -> None:
-        """Drops statistics that belong to earlier weights."""
-        self._recalibration = None
+    on_test_epoch_start = on_predict_epoch_start = on_validation_epoch_start
 
     def on_validation_epoch_end(self) -> None:
         """Logs ``val/<subnet>/accuracy``, ``val/<subnet>/loss`` and ``val/mean/accuracy``."""
@@ -362,7 +373,44 @@ class FederatedLightningModule(pl.LightningModule):
             "assignment": self.assignment.state_dict(),
             "seed": self.seed,
             "version": __version__,
+            "data": {"input_shape": list(self.supernet.input_shape), "num_classes": self.supernet.num_classes},
         }
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: Path | str, **parts: Any) -> Self:  # type: ignore[override]
+        """Makes the module of a run, with the weights of a checkpoint.
+
+        Args:
+            checkpoint_path: A checkpoint in the run's folder, as ``runs/<name>/version_0/checkpoints/last.ckpt``.
+            **parts: Arguments of the constructor; if there are none, those of the run's ``config.yaml``.
+
+        Returns:
+            The module, on the CPU and in evaluation mode.
+
+        Raises:
+            CheckpointError: The checkpoint cannot be read, or the run's configuration is not beside it.
+        """
+        checkpoint = read_checkpoint(checkpoint_path)
+        module = cls(**parts) if parts else cls._from_config(Path(checkpoint_path), checkpoint["federation"])
+        module._restore_supernet(checkpoint)
+        module.load_state_dict(checkpoint["state_dict"])
+        return module.eval()
+
+    @classmethod
+    def _from_config(cls, checkpoint_path: Path, saved: Mapping[str, Any]) -> Self:
+        """Returns the module that the ``config.yaml`` of a checkpoint's run describes."""
+        path = checkpoint_path.parent.parent / "config.yaml"
+        if not path.exists() or "data" not in saved:
+            raise CheckpointError(
+                f"checkpoint: its run's {path} does not exist, or is of an earlier version; give the module's parts: "
+                f"load_from_checkpoint({str(checkpoint_path)!r}, supernet=..., assignment=..., ...)"
+            )
+        with reading(path):
+            settings = yaml.safe_load(path.read_text())["model"]
+            settings["supernet"]["init_args"].update(saved["data"])
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_class_arguments(cls, "model")
+        return parser.instantiate_classes(parser.parse_object({"model": {**settings, "seed": saved["seed"]}})).model
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restores the assignment's state and the supernet's structure.
@@ -373,6 +421,18 @@ class FederatedLightningModule(pl.LightningModule):
         saved = checkpoint["federation"]
         if checkpoint.get("hyper_parameters"):
             log.warning("checkpoint: its hyper_parameters are ignored, the configuration counts")
+        self._restore_supernet(checkpoint)
+        if getattr(self.trainer, "training", False):
+            if saved["seed"] != self.seed:
+                raise CheckpointError(
+                    f"seed_everything: {self.seed} is not that of the checkpoint's run, {saved['seed']}; "
+                    f"a resumed run must keep it"
+                )
+            self.assignment.load_state_dict(saved["assignment"])
+
+    def _restore_supernet(self, checkpoint: Mapping[str, Any]) -> None:
+        """Gives the supernet the structure of a checkpoint's; its weights are not set."""
+        saved = checkpoint["federation"]
         if saved.get("structure", {}) != self.supernet.structure():
             self.supernet.restore(saved.get("structure", {}))
             self._prepare_evaluation()
@@ -385,13 +445,6 @@ class FederatedLightningModule(pl.LightningModule):
         for name, tensor in checkpoint["state_dict"].items():
             if not tensor.isfinite().all():
                 raise CheckpointError(f"checkpoint: its {name} holds NaN or infinity; give an earlier checkpoint")
-        if getattr(self.trainer, "training", False):
-            if saved["seed"] != self.seed:
-                raise CheckpointError(
-                    f"seed_everything: {self.seed} is not that of the checkpoint's run, {saved['seed']}; "
-                    f"a resumed run must keep it"
-                )
-            self.assignment.load_state_dict(saved["assignment"])
 
     def _check_same_supernet(self, name: str, shapes: dict[str, list[int]]) -> None:
         own = self.supernet.fingerprint

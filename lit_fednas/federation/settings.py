@@ -116,6 +116,11 @@ class ClientSettings:
         self.compile = compile
         self.validate = validate
 
+    def learning_rate(self, lr_factor: float = 1.0) -> float:
+        """Returns the learning rate of a fit's first step, of the optimizer's first group of parameters."""
+        optimizer, _ = self.optimizers([torch.nn.Parameter(torch.zeros(1))], lr_factor)
+        return float(optimizer.param_groups[0]["lr"])
+
     def optimizers(self, parameters: Iterable[Any], lr_factor: float = 1.0) -> tuple[Optimizer, Any | None]:
         """Makes a fit's optimizer and scheduler.
 

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.plugins import CheckpointIO, Precision
+from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.data import FederatedDataModule
@@ -197,6 +199,32 @@ class FederatedTrainer(pl.Trainer):
             CheckpointError: The checkpoint is missing or damaged.
         """
         return self._evaluate(super().test, model, datamodule, ckpt_path, verbose)
+
+    @override
+    def predict(  # type: ignore[override]
+        self,
+        model: FederatedLightningModule | None = None,
+        datamodule: FederatedDataModule | None = None,
+        ckpt_path: str | None = None,
+    ) -> list[Tensor]:
+        """Runs the subnet that ``evaluation.predicted`` names on the test set.
+
+        Args:
+            model: The server's module.
+            datamodule: The data.
+            ckpt_path: A checkpoint of the weights.
+
+        Returns:
+            Logits, ``[batch, num_classes]`` each, in the order of the test set; ``torch.cat`` makes them one.
+
+        Raises:
+            CheckpointError: The checkpoint is missing or damaged.
+        """
+        check_checkpoint(ckpt_path)
+        with self.computing(model or self.lightning_module):  # type: ignore[arg-type]
+            logits: Any = super().predict(model, datamodule=datamodule, ckpt_path=ckpt_path, weights_only=True)
+        order = self.datamodule.predict_dataloader().rows.argsort()  # the batches are those of ``test``
+        return list(torch.cat(logits)[order].split(len(logits[0])))
 
     def load(self, model: FederatedLightningModule, datamodule: FederatedDataModule, ckpt_path: str | None) -> None:
         """Sets up module and data for what comes after training, as ``validate`` does, without running anything.

@@ -10,13 +10,13 @@ import pytest
 
 from lit_fednas.callbacks import RunRecorder
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, StepRate, UniformCohort
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.records import ROUNDS_FILE, append_round, read_rounds
-from tests.support import fit, linear_net, make_module, tiny_data
+from tests.support import fit, linear_net, make_module, sgd, tiny_data
 
 VAL = {"val/largest/accuracy", "val/largest/loss", "val/mean/accuracy"}
-CLIENTS = {"clients/loss", "clients/used", "clients/failed"}
+CLIENTS = {"clients/loss", "clients/used", "clients/failed", "clients/lr"}
 
 
 def run(folder, module=None, rounds=3, callbacks=(), **settings):
@@ -29,6 +29,13 @@ def run(folder, module=None, rounds=3, callbacks=(), **settings):
         **settings,
     )
     return list(read_rounds(folder))
+
+
+def test_the_learning_rate_is_the_clients(tmp_path):
+    settings = ClientSettings(sgd(0.2), lr_schedule=StepRate(every=1, gamma=0.5))
+    module = make_module(linear_net(), client=settings, server_optimizer=sgd(1.0))
+    rates = [record["metrics"]["clients/lr"] for record in run(tmp_path, module)]
+    assert rates == pytest.approx([0.2, 0.1, 0.05])
 
 
 def test_one_record_per_round_with_its_clients(tmp_path):
