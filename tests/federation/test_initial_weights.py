@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import ConfigError, FedNASError
 from lit_fednas.federation.initial_weights import load_initial
 
 
@@ -43,5 +43,5 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path, what: str) -> None:
         path.write_text("no weights")
     else:
         torch.save([1, 2], path)
-    with pytest.raises(ConfigError, match="field"):
+    with pytest.raises(FedNASError, match="^field: .*; give a checkpoint or a state dictionary"):
         load_initial(network(), path, "field")

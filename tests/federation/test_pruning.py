@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +16,6 @@ from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import CandidateGroups, FixedArchitecture
 from lit_fednas.assignment.client_groups import balanced_groups, group_report, random_groups
 from lit_fednas.callbacks import CostLedger, PruneByBudgets, RoundCheckpoint, RunRecorder
-from lit_fednas.cli import main
 from lit_fednas.costs import MeasuredLatency
 from lit_fednas.data import Dirichlet
 from lit_fednas.errors import CheckpointError, ConfigError
@@ -485,65 +481,6 @@ def test_another_network_is_refused(straight) -> None:
             datamodule=data(),
             ckpt_path=str(folder / "checkpoints" / "last.ckpt"),
         )
-
-
-CONFIG = """
-seed_everything: 0
-trainer:
-  max_rounds: -1
-  accelerator: cpu
-  enable_progress_bar: false
-  logger: {class_path: lit_fednas.loggers.RunLogger, init_args: {save_dir: SAVE, name: run, version: only}}
-model:
-  supernet:
-    class_path: lit_fednas.supernets.PrunedSequence
-    init_args:
-      family: {class_path: lit_fednas.supernets.SlicedCNN, init_args: {hidden: [6, 8]}}
-  assignment: {class_path: lit_fednas.assignment.CandidateGroups}
-  aggregation: {class_path: lit_fednas.aggregation.OverlapAverage}
-  client: {batch_size: 16, steps: 2, validate: trained}
-  cohort: {class_path: lit_fednas.federation.UniformCohort, init_args: {ratio: 1.0}}
-prune_by_budgets: {budget: 0.3, first: 0.15, rounds: {1: 2, 3: 3}, groups: 2}
-data:
-  source: {class_path: lit_fednas.data.Digits}
-  partitioner: {class_path: lit_fednas.data.Dirichlet, init_args: {alpha: 1.0}}
-  num_clients: 8
-  client_val: 0.2
-"""
-
-KILLER = """
-import os, signal, sys
-from lit_fednas.callbacks import RunRecorder
-from lit_fednas.cli import main
-rounds = int(sys.argv[1])
-ended = RunRecorder.on_train_epoch_end
-def hook(self, trainer, module):
-    ended(self, trainer, module)
-    if trainer.current_epoch == rounds:
-        os.kill(os.getpid(), signal.SIGKILL)
-RunRecorder.on_train_epoch_end = hook
-sys.exit(main(sys.argv[2:]))
-"""
-
-
-@pytest.mark.slow
-def test_killed_and_resumed_through_the_command_line(tmp_path) -> None:
-    """A process of its own is killed inside the third iteration."""
-    found = {}
-    for name in ("straight", "killed"):
-        config = tmp_path / f"{name}.yaml"
-        config.write_text(CONFIG.replace("SAVE", str(tmp_path / name)))
-        words = ["fit", "--config", str(config)]
-        if name == "killed":
-            command = [sys.executable, "-c", KILLER, "5", *words]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            done = subprocess.run(command, env=environment, capture_output=True, check=False)
-            assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-            words += ["--ckpt_path", "last"]
-        assert main(words) == 0
-        found[name] = record(tmp_path / name / "run" / "only")
-    assert found["killed"] == found["straight"]
-    assert found["straight"]["sequence"]["complete"]
 
 
 # ---- what is refused before training ------------------------------------------------------------------
