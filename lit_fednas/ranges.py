@@ -112,8 +112,8 @@ def _faults(value: Any, hint: Any, place: str = "") -> Iterator[tuple[str, str]]
     if origin is Annotated:
         for extent in (one for one in args[1:] if isinstance(one, Range)):
             if not isinstance(value, int | float) or isinstance(value, bool) or value not in extent:
-                finite = "" if not isinstance(value, float) or math.isfinite(value) else "a finite number, "
-                yield place, f"{value!r} must be {finite}{extent}"
+                finite = "" if not isinstance(value, float) or math.isfinite(value) else " and finite"
+                yield place, f"{value!r} must be {extent}{finite}"
     elif origin in (Union, UnionType):
         if value is None and NoneType in args:
             return

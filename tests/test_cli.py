@@ -299,7 +299,7 @@ def refused(capsys, *args, code=2):
         (["--model.supernet.stem_wdth", "3"], "Option 'stem_wdth' is not accepted; did you mean stem_width?"),
         (["--data.source", "Digit"], "import path string: Digit; did you mean Digits?"),
         (["--transform_on_convergence.threshold=-1"], "convergence.threshold: -1.0 must be at least 0"),
-        (["--model.client.clip_norm", ".inf"], "client.clip_norm: inf must be a finite number, above 0"),
+        (["--model.client.clip_norm", ".inf"], "client.clip_norm: inf must be above 0 and finite"),
         (["--trainer.logger.init_args.name", "../../x"], "trainer.logger.init_args.name: '../../x' leaves save_dir"),
         (["--trainer.logger.init_args.version", "../../x"], "init_args.version: '../../x' leaves save_dir"),
         (["--trainer.logger.init_args.save_dir", "/proc/x"], "/proc/x"),

@@ -79,8 +79,8 @@ def test_devices_of_a_trace_are_spread_over_the_levels():
     ("settings", "words"),
     [
         ({"ratio": 1}, "tiers.ratio: 1 must be above 1"),
-        ({"ratio": float("inf")}, "tiers.ratio: inf must be a finite number, above 1"),
-        ({"ratio": float("nan")}, "tiers.ratio: nan must be a finite number, above 1"),
+        ({"ratio": float("inf")}, "tiers.ratio: inf must be above 1 and finite"),
+        ({"ratio": float("nan")}, "tiers.ratio: nan must be above 1 and finite"),
         ({"levels": 1}, "tiers.levels: 1 must be at least 2"),
         ({"cost": "flops"}, "tiers.cost: 'flops' is unknown; choose from macs"),
         ({"cost": "latency_ms"}, "tiers.cost: 'latency_ms' is unknown"),
