@@ -16,7 +16,7 @@ from lit_fednas.ranges import NonNegativeFloat, PositiveInt, Range, UnitInterval
 from lit_fednas.records.models import step_words, write_suite
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Model, ModelSuite, members_of
-from lit_fednas.supernets.growing.growth import Order, Step, plan, to_plain
+from lit_fednas.supernets.growing.growth import NewUnits, Order, Step, plan, to_plain
 from lit_fednas.tiers import ArchitectureCosts
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ class TransformOnConvergence(FederatedCallback):
         order: Whether cells are widened and deepened in turns, or only the one.
         selection: ``random`` takes as many cells, drawn at random (Table 3, without layer selection).
         warm_up: Whether a new model inherits weights (Table 3, without warm-up).
+        new_units: The units that a widened cell did not have are ``drawn`` anew, and nothing takes them in at first,
+            or they are ``copies`` of others (the paper).
         noise: Standard deviation of the parts that copies of a unit have, relative to an even division.
         loss: Of the whole ``cohort``, or of the clients that train the ``newest`` model.
         max_models: How many models there shall be at most, the initial one included.
@@ -73,6 +75,7 @@ class TransformOnConvergence(FederatedCallback):
         order: Order = "alternate",
         selection: Literal["activeness", "random"] = "activeness",
         warm_up: bool = True,
+        new_units: NewUnits = "drawn",
         noise: NonNegativeFloat = 0.1,
         loss: Literal["cohort", "newest"] = "cohort",
         max_models: PositiveInt | None = None,
@@ -81,7 +84,8 @@ class TransformOnConvergence(FederatedCallback):
         self.threshold, self.gamma, self.delta = threshold, gamma, delta
         self.alpha, self.window = alpha, window
         self.factor, self.insert, self.order = factor, insert, order
-        self.selection, self.warm_up, self.noise = selection, warm_up, noise
+        self.selection, self.warm_up = selection, warm_up
+        self.new_units, self.noise = new_units, noise
         self.loss, self.max_models, self.stop = loss, max_models, stop
         self.losses: dict[int, list[float]] = {}  # of each model, or of the cohort under that of the newest
         self.activeness: list[dict[str, float]] = []  # of the newest model
@@ -167,7 +171,9 @@ class TransformOnConvergence(FederatedCallback):
             self.reasons.append({"degree_of_convergence": degree, "activeness": activeness})
             self.activeness = []
             round.restructure(
-                lambda: suite.add(parent.number, steps, module.seed, round.number, self.noise, self.warm_up)
+                lambda: suite.add(
+                    parent.number, steps, module.seed, round.number, self.noise, self.warm_up, self.new_units
+                )
             )
             log.info(
                 "round %d: model %d, derived from model %d (%s): %d MACs, %s",

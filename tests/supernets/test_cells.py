@@ -23,8 +23,9 @@ from lit_fednas.supernets.growing.cells import (
     PooledHead,
     PreactivatedCell,
     ResidualCell,
+    ResidualConvCell,
 )
-from lit_fednas.supernets.growing.growth import Deepen, Step, Widen, carried_over, grown, plan
+from lit_fednas.supernets.growing.growth import Deepen, NewUnits, Step, Widen, carried_over, grown, plan
 from lit_fednas.supernets.growing.mobilenet import InvertedResidualCell, PerceptronHead
 from lit_fednas.supernets.growing.nasbench201 import Genotype, NASBench201Cell
 from lit_fednas.supernets.growing.vit import PatchCell, TokenHead, TransformerCell
@@ -70,6 +71,9 @@ KINDS: dict[str, Callable[[Norm], Blueprint]] = {
         PooledHead("head"),
         entry__out=4,
         it__out=6,
+    ),
+    "residual-conv": lambda norm: network(
+        ConvCell("entry", norm=norm), ResidualConvCell("it", norm), PooledHead("head"), entry__out=4
     ),
     "entry": lambda norm: network(
         EntryCell("it", norm, PreactivatedCell("", norm), stride=2), PooledHead("head", norm), it__out=4
@@ -140,12 +144,13 @@ def images(count: int = 7) -> Tensor:
 
 
 def after(
-    net: CellNetwork, blueprint: Blueprint, steps: tuple[Step, ...], noise: float = 0.3
+    net: CellNetwork, blueprint: Blueprint, steps: tuple[Step, ...], new_units: NewUnits = "drawn"
 ) -> tuple[CellNetwork, Blueprint]:
     draws = generator(0, "transformation")
     with isolated(0, "inserted"):
         for step in steps:
-            net, blueprint = carried_over(net, blueprint, step, draws, noise), grown(blueprint, step)
+            net = carried_over(net, blueprint, step, draws, 0.3, new_units)
+            blueprint = grown(blueprint, step)
     return net, blueprint
 
 
@@ -159,12 +164,12 @@ def assert_same_function(one: nn.Module, other: nn.Module) -> None:
 
 @pytest.mark.parametrize(("kind", "norm"), CASES)
 class TestGrowth:
-    @pytest.mark.parametrize("factor", [2.0, 1.5])
-    def test_widening_keeps_the_function(self, kind: str, norm: str, factor: float) -> None:
+    @pytest.mark.parametrize(("factor", "new_units"), [(2.0, "drawn"), (1.5, "drawn"), (1.5, "copies")])
+    def test_widening_keeps_the_function(self, kind: str, norm: str, factor: float, new_units: NewUnits) -> None:
         blueprint = KINDS[kind](NORMS[norm])
         net = drawn(blueprint)
         steps = plan(blueprint, ["it"], 1, factor, order="widen")
-        wider, structure = after(net, blueprint, steps)
+        wider, structure = after(net, blueprint, steps, new_units)
         assert [type(step) for step in steps] == [Widen]
         assert structure.parameters()["it"] > blueprint.parameters()["it"]
         assert_same_function(net, wider)
@@ -202,6 +207,31 @@ class TestGrowth:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_new_units_are_used(kind: str) -> None:
+    """After a few steps units have gradients, what they take in as well as what is taken from them."""
+    blueprint = KINDS[kind](BatchNorm())
+    net = drawn(blueprint)
+    wider, _ = after(net, blueprint, plan(blueprint, ["it"], 1, order="widen"))
+    wider.train()
+    moving = torch.optim.SGD(wider.parameters(), lr=0.1)
+    reached = {name: torch.zeros_like(one) for name, one in wider.named_parameters() if one.dim() > 1}
+    for _ in range(3):
+        moving.zero_grad()
+        functional.cross_entropy(wider(images()), torch.arange(7) % CLASSES).backward()
+        for name, seen in reached.items():
+            gradient = wider.get_parameter(name).grad
+            assert gradient is not None
+            seen += gradient.abs()
+        moving.step()
+    for name, seen in reached.items():
+        if "squeeze" in name:
+            continue  # behind a mean over all pixels a ReLU may be dead for every image
+        for dimension in (0, 1):
+            others = tuple(one for one in range(seen.dim()) if one != dimension)
+            assert (seen.amax(others) > 1e-12).double().mean() > 0.9, (name, dimension)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_growing_again_and_again_keeps_the_function(kind: str) -> None:
     blueprint = KINDS[kind](BatchNorm())
     net = first = drawn(blueprint)
@@ -216,7 +246,7 @@ def test_a_training_pass_moves_the_statistics_of_copies_alike(kind: str) -> None
     blueprint = KINDS[kind](BatchNorm())
     net = drawn(blueprint)
     cells = [cell.name for cell in blueprint.cells[:-1]]
-    made, _ = after(net, blueprint, plan(blueprint, cells, 1, 1.5, order="widen"))
+    made, _ = after(net, blueprint, plan(blueprint, cells, 1, 1.5, order="widen"), "copies")
     for one in (net, made):
         one.train()(images())
     buffers = dict(made.named_buffers())

@@ -91,7 +91,7 @@ def test_widening_copies_units_and_divides_what_is_taken_from_them(noise: float)
     """Element by element: every new row is an old one, and its columns in the next layer add up to the old."""
     blueprint = first()
     before = network(blueprint)
-    after = carried_over(before, blueprint, Widen("conv1", {"conv1.out": 9}), generator(3, "take"), noise)
+    after = carried_over(before, blueprint, Widen("conv1", {"conv1.out": 9}), generator(3, "take"), noise, "copies")
     old, new = before.state_dict(), after.state_dict()
     rows, taken = old["cells.conv1.conv.weight"], new["cells.conv1.conv.weight"]
     assert taken.shape[0] == 9
@@ -113,7 +113,7 @@ def test_widening_copies_units_and_divides_what_is_taken_from_them(noise: float)
 def test_which_units_are_copied_belongs_to_the_generator() -> None:
     blueprint, step = first(), Widen("conv2", {"conv2.out": 16})
     made = [
-        dict(carried_over(network(blueprint), blueprint, step, generator(seed, "take")).named_parameters())
+        dict(carried_over(network(blueprint), blueprint, step, generator(seed, "take"), 0, "copies").named_parameters())
         for seed in (0, 0, 1)
     ]
     weight = "cells.conv2.conv.weight"
@@ -126,7 +126,7 @@ def test_equal_copies_stay_equal_and_noise_breaks_the_tie() -> None:
     blueprint, step = first(norm=None), Widen("conv1", {"conv1.out": 8})
     spread = {}
     for noise in (0.0, 0.2):
-        net = carried_over(network(blueprint), blueprint, step, generator(0, "take"), noise)
+        net = carried_over(network(blueprint), blueprint, step, generator(0, "take"), noise, "copies")
         x = torch.randn(16, 3, 8, 8, dtype=torch.double, generator=generator(0, "x"))
         net(x).square().sum().backward()
         weight = net.cells["conv1"].conv.weight

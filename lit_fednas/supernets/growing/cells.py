@@ -103,9 +103,10 @@ def check_affine(norm: Norm | None, cell: str) -> None:
 class ConvCell(Cell):
     """Convolution, norm, ReLU, and an optional pooling (FedTrans, Fig. 4).
 
-    Its follower is a convolution of the same kernel without norm, pooling or stride, an identity at first: a norm
-    cannot be the identity on every batch it is trained with. The identity goes through the ReLU, since its input
-    is not negative; so a cell without ReLU cannot be deepened.
+    Its follower is a convolution of the same kernel, an identity at first, which goes through the ReLU, since its input
+    is not negative; so a cell without ReLU cannot be deepened. With a norm that has a scale, the follower has it too
+    and adds its input (:class:`ResidualConvCell`), for a norm cannot be the identity on every batch it is trained
+    with, and networks without one train badly from scratch; else it has none.
 
     Args:
         name: Its name.
@@ -128,8 +129,12 @@ class ConvCell(Cell):
         return conv_layer(conv, self.norm, nn.ReLU if self.relu else None, pool=self.pool)
 
     @override
-    def follower(self, name: str) -> ConvCell | None:
-        return ConvCell(name, self.kernel) if self.relu else None
+    def follower(self, name: str) -> Cell | None:
+        if not self.relu:
+            return None
+        if self.norm is not None and self.norm.affine:
+            return ResidualConvCell(name, self.norm, self.kernel)
+        return ConvCell(name, self.kernel)
 
     @override
     @torch.no_grad()
@@ -137,6 +142,35 @@ class ConvCell(Cell):
         conv = module.get_submodule("conv")
         nn.init.dirac_(conv.get_parameter("weight"))
         conv.get_parameter("bias").zero_()
+
+
+@dataclass(frozen=True)
+class ResidualConvCell(Cell):
+    """Convolution and norm; its input is added; ReLU. It keeps the stream, and its follower is one of its kind.
+
+    Args:
+        name: Its name.
+        norm: Normalisation layer, with a scale.
+        kernel: Side of the kernel, an odd number.
+    """
+
+    norm: Norm
+    kernel: int = 3
+
+    opens: ClassVar[bool] = False
+    silent: ClassVar[tuple[str, ...]] = ("block.norm",)
+
+    def __post_init__(self) -> None:
+        check_affine(self.norm, type(self).__name__)
+
+    @override
+    def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
+        block = sequential(conv=convolution(inputs, outputs, self.kernel), norm=self.norm(outputs))
+        return Residual(block, activation=nn.ReLU(inplace=True))
+
+    @override
+    def follower(self, name: str) -> Self:
+        return type(self)(name, self.norm, self.kernel)
 
 
 @dataclass(frozen=True)

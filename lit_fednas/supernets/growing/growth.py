@@ -21,6 +21,8 @@ from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork
 WIDEN, DEEPEN = "widen", "deepen"
 #: ``alternate`` widens a cell, then deepens it, then widens it again (compound scaling, Fig. 5).
 Order = Literal["alternate", "widen", "deepen"]
+#: What the units of a widened cell are that it did not have: drawn anew, or copies of others.
+NewUnits = Literal["drawn", "copies"]
 _ROUNDING = 1e-9
 _LEAST_SHARE = 0.1  # of what an even division gives a copy, however large the noise
 
@@ -133,13 +135,21 @@ def grown(blueprint: Blueprint, step: Step) -> Blueprint:
 
 @torch.no_grad()
 def carried_over(
-    network: CellNetwork, blueprint: Blueprint, step: Step, draws: torch.Generator, noise: float = 0.0
+    network: CellNetwork,
+    blueprint: Blueprint,
+    step: Step,
+    draws: torch.Generator,
+    noise: float = 0.0,
+    new_units: NewUnits = "drawn",
 ) -> CellNetwork:
     """Returns a network of the structure after a step, with weights that compute the same.
 
-    Widening keeps the old units, adds copies of randomly selected ones, and divides the weights by which the next
-    cells take in a unit among its copies (Chen et al., 2016, "Net2Net"). Copies of equal parts would get equal
-    gradients for ever; with ``noise`` their parts differ, and still add up to the whole.
+    Widening keeps the old units. The new ones are ``drawn`` by their layers, and the weights by which old units take
+    them in are zero, so that they differ from the start and are used as soon as these weights have moved. Or they are
+    ``copies`` of randomly selected units, whose outgoing weights are divided among the copies, as FedTrans has it
+    (Chen et al., 2016, "Net2Net"). Copies take in the same, so they stay nearly alike and add little capacity; copies
+    of equal parts even get equal gradients for ever, so with ``noise`` their parts differ, and still add up to the
+    whole.
 
     Args:
         network: The network of the blueprint.
@@ -147,6 +157,10 @@ def carried_over(
         step: The step. The weights of inserted cells that do not matter at first are drawn by their layers.
         draws: Selects the units that are copied.
         noise: Standard deviation of the copies' parts, relative to an even division.
+        new_units: What new units are.
+
+    Raises:
+        ConfigError: A tensor of the network has units in a third dimension.
     """
     after = grown(blueprint, step)
     larger = after.build()
@@ -164,9 +178,18 @@ def carried_over(
     new = tensors_of(larger)
     for name, tensor in tensors_of(network).items():
         for dimension, (group, repeat) in enumerate(axes.get(name, ())):
-            if group in copies:
-                tensor = copies[group].applied(tensor, dimension, repeat, name)
-        new[name].copy_(tensor)
+            if group not in copies:
+                continue
+            if dimension > 1:
+                raise ConfigError(
+                    f"supernet.family: dimension {dimension} of {name} grows; put output units in dimension 0, and "
+                    f"input units in dimension 1"
+                )
+            if new_units == "copies":
+                tensor = copies[group].applied(tensor, dimension, repeat)
+            elif dimension == 1:
+                new[name][: len(tensor)].zero_()  # old units do not take in new ones
+        new[name][tuple(slice(size) for size in tensor.shape)].copy_(tensor)
     if isinstance(step, Deepen):
         for name in step.names:
             after.cell(name).make_identity(larger.cells[name])
@@ -190,13 +213,8 @@ class _Copies:
         units = blocks[:, None] * multiple + torch.arange(multiple)
         return cls(units.flatten(), parts.repeat_interleave(multiple))
 
-    def applied(self, tensor: Tensor, dimension: int, repeat: int, name: str) -> Tensor:
+    def applied(self, tensor: Tensor, dimension: int, repeat: int) -> Tensor:
         """Copies along a dimension in which a unit has ``repeat`` entries; divides where units are inputs."""
-        if dimension > 1:
-            raise ConfigError(
-                f"supernet.family: dimension {dimension} of {name} grows; put output units in dimension 0, and "
-                f"input units in dimension 1"
-            )
         copied = tensor.index_select(dimension, entries_of(self.units, repeat).to(tensor.device))
         if dimension == 1:
             parts = self.parts.repeat_interleave(repeat)

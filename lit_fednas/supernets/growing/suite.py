@@ -15,7 +15,7 @@ from lit_fednas.records import step_words
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets.growing.blueprint import Blueprint, CellNetwork, GrowableFamily
 from lit_fednas.supernets.growing.cnn import GrowableCNN
-from lit_fednas.supernets.growing.growth import Step, carried_over, from_plain, grown, to_plain
+from lit_fednas.supernets.growing.growth import NewUnits, Step, carried_over, from_plain, grown, to_plain
 from lit_fednas.supernets.side_by_side import MemberSpace, Model, ModelCollection
 
 
@@ -100,6 +100,7 @@ class ModelSuite(ModelCollection):
         round: int | None = None,
         noise: float = 0.0,
         warm_up: bool = True,
+        new_units: NewUnits = "drawn",
     ) -> Model:
         """Derives a model from another and adds it; the same for a seed and the parent's weights.
 
@@ -111,6 +112,7 @@ class ModelSuite(ModelCollection):
             noise: See :func:`~lit_fednas.supernets.growing.growth.carried_over`.
             warm_up: Whether it inherits its parent's weights; else they are drawn as for a new network (FedTrans,
                 Table 3, without warm-up).
+            new_units: See :func:`~lit_fednas.supernets.growing.growth.carried_over`.
 
         Returns:
             The new model.
@@ -126,7 +128,7 @@ class ModelSuite(ModelCollection):
         device = next(network.parameters()).device
         with isolated(seed, "transformation-weights", number):
             for step in steps:
-                network = carried_over(network, blueprint, step, draws, noise)
+                network = carried_over(network, blueprint, step, draws, noise, new_units)
                 blueprint = grown(blueprint, step)
             if not steps or not warm_up:
                 fresh = blueprint.build()
