@@ -98,6 +98,22 @@ def test_by_hand(aggregation: OverlapAverage, expected: list[float], by_architec
     torch.testing.assert_close(result["network.w"], torch.tensor(expected))
 
 
+@pytest.mark.parametrize("by_architecture", [False, True])
+def test_of_equal_values_that_of_the_first_client_is_left_out(by_architecture: bool) -> None:
+    """The equal values have different weights; of 2, 2, 5 and 9 one 2 and the 9 go."""
+    clients = [(3, (0, 4), 1, 9.0), (2, (0, 3), 2, 2.0), (0, (0, 4), 3, 5.0), (1, (0, 3), 4, 2.0)]
+    updates = [vector_update(*one) for one in clients]
+    result = aggregate(OverlapAverage(trim=0.25), Vector(), updates, by_architecture=by_architecture)
+    torch.testing.assert_close(result["network.w"][0].detach(), torch.tensor((2 * 2.0 + 3 * 5.0) / 5))
+
+
+@pytest.mark.parametrize(("min_clients", "changed"), [(1, 1.0), (4, 1.0), (5, 0.0)])
+def test_the_share_of_changed_tensors(min_clients: int, changed: float) -> None:
+    aggregation = OperatorAverage(min_clients, trim=0.5)
+    aggregate(aggregation, Vector(), VECTORS)
+    assert aggregation.metrics() == {"aggregation/changed": changed}
+
+
 def test_memory_is_a_tensor_for_each_of_its_holders() -> None:
     net = kept_instance("path-cnn")
     updates = random_updates(net, 4, largest=False, seed=1)
