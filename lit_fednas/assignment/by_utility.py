@@ -14,12 +14,13 @@ from typing_extensions import override
 from lit_fednas.assignment.base import Assignment, Round
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult, ClientTask
+from lit_fednas.ranges import ShareBelowOne, checked
 from lit_fednas.supernets import Model, ModelSuite, Supernet
 from lit_fednas.tiers import ArchitectureCosts, Population
 
 
 class ByUtility(Assignment):
-    """Draws each client's model by its utilities, which its training losses change.
+    """Draws each client's model by its utilities, which its training losses change, as the paper has it.
 
     A client has a utility for every model of the suite, 0 at first; a model that is added later starts with that
     of the model it comes from (Alg. 1, line 19). The client's model is drawn among the compatible ones, those
@@ -138,6 +139,118 @@ class ByUtility(Assignment):
         tier = self._population.tier(client)
         numbers = [model.number for model in self._suite.models]
         return [n for n in numbers if tier is None or self._costs.excess(Model(n), tier) == 0]
+
+
+@checked("assignment")
+class ByOwnUtility(ByUtility):
+    """Draws each client's model by how it compares with the client's other models.
+
+    Losses that are standardised over a round's clients tell how hard a client's data are, not which model suits it: a
+    client with hard data is sent away from whatever it trained. Here a client keeps a moving average of its training
+    loss with every model that it has tried. When it trains one, the averages of its other models move along, by their
+    similarity (as in Eq. 4), since all models learn in the meantime. Its utilities are these averages, standardised
+    over its own models and negated, so they stay bounded; a model that it has not tried has the utility of its best.
+
+    It is deployed on what it has tried: the model of the best accuracy on its own validation data, if clients validate
+    (``client.validate``), else that of the lowest loss. A client that was in no round takes what is best for its tier's
+    clients, or else the first model.
+
+    Args:
+        similar: Whether the averages of similar models move with that of the trained one.
+        momentum: What is left of an average when a client trains the model again.
+
+    Raises:
+        ConfigError: ``momentum`` is out of range. Before training: the supernet is not a suite, or a tier cannot afford
+            the first model.
+    """
+
+    def __init__(self, similar: bool = True, momentum: ShareBelowOne = 0.5) -> None:
+        super().__init__(similar)
+        self.momentum = momentum
+        self._losses: dict[int, dict[int, float]] = {}  # by client, then by the model's number
+        self._accuracies: dict[int, dict[int, float]] = {}
+        self._of_tiers: dict[str, dict[int, float]] | None = None
+
+    @override
+    def setup(self, supernet: Supernet, population: Population) -> None:
+        super().setup(supernet, population)
+        self._losses, self._accuracies, self._of_tiers = {}, {}, None
+
+    @override
+    def observe(self, results: Sequence[ClientResult]) -> None:
+        """Moves the survivors' averages."""
+        self._of_tiers = None
+        for result in results:
+            if not result.ok:
+                continue
+            client, trained = result.task.client, result.task.arch.number
+            losses = dict(self._losses.get(client, {}))
+            before = losses.get(trained, result.loss)
+            losses[trained] = self.momentum * before + (1 - self.momentum) * result.loss
+            for number in losses.keys() - {trained}:
+                losses[number] += self._similarity(number, trained) * (losses[trained] - before)
+            self._losses[client] = losses
+            if result.num_tested:
+                accuracies = dict(self._accuracies.get(client, {}))
+                tested = accuracies.get(trained, result.accuracy)
+                accuracies[trained] = self.momentum * tested + (1 - self.momentum) * result.accuracy
+                self._accuracies[client] = accuracies
+
+    @override
+    def utilities(self, client: int) -> list[float]:
+        """Returns a client's utility for each model, by its number; a list that the caller may change."""
+        losses = self._losses.get(client, {})
+        tried = dict(zip(losses, standardised(list(losses.values())), strict=True))
+        best = -min(tried.values(), default=0.0)
+        return [-tried[number] if number in tried else best for number in range(len(self._suite.models))]
+
+    @override
+    def deployed(self, client: int) -> Model:
+        """Returns the model that was best for the client, of those that it, or else its tier, has tried."""
+        accuracies = self._accuracies.get(client)
+        if accuracies:
+            return Model(max(accuracies, key=lambda number: (accuracies[number], number)))
+        tier = self._population.tier(client)
+        losses = self._losses.get(client) or self._tiers_losses().get("" if tier is None else tier.name, {0: 0.0})
+        return Model(min(losses, key=lambda number: (losses[number], -number)))
+
+    def _tiers_losses(self) -> dict[str, dict[int, float]]:
+        """Returns the mean of the clients' averages, by tier, then by model."""
+        if self._of_tiers is None:
+            found: dict[str, dict[int, list[float]]] = {}
+            for client, losses in sorted(self._losses.items()):
+                tier = self._population.tier(client)
+                for number, loss in losses.items():
+                    found.setdefault("" if tier is None else tier.name, {}).setdefault(number, []).append(loss)
+            self._of_tiers = {
+                name: {number: sum(of) / len(of) for number, of in models.items()} for name, models in found.items()
+            }
+        return self._of_tiers
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the averages of the clients that have taken part in a round, by model."""
+        return {
+            "losses": {client: dict(losses) for client, losses in self._losses.items()},
+            "accuracies": {client: dict(accuracies) for client, accuracies in self._accuracies.items()},
+        }
+
+    @override
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        Assignment.load_state_dict(self, state)
+        known = {model.number for model in self._suite.models}
+        restored = [
+            {int(client): {int(number): float(value) for number, value in of.items()} for client, of in kind.items()}
+            for kind in (state["losses"], state["accuracies"])
+        ]
+        for client, of in (pair for kind in restored for pair in kind.items()):
+            if not 0 <= client < self._population.num_clients or not of.keys() <= known:
+                raise CheckpointError(
+                    f"assignment: the checkpoint knows client {client} with models {sorted(of)}; here are "
+                    f"{self._population.num_clients} clients and {len(known)} models; use the settings of that run"
+                )
+        self._losses, self._accuracies = restored
+        self._of_tiers = None
 
 
 def standardised(losses: Sequence[float]) -> list[float]:

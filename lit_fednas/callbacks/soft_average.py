@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, cast
 
 import torch
@@ -23,6 +23,10 @@ class SoftAverage(FederatedCallback):
     before j in the suite's order by multiply-accumulates: large models are new and would disturb small ones, which
     have nearly converged (Table 1). All right-hand sides are the averages before mixing.
 
+    Eq. 5 counts all models alike, also one that a single client trained in the round, or nobody. Here a model counts by
+    the examples that were trained with it in the round, both as a lender and in its own mean; a model that nobody
+    trained stays as it is.
+
     Eq. 5 has the decay in the numerator alone, so that weights would shrink from round to round; here the sum is
     divided by the same coefficients, decay included. Tensors are matched by their names in the networks. Where
     shapes differ, model i is cropped as in HeteroFL: the corner that both have is averaged element by element, and
@@ -34,6 +38,7 @@ class SoftAverage(FederatedCallback):
         decay_from: Since when the rounds t are counted: since the run's ``start``, as Eq. 5 has it ("round t"), or
             since the ``birth`` of model j, the round in which it was added.
         from_larger: Whether larger models are mixed into smaller ones, too (Table 1's "l2s").
+        weighted: Whether models count by the examples of the round; if not, all alike (Eq. 5).
 
     Raises:
         ConfigError: A setting is out of range, or the supernet is not a suite (reported before training).
@@ -46,7 +51,9 @@ class SoftAverage(FederatedCallback):
         decay: PositiveShare = 0.98,
         decay_from: Literal["start", "birth"] = "start",
         from_larger: bool = False,
+        weighted: bool = True,
     ) -> None:
+        self.weighted = weighted
         self.decay = decay
         self.decay_from = decay_from
         self.from_larger = from_larger
@@ -55,28 +62,35 @@ class SoftAverage(FederatedCallback):
     def on_results(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Mixes the models, and logs ``others_share``: the mean weight of other models in a model."""
         suite = cast(ModelSuite, module.supernet)
+        trained = dict.fromkeys(range(len(suite.models)), 0)
+        for result in round.survivors:
+            trained[result.task.arch.number] += result.num_seen
+        examples = trained if self.weighted else None
 
         def mixture(averages: dict[str, Tensor]) -> dict[str, Tensor]:
-            module.log("others_share", self.others_share(suite, round.number))
-            return self.mix(suite, round.number, averages)
+            module.log("others_share", self.others_share(suite, round.number, examples))
+            return self.mix(suite, round.number, averages, examples)
 
         round.mix(mixture)
 
     @torch.no_grad()
-    def mix(self, suite: ModelSuite, round: int, averages: dict[str, Tensor]) -> dict[str, Tensor]:
+    def mix(
+        self, suite: ModelSuite, round: int, averages: dict[str, Tensor], examples: Mapping[int, int] | None = None
+    ) -> dict[str, Tensor]:
         """Applies Eq. 5.
 
         Args:
             suite: The models.
             round: The round, from 0.
             averages: The averages of the clients' weights, by the suite's names; not changed.
+            examples: What each model was trained with in the round, by the models' numbers; all count alike without.
 
         Returns:
             The same names; tensors that were mixed are new, the others are those given.
         """
         mixed = dict(averages)
         for model in suite.models:
-            coefficients = self.coefficients(suite, round, model.number)
+            coefficients = self.coefficients(suite, round, model.number, examples)
             own = coefficients.pop(model.number)
             lenders = [(_tensors(suite, number), weight) for number, weight in coefficients.items() if weight > 0]
             for name, whole in _tensors(suite, model.number).items():
@@ -85,17 +99,20 @@ class SoftAverage(FederatedCallback):
                     mixed[whole] = _mean(averages[whole], own, lent)
         return mixed
 
-    def coefficients(self, suite: ModelSuite, round: int, number: int) -> dict[int, float]:
+    def coefficients(
+        self, suite: ModelSuite, round: int, number: int, examples: Mapping[int, int] | None = None
+    ) -> dict[int, float]:
         """Returns the weights of the models in a model's mean.
 
         Args:
             suite: The models.
             round: The round t, from 0.
             number: Of model j.
+            examples: As for :meth:`mix`.
 
         Returns:
-            decay^t * sim(i, j) for each model i that is mixed into it, 1 for itself; by the models' numbers, in
-            the suite's order by size.
+            decay^t * sim(i, j) for each model i that is mixed into it, 1 for itself, and times a model's examples over
+            those of model j if it counts by them; by the models' numbers, in the suite's order by size.
         """
         born = suite.models[number].round
         since = 0 if self.decay_from == "start" or born is None else born
@@ -103,18 +120,23 @@ class SoftAverage(FederatedCallback):
         order = [model.number for model in suite.space.rungs]
         if not self.from_larger:
             order = order[: order.index(number) + 1]
-        return {other: 1.0 if other == number else decayed * suite.similarity(other, number) for other in order}
+        if examples is not None and not examples[number]:
+            return {number: 1.0}
+        shares = {other: 1.0 if examples is None else examples[other] / examples[number] for other in order}
+        lent = {other: decayed * suite.similarity(other, number) * share for other, share in shares.items()}
+        return {**lent, number: 1.0}
 
-    def others_share(self, suite: ModelSuite, round: int) -> float:
+    def others_share(self, suite: ModelSuite, round: int, examples: Mapping[int, int] | None = None) -> float:
         """Returns the weight of other models in a model's mean, averaged over the models.
 
         Args:
             suite: The models.
             round: The round, from 0.
+            examples: As for :meth:`mix`.
         """
         shares = []
         for model in suite.models:
-            coefficients = self.coefficients(suite, round, model.number)
+            coefficients = self.coefficients(suite, round, model.number, examples)
             own = coefficients.pop(model.number)
             shares.append(1 - own / (own + sum(weight for weight in coefficients.values() if weight > 0)))
         return sum(shares) / len(shares)

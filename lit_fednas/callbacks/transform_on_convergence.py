@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from typing_extensions import override
 
 from lit_fednas.callbacks.activeness import cell_activeness, mean_activeness, most_active
-from lit_fednas.callbacks.convergence import degree_of_convergence
+from lit_fednas.callbacks.convergence import degree_of_convergence, standard_error
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.ranges import NonNegativeFloat, PositiveInt, Range, UnitInterval, checked
@@ -26,6 +26,11 @@ log = logging.getLogger(__name__)
 class TransformOnConvergence(FederatedCallback):
     """Adds a model to the suite whenever the degree of convergence is at most a threshold.
 
+    The degree is a difference of noisy losses, and where its noise exceeds the threshold, models would be added as soon
+    as there are enough losses, whatever the training does. So it must be below the threshold by its own standard error
+    (:func:`~lit_fednas.callbacks.convergence.standard_error`), times ``certainty``; and the newest model must have been
+    trained in ``window`` rounds.
+
     The new model is derived from the newest, and transforms its most active cells. Counting then starts anew. A
     model must fit the strongest device: if the selected cells make it too large, the least active of them are left
     out, and if each of them does, the most active cell is taken that does not. When no cell is left, or there are
@@ -35,11 +40,12 @@ class TransformOnConvergence(FederatedCallback):
     the newest model, and their losses are noisy. The noise is ours: without it, copies of a unit would get the
     same gradients for ever (``lit_fednas.supernets.growing.growth``).
 
-    Logs ``transform/doc`` (NaN before there are gamma + delta losses) and ``transform/models``; writes
-    ``suite.json`` (``lit_fednas.records.models``).
+    Logs ``transform/doc`` and its standard error ``transform/doc_error`` (NaN before there are gamma + delta losses)
+    and ``transform/models``; writes ``suite.json`` (``lit_fednas.records.models``).
 
     Args:
-        threshold: beta; the degree of convergence at which a model is transformed.
+        threshold: beta; the degree of convergence, per round, at which a model is transformed.
+        certainty: How many standard errors the degree of convergence must be below it; 0 for Eq. 1 alone.
         gamma: Slopes in the degree of convergence.
         delta: Rounds that a slope goes over.
         alpha: Cells are transformed whose activeness is at least so many times the largest.
@@ -66,6 +72,7 @@ class TransformOnConvergence(FederatedCallback):
     def __init__(
         self,
         threshold: NonNegativeFloat = 0.003,
+        certainty: NonNegativeFloat = 1.0,
         gamma: PositiveInt = 10,
         delta: PositiveInt = 20,
         alpha: UnitInterval = 0.9,
@@ -81,7 +88,7 @@ class TransformOnConvergence(FederatedCallback):
         max_models: PositiveInt | None = None,
         stop: bool = True,
     ) -> None:
-        self.threshold, self.gamma, self.delta = threshold, gamma, delta
+        self.threshold, self.certainty, self.gamma, self.delta = threshold, certainty, gamma, delta
         self.alpha, self.window = alpha, window
         self.factor, self.insert, self.order = factor, insert, order
         self.selection, self.warm_up = selection, warm_up
@@ -121,20 +128,27 @@ class TransformOnConvergence(FederatedCallback):
         suite = _suite(module)
         newest = len(suite.models) - 1
         self._note_losses(round, newest)
-        degrees = {
-            number: degree_of_convergence(losses, self.gamma, self.delta) for number, losses in self.losses.items()
-        }
-        degree = degrees.get(newest)
+        losses = self.losses.get(newest, [])
+        degree = degree_of_convergence(losses, self.gamma, self.delta)
+        error = standard_error(losses, self.gamma, self.delta)
         module.log("transform/doc", float("nan") if degree is None else degree)
+        module.log("transform/doc_error", float("nan") if error is None else error)
         self.converged = False
-        if degree is not None and degree <= self.threshold and self.activeness:
+        if self._has_converged(newest) and len(self.activeness) == self.window:
             if not self.complete:
+                assert degree is not None
                 self._transform(trainer, module, round, degree)
             else:
                 numbers = range(newest + 1) if self.loss == "newest" else [newest]
-                each = [degrees.get(number) for number in numbers]
-                self.converged = all(one is not None and one <= self.threshold for one in each)
+                self.converged = all(map(self._has_converged, numbers))
         module.log("transform/models", float(len(suite.models)))
+
+    def _has_converged(self, number: int) -> bool:
+        """Returns whether a model's degree of convergence is below the threshold for sure."""
+        losses = self.losses.get(number, [])
+        degree = degree_of_convergence(losses, self.gamma, self.delta)
+        error = standard_error(losses, self.gamma, self.delta)
+        return degree is not None and error is not None and degree + self.certainty * error <= self.threshold
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Stops when all is done."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from lit_fednas.assignment import (
     Assignment,
+    ByOwnUtility,
     ByTier,
     ByUtility,
     CandidateGroups,
@@ -58,6 +59,7 @@ OF_BASES: dict[str, Callable[[], Assignment]] = {
 
 #: Those that choose among the models of a suite, and want one and :data:`TIERS`.
 OF_SUITES: dict[str, Callable[[], Assignment]] = {
+    "by-own-utility": ByOwnUtility,
     "by-utility": ByUtility,
     "by-utility-alone": lambda: ByUtility(similar=False),
 }

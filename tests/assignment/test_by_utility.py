@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import exp, sqrt
 
 import numpy as np
 import pytest
 
-from lit_fednas.assignment import ByUtility
+from lit_fednas.assignment import ByOwnUtility, ByUtility
 from lit_fednas.assignment.by_utility import standardised
 from lit_fednas.callbacks import SoftAverage
 from lit_fednas.errors import CheckpointError, ConfigError
@@ -37,6 +38,12 @@ def given(assignment: ByUtility, cohort, suite: ModelSuite = SUITE, seed: int = 
 
 def result(client: int, model: int, loss: float, status: str = "ok") -> ClientResult:
     return ClientResult(ClientTask(0, client, Model(model), 10), status, loss=loss)
+
+
+def by_own(clients: int = 10, tiers=(), places=(), **settings) -> ByOwnUtility:
+    assignment = ByOwnUtility(**settings)
+    assignment.setup(SUITE, Population(clients, tiers, places))
+    return assignment
 
 
 # ---- Eq. 2 and 3 --------------------------------------------------------------------------------------
@@ -255,3 +262,57 @@ def test_a_run():
     assert not alone[bias.format(1)].equal(mixed[bias.format(1)])
     deployed = {client: assignment.deployed(client).number for client in range(6)}
     assert {deployed[client] for client in assignment._population.members("weak")} == {0}
+
+
+# ---- a client's models against each other -------------------------------------------------------------
+
+
+def test_own_losses_by_hand():
+    """Averages of half and half; the other model moves along by the similarity."""
+    own = by_own()
+    assert own.utilities(3) == [0.0] * 4
+    own.observe([result(3, 0, 2.0), result(5, 1, 9.0)])
+    own.observe([result(3, 1, 1.0)])  # new to it: nothing moves
+    own.observe([result(3, 0, 1.0)])  # 2.0 -> 1.5
+    other = 1.0 - 0.5 * SUITE.similarity(0, 1)
+    assert own.state_dict()["losses"] == {3: pytest.approx({0: 1.5, 1: other}), 5: {1: 9.0}}
+    assert own.utilities(3) == pytest.approx([-1.0, 1.0, 1.0, 1.0])  # what it has not tried is as good as its best
+    assert by_own(similar=False)._similarity(0, 1) == 0.0
+    draws = 4000
+    counts = Counter(given(own, [3] * draws))
+    total = exp(-1) + 3 * exp(1)
+    assert counts[0] / draws == pytest.approx(exp(-1) / total, abs=0.02)
+
+
+def test_hard_clients_keep_their_models():
+    """What the paper's rule does to a client with hard data, and this one does not."""
+    paper, own = by_utility(), by_own()
+    for _ in range(20):
+        round = [result(0, 1, 5.0), *(result(client, 1, 1.0) for client in range(1, 6))]
+        paper.observe(round)
+        own.observe(round)
+    assert paper.utilities(0)[1] < -10
+    assert max(map(abs, own.utilities(0))) <= 1
+
+
+def test_deployed_on_what_was_tried():
+    own = by_own(4, [WEAK, STRONG], [0, 0, 1, 1])
+    assert [own.deployed(client) for client in range(4)] == [Model(0)] * 4
+    own.observe([result(2, 1, 1.0), result(1, 0, 0.1)])
+    own.observe([result(2, 2, 3.0)])
+    assert own.deployed(2) == Model(1)
+    assert own.deployed(3) == Model(1)  # as its tier
+    assert own.deployed(0) == Model(0)
+    tested = (
+        replace(result(2, 1, 1.0), accuracy=0.6, num_tested=5),
+        replace(result(2, 2, 3.0), accuracy=0.7, num_tested=5),
+    )
+    for one in tested:
+        own.observe([one])
+    assert own.deployed(2) == Model(2)  # better on its own validation data, whatever the losses
+    restored = by_own(4, [WEAK, STRONG], [0, 0, 1, 1])
+    restored.load_state_dict(own.state_dict())
+    assert restored.state_dict() == own.state_dict()
+    assert restored.deployed(2) == Model(2)
+    with pytest.raises(CheckpointError, match=r"client 9 .*settings of that run"):
+        restored.load_state_dict({"losses": {9: {0: 1.0}}, "accuracies": {}})

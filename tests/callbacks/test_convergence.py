@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lit_fednas.callbacks.activeness import cell_activeness, mean_activeness, most_active
-from lit_fednas.callbacks.convergence import degree_of_convergence
+from lit_fednas.callbacks.convergence import degree_of_convergence, standard_error
 from lit_fednas.supernets import GrowableCNN, ModelSuite
 from lit_fednas.supernets.growing.growth import plan
 
@@ -22,6 +22,19 @@ def test_degree_of_convergence_by_hand() -> None:
 def test_degree_of_convergence_needs_enough_rounds(gamma: int, delta: int) -> None:
     assert degree_of_convergence([1.0] * (gamma + delta - 1), gamma, delta) is None
     assert degree_of_convergence([1.0] * (gamma + delta), gamma, delta) == 0.0
+
+
+@pytest.mark.parametrize(("gamma", "delta"), [(3, 5), (5, 3), (4, 4), (1, 9), (10, 10)])
+def test_the_standard_error_is_the_degrees_deviation(gamma: int, delta: int) -> None:
+    """Of falling losses with noise, drawn many times."""
+    draws = torch.Generator().manual_seed(0)
+    rounds = torch.arange(gamma + delta + 2, dtype=torch.double)
+    losses = 3 - 0.2 * rounds + 0.1 * torch.randn(4000, len(rounds), generator=draws, dtype=torch.double)
+    degrees = torch.tensor([degree_of_convergence(one, gamma, delta) for one in losses.tolist()])
+    errors = torch.tensor([standard_error(one, gamma, delta) for one in losses.tolist()])
+    assert float(degrees.mean()) == pytest.approx(0.2, abs=0.002)
+    assert float(errors.square().mean().sqrt()) == pytest.approx(float(degrees.std()), rel=0.12)
+    assert standard_error([1.0] * (gamma + delta - 1), gamma, delta) is None
 
 
 def test_only_the_last_rounds_count() -> None:

@@ -115,6 +115,19 @@ def test_by_hand(round, since, t):
             assert (tensor == 1).all()
 
 
+def test_models_count_by_the_examples_of_the_round():
+    """Model 0 with 30 examples counts half in model 1, which has 60; what was not trained neither gives nor takes."""
+    suite, averages, sim = two()
+    soft = SoftAverage(decay=0.9)
+    share = sim * 0.9**5 * 30 / 60
+    assert soft.coefficients(suite, 5, 1, {0: 30, 1: 60}) == pytest.approx({0: share, 1: 1.0})
+    bias = soft.mix(suite, 5, averages, {0: 30, 1: 60})["networks.1.cells.head.classifier.bias"]
+    torch.testing.assert_close(bias, torch.full_like(bias, (3 + share) / (1 + share)))
+    for examples in ({0: 0, 1: 60}, {0: 30, 1: 0}):
+        for name, tensor in soft.mix(suite, 5, averages, examples).items():
+            assert torch.equal(tensor, averages[name]), name
+
+
 def test_larger_models_are_cropped():
     suite, averages, sim = two()
     wide = averages["networks.1.cells.conv1.conv.weight"]  # [8, 1, 3, 3], and in model 0 [4, 1, 3, 3]
@@ -170,8 +183,11 @@ class Recording(FederatedCallback):
     def __init__(self) -> None:
         self.averages: list[dict[str, Tensor]] = []
         self.weights: list[dict[str, Tensor]] = []
+        self.examples: list[dict[int, int]] = []
 
     def on_results(self, trainer, module, round):
+        seen = [[one.num_seen for one in round.results if one.task.arch == Model(number)] for number in range(4)]
+        self.examples.append({number: sum(of) for number, of in enumerate(seen)})
         round.watch(lambda averages: self.averages.append({name: one.clone() for name, one in averages.items()}))
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
@@ -185,13 +201,14 @@ def run(*callbacks) -> tuple[ModelSuite, Recording, dict[str, float]]:
     return suite, recording, trainer.callback_metrics
 
 
-def test_the_server_steps_to_the_mixed_averages():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_server_steps_to_the_mixed_averages(weighted):
     """Callbacks after it still see the averages within the models."""
-    soft = SoftAverage(decay=0.9, from_larger=True)
+    soft = SoftAverage(decay=0.9, from_larger=True, weighted=weighted)
     suite, recording, _ = run(soft)
     assert len(recording.averages) == len(recording.weights) == 2
     for round, (averages, stepped) in enumerate(zip(recording.averages, recording.weights, strict=True)):
-        mixed = soft.mix(suite, round, averages)
+        mixed = soft.mix(suite, round, averages, recording.examples[round] if weighted else None)
         for name, tensor in stepped.items():
             torch.testing.assert_close(tensor, mixed[name].to(tensor.dtype), rtol=0, atol=0, msg=name)
         assert not all(torch.equal(tensor, averages[name]) for name, tensor in mixed.items())
@@ -211,7 +228,7 @@ def test_the_averages_are_those_within_the_models():
 
 def test_share_of_the_others():
     suite, _, sim = two()
-    soft = SoftAverage(decay=0.5)
+    soft = SoftAverage(decay=0.5, weighted=False)
     assert soft.others_share(suite, 0) == pytest.approx((0 + sim / (1 + sim)) / 2)
     assert soft.others_share(suite, 3) == pytest.approx((0 + sim / 8 / (1 + sim / 8)) / 2)
     _, _, metrics = run(soft)

@@ -63,7 +63,8 @@ def growing(**settings):
 
 
 def transform(**settings) -> TransformOnConvergence:
-    return TransformOnConvergence(**{"threshold": ALWAYS, "gamma": 1, "delta": 1, "stop": False, **settings})
+    settings = {"threshold": ALWAYS, "certainty": 0, "gamma": 1, "delta": 1, "window": 1, "stop": False, **settings}
+    return TransformOnConvergence(**settings)
 
 
 def run(folder: Path, *extra, callback=None, ckpt_path=None, rounds=ROUNDS, module=None, soft=True, **settings):
@@ -203,11 +204,13 @@ def test_the_most_active_cells_are_transformed(tmp_path, alpha: float) -> None:
 
 
 def test_the_next_model_is_judged_by_its_own_rounds(tmp_path) -> None:
-    """Models come after the rounds 2 and 5; a window of five rounds would reach back to the first model's."""
+    """It waits until it was trained in as many rounds as the window has, though there are enough losses before."""
     snapshots = Snapshots()
-    folder, _, _, _ = run(tmp_path, snapshots, callback=transform(gamma=2, delta=1, window=5), rounds=6)
-    own = [taken for taken in snapshots.rounds if taken[0] == 1]
-    assert 1 <= len(own) <= 3
+    folder, _, _, _ = run(tmp_path, snapshots, callback=transform(window=4), rounds=14)
+    first, second = (row["round"] for row in written(folder)["models"][1:3])
+    assert first == 3
+    own = [taken for taken in snapshots.rounds[first + 1 : second + 1] if taken[0] == 1]
+    assert len(own) == 4
     assert written(folder)["models"][2]["activeness"] == pytest.approx(measured(own, 1), rel=1e-4)
 
 

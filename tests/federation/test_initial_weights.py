@@ -43,5 +43,5 @@ def test_what_is_no_file_of_weights_is_refused(tmp_path, what: str) -> None:
         path.write_text("no weights")
     else:
         torch.save([1, 2], path)
-    with pytest.raises(FedNASError, match="^field: .*; give a checkpoint or a state dictionary"):
+    with pytest.raises(FedNASError, match=r"^field: .*; give a checkpoint or a state dictionary"):
         load_initial(network(), path, "field")

@@ -44,7 +44,7 @@ def run(name: str, rounds: int = methods.ROUNDS, folder: Path | None = None, **s
     module, witness = methods.METHODS[name](), Witness()
     callbacks: list[Any] = [witness, DeviceAverage()]
     if name == methods.SUITE:  # and it grows on the way
-        callbacks += [TransformOnConvergence(threshold=1e9, gamma=1, delta=1), SoftAverage()]
+        callbacks += [TransformOnConvergence(threshold=1e9, gamma=1, delta=1, window=1), SoftAverage()]
     if name == methods.CANDIDATES:  # an iteration ends on the way, and another begins
         callbacks.append(PruneByBudgets(budget=0.2, first=0.2, rounds={1: 2}, groups=2))
     if folder is not None:
