@@ -17,9 +17,10 @@ from lit_fednas.supernets import Region
 class TrimmedSums(Sums):
     """The values of all clients, of which an element's mean leaves out the lowest and the highest.
 
-    Of the n clients that hold an element, the min(floor(trim n), ceil(n / 2) - 1) lowest values and as many of the
-    highest are left out; the others are averaged by their clients' weights. With a trim of 0.5 that is the median:
-    the middle value, or the weighted mean of the two in the middle. Equal values are in the order of the clients.
+    Of the n clients that hold an element, the min(ceil(trim n), ceil(n / 2) - 1) lowest values and as many of the
+    highest are left out; the others are averaged by their clients' weights. It is rounded up, as few clients may hold
+    an element: of three or more, one goes at either end. With a trim of 0.5 that is the median: the middle value, or
+    the weighted mean of the two in the middle. Equal values are in the order of the clients.
 
     Args:
         shared: The shared tensors.
@@ -102,7 +103,8 @@ class TrimmedSums(Sums):
         """
         ordered, order = values.sort(dim=0, stable=True)  # NaN comes last
         count = ordered.isfinite().sum(dim=0)
-        cut = torch.minimum((self.trim * count).floor(), (count - 1).div(2, rounding_mode="floor"))
+        share = (self.trim * count.double() - 1e-9).ceil()
+        cut = torch.minimum(share, (count - 1).div(2, rounding_mode="floor"))
         place = torch.arange(len(values), device=values.device).view(-1, *[1] * (values.dim() - 1))
         kept = weights[order].masked_fill_((place < cut) | (place >= count - cut), 0)
         return (kept * ordered.nan_to_num(0)).sum(dim=0) / kept.sum(dim=0), count
