@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -127,6 +128,24 @@ def test_the_degree_of_convergence_decides(tmp_path) -> None:
     found = [metrics["transform/doc"] for metrics in rounds[4:6]]
     expected = 4 if found[0] <= degree + 1e-6 else 5
     assert written(folder)["models"][1]["round"] == expected
+
+
+@pytest.mark.parametrize(
+    ("threshold", "certainty", "grows"), [(0.2, 0.0, True), (0.2, 1.0, False), (0.24, 1.0, True), (0.24, 2.0, False)]
+)
+def test_a_slope_must_be_below_the_threshold_by_its_error(tmp_path, threshold, certainty, grows) -> None:
+    """Losses of 1, 0, 1, 0 and 1 have a degree of 0 with an error of 0.236."""
+
+    class Given(FederatedCallback):
+        def on_results(self, trainer, module, round):
+            round.results = [replace(one, loss=float(round.number % 2 == 0)) for one in round.results]
+
+    callback = transform(threshold=threshold, certainty=certainty, gamma=2, delta=3)
+    trainer = make_trainer(5, callbacks=[Given(), callback], logger=RunLogger(str(tmp_path), "run", "only"))
+    module = growing()
+    trainer.fit(module, datamodule=tiny_data())
+    assert callback.losses == ({} if grows else {0: [1.0, 0.0, 1.0, 0.0, 1.0]})
+    assert len(module.supernet.models) == 1 + grows
 
 
 def test_the_newest_models_loss_may_decide(tmp_path) -> None:
