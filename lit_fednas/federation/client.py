@@ -267,9 +267,10 @@ class ClientRunner:
             self.objective.begin(network.network, task, generator(self.seed, "objective", *address))
             self.trainer.fit(module, train_dataloaders=self._batches(task, module))
         network.forget_gradients()
-        loss_sum, size = module.outcome()
+        reports = self.objective.report() if module.num_steps else ()
+        loss_sum, size = module.outcome()  # after the objective has touched the weights for the last time
         update = _judge(task, network.weights, module.num_steps, module.num_seen, loss_sum, size)
-        return replace(update, result=replace(update.result, reports=self.objective.report()))
+        return replace(update, result=replace(update.result, reports=reports))
 
     def _goes_away(self, task: ClientTask) -> bool:
         if self.faults.dropout_rate == 0:

@@ -125,6 +125,25 @@ def test_a_run_in_which_every_client_fails_ends_with_the_reason():
     run(rounds=4, objective=CrossEntropy(), dropout_rate=0.999, max_failed_rounds=1)  # they went away
 
 
+class Spoiled(CrossEntropy):
+    """Client 2 ends its fit with a weight that is not a number."""
+
+    def begin(self, network, task, generator):
+        self.network, self.task = network, task
+
+    @torch.no_grad()
+    def report(self):
+        if self.task.client == 2:
+            next(self.network.parameters()).fill_(math.nan)
+        return ()
+
+
+def test_weights_are_checked_as_they_are_sent():
+    results, module, _, _ = run(objective=Spoiled())
+    assert results.status() == {client: "non-finite" if client == 2 else "ok" for client in range(6)}
+    assert all(tensor.isfinite().all() for tensor in weights(module).values())
+
+
 class Hanging(CrossEntropy):
     """Client 2 waits for something outside of its batches, once."""
 
