@@ -6,10 +6,12 @@ import csv
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -497,7 +499,10 @@ def test_ctrl_c_while_the_program_starts(tmp_path):
     (tmp_path / "lightning.py").write_text(interrupted)
     environment = {**os.environ, "PYTHONPATH": str(CONFIGS.parent)}
     command = [sys.executable, "-m", "lit_fednas", "fit"]
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # tests in the background ignore it
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, check=False, preexec_fn=listening
+    )
     assert (ended.returncode, ended.stderr) == (130, b"")
 
 

@@ -48,8 +48,8 @@ def standard_error(losses: Sequence[float], gamma: int, delta: int) -> float | N
     Example:
         >>> standard_error([3.0, 2.0, 1.0, 0.0], gamma=2, delta=2)
         0.0
-        >>> standard_error([1.0, 0.0, 1.0, 0.0, 1.0], gamma=2, delta=3)  # sqrt(1 / 2 * 2 * 2) / 2 / 3
-        0.23570226039551584
+        >>> round(standard_error([1.0, 0.0, 1.0, 0.0, 1.0], gamma=2, delta=3), 4)  # sqrt(1 / 2 * 2 * 2) / 2 / 3
+        0.2357
     """
     if len(losses) < gamma + delta:
         return None

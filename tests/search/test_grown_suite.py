@@ -15,7 +15,7 @@ CONFIG = str(Path(__file__).parents[2] / "configs" / "fedtrans" / "digits.yaml")
 QUICK = [
     *("--trainer.max_rounds", "4", "--trainer.check_val_every_n_rounds", "2", "--model.client.steps", "2"),
     *("--transform_on_convergence.gamma", "1", "--transform_on_convergence.delta", "1"),
-    *("--transform_on_convergence.threshold", "1e9"),
+    *("--transform_on_convergence.threshold", "1e9", "--transform_on_convergence.window", "1"),
 ]
 
 
