@@ -69,7 +69,7 @@ def run(factor: float, cohort: UniformCohort | None = None, **faults):
     return module, told, start, trainer
 
 
-@pytest.mark.parametrize("factor", [1e6, -10.0, 1e30])
+@pytest.mark.parametrize("factor", [1e6, -10.0, 1e12])
 def test_rejected_updates_were_never_there(factor: float) -> None:
     module, told, _, trainer = run(factor, norm_bound=5)
     without = run(1, NotTheSecond(count=5))[0]
