@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
+
+from jsonargparse import ArgumentParser
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import Report
@@ -54,3 +58,36 @@ class Part:
                     f"{self.field}: {type(self).__name__} needs every client's {kind.__name__}, which "
                     f"model.objective {objective} does not give; use an objective that reports it"
                 )
+
+
+def described(part: Any) -> dict[str, Any] | None:
+    """Returns a part as a configuration has it, for :func:`instantiated`; ``None`` if it is no dataclass.
+
+    Example:
+        >>> from lit_fednas.supernets import GroupNorm
+        >>> described(GroupNorm(4))
+        {'class_path': 'lit_fednas.supernets.norms.GroupNorm', 'init_args': {'group_size': 4}}
+    """
+    if not is_dataclass(part):
+        return None
+    values = {field.name: getattr(part, field.name) for field in fields(part)}
+    arguments = {name: described(value) if is_dataclass(value) else value for name, value in values.items()}
+    return {"class_path": f"{type(part).__module__}.{type(part).__qualname__}", "init_args": arguments}
+
+
+def instantiated(kind: type, description: Mapping[str, Any]) -> Any:
+    """Returns what :func:`described` has described.
+
+    Args:
+        kind: A class of which the part is a subclass.
+        description: The part.
+
+    Raises:
+        ConfigError: There is no such class, or it takes other arguments.
+    """
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--part", type=kind)
+    try:
+        return parser.instantiate(parser.parse_object({"part": dict(description)})).part
+    except Exception as error:  # of importing, of parsing, or of the class itself
+        raise ConfigError(f"{description.get('class_path')}: cannot be made again: {error}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ import yaml
 from PIL import Image
 
 from lit_fednas.cli import main
+from lit_fednas.parts import described
 from lit_fednas.records.models import write_suite
 from lit_fednas.supernets import GrowableCNN, ModelSuite
 from lit_fednas.supernets.growing.growth import plan, to_plain
+from lit_fednas.tiers import ArchitectureCosts, Capacities
 from tests.support import one_of_many
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -262,7 +265,8 @@ def test_every_overlay_of_a_growing_experiment_runs(tmp_path, monkeypatch, folde
     ]
     where = tmp_path / "runs/fedtrans-cifar10-small/version_0"
     where.mkdir(parents=True)
-    write_suite(where, rows, complete=True)
+    tiers = Capacities().tiers(grown.space, ArchitectureCosts(grown), np.random.default_rng(0))
+    write_suite(where, rows, True, described(grown.family), [asdict(tier) for tier in tiers])
     below = ["heterofl"] if "behind heterofl.yaml" in " ".join(overlay.read_text().split("\n# ")) else []
     paths = [overlay.parents[1] / "cifar10_small.yaml", *(overlay.with_stem(name) for name in below), overlay]
     found = run(tmp_path, monkeypatch, folder, *paths)

@@ -105,10 +105,11 @@ def test_a_suite_comes_back_and_is_replaced_as_a_whole(tmp_path):
     assert read_suite(folder) is None
     first = {"number": 0, "parent": None, "round": None, "activeness": {}, "degree_of_convergence": None}
     write_suite(folder, [first], False)
-    assert read_suite(folder) == {"models": [first], "complete": False}
+    assert read_suite(folder) == {"models": [first], "complete": False, "family": None, "tiers": []}
     second = {"number": 1, "parent": 0, "round": 7, "activeness": {"conv1": 0.25}, "steps": [{"widen": "conv1"}]}
-    write_suite(folder, [first, second], True)
-    assert read_suite(folder) == {"models": [first, second], "complete": True}
+    began = {"family": {"class_path": "a.Family", "init_args": {}}, "tiers": [{"name": "phones"}]}
+    write_suite(folder, [first, second], True, **began)
+    assert read_suite(folder) == {"models": [first, second], "complete": True, **began}
     assert [path.name for path in folder.iterdir()] == [SUITE_FILE]
 
 

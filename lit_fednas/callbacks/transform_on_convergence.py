@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from typing_extensions import override
@@ -12,6 +13,7 @@ from lit_fednas.callbacks.activeness import cell_activeness, mean_activeness, mo
 from lit_fednas.callbacks.convergence import degree_of_convergence, standard_error
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.parts import described
 from lit_fednas.ranges import NonNegativeFloat, PositiveInt, Range, UnitInterval, checked
 from lit_fednas.records.models import step_words, write_suite
 from lit_fednas.rng import numpy_generator
@@ -254,7 +256,8 @@ class TransformOnConvergence(FederatedCallback):
                     **reason,
                 }
             )
-        write_suite(run_folder(trainer), rows, self.complete)
+        tiers = [asdict(tier) for tier in module.population.tiers]
+        write_suite(run_folder(trainer), rows, self.complete, described(suite.family), tiers)
 
     # ---- checkpoints ----------------------------------------------------------------------------------
 

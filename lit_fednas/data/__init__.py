@@ -13,7 +13,7 @@ from lit_fednas.data.partitioners import (
     Shards,
 )
 from lit_fednas.data.readers import LoaderReader, TensorReader
-from lit_fednas.data.sources.arrays import ArraySource, Digits
+from lit_fednas.data.sources.arrays import ArraySource, Digits, DistortedDigits
 from lit_fednas.data.sources.base import DataSource
 from lit_fednas.data.sources.celeba import CelebA
 from lit_fednas.data.sources.image_source import ImageFolder, LazyImageFolder
@@ -36,6 +36,7 @@ __all__ = [
     "DataSource",
     "Digits",
     "Dirichlet",
+    "DistortedDigits",
     "Examples",
     "FashionMNIST",
     "FederatedDataModule",

@@ -410,7 +410,7 @@ class FederatedLightningModule(pl.LightningModule):
             settings["supernet"]["init_args"].update(saved["data"])
         parser = ArgumentParser(exit_on_error=False)
         parser.add_class_arguments(cls, "model")
-        return parser.instantiate_classes(parser.parse_object({"model": {**settings, "seed": saved["seed"]}})).model
+        return parser.instantiate(parser.parse_object({"model": {**settings, "seed": saved["seed"]}})).model
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restores the assignment's state and the supernet's structure.

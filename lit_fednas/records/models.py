@@ -12,7 +12,10 @@
 * ``degree_of_convergence``: of the run when it was added (null for the first);
 * ``activeness``: of its parent's cells then, by name (empty for the first).
 
-``complete``: whether no larger model will be added: none fits the strongest device, or there are enough.
+``complete``: whether no larger model will be added: none fits the strongest device, or there are enough. ``family`` is
+the initial model as a configuration has it (``class_path`` and ``init_args``; null if it is no dataclass), and
+``tiers`` what the run's devices afford, as the arguments of their :class:`~lit_fednas.tiers.Tier`: other methods are
+given the same.
 
 ``sequence.json`` is of a run that prunes a network step by step (FedNAS, section 4):
 
@@ -62,7 +65,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lit_fednas.errors import DataError
+from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.records.files import read_json, replace_json
 
 SUITE_FILE = "suite.json"
@@ -71,14 +74,40 @@ SEQUENCE_FILE = "sequence.json"
 _NEEDED = {SUITE_FILE: (), SEQUENCE_FILE: ("resource", "initial", "clients", "units")}
 
 
-def write_suite(folder: Path, models: Sequence[Mapping[str, Any]], complete: bool) -> None:
-    """Writes all models so far of a run that grows them."""
-    replace_json(folder / SUITE_FILE, {"models": models, "complete": complete})
+def write_suite(
+    folder: Path,
+    models: Sequence[Mapping[str, Any]],
+    complete: bool,
+    family: Mapping[str, Any] | None = None,
+    tiers: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Writes all models so far of a run that grows them, and what it began with."""
+    content = {"models": models, "complete": complete, "family": family, "tiers": tiers}
+    replace_json(folder / SUITE_FILE, content)
 
 
 def read_suite(folder: Path) -> dict[str, Any] | None:
     """Reads the models of a run that grows them; ``None`` if the run has written none."""
     return _read(folder, SUITE_FILE)
+
+
+def suite_of(run: str, field: str) -> dict[str, Any]:
+    """Reads the models that a run has grown.
+
+    Args:
+        run: The run's folder.
+        field: The setting that names it, for errors.
+
+    Returns:
+        The content of its ``suite.json``.
+
+    Raises:
+        ConfigError: The run has grown none.
+    """
+    suite = read_suite(Path(run))
+    if suite is None:
+        raise ConfigError(f"{field}: {run} holds no {SUITE_FILE}; name a run that grew its models")
+    return suite
 
 
 def write_sequence(folder: Path, sequence: Mapping[str, Any]) -> None:

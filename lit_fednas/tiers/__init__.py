@@ -9,7 +9,7 @@ from lit_fednas.tiers.simulated_time import (
     client_seconds,
     whole_round_seconds,
 )
-from lit_fednas.tiers.sources import ArchitectureTiers, Budgets, Capacities, CumulativeCostTiers, TierSource
+from lit_fednas.tiers.sources import ArchitectureTiers, Budgets, Capacities, CumulativeCostTiers, TiersOfRun, TierSource
 from lit_fednas.tiers.traces import CSVTrace, DeviceTrace, SyntheticTrace
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Tier",
     "TierShares",
     "TierSource",
+    "TiersOfRun",
     "TraceTiers",
     "client_seconds",
     "whole_round_seconds",

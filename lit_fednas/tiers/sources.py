@@ -10,7 +10,8 @@ import numpy as np
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import PositiveFloat, PositiveInt, PositiveShare, Range, UnitInterval, checked
+from lit_fednas.ranges import PositiveInt, PositiveShare, Range, UnitInterval, checked
+from lit_fednas.records.models import suite_of
 from lit_fednas.supernets.space import SearchSpace
 from lit_fednas.tiers.limits import ArchitectureCosts, CountedCost, Tier
 
@@ -195,8 +196,6 @@ class Capacities(TierSource):
         levels: Their number.
         cost: What is limited; not latency, which needs a named device.
         smallest: What the least capable devices can just run: ``smallest``, or an architecture's text.
-        weakest: What the least capable devices afford, as a number in place of an architecture's cost, so that
-            methods with other networks have the same devices.
 
     Raises:
         ConfigError: A number is out of range, or the cost or (once the space is known) the architecture unknown.
@@ -214,10 +213,30 @@ class Capacities(TierSource):
     levels: Annotated[int, Range(at_least=2)] = 8
     cost: CountedCost = "macs"
     smallest: str = "smallest"
-    weakest: PositiveFloat | None = None
 
     @override
     def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
-        least = self.weakest or float(costs.cost(space.named(self.smallest), self.cost))
+        least = float(costs.cost(space.named(self.smallest), self.cost))
         factors = [self.ratio ** (level / (self.levels - 1)) for level in range(self.levels)]
         return [Tier(f"level{level}", {self.cost: least * factor}) for level, factor in enumerate(factors, 1)]
+
+
+@dataclass(frozen=True)
+class TiersOfRun(TierSource):
+    """The tiers of a run that has grown its models, so that methods with other networks have the same devices.
+
+    Args:
+        run: The run's folder, which holds ``suite.json``.
+
+    Raises:
+        ConfigError: The run has grown no models, or did not write its tiers; raised when training begins.
+    """
+
+    run: str
+
+    @override
+    def tiers(self, space: SearchSpace[Any], costs: ArchitectureCosts, rng: np.random.Generator) -> list[Tier]:
+        rows = suite_of(self.run, "model.tiers.source.run").get("tiers")
+        if not rows:
+            raise ConfigError(f"model.tiers.source.run: {self.run} has no tiers in its suite.json; name another run")
+        return [Tier(**{**row, "unsupported": tuple(row["unsupported"])}) for row in rows]

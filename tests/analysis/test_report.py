@@ -251,6 +251,22 @@ def test_models_of_a_suite(run_folder: Path, tmp_path: Path) -> None:
     assert {"+1", "+2", "start", "round 1", "1 k MACs, 100 par.", "initial model"} <= set(page.labels)
 
 
+def test_when_a_suite_converged(tmp_path: Path) -> None:
+    folder = suite_run(tmp_path / "run", rounds=4)
+    (folder / "config.yaml").write_text("transform_on_convergence: {threshold: 0.25}\n")
+    found = [{}, {"doc": 0.5, "doc_error": 0.125}, {"doc": None, "doc_error": None}, {"doc": 0.125, "doc_error": 0.0}]
+    records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    for record, metrics in zip(records, found, strict=True):
+        record["metrics"] = {f"transform/{name}": value for name, value in metrics.items()}
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    page = Page(write_report(folder))
+    told = [tip.splitlines() for tip in page.tips if "degree" in tip]
+    assert told == [
+        ["round 1", "degree of convergence: 0.5", "threshold: 0.25", "model 1 is added"],
+        ["round 3", "degree of convergence: 0.125", "threshold: 0.25"],
+    ]
+
+
 def test_an_event_is_told_in_a_long_run(tmp_path: Path) -> None:
     page = Page(write_report(suite_run(tmp_path / "run", rounds=700)))
     told = [tip for tip in page.tips if "model 1 is added" in tip]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.datasets import load_digits
+from torch.nn import functional
 
 from lit_fednas.data import (
     CIFAR10,
@@ -16,6 +17,7 @@ from lit_fednas.data import (
     MNIST,
     ArraySource,
     Digits,
+    DistortedDigits,
     Examples,
     FashionMNIST,
     FederatedDataModule,
@@ -330,6 +332,38 @@ class TestDigits:
         pixels = train.inputs.double() / 255
         assert Digits().normalization.mean[0] == pytest.approx(pixels.mean().item(), abs=2e-3)
         assert Digits().normalization.std[0] == pytest.approx(pixels.std().item(), abs=2e-3)
+
+
+class TestDistortedDigits:
+    def test_without_distortion_they_are_the_digits_enlarged(self) -> None:
+        for split in ("train", "test"):
+            plain, found = Digits().load(split), DistortedDigits(2, strength=0, noise=0).load(split)
+            larger = functional.interpolate(plain.inputs / 255, size=(12, 12), mode="bilinear")
+            inner = (..., slice(1, -1), slice(1, -1))  # beyond the edge there is black
+            assert torch.allclose(found.inputs[inner] / 255, larger.repeat(2, 1, 1, 1)[inner], atol=0.51 / 255)
+            assert torch.equal(found.targets, plain.targets.repeat(2))
+        assert DistortedDigits().load("val") is None
+
+    def test_every_version_is_another_and_the_same_in_every_run(self) -> None:
+        train = DistortedDigits(3).load("train")
+        assert torch.equal(train.inputs, DistortedDigits(3).load("train").inputs)
+        first, second, third = train.inputs.float().chunk(3)
+        plain = DistortedDigits(1, strength=0, noise=0).load("train").inputs.float()
+        for one, other in ((first, second), (second, third), (first, plain)):
+            assert (one - other).abs().mean((1, 2, 3)).min() > 3
+        pixels = train.inputs.double() / 255
+        assert DistortedDigits().normalization.mean[0] == pytest.approx(pixels.mean().item(), abs=2e-3)
+        assert DistortedDigits().normalization.std[0] == pytest.approx(pixels.std().item(), abs=2e-3)
+
+    def test_digits_are_moved_within_the_image(self) -> None:
+        """Of the mass of a digit most stays in the picture, and its centre moves by what the docstring says."""
+        plain = DistortedDigits(1, strength=0, noise=0).load("train").inputs.double()
+        moved = DistortedDigits(1, strength=1, noise=0).load("train").inputs.double()
+        assert (moved.sum((1, 2, 3)) / plain.sum((1, 2, 3))).quantile(0.05) > 0.5
+        places = torch.arange(12, dtype=torch.float64)
+        shift = (moved.sum(2) @ places / moved.sum((2, 3)) - plain.sum(2) @ places / plain.sum((2, 3))).abs()
+        assert 0.3 < shift.mean() < 1.5
+        assert shift.max() < 4
 
 
 class TestArraySource:

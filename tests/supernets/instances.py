@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import lit_fednas.supernets
 from lit_fednas.errors import ConfigError
 from lit_fednas.finetune.finetuning import TierNetwork
+from lit_fednas.parts import described
 from lit_fednas.records.models import write_suite
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets import (
@@ -193,8 +194,8 @@ def grown_network() -> FamilyNetwork:
         for model in suite.models
     ]
     with tempfile.TemporaryDirectory() as folder:
-        write_suite(Path(folder), rows, complete=False)
-        return FamilyNetwork((3, 8, 8), 5, GrownModel(folder, family))
+        write_suite(Path(folder), rows, complete=False, family=described(family))
+        return FamilyNetwork((3, 8, 8), 5, GrownModel(folder))
 
 
 INSTANCES: dict[str, Callable[[], Supernet]] = {

@@ -54,7 +54,8 @@ def inverted(norm: Norm, **settings: object) -> Blueprint:
     entry = EntryCell("entry", norm, InvertedResidualCell("", norm, 1.0), hardswish=True)
     sizes = {"hidden": 8, "squeeze": 4, "out": 6}
     groups = [*cell.hidden, *(["out"] if cell.opens else [])]
-    return network(entry, cell, PerceptronHead("head", 7), entry__out=4, **{f"it__{g}": sizes[g] for g in groups})
+    units = {f"it__{group}": sizes[group] for group in groups}
+    return network(entry, cell, PerceptronHead("head"), entry__out=4, head__units=8, **units)
 
 
 def nasbench(norm: Norm, genotype: str) -> Blueprint:
@@ -278,8 +279,8 @@ def test_what_widens_with_a_cell() -> None:
     assert groups("residual-opens") == groups("preactivated-opens") == ("it.hidden", "it.out")
     assert groups("inverted") == ("it.hidden", "it.squeeze")
     assert groups("inverted-relu") == ("it.hidden",)
-    assert groups("inverted-opens") == ("it.hidden", "it.squeeze", "it.out")
-    assert groups("inverted-no-expansion") == ("it.squeeze", "it.out")
+    assert groups("inverted-opens") == ("it.hidden", "it.squeeze", "it.out", "head.units")  # the head's with its input
+    assert groups("inverted-no-expansion") == ("it.squeeze", "it.out", "head.units")
     assert groups("transformer") == ("it.heads", "it.units")
     assert groups("nasbench-chain") == ("it.node1",)
     assert groups("nasbench-dense") == ("it.node1", "it.node2")
@@ -319,7 +320,7 @@ class TestFollowers:
             PooledHead("a"),
             TokenHead("a"),
             PooledHead("a", BatchNorm()),
-            PerceptronHead("a", 2),
+            PerceptronHead("a"),
             PatchCell("a", 2, 4),
         ]
         assert not any(cell.growable for cell in last)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.parts import described
 from lit_fednas.records.models import write_suite
 from lit_fednas.supernets import (
     BaseNetworks,
@@ -37,20 +38,20 @@ def suite(tmp_path) -> ModelSuite:
         }
         for model in made.models
     ]
-    write_suite(tmp_path, rows, complete=False)
+    write_suite(tmp_path, rows, complete=False, family=described(FAMILY))
     return made
 
 
 @pytest.mark.parametrize(("number", "meant"), [(0, 0), (1, 1), (2, 2), (3, 3), ("middle", 2), ("last", 3)])
 def test_every_model_has_the_structure_that_it_had(tmp_path, suite, number, meant) -> None:
-    net = FamilyNetwork(SHAPE, 5, GrownModel(str(tmp_path), FAMILY, number))
+    net = FamilyNetwork(SHAPE, 5, GrownModel(str(tmp_path), number))
     own = {name: tensor.shape for name, tensor in net.network.state_dict().items()}
     assert own == {name: tensor.shape for name, tensor in suite.networks[meant].state_dict().items()}
     assert net.macs("whole") == suite.macs(Model(meant))
 
 
 def test_a_grown_model_is_cut_in_width(tmp_path, suite) -> None:
-    family = GrownModel(str(tmp_path), FAMILY, 2)
+    family = GrownModel(str(tmp_path), 2)
     net = WidthSupernet(SHAPE, 5, family, widths=[1, 0.5])
     assert net.units == dict(suite.models[2].blueprint.sizes)
     assert net.macs(Width(1)) == suite.macs(Model(2))
@@ -65,14 +66,22 @@ def test_a_grown_model_is_cut_in_width(tmp_path, suite) -> None:
 
 def test_what_is_not_there_is_named(tmp_path, suite) -> None:
     with pytest.raises(ConfigError, match=r"no/where holds no suite.json"):
-        GrownModel("no/where", FAMILY).blueprint(SHAPE, 5)
+        GrownModel("no/where").blueprint(SHAPE, 5)
     for number in (4, -1, "first"):
         with pytest.raises(ConfigError, match=r"family.number: .*models 0 to 3"):
-            GrownModel(str(tmp_path), FAMILY, number).blueprint(SHAPE, 5)
+            GrownModel(str(tmp_path), number).blueprint(SHAPE, 5)
     with pytest.raises(ConfigError, match=r"begins with conv1 4, conv2 9, head.*with conv1 4, conv2 8, head"):
-        GrownModel(str(tmp_path), GrowableCNN([4, 9], norm=None)).blueprint(SHAPE, 5)
+        GrownModel(str(tmp_path), family=GrowableCNN([4, 9], norm=None)).blueprint(SHAPE, 5)
     found = json.loads((tmp_path / "suite.json").read_text())
     found["models"][1]["steps"] = [{"shrink": "conv1"}]
     (tmp_path / "suite.json").write_text(json.dumps(found))
     with pytest.raises(ConfigError, match=r"not a step of a transformation"):
-        GrownModel(str(tmp_path), FAMILY).blueprint(SHAPE, 5)
+        GrownModel(str(tmp_path)).blueprint(SHAPE, 5)
+    for family, named in (
+        ({"class_path": "lit_fednas.supernets.GrowableCNN", "init_args": {"hidden": [0]}}, r"GrowableCNN: .*hidden"),
+        ({"class_path": "no.where.Family", "init_args": {}}, r"no.where.Family: cannot be made again"),
+        (None, r"does not say with which model it began; give the family"),
+    ):
+        (tmp_path / "suite.json").write_text(json.dumps({**found, "family": family}))
+        with pytest.raises(ConfigError, match=named):
+            GrownModel(str(tmp_path)).blueprint(SHAPE, 5)

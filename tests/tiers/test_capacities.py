@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.records.models import write_suite
 from lit_fednas.supernets import Model, ModelSuite
 from lit_fednas.supernets.growing.cnn import GrowableCNN
 from lit_fednas.supernets.growing.growth import plan
-from lit_fednas.tiers import ArchitectureCosts, Capacities, ClientTiers, SyntheticTrace, TraceTiers
+from lit_fednas.tiers import ArchitectureCosts, Capacities, ClientTiers, SyntheticTrace, Tier, TiersOfRun, TraceTiers
 from tests.support import linear_net, tiny_supernet
 
 
@@ -73,6 +75,18 @@ def test_devices_of_a_trace_are_spread_over_the_levels():
     counts = np.bincount(population.places, minlength=8)
     assert counts.min() > 0
     assert counts[-1] == pytest.approx(100, abs=40)  # the fastest twentieth
+
+
+def test_other_methods_have_the_devices_of_a_run(tmp_path):
+    """Whatever their own network costs."""
+    tiers = [Tier("phones", {"macs": 5.0}, {"macs": 1.0}, ("conv1",)), Tier("all", {})]
+    write_suite(tmp_path, [{"number": 0}], True, tiers=[asdict(tier) for tier in tiers])
+    assert levels(TiersOfRun(str(tmp_path)), linear_net()) == tiers
+    write_suite(tmp_path, [{"number": 0}], True)
+    with pytest.raises(ConfigError, match=r"tiers.source.run: .* has no tiers in its suite.json; name another run"):
+        levels(TiersOfRun(str(tmp_path)), linear_net())
+    with pytest.raises(ConfigError, match=r"tiers.source.run: no/where holds no suite.json"):
+        levels(TiersOfRun("no/where"), linear_net())
 
 
 @pytest.mark.parametrize(

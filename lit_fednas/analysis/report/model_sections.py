@@ -55,6 +55,7 @@ def suite(run: Run) -> list[Block]:
     for title, y_label, table in tables:
         if table.notna().any(axis=None):
             charts.append(line_chart(title, table, "round", y_label, wide=ALL_CLIENTS, events=events))
+    charts += _convergence(run, events)
     ended = "no larger one is to be added" if record.get("complete") else "training ended before the largest"
     text = f"{len(models)} {'models' if len(models) > 1 else 'model'}; {ended}."
     return [text, _suite_table(run, models), Charts(charts)]
@@ -94,6 +95,24 @@ def _suite_table(run: Run, models: Sequence[Mapping[str, Any]]) -> Table:
         for row, model in zip(suite_table(run).itertuples(), models, strict=True)
     ]
     return Table([*head, "what was done", "cells"], rows, texts=3)
+
+
+def _convergence(run: Run, events: Sequence[Event]) -> list[Chart]:
+    """Draws the degree of convergence with its standard error, and the threshold below which a model is added."""
+    rounds = run.rounds.set_index("round")
+    if not {"transform/doc", "transform/doc_error"} <= set(rounds.columns):
+        return []
+    known = rounds[["transform/doc", "transform/doc_error"]].astype(float).dropna()
+    degree, error = known["transform/doc"], known["transform/doc_error"]
+    if degree.empty:
+        return []
+    lines = {"degree of convergence": degree}
+    threshold = (run.settings.get("transform_on_convergence") or {}).get("threshold")
+    if threshold is not None:
+        lines["threshold"] = pd.Series(float(threshold), index=degree.index)
+    title = "Degree of convergence and its standard error; upright: a model is added"
+    band = (degree - error, degree + error)
+    return [line_chart(title, lines, "round", "fall of the loss per round", band=band, events=events)]
 
 
 def _tree(models: Sequence[Mapping[str, Any]]) -> Chart:

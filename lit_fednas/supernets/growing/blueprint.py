@@ -83,7 +83,8 @@ class Blueprint:
     def grown_with(self, name: str) -> tuple[str, ...]:
         """Returns the groups that grow when a cell is widened; none if it cannot be.
 
-        Its hidden groups, and its stream if it opens one or has no hidden groups.
+        Its hidden groups, and its stream if it opens one or has no hidden groups; with the head's input those of
+        the head.
         """
         cell = self.cell(name)
         if not cell.growable:
@@ -94,6 +95,9 @@ class Blueprint:
             opener = self.cell(stream.rpartition(".")[0])
             if opener.stream_grows:
                 groups.append(stream)
+                *_, before, head = self.cells
+                if stream == self.stream(before.name):
+                    groups += [f"{head.name}.{group}" for group in head.hidden]
         return tuple(groups)
 
     def build(self, sizes: Sizes | None = None) -> CellNetwork:
@@ -155,20 +159,17 @@ class GrowableFamily(NetworkFamily):
             ConfigError: The family cannot take such inputs.
         """
 
-    def assembled(
-        self, cells: Sequence[tuple[Cell, Sizes]], head: Cell, input_shape: Sequence[int], num_classes: int
-    ) -> Blueprint:
+    def assembled(self, cells: Sequence[tuple[Cell, Sizes]], input_shape: Sequence[int], num_classes: int) -> Blueprint:
         """Returns the structure of these cells.
 
         Args:
             cells: Each with the units of its groups: ``out`` for its stream, and the hidden ones. Those of groups
-                that it does not have are ignored.
-            head: The last cell.
+                that it does not have are ignored. The last is the head.
             input_shape: Shape of one example.
             num_classes: Classes.
         """
         sizes = {f"{cell.name}.{group}": units[group] for cell, units in cells for group in cell.groups}
-        return Blueprint((*(cell for cell, _ in cells), head), sizes, input_shape[0], num_classes, self.multiple)
+        return Blueprint(tuple(cell for cell, _ in cells), sizes, input_shape[0], num_classes, self.multiple)
 
     @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:

@@ -47,7 +47,7 @@ class GrowableCNN(GrowableFamily):
             (ConvCell(f"conv{number}", norm=self.norm, pool=2 if number < last else 0), {"out": channels})
             for number, channels in enumerate(self.hidden, start=1)
         ]
-        return self.assembled(cells, PooledHead("head"), input_shape, num_classes)
+        return self.assembled([*cells, (PooledHead("head"), {})], input_shape, num_classes)
 
 
 @checked("supernet.family")
@@ -92,4 +92,4 @@ class GrowableResNet18(GrowableFamily):
                 first, name = stage > 0 and block == 0, f"stage{stage + 1}_block{block + 1}"
                 cell = ResidualCell(name, self.norm, projection=first, stride=2 if first else 1)
                 cells.append((cell, {"hidden": channels, "out": channels}))
-        return self.assembled(cells, PooledHead("head"), input_shape, num_classes)
+        return self.assembled([*cells, (PooledHead("head"), {})], input_shape, num_classes)

@@ -109,21 +109,19 @@ class InvertedResidualCell(Cell):
 class PerceptronHead(Head):
     """The mean over an image's pixels, a linear layer with Hardswish, and a linear layer.
 
-    Args:
-        name: Its name.
-        units: Outputs of the first linear layer; they do not grow.
+    The ``units`` between the layers grow with its input.
     """
 
-    units: int
+    hidden: ClassVar[tuple[str, ...]] = ("units",)
 
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         return sequential(
             pool=nn.AdaptiveAvgPool2d(1),
             flatten=nn.Flatten(),
-            linear=nn.Linear(inputs, self.units),
+            linear=nn.Linear(inputs, hidden["units"]),
             activation=nn.Hardswish(),
-            classifier=nn.Linear(self.units, outputs),
+            classifier=nn.Linear(hidden["units"], outputs),
         )
 
 
@@ -214,7 +212,8 @@ class GrowableMobileNetV3Small(GrowableFamily):
             inputs = row.out
         last = EntryCell("last", self.norm, self._inserted(5, hardswish=True), 1, hardswish=True)
         cells.append((last, {"out": self._scaled(_LAST)}))
-        return self.assembled(cells, PerceptronHead("head", self._scaled(_UNITS)), input_shape, num_classes)
+        cells.append((PerceptronHead("head"), {"units": self._scaled(_UNITS)}))
+        return self.assembled(cells, input_shape, num_classes)
 
     def _inserted(self, kernel: int, hardswish: bool) -> InvertedResidualCell:
         return InvertedResidualCell("", self.norm, 1.0, kernel, squeezes=True, hardswish=hardswish)

@@ -266,4 +266,4 @@ class GrowableNASBench201(GrowableFamily):
             for number in range(1, self.cells + 1):
                 cell = NASBench201Cell(f"stage{stage + 1}_cell{number}", self.norm, self.genotype)
                 cells.append((cell, dict.fromkeys(cell.hidden, channels)))
-        return self.assembled(cells, PooledHead("head", self.norm), input_shape, num_classes)
+        return self.assembled([*cells, (PooledHead("head", self.norm), {})], input_shape, num_classes)

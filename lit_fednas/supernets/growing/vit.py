@@ -179,4 +179,4 @@ class GrowableViT(GrowableFamily):
         for layer in range(1, self.depth + 1):
             cell = TransformerCell(f"layer{layer}", self.dim // self.heads, self.mlp_ratio)
             cells.append((cell, {"heads": self.heads, "units": round(self.mlp_ratio * self.dim)}))
-        return self.assembled(cells, TokenHead("head"), input_shape, num_classes)
+        return self.assembled([*cells, (TokenHead("head"), {})], input_shape, num_classes)
