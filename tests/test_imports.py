@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "parts": {"errors", "messages"},
     "costs": FLOOR | {"messages", "records"},
     "data": FLOOR | {"records"},
-    "supernets": FLOOR | {"costs", "records"},  # a run's grown model
+    "supernets": FLOOR | {"costs", "parts", "records"},  # a run's grown model
     "tiers": FLOOR | {"messages", "records", "costs", "supernets"},
     **{role: FLOOR | {"supernets", "costs", "messages", "parts", "tiers"} for role in ROLES},
     "objectives": FLOOR | {"supernets", "costs", "messages", "parts", "tiers", "data"},  # its own client's

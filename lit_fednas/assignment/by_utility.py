@@ -14,7 +14,7 @@ from typing_extensions import override
 from lit_fednas.assignment.base import Assignment, Round
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult, ClientTask
-from lit_fednas.ranges import PositiveFloat, ShareBelowOne, checked
+from lit_fednas.ranges import ShareBelowOne, checked
 from lit_fednas.supernets import Model, ModelSuite, Supernet
 from lit_fednas.tiers import ArchitectureCosts, Population
 
@@ -39,8 +39,6 @@ class ByUtility(Assignment):
     """
 
     supernet_kind: ClassVar[type] = ModelSuite
-    #: What utilities are divided by in Eq. 3, which has none.
-    temperature: float = 1.0
 
     def __init__(self, similar: bool = True) -> None:
         self.similar = similar
@@ -71,7 +69,7 @@ class ByUtility(Assignment):
         tasks = []
         for client in round.cohort:
             numbers, utilities = self._compatible(client), self.utilities(client)
-            chances = softmax([utilities[number] / self.temperature for number in numbers])  # Eq. 3
+            chances = softmax([utilities[number] for number in numbers])  # Eq. 3
             tasks.append(round.task(client, Model(numbers[int(round.rng.choice(len(numbers), p=chances))])))
         return tasks
 
@@ -160,18 +158,15 @@ class ByOwnUtility(ByUtility):
     Args:
         similar: Whether the averages of similar models move with that of the trained one.
         momentum: What is left of an average when a client trains the model again.
-        temperature: What utilities are divided by before the softmax (Eq. 3); the smaller, the more often a client
-            trains the model that suits it best.
 
     Raises:
         ConfigError: A setting is out of range. Before training: the supernet is not a suite, or a tier cannot afford
             the first model.
     """
 
-    def __init__(self, similar: bool = True, momentum: ShareBelowOne = 0.5, temperature: PositiveFloat = 1.0) -> None:
+    def __init__(self, similar: bool = True, momentum: ShareBelowOne = 0.5) -> None:
         super().__init__(similar)
         self.momentum = momentum
-        self.temperature = temperature
         self._losses: dict[int, dict[int, float]] = {}  # by client, then by the model's number
         self._accuracies: dict[int, dict[int, float]] = {}
         self._of_tiers: dict[str, dict[int, float]] | None = None

@@ -10,6 +10,7 @@ from lit_fednas.supernets.growing.cnn import GrowableCNN, GrowableResNet18
 from lit_fednas.supernets.growing.grown import GrownModel
 from lit_fednas.supernets.growing.mobilenet import GrowableMobileNetV3Small
 from lit_fednas.supernets.growing.nasbench201 import GrowableNASBench201
+from lit_fednas.supernets.growing.perceptron import GrowablePerceptron
 from lit_fednas.supernets.growing.suite import ModelSuite
 from lit_fednas.supernets.growing.vit import GrowableViT
 from lit_fednas.supernets.labels import OWN, labelled_space, labels_of, with_labels
@@ -51,6 +52,7 @@ __all__ = [
     "GrowableFamily",
     "GrowableMobileNetV3Small",
     "GrowableNASBench201",
+    "GrowablePerceptron",
     "GrowableResNet18",
     "GrowableViT",
     "GrownModel",

@@ -19,6 +19,7 @@ from lit_fednas.supernets import (
     GrowableFamily,
     GrowableMobileNetV3Small,
     GrowableNASBench201,
+    GrowablePerceptron,
     GrowableResNet18,
     GrowableViT,
 )
@@ -29,6 +30,7 @@ FAMILIES: dict[str, GrowableFamily] = {
     "mobilenet-groups": GrowableMobileNetV3Small(0.25, norm=GroupNorm(8)),
     "nasbench201": GrowableNASBench201(4, norm=BatchNorm()),
     "nasbench201-groups": GrowableNASBench201(4, norm=GroupNorm(2)),
+    "perceptron": GrowablePerceptron([4, 6]),
     "resnet": GrowableResNet18(4, [1, 2], norm=BatchNorm()),
     "resnet-groups": GrowableResNet18(4, [2, 1], norm=GroupNorm(2)),
     "vit": GrowableViT(dim=8, heads=2, depth=2),
@@ -132,6 +134,17 @@ def test_nasbench201_has_the_parameters_of_the_benchmark() -> None:
     found = parameters(GrowableNASBench201(16, 5, genotype, BatchNorm()), (3, 32, 32), 10)
     assert sum(size for name, size in found.items() if "cell" not in name) == 73306
     assert len(found) == 1 + 15 + 2 + 1
+
+
+def test_perceptron_by_hand() -> None:
+    family = GrowablePerceptron([4, 6])
+    expected = {"layer1": 3 * 64 * 4 + 4, "layer2": 4 * 6 + 6, "head": 6 * 5 + 5}
+    assert parameters(family, (3, 8, 8), 5) == expected
+    assert macs(family, (3, 8, 8), 5) == 3 * 64 * 4 + 4 * 6 + 6 * 5
+    with pytest.raises(ConfigError, match=r"supernet.family.hidden: \[\] is empty"):
+        GrowablePerceptron([])
+    with pytest.raises(ConfigError, match=r"supernet.family.hidden.*0"):
+        GrowablePerceptron([4, 0])
 
 
 def test_vit_by_hand() -> None:

@@ -3,14 +3,18 @@
 import json
 
 import pytest
+import torch
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.parts import described
 from lit_fednas.records.models import write_suite
+from lit_fednas.rng import generator
 from lit_fednas.supernets import (
     BaseNetworks,
     FamilyNetwork,
+    GroupNorm,
     GrowableCNN,
+    GrowablePerceptron,
     GrownModel,
     Model,
     ModelSuite,
@@ -18,6 +22,7 @@ from lit_fednas.supernets import (
     WidthSupernet,
 )
 from lit_fednas.supernets.growing.growth import plan, to_plain
+from lit_fednas.supernets.layers import Scaler
 
 FAMILY = GrowableCNN([4, 8], norm=None)
 SHAPE = (3, 8, 8)
@@ -60,8 +65,26 @@ def test_a_grown_model_is_cut_in_width(tmp_path, suite) -> None:
     assert half.cells["conv1_m2"].conv.weight.shape == (4, 4, 3, 3)
     bases = BaseNetworks(SHAPE, 5, family, count=4)
     assert bases.macs(bases.space.smallest) < suite.macs(Model(2)) / 4
-    with pytest.raises(ConfigError, match=r"supernet.scaler: true"):
-        WidthSupernet(SHAPE, 5, family, widths=[1, 0.5], scaler=True).subnet(Width(0.5))
+
+
+@pytest.mark.parametrize("family", [FAMILY, GrowablePerceptron([8, 4])], ids=["conv", "perceptron"])
+def test_half_a_layer_is_scaled_in_training_alone(family) -> None:
+    """HeteroFL, section 3: what layers of half the units say is divided by a half while they train."""
+    net = WidthSupernet(SHAPE, 5, family, widths=[1, 0.5], scaler=True)
+    assert not any(isinstance(module, Scaler) for module in net.subnet(Width(1)).modules())
+    half = net.subnet(Width(0.5))
+    x = torch.randn(2, *SHAPE, generator=generator(0, "x"))
+    plain = WidthSupernet(SHAPE, 5, family, widths=[1, 0.5]).subnet(Width(0.5))
+    plain.load_state_dict(half.state_dict())
+    torch.testing.assert_close(half.eval()(x), plain.eval()(x))
+    for layer in list(plain.cells.values())[:-1]:
+        layer.register_forward_hook(lambda _, __, out: out / 0.5)  # the ReLU's output is scaled as its input is
+    torch.testing.assert_close(half.train()(x), plain.train()(x))
+
+
+def test_a_scaler_behind_norms_alone_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"supernet.scaler: true would change nothing"):
+        WidthSupernet(SHAPE, 5, GrowableCNN([4, 8], norm=GroupNorm(2)), [1, 0.5], scaler=True).subnet(Width(0.5))
 
 
 def test_what_is_not_there_is_named(tmp_path, suite) -> None:

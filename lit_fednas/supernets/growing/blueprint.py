@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -177,8 +177,11 @@ class GrowableFamily(NetworkFamily):
 
     @override
     def build(self, sizes: Sizes, input_shape: Sequence[int], num_classes: int, scale: float = 1.0) -> nn.Module:
-        if scale != 1.0:  # where a norm follows every layer, scalers would change nothing
+        blueprint = self.blueprint(input_shape, num_classes)
+        cells = tuple(cell.scaled(scale) for cell in blueprint.cells)
+        if scale != 1.0 and cells == blueprint.cells:
             raise ConfigError(
-                f"supernet.scaler: true cannot work, as {type(self).__name__} has no scalers; set it to false"
+                f"supernet.scaler: true would change nothing, as a norm follows every layer that could be scaled in "
+                f"{type(self).__name__}; set it to false"
             )
-        return self.blueprint(input_shape, num_classes).build(sizes)
+        return replace(blueprint, cells=cells).build(sizes)

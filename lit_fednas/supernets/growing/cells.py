@@ -83,6 +83,10 @@ class Cell(ABC):
         """Returns the hidden units with which it is inserted into a stream of ``outputs`` units."""
         return dict.fromkeys(self.hidden, outputs)
 
+    def scaled(self, scale: float) -> Self:
+        """Returns it with its output divided by ``scale`` in training (HeteroFL); as it is where a norm undoes that."""
+        return self
+
     def make_identity(self, module: nn.Module) -> None:
         """Sets the weights of a freshly inserted module so that it passes its input on, also in training mode."""
         for name in self.silent:
@@ -115,6 +119,7 @@ class ConvCell(Cell):
         norm: Normalisation layer; none if not given, and then the convolution has a bias.
         relu: Whether there is a ReLU.
         pool: Side and stride of the max pooling at the end; 0 for none.
+        scale: What the convolution's output is divided by in training (HeteroFL).
     """
 
     kernel: int = 3
@@ -122,11 +127,17 @@ class ConvCell(Cell):
     norm: Norm | None = None
     relu: bool = True
     pool: int = 0
+    scale: float = 1.0
 
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
         conv = convolution(inputs, outputs, self.kernel, self.stride, bias=self.norm is None)
-        return conv_layer(conv, self.norm, nn.ReLU if self.relu else None, pool=self.pool)
+        scale = None if self.scale == 1 else self.scale
+        return conv_layer(conv, self.norm, nn.ReLU if self.relu else None, scale, self.pool)
+
+    @override
+    def scaled(self, scale: float) -> Self:
+        return replace(self, scale=scale) if self.norm is None else self
 
     @override
     def follower(self, name: str) -> Cell | None:
