@@ -57,7 +57,7 @@ def test_the_models_are_tested_exported_and_reported(grown, monkeypatch) -> None
     assert [row["subnet"] for row in rows(grown / "subnets-test.csv")] == ["model0", "model1", "model2"]
     assert main(["export", "--config", CONFIG, "--tier", "level8"]) == 0
     exported = torch.export.load(grown / "search" / "tiers" / "level8" / "network.pt2").module()
-    assert exported(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).shape == (2, 10)
+    assert exported(torch.zeros(2, 1, 12, 12, dtype=torch.uint8)).shape == (2, 10)
     assert main(["report", str(grown)]) == 0
     page = (grown / "report.html").read_text()
     assert ">Models<" in page
