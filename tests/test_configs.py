@@ -60,7 +60,7 @@ def test_all_are_found():
     assert len(WIDTH_OVERLAYS) == 12
     suites = ["cifar10", "cifar10_small", "digits", "femnist", "openimage", "speech"]
     assert [path.stem for path in FEDTRANS] == suites
-    assert len(FEDTRANS_OVERLAYS) == 16
+    assert len(FEDTRANS_OVERLAYS) == 17
     run = len(BASES) + len(OVERLAYS) + len(LOGGERS) + len(SEARCHES)
     run += len(FEDORAS) + len(FEDORAS_OVERLAYS) + len(FINETUNINGS)
     run += len(FEDHEN) + len(FEDHEN_OVERLAYS) + len(WIDTH) + len(WIDTH_OVERLAYS)

@@ -17,6 +17,9 @@ from lit_fednas.errors import DataError
 from lit_fednas.formatting import fixed, short, spread, text_table
 from lit_fednas.records import read_suite
 
+#: What is said of the clients' accuracies: their mean, the interquartile range, and the least.
+CLIENTS = ["accuracy", "iqr", "worst"]
+
 
 def method_table(methods: Methods, rounds: tuple[int, int] | None = None) -> pd.DataFrame:
     """Returns each run's client accuracies and costs.
@@ -28,7 +31,7 @@ def method_table(methods: Methods, rounds: tuple[int, int] | None = None) -> pd.
             within, and the costs are those until the second. If not given, it is the end of each run.
 
     Returns:
-        ``method``, ``run``, ``accuracy`` (mean over clients, whatever the number of their examples), ``iqr``,
+        ``method``, ``run``, ``accuracy`` (mean over clients, whatever the number of their examples), ``iqr``, ``worst``,
         ``macs``, ``network`` (bytes both ways), ``storage`` (bytes of all models that the server keeps); NaN
         where the records do not tell a cost.
 
@@ -47,17 +50,17 @@ def method_table(methods: Methods, rounds: tuple[int, int] | None = None) -> pd.
             spent = _spent(run, until)
             network = spent["bytes_down"] + spent["bytes_up"]
             costs = {"macs": spent["macs"], "network": network, "storage": storage_bytes(run, until)}
-            rows.append({"method": method, "run": run.name, **clients[["accuracy", "iqr"]], **costs})
+            rows.append({"method": method, "run": run.name, **clients[CLIENTS], **costs})
     return pd.DataFrame(rows)
 
 
 def _evaluated(run: Run, first: int, last: int) -> pd.Series:
-    """Returns mean ``accuracy`` and interquartile range over the evaluations within rounds."""
+    """Returns the means of :data:`CLIENTS` over the evaluations within rounds."""
     table = run.rounds
     if len(table) < last:
         raise DataError(f"{run.folder}: has {len(table)} rounds; name rounds up to that, not {last}")
     within = table[table["round"].between(first - 1, last - 1)]
-    figures = within.reindex(columns=["deployed/accuracy", "deployed/iqr"]).mean()
+    figures = within.reindex(columns=[f"deployed/{name}" for name in CLIENTS]).mean()
     if figures.isna().any():
         raise DataError(
             f"{run.folder}: has evaluated no clients in the rounds {first} to {last}; train with deployed_accuracy"
@@ -99,11 +102,11 @@ def method_markdown(table: pd.DataFrame) -> str:
     Accuracies are in percent; the last column says how many times the first method's multiply-accumulates a method
     has taken.
     """
-    head = ["method", "seeds", "accuracy (%)", "IQR (%)", "cost (MACs)", "network", "storage", "× cost"]
+    head = ["method", "seeds", "accuracy (%)", "IQR (%)", "worst (%)", "cost (MACs)", "network", "storage", "× cost"]
     base = table[table["method"] == table["method"].iloc[0]]["macs"].mean(skipna=False)
     body = []
     for method, rows in table.groupby("method", sort=False):
-        accuracies = [spread(100 * rows[name], digits=2) for name in ("accuracy", "iqr")]
+        accuracies = [spread(100 * rows[name], digits=2) for name in CLIENTS]
         costs = [cost_range(rows["macs"], short)]
         costs += [cost_range(rows[name], partial(short, unit="B")) for name in ("network", "storage")]
         times = fixed(rows["macs"].mean(skipna=False) / base, 1)

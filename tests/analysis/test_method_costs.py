@@ -44,6 +44,7 @@ def test_each_run_by_hand(methods: dict[str, list[Run]]) -> None:
     assert table["method"].tolist() == ["ours", "ours", "other"]
     assert table["accuracy"].tolist() == pytest.approx([0.6, 0.62, 2 / 3])  # a client counts once
     assert table["iqr"].tolist() == pytest.approx([0.4, 0.4, 0.25])
+    assert table["worst"].tolist() == pytest.approx([0.2, 0.3, 0.5])
     assert table["macs"].tolist() == [300, 600, 1350]  # of the rounds; of the ledger
     assert table["network"].tolist() == [120, 120, 7500]
     assert table["storage"].tolist() == [400 + 1000 + 2_400_000] * 2 + [4]
@@ -51,10 +52,12 @@ def test_each_run_by_hand(methods: dict[str, list[Run]]) -> None:
 
 def test_as_markdown(methods: dict[str, list[Run]]) -> None:
     lines = unpadded(method_markdown(method_table(methods))).splitlines()
-    assert lines[0] == "| method | seeds | accuracy (%) | IQR (%) | cost (MACs) | network | storage | × cost |"
-    accuracies = "61.00 (60.00 to 62.00) | 40.00 (40.00 to 40.00)"
+    assert (
+        lines[0] == "| method | seeds | accuracy (%) | IQR (%) | worst (%) | cost (MACs) | network | storage | × cost |"
+    )
+    accuracies = "61.00 (60.00 to 62.00) | 40.00 (40.00 to 40.00) | 25.00 (20.00 to 30.00)"
     assert lines[2] == f"| ours | 2 | {accuracies} | 450 (300 to 600) | 120 B | 2.4 MB | 1.0 |"
-    assert lines[3] == "| other | 1 | 66.67 | 25.00 | 1.35 k | 7.5 kB | 4 B | 3.0 |"
+    assert lines[3] == "| other | 1 | 66.67 | 25.00 | 50.00 | 1.35 k | 7.5 kB | 4 B | 3.0 |"
 
 
 def test_storage_is_that_of_the_largest_evaluated(tmp_path: Path) -> None:
@@ -85,11 +88,13 @@ def test_within_rounds_by_hand(tmp_path: Path) -> None:
     values = {
         "deployed/accuracy": [None, 0.25, None, 0.75, 0.9],
         "deployed/iqr": [None, 0.5, None, 0.125, 0.0],
+        "deployed/worst": [None, 0.125, None, 0.25, 0.0],
     }
     run = made_run(tmp_path / "run", values)
     table = method_table({"a": [run]}, rounds=(2, 4))
     assert table["accuracy"].tolist() == [0.5]
     assert table["iqr"].tolist() == [0.3125]
+    assert table["worst"].tolist() == [0.1875]
     assert table["macs"].tolist() == [400]  # four rounds of 100
     assert table["network"].tolist() == [4 * 1400]
     assert method_table({"a": [run]}, rounds=(3, 4))["accuracy"].tolist() == [0.75]
