@@ -31,7 +31,7 @@ def method_table(methods: Methods, rounds: tuple[int, int] | None = None) -> pd.
             within, and the costs are those until the second. If not given, it is the end of each run.
 
     Returns:
-        ``method``, ``run``, ``accuracy`` (mean over clients, whatever the number of their examples), ``iqr``, ``worst``,
+        ``method``, ``run``, ``accuracy`` (mean over clients, each of which counts once), ``iqr``, ``worst``,
         ``macs``, ``network`` (bytes both ways), ``storage`` (bytes of all models that the server keeps); NaN
         where the records do not tell a cost.
 
