@@ -13,13 +13,12 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from typing_extensions import override
 
-from lit_fednas.assignment.base import Round
 from lit_fednas.assignment.by_tier import ByTier
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.messages import ClientResult, ClientTask, UnitChangesReport
+from lit_fednas.messages import ClientResult, UnitChangesReport
 from lit_fednas.ranges import Range, checked
 from lit_fednas.supernets import Supernet
-from lit_fednas.supernets.width.space import UnitMask
+from lit_fednas.supernets.width.space import UnitMask, Width, WidthArch
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import Population
 
@@ -36,10 +35,10 @@ class InvariantUnits(ByTier):
 
     Non-stragglers are the clients of tiers that train the whole network, and what counts is the last round in
     which one of them reported: a cohort need not be everybody, as it is in the publication, and older changes are
-    of older weights. Until then stragglers train the first units; these, a plain width, are also what they use
-    once training is over. Where the publication measures who straggles and by how much from the times of past
-    rounds, and sets the size of the sub-models from that, tiers and ratios are given here. The threshold is
-    computed anew from each round's changes.
+    of older weights. Until then stragglers train the first units. What a straggler keeps is also what it uses.
+    Where the publication measures who straggles and by how much from the times of past rounds, and sets the size
+    of the sub-models from that, tiers and ratios are given here. The threshold is computed anew from each round's
+    changes.
 
     It goes with the objective :class:`~lit_fednas.objectives.UnitChanges`, which reports the changes.
 
@@ -61,6 +60,7 @@ class InvariantUnits(ByTier):
         super().__init__(None if ratios is None else {tier: str(ratio) for tier, ratio in ratios.items()})
         self.step = step
         self._changes: list[Mapping[str, Sequence[float]]] = []
+        self._kept: dict[float, UnitMask] = {}  # by the ratio, of these changes
 
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
@@ -71,17 +71,17 @@ class InvariantUnits(ByTier):
                 f"assignment.ratios: {ratios}; the clients of at least one tier must train the whole network "
                 f"(ratio 1), because the changes there decide what stragglers leave out"
             )
-        self._changes = []
+        self._changes, self._kept = [], {}
 
     @override
-    def plan(self, round: Round) -> list[ClientTask]:
-        """Gives stragglers the units that they keep; all clients plain widths before any change is known."""
-        widths = [self.deployed(client) for client in round.cohort]
-        archs = {
-            width: width if width == round.space.largest or not self._changes else self._kept(width.ratio)
-            for width in set(widths)
-        }
-        return [round.task(client, archs[width]) for client, width in zip(round.cohort, widths, strict=True)]
+    def deployed(self, client: int) -> WidthArch:
+        """Returns the whole network, or the units that a straggler keeps; a plain width before any change is known."""
+        width: Width = super().deployed(client)
+        if width == self._supernet.space.largest or not self._changes:
+            return width
+        if width.ratio not in self._kept:
+            self._kept[width.ratio] = self._mask(width.ratio)
+        return self._kept[width.ratio]
 
     @override
     def observe(self, results: Sequence[ClientResult]) -> None:
@@ -91,7 +91,7 @@ class InvariantUnits(ByTier):
         reports = [result.report(UnitChangesReport) for result in survivors]
         changes = [report.changes for report in reports if report is not None]
         if changes:
-            self._changes = changes
+            self._changes, self._kept = changes, {}
 
     @override
     def state_dict(self) -> dict[str, Any]:
@@ -107,9 +107,9 @@ class InvariantUnits(ByTier):
                     "assignment: the checkpoint's changes are of other units than the supernet has; use the "
                     "model.supernet settings that the run was started with"
                 )
-        self._changes = deepcopy(state["unit_changes"])
+        self._changes, self._kept = deepcopy(state["unit_changes"]), {}
 
-    def _kept(self, ratio: float) -> UnitMask:
+    def _mask(self, ratio: float) -> UnitMask:
         """Returns the units of each group that a straggler trains."""
         sizes = self._supernet.sizes(ratio)
         kept = []

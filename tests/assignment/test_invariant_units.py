@@ -225,10 +225,12 @@ def test_a_run():
         ),
     )
     fit(module, tiny_data(4), max_rounds=2)
-    (report,), _ = seen
-    most = {group: np.argsort(units)[len(units) // 2 :] for group, units in report.items()}
-    kept = UnitMask(tuple(tuple(sorted(units.tolist())) for units in most.values()))
-    assert given_out == [[Width(0.5)] * 3 + [Width(1.0)], [kept] * 3 + [Width(1.0)]]
+    (first,), (second,) = seen
+    most = [[np.argsort(units)[len(units) // 2 :] for units in report.values()] for report in (first, second)]
+    kept = [UnitMask(tuple(tuple(sorted(units.tolist())) for units in groups)) for groups in most]
+    assert given_out == [[Width(0.5)] * 3 + [Width(1.0)], [kept[0]] * 3 + [Width(1.0)]]
+    assert [module.assignment.deployed(client) for client in (0, 3)] == [kept[1], Width(1.0)]
+    assert kept[0] != kept[1]
 
 
 # ---- what is remembered -------------------------------------------------------------------------------
