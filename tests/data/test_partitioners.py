@@ -193,7 +193,7 @@ class TestBalancedDirichlet:
         sizes = BalancedDirichlet(alpha).partition(TARGETS, 7).sizes
         assert max(sizes) - min(sizes) <= 1
 
-    def test_large_alpha_draws_from_the_prior(self) -> None:
+    def test_large_alpha_draws_as_many_of_each(self) -> None:
         counts = BalancedDirichlet(1e6).partition(TARGETS, 4).class_counts(TARGETS, 10)
         assert abs(counts - 50).max() < 25
 
@@ -202,16 +202,24 @@ class TestBalancedDirichlet:
         assert np.median((counts > 10).sum(axis=1)) <= 2
 
     def test_mix_has_the_dirichlet_moments(self) -> None:
-        """The first client draws from full classes: var = p(1-p)/(α+1), plus the multinomial's own."""
-        alpha, size = 3.0, 50
+        """The first client draws from full classes: var = p(1-p)/(10α+1), plus the multinomial's own."""
+        alpha, size = 0.3, 50
         shares = []
         for seed in range(200):
             order = BalancedDirichlet(alpha).partition(TARGETS, 40, seed).class_counts(TARGETS, 10)
             shares.append(order / size)
         mean, var = np.mean(shares), np.var(np.concatenate(shares))
-        spread = 0.1 * 0.9 / (alpha + 1)
+        spread = 0.1 * 0.9 / (10 * alpha + 1)
         assert mean == pytest.approx(0.1)
         assert var == pytest.approx(spread + (0.1 * 0.9 - spread) / size, rel=0.15)
+
+    def test_classes_per_client(self) -> None:
+        """1 / sum p^2 of a mix; E[sum p^2] is (α+1)/(Kα+1): 2/11 for ten classes at 1, 1.1/11 for a hundred at 0.1."""
+        for classes, alpha, expected in ((10, 1.0, 2 / 11), (100, 0.1, 0.1)):
+            targets = np.repeat(np.arange(classes), 20_000 // classes)
+            counts = BalancedDirichlet(alpha).partition(targets, 20).class_counts(targets, classes)
+            shares = counts / counts.sum(axis=1, keepdims=True)
+            assert (shares**2).sum(axis=1).mean() == pytest.approx(expected, rel=0.25)
 
     def test_no_client_is_always_the_one_that_takes_what_is_left(self) -> None:
         """In the order of their numbers, the last clients would be left with half the classes of the others."""

@@ -81,20 +81,19 @@ class Dirichlet(Partitioner):
 @checked("data.partitioner")
 @dataclass(eq=False)
 class BalancedDirichlet(Partitioner):
-    """Gives each client near-equally many examples, of a class mix that it draws from Dir(alpha x prior).
+    """Gives each client near-equally many examples, of a class mix that it draws from Dir(alpha, ..., alpha).
 
     The LDA partition of Hsu et al. (2019), which FedorAS uses for CIFAR (section 4.1 and appendix).
 
-    The prior is the share of each class in the data. A client draws its examples one by one, without
-    replacement: a class by its mix, an example of that class at random. An exhausted class is dropped
-    and the mix of the others renormalised. Clients draw in random order, since the last ones must take what
-    is left. All examples are used; sizes differ by at most one.
+    A client draws its examples one by one, without replacement: a class by its mix, an example of that class at
+    random. An exhausted class is dropped and the mix of the others renormalised. Clients draw in random order, since
+    the last ones must take what is left. All examples are used; sizes differ by at most one.
 
-    Hsu et al. write alpha for the sum of the Dirichlet parameters (alpha x prior, a prior that sums to 1), so
-    the same alpha is harsher here than in ``Dirichlet``, where it is the parameter of each client.
+    Alpha is the parameter of each class, as in ``Dirichlet`` it is that of each client, and as FedorAS' authors drew
+    it. Hsu et al. write alpha for the sum of the parameters: their alpha is this one times the number of classes.
 
     Args:
-        alpha: Small values give each client few classes; 1000 is close to the prior.
+        alpha: Small values give each client few classes; 1000 is close to as many of each.
 
     Raises:
         ConfigError: Alpha is not positive or not finite.
@@ -113,10 +112,9 @@ class BalancedDirichlet(Partitioner):
         stacks = [rng.permutation(np.flatnonzero(targets == label)) for label in labels]
         sizes = np.full(num_clients, len(targets) // num_clients)
         sizes[: len(targets) % num_clients] += 1
-        prior = left / left.sum()
         rows: Rows = [np.empty(0, dtype=np.int64)] * num_clients
         for client in rng.permutation(num_clients):
-            mix = rng.dirichlet(self.alpha * prior)
+            mix = rng.dirichlet(np.full(len(labels), self.alpha))
             counts = draw_counts(mix, left, sizes[client], rng)
             # what is left of a stack is its front; draws come off its end
             rows[client] = np.concatenate(
