@@ -69,10 +69,9 @@ class ByTier(Assignment):
             name = archs[tier.name]
             arch = self._most_expensive(tier, costs) if name is None else self.named(name)
             if costs.excess(arch, tier) > 0:
-                limits = ", ".join(f"{cost} {limit:g}" for cost, limit in tier.at_most.items())
                 raise ConfigError(
                     f"assignment.{self.setting}.{tier.name}: {name} is outside of the tier's limits "
-                    f"({limits}); choose another, or other limits in model.tiers"
+                    f"({tier}); choose another, or other limits in model.tiers"
                 )
             self.of_tier[tier.name] = arch
 

@@ -125,10 +125,8 @@ class Feasible:
         if self.fits(least):
             return least
         has = ", ".join(f"{name} {self.costs.cost(least, name):g}" for name in self.tier.limited)
-        limits = [f"{name} at most {limit:g}" for name, limit in self.tier.at_most.items()]
-        limits += [f"{name} above {limit:g}" for name, limit in self.tier.above.items()]
         raise ConfigError(
-            f"search.tiers.{self.tier.name}: no architecture was found with {' and '.join(limits)}; the nearest "
+            f"search.tiers.{self.tier.name}: no architecture was found with {self.tier}; the nearest "
             f"has {has} ({least}); change the limits"
         )
 

@@ -151,6 +151,14 @@ class TierSearch:
         for name, count in Counter(tier.name for tier in self.tiers).items():
             if count > 1:
                 raise ConfigError(f"search.tiers: {name!r} is the name of {count} tiers; give each another name")
+        theirs = {tier.name: tier for tier in tiers}
+        for tier in self.tiers:
+            other = theirs.get(tier.name, tier)
+            if (tier.at_most, tier.above, tier.unsupported) != (other.at_most, other.above, other.unsupported):
+                raise ConfigError(
+                    f"search.tiers: {tier.name!r} is also a tier of the clients, with other limits "
+                    f"({other}; here {tier}); leave search.tiers out, or name it otherwise"
+                )
         # without limits; its accuracies are comparable, so of one label set
         self.everything = Tier(ALL_TIERS, {}, labels=settings.labels or OWN)
         self.searched = self.tiers if settings.per_tier else [self.everything]

@@ -59,6 +59,13 @@ class Tier:
         """Returns the costs that have a limit."""
         return tuple(dict.fromkeys([*self.at_most, *self.above]))
 
+    def __str__(self) -> str:
+        """Returns its limits in words, e.g. ``macs at most 2e+06``."""
+        limits = [f"{name} at most {limit:g}" for name, limit in self.at_most.items()]
+        limits += [f"{name} above {limit:g}" for name, limit in self.above.items()]
+        limits += [f"without {name}" for name in self.unsupported]
+        return " and ".join(limits) or "no limits"
+
     def excess(self, costs: Mapping[str, float]) -> float:
         """Returns by how much costs exceed the limits, relative to each and added up; 0 for what fits."""
         over = [max(0.0, costs[name] / limit - 1) for name, limit in self.at_most.items()]

@@ -22,7 +22,7 @@ from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import BaseNetworks, Model, Supernet
 from lit_fednas.supernets.base_networks import Bases
 from lit_fednas.supernets.width.cnn import SlicedCNN
-from lit_fednas.supernets.width.space import Width
+from lit_fednas.supernets.width.space import UnitMask, Width
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
@@ -62,14 +62,14 @@ def test_without_tiers_all_bases():
     assert ready(RandomBases(), BASES, Population(3)).deployed(2) == Bases((0, 1, 2, 3))
 
 
-def test_kept_units_are_not_deployed():
-    """What has changed in a round decides what stragglers train, and not what they use."""
+def test_stragglers_use_what_they_would_train():
+    """A plain width is a network that nobody has trained."""
     invariant = ready(InvariantUnits({"weak": 0.5, "strong": 1}), WIDTHS)
     changes = {"layer0": [0.1, 0.2, 0.3, 0.4], "layer1": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]}
     task = ClientTask(0, 1, Width(1.0), 10)
     invariant.observe([ClientResult(task, reports=(UnitChangesReport(changes),))])
     (trained,) = planned(invariant, 1, [0], WIDTHS.space, numpy_generator(0, "assignment", 1))
-    assert trained != Width(0.5) == invariant.deployed(0)
+    assert invariant.deployed(0) == trained == UnitMask(((2, 3), (3, 4, 5)))
 
 
 def test_the_largest_is_that_of_the_end():

@@ -439,6 +439,9 @@ def test_without_validation_data_of_clients_nothing_begins(trained, tmp_path):
 def test_tiers_that_the_clients_do_not_have_are_refused(trained, tmp_path):
     with pytest.raises(ConfigError, match=r"search.tiers: 'tiny' is not a tier of the clients \(small, large\)"):
         search(trained, tmp_path, tiers=Budgets({"tiny": {"macs": 70_000.0}}))
+    other = r"search.tiers: 'small' is also a tier of the clients, with other limits \(macs at most .*; here .* 7\)"
+    with pytest.raises(ConfigError, match=other):
+        search(trained, tmp_path, tiers=Budgets({"small": {"macs": 7.0}}))
     assert list(tmp_path.iterdir()) == []
     search(trained, tmp_path, tiers=Budgets({"tiny": {"macs": 70_000.0}}), per_tier=False, evaluations=2)
 
