@@ -14,7 +14,7 @@ from lit_fednas.federation.hooks import FederatedCallback
 from lit_fednas.federation.lightning_private import RankStrategy
 from lit_fednas.federation.module import FederatedLightningModule
 from lit_fednas.federation.round import ServerRound
-from lit_fednas.federation.schedules import ConstantRate, CosineRate, RateSchedule, StepRate
+from lit_fednas.federation.schedules import ConstantRate, CosineRate, MilestoneRate, RateSchedule, StepRate
 from lit_fednas.federation.server_optimizers import FedAdagrad, FedAdam, FedYogi
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.federation.trainer import FederatedTrainer
@@ -34,6 +34,7 @@ __all__ = [
     "FederatedCallback",
     "FederatedLightningModule",
     "FederatedTrainer",
+    "MilestoneRate",
     "OnlyClients",
     "RandomAvailability",
     "RankStrategy",

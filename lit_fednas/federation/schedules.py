@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import PositiveInt, checked
+from lit_fednas.ranges import PositiveInt, ShareBelowOne, checked
 
 
 class RateSchedule(ABC):
@@ -82,3 +83,31 @@ class StepRate(RateSchedule):
     @override
     def factor(self, round: int, max_rounds: int) -> float:
         return float(self.gamma ** (round // self.every))
+
+
+@checked("client.lr_schedule")
+class MilestoneRate(RateSchedule):
+    """Multiplied by ``gamma`` once each of these shares of the rounds is over (FedorAS, Tables 10 and 11).
+
+    Args:
+        milestones: Shares of all rounds.
+        gamma: The factor of each.
+
+    Raises:
+        ConfigError: A share is not between 0 and 1.
+
+    Example:
+        >>> [round(MilestoneRate().factor(t, 8), 3) for t in (3, 4, 5, 6)]
+        [1.0, 0.1, 0.1, 0.01]
+    """
+
+    def __init__(self, milestones: Sequence[ShareBelowOne] = (0.5, 0.75), gamma: float = 0.1) -> None:
+        self.milestones = milestones
+        self.gamma = gamma
+
+    @override
+    def factor(self, round: int, max_rounds: int) -> float:
+        if max_rounds < 1:
+            raise ConfigError("client.lr_schedule: MilestoneRate needs an end; set trainer.max_rounds")
+        passed = sum(round >= share * max_rounds for share in self.milestones)
+        return float(self.gamma**passed)

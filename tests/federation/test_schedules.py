@@ -3,7 +3,7 @@ import math
 import pytest
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import ConstantRate, CosineRate, StepRate
+from lit_fednas.federation import ConstantRate, CosineRate, MilestoneRate, StepRate
 
 
 def test_constant() -> None:
@@ -30,3 +30,14 @@ def test_step_by_hand() -> None:
     assert StepRate(every=1).factor(1, -1) == pytest.approx(0.1)
     with pytest.raises(ConfigError, match="every"):
         StepRate(every=0)
+
+
+def test_milestones_by_hand() -> None:
+    """FedorAS fine-tunes 100 rounds, and trains from scratch 500, with steps at 50 and 75, and at 250 and 375."""
+    for rounds, steps in ((100, (50, 75)), (500, (250, 375))):
+        factors = [MilestoneRate().factor(t, rounds) for t in range(rounds)]
+        assert factors == pytest.approx([0.1 ** sum(t >= step for step in steps) for t in range(rounds)])
+    with pytest.raises(ConfigError, match="max_rounds"):
+        MilestoneRate().factor(0, -1)
+    with pytest.raises(ConfigError, match="milestones"):
+        MilestoneRate([0.5, 1.5])
