@@ -14,9 +14,11 @@ parameters and the complex one 11.2M (the paper: 0.7M and 11.1M).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
@@ -58,7 +60,7 @@ class EarlyExitResNet(NestedSupernet):
     Example:
         >>> net = EarlyExitResNet((3, 32, 32), 10)
         >>> [net.cost(arch).parameters for arch in (net.space.smallest, net.space.largest)]
-        [676427, 11173717]
+        [695627, 11192917]
     """
 
     def __init__(
@@ -108,9 +110,13 @@ class EarlyExitResNet(NestedSupernet):
     def _head(self, stage: int) -> nn.Sequential:
         """Builds a head; early ones mix two kinds of pooling (section 3, "Models"), the last one averages."""
         channels = self.width << (stage - 1)
-        head = pooled_classifier(channels, self.num_classes)
-        if stage < len(self.blocks):
-            head["pool"] = MixedPool()
+        if stage == len(self.blocks):
+            head = pooled_classifier(channels, self.num_classes)
+        else:
+            height, width = (ceil(side / 2 ** (stage - 1)) for side in self.input_shape[1:])
+            pool = MixedPool(height, width)
+            entries = channels * (height // pool.kernel[0]) * (width // pool.kernel[1])
+            head = {"pool": pool, "flatten": nn.Flatten(), "classifier": nn.Linear(entries, self.num_classes)}
         return sequential(norm=self._norm(channels), relu=nn.ReLU(inplace=True), **head)
 
 
@@ -148,22 +154,27 @@ class ExitNetwork(OutputsNetwork):
 
 
 class MixedPool(nn.Module):
-    """Global pooling ``a * maximum + (1 - a) * average`` (Lee et al., 2016, "mixed").
+    """Pooling ``a * maximum + (1 - a) * average`` (Lee et al., 2016, "mixed") over a fourth of each side.
 
-    One ``a`` is learned for all channels, from one half on, not confined to [0, 1] (as in Kaya et al., 2019, whom
-    FedHeN follows).
+    It leaves a map of about 4x4, the feature reduction of Kaya et al. (2019), whom FedHeN follows; sides below 2 stay.
+    One ``a`` is learned for all channels, from one half on, not confined to [0, 1], as theirs.
+
+    Args:
+        height: Of the map, in pixels.
+        width: Of the map, in pixels.
 
     Example:
-        >>> x = torch.tensor([[[[0.0, 2.0], [4.0, 6.0]]]])
-        >>> MixedPool()(x).item()  # half of 6 and half of 3
-        4.5
+        >>> x = torch.arange(64.0).view(1, 1, 8, 8)
+        >>> MixedPool(8, 8)(x)[0, 0, 0, :2].tolist()  # half of 9 and half of 4.5, ...
+        [6.75, 8.75]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, height: int, width: int) -> None:
         super().__init__()
+        self.kernel = (max(1, round(height / 4)), max(1, round(width / 4)))
         self.share = nn.Parameter(torch.tensor(0.5))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, channels, h, w]`` to ``[batch, channels, 1, 1]``."""
-        average, greatest = x.mean((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
+        """Maps ``[batch, channels, h, w]`` to about ``[batch, channels, 4, 4]``."""
+        average, greatest = functional.avg_pool2d(x, self.kernel), functional.max_pool2d(x, self.kernel)
         return average + self.share * (greatest - average)

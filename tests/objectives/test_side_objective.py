@@ -80,7 +80,7 @@ def test_macs_contain_the_heads():
     objective, network = begun(supernet, supernet.space.largest)
     for size in (4, 2):
         objective.loss(network, torch.randn(size, *INPUTS), torch.zeros(size, dtype=torch.int64))
-    head = 4 * 5  # the first exit's classifier: four channels, five classes
+    head = 16 * 4 * 5  # the first exit's classifier: four channels of 4x4 pixels, five classes
     assert objective.report() == (MacsReport(6 * (supernet.cost(supernet.space.largest).macs + head)),)
     objective.begin(network, ClientTask(1, 0, supernet.space.smallest, 8), torch.Generator())
     assert objective.report() == (MacsReport(0),)
