@@ -253,7 +253,7 @@ def test_models_of_a_suite(run_folder: Path, tmp_path: Path) -> None:
 
 def test_when_a_suite_converged(tmp_path: Path) -> None:
     folder = suite_run(tmp_path / "run", rounds=4)
-    (folder / "config.yaml").write_text("transform_on_convergence: {threshold: 0.25}\n")
+    (folder / "config.yaml").write_text("transform_on_convergence: {init_args: {threshold: 0.25}}\n")
     found = [{}, {"doc": 0.5, "doc_error": 0.125}, {"doc": None, "doc_error": None}, {"doc": 0.125, "doc_error": 0.0}]
     records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     for record, metrics in zip(records, found, strict=True):

@@ -286,7 +286,7 @@ def tree_chart(
     figure.update_layout(hovermode="closest", showlegend=False, margin={"r": 180})
     reach = max((max(xs) / min(xs)) ** 0.1, 1.5)
     ends = [math.log10(min(xs) / reach), math.log10(max(xs) * reach)]
-    figure.update_xaxes(title="MACs per example", type="log", range=ends, dtick="D2" if ends[1] - ends[0] < 2 else 1)
+    figure.update_xaxes(title="MACs per example", type="log", range=ends, dtick="D2" if ends[1] - ends[0] < 1 else 1)
     figure.update_xaxes(tickformat=".3~s")
     left = {"tickvals": places, "ticktext": [plain(word) for word, _ in words]}
     figure.update_yaxes(range=[len(nodes) - 0.5, -0.5], showgrid=False, **left)

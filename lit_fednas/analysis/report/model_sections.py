@@ -107,7 +107,7 @@ def _convergence(run: Run, events: Sequence[Event]) -> list[Chart]:
     if degree.empty:
         return []
     lines = {"degree of convergence": degree}
-    threshold = (run.settings.get("transform_on_convergence") or {}).get("threshold")
+    threshold = (run.settings.get("transform_on_convergence") or {}).get("init_args", {}).get("threshold")
     if threshold is not None:
         lines["threshold"] = pd.Series(float(threshold), index=degree.index)
     title = "Degree of convergence and its standard error; upright: a model is added"
