@@ -29,6 +29,13 @@ def test_table_8s_number_of_models_and_range():
     assert net.operations(net.space.smallest) == pytest.approx(120.9e6 - (223.2e6 - 120.9e6), rel=0.01)
 
 
+def test_the_wider_networks_range():
+    """App. J.1: 53.77 million operations in what is fixed, 4450.72 million in the dearest path."""
+    net = PathCNN(stage_layers=[4, 4, 4, 4, 8, 8], strides=[2, 2, 1, 1, 1, 2], link="separable")
+    assert net.operations(net.space.smallest) == pytest.approx(53.77e6, rel=3e-4)
+    assert net.operations(net.space.largest) == pytest.approx(4450.72e6, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("high", "bounds"),
     [(0.95, [120.9e6, 223.2e6, 325.4e6, 716.0e6]), (0.9, [111.5e6, 204.3e6, 297.1e6, 716.0e6])],
@@ -97,6 +104,19 @@ def test_reduction_adds_two_ways():
         torch.testing.assert_close(module(x), block.pointwise(block.depthwise(x)) + module.shortcut(x))
         assert block.depthwise[0].groups == 4
         assert module.shortcut[0].kernel_size == (stride, stride)
+
+
+def test_a_separable_link_takes_odd_maps():
+    module = reduction(4, 6, 2, NORM, separable_link=True).eval()
+    x = torch.randn(2, 4, 7, 5)
+    block, link = module.block, module.shortcut
+    expected = block.pointwise(block.depthwise(x)) + link.pointwise(link.depthwise(x))
+    assert expected.shape == (2, 6, 4, 3)
+    torch.testing.assert_close(module(x), expected)
+    net = PathCNN((1, 28, 28), 10, width=8, stage_layers=[1] * 3, strides=[2] * 3, operators=["id"], link="separable")
+    path = net.space.smallest
+    assert net(torch.zeros(2, 1, 28, 28), path).shape == (2, 10)
+    assert net.macs(path) == count_macs(net.skeleton(path), (1, 28, 28))
 
 
 def test_macs_and_operations_add_up_over_operators():

@@ -3,7 +3,8 @@
 CNN-L for CIFAR-10 and CIFAR-100: a 3x3 stem of 64 channels; four stages of four searchable layers at 64, 96, 144
 and 216 channels, each followed by a fixed reduction (four, where the text says three); global average pooling and
 a linear classifier. With all nine operators there are 9^16 = 1.85 * 10^15 paths, the sum of Table 8's counts. The
-wider network of App. J.1 has six stages; which of its reductions keep the size, the paper does not say.
+wider network of App. J.1 has six stages. Which of its reductions keep the size, the paper does not say; its operations
+are those of strides 2, 2, 1, 1, 1, 2 with depthwise separable convolutions on the residual links.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class PathCNN(PathSupernet):
         width: Channels of the stem and the first stage; later stages have 1.5 times those of the one before.
         stage_layers: Searchable layers per stage.
         strides: Per stage the stride of the reduction after it, 1 or 2.
+        link: The convolution on a reduction's residual link: of kernel 2 where it halves the size, or 1
+            (``dense``), or depthwise 3x3 and pointwise (``separable``), which takes maps of odd sides, too.
         operators: The candidates of every layer, among ``conv1``, ``sep_e05``, ``sep_e1``, ``sep_e2``, ``mb1_e2``,
             ``mb3_e05``, ``mb3_e1``, ``mb3_e2``, ``id``.
         norm: Normalisation layer.
@@ -72,6 +75,7 @@ class PathCNN(PathSupernet):
         width: int = 64,
         stage_layers: Sequence[PositiveInt] = (4, 4, 4, 4),
         strides: Sequence[Literal[1, 2]] = (2, 2, 2, 2),
+        link: Literal["dense", "separable"] = "dense",
         operators: Sequence[str] = tuple(OPERATORS),
         norm: Norm = BatchNorm(),
         label_sets: dict[str, list[int]] | None = None,
@@ -85,10 +89,10 @@ class PathCNN(PathSupernet):
                 f"{list(strides)} must be as many"
             )
         factor, sides = 2 ** strides.count(2), list(self.input_shape[1:])
-        if any(side % factor for side in sides):  # the two branches of a reduction would round differently
+        if link == "dense" and any(side % factor for side in sides):  # kernels 2 and 3 round differently
             raise ConfigError(
                 f"supernet.strides: {list(strides)} cannot halve {sides} pixels evenly; give fewer 2s, or set "
-                f"data.source.image_size to a multiple of {factor}"
+                f"data.source.image_size to a multiple of {factor}, or supernet.link to separable"
             )
         self.operators = [name for name in OPERATORS if name in operators]
         if not operators or len(self.operators) != len(operators):
@@ -105,6 +109,7 @@ class PathCNN(PathSupernet):
             )
         self.stage_layers = list(stage_layers)
         self.strides = list(strides)
+        self.link = link
         self.norm = norm
         self._path_costs: dict[str, PathCosts] = {}
         candidates = [self.operators] * sum(stage_layers)
@@ -118,7 +123,7 @@ class PathCNN(PathSupernet):
         for count, stride, (width, wider) in zip(self.stage_layers, self.strides, pairwise(self.widths), strict=True):
             for names in arch.layers[len(layers) : len(layers) + count]:
                 layers.append(nn.ModuleDict({name: OPERATORS[name](width, self.norm) for name in names}))
-            reductions[len(layers) - 1] = reduction(width, wider, stride, self.norm)
+            reductions[len(layers) - 1] = reduction(width, wider, stride, self.norm, self.link == "separable")
         stem = convolution(self.input_shape[0], self.widths[0], 3, self.norm)
         sets = self.label_sets.names if arch.labels == ALL else [arch.labels]
         return PathNetwork(stem, layers, reductions, {name: self._head(name) for name in sets})

@@ -52,18 +52,21 @@ OPERATORS: dict[str, Callable[[int, Norm], nn.Module]] = {
 }
 
 
-def reduction(inputs: int, outputs: int, stride: int, norm: Norm) -> Residual:
+def reduction(inputs: int, outputs: int, stride: int, norm: Norm, separable_link: bool = False) -> Residual:
     """Returns the fixed block after a stage: 1.5 times the channels at half the size (App. E.3).
 
     Args:
         inputs: Channels.
         outputs: Channels.
-        stride: 2 halves the size; with 1, as in the wider network of App. J.1, the size stays and the residual
-            convolution is 1x1.
+        stride: 2 halves the size; with 1 it stays, and a convolution on the residual link is 1x1.
         norm: Normalisation layer.
+        separable_link: Whether the residual link is a depthwise separable convolution, as the block is.
     """
-    block = sequential(
-        depthwise=convolution(inputs, inputs, 3, norm, stride, groups=inputs),
-        pointwise=convolution(inputs, outputs, 1, norm),
-    )
-    return Residual(block, convolution(inputs, outputs, stride, norm, stride))
+
+    def block() -> nn.Sequential:
+        return sequential(
+            depthwise=convolution(inputs, inputs, 3, norm, stride, groups=inputs),
+            pointwise=convolution(inputs, outputs, 1, norm),
+        )
+
+    return Residual(block(), block() if separable_link else convolution(inputs, outputs, stride, norm, stride))
