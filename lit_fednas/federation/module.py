@@ -441,13 +441,13 @@ class FederatedLightningModule(pl.LightningModule):
             for name, tensor in checkpoint["state_dict"].items()
             if name.startswith("supernet.") or name not in self.state_dict()
         }
-        self._check_same_supernet(saved["supernet"]["class"], shapes)
+        self._check_same_supernet(saved["supernet"], shapes)
         for name, tensor in checkpoint["state_dict"].items():
             if not tensor.isfinite().all():
                 raise CheckpointError(f"checkpoint: its {name} holds NaN or infinity; give an earlier checkpoint")
 
-    def _check_same_supernet(self, name: str, shapes: dict[str, list[int]]) -> None:
-        own = self.supernet.fingerprint
+    def _check_same_supernet(self, saved: Mapping[str, Any], shapes: dict[str, list[int]]) -> None:
+        own, name = self.supernet.fingerprint, saved["class"]
         if name != own["class"]:
             raise CheckpointError(
                 f"checkpoint: it is of a {name}, model.supernet is a {own['class']}; "
@@ -460,4 +460,10 @@ class FederatedLightningModule(pl.LightningModule):
                 f"checkpoint: its {name} differs in {len(names)} tensors, first in {names[0]} "
                 f"({shapes.get(names[0])} there, {own['shapes'].get(names[0])} here); "
                 f"use the model.supernet settings that the run was started with"
+            )
+        layers = saved.get("layers", own["layers"])
+        if layers != own["layers"]:
+            raise CheckpointError(
+                f"checkpoint: its {name} has layers of {', '.join(layers)}, this one of "
+                f"{', '.join(own['layers'])}; use the model.supernet settings that the run was started with"
             )

@@ -14,7 +14,7 @@ from lit_fednas.supernets.growing.perceptron import GrowablePerceptron
 from lit_fednas.supernets.growing.suite import ModelSuite
 from lit_fednas.supernets.growing.vit import GrowableViT
 from lit_fednas.supernets.labels import OWN, labelled_space, labels_of, with_labels
-from lit_fednas.supernets.norms import BatchNorm, GroupNorm, Norm
+from lit_fednas.supernets.norms import BatchNorm, GroupNorm, NoNorm, Norm
 from lit_fednas.supernets.paths.cnn import PathCNN
 from lit_fednas.supernets.paths.sampling import PathSampler, path_sampler
 from lit_fednas.supernets.paths.space import Operators, PathCosts
@@ -63,6 +63,7 @@ __all__ = [
     "NestedSupernet",
     "NetworkCollection",
     "NetworkFamily",
+    "NoNorm",
     "Norm",
     "Operators",
     "OutputsNetwork",

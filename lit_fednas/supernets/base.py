@@ -139,9 +139,11 @@ class Supernet(nn.Module, ABC):
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """The class and the shapes of all shared tensors, which a checkpoint must match."""
+        """The class, the shapes of all shared tensors, and the kinds of layers without any; a checkpoint must match."""
         shapes = {name: list(shape) for name, shape in shapes_of(self).items()}
-        return {"class": type(self).__qualname__, "shapes": shapes}
+        leaves = [module for module in self.modules() if not any(True for _ in module.children())]
+        kinds = {type(leaf).__name__ for leaf in leaves if not leaf.state_dict()}
+        return {"class": type(self).__qualname__, "shapes": shapes, "layers": sorted(kinds)}
 
     def structure(self) -> dict[str, Any]:
         """Returns what a checkpoint needs besides the settings to build a supernet that changes in training."""

@@ -216,7 +216,7 @@ class ElasticResNet(NestedSupernet):
         stage_widths: Output channels per stage.
         depths: Choices for the number of blocks beyond the first.
         ratios: Choices of the expand ratio.
-        norm: Normalisation layer; the default is that of SuperFed's authors.
+        norm: Normalisation layer. The paper names none; the authors' published code has :class:`NoNorm`.
         divisor: Middle channels are a multiple of this.
 
     Raises:

@@ -8,7 +8,8 @@ and a client's other than everyone's (Hsieh et al., 2020). The choices:
 * :class:`BatchNorm` with running statistics, which are averaged as buffers (FedorAS).
 * :class:`BatchNorm` with ``running_statistics=False``: batch statistics only, also in evaluation, unless they are
   recalibrated on a copy of the subnet before it is evaluated. With ``affine=False`` in addition nothing of the
-  layer is shared: what SuperFed's authors train.
+  layer is shared.
+* :class:`NoNorm`: none, as in SuperFed's published code (``use_bn: false``), which clips gradients instead.
 """
 
 from __future__ import annotations
@@ -109,3 +110,20 @@ class BatchNorm(Norm):
         return nn.BatchNorm2d(
             channels, momentum=self.momentum, affine=self.affine, track_running_stats=self.running_statistics
         )
+
+
+@dataclass(frozen=True)
+class NoNorm(Norm):
+    """No normalisation: the layer is the identity. Clip gradients (``client.clip_norm``) to train with it.
+
+    Example:
+        >>> NoNorm()(16)
+        Identity()
+    """
+
+    multiple = 1
+    affine = False
+
+    @override
+    def __call__(self, channels: int) -> nn.Module:
+        return nn.Identity()

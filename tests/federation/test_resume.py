@@ -21,7 +21,7 @@ from lit_fednas.federation import FederatedCallback, FedYogi, UniformCohort
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.loggers import RunLogger
 from lit_fednas.records import read_rounds
-from lit_fednas.supernets import ElasticResNet
+from lit_fednas.supernets import ElasticResNet, NoNorm
 from tests.support import (
     assert_same,
     make_module,
@@ -216,6 +216,9 @@ def test_a_checkpoint_of_another_supernet_is_refused(tmp_path, finished):
     )
     with pytest.raises(CheckpointError, match=r"differs in \d+ tensors, first in network"):
         run(tmp_path / "other", ckpt_path=last, supernet=wider)
+    bare = ElasticResNet((1, 8, 8), 4, 4, [8, 16], depths=[0, 1], ratios=[0.25, 0.5], norm=NoNorm(), divisor=2)
+    with pytest.raises(CheckpointError, match=r"has layers of .*BatchNorm2d.*, this one of .*Identity"):
+        run(tmp_path / "other", ckpt_path=last, supernet=bare)
 
 
 def test_a_checkpoint_of_another_seed_or_assignment_is_refused(tmp_path, finished):

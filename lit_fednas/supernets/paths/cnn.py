@@ -51,13 +51,13 @@ class PathCNN(PathSupernet):
         width: Channels of the stem and the first stage; later stages have 1.5 times those of the one before.
         stage_layers: Searchable layers per stage.
         strides: Per stage the stride of the reduction after it, 1 or 2.
-        link: The convolution on a reduction's residual link: of kernel 2 where it halves the size, or 1
-            (``dense``), or depthwise 3x3 and pointwise (``separable``), which takes maps of odd sides, too.
         operators: The candidates of every layer, among ``conv1``, ``sep_e05``, ``sep_e1``, ``sep_e2``, ``mb1_e2``,
             ``mb3_e05``, ``mb3_e1``, ``mb3_e2``, ``id``.
         norm: Normalisation layer.
         label_sets: Label sets beside the data's own classes, each with its own classifier: for each class
             its label in the set (App. H).
+        link: The convolution on a reduction's residual link: of kernel 2 where it halves the size, or 1
+            (``dense``), or depthwise 3x3 and pointwise (``separable``), which takes maps of odd sides, too.
 
     Raises:
         ConfigError: A number is out of range, an operator is unknown, or a label set is not valid.
@@ -75,10 +75,10 @@ class PathCNN(PathSupernet):
         width: int = 64,
         stage_layers: Sequence[PositiveInt] = (4, 4, 4, 4),
         strides: Sequence[Literal[1, 2]] = (2, 2, 2, 2),
-        link: Literal["dense", "separable"] = "dense",
         operators: Sequence[str] = tuple(OPERATORS),
         norm: Norm = BatchNorm(),
         label_sets: dict[str, list[int]] | None = None,
+        link: Literal["dense", "separable"] = "dense",
     ) -> None:
         super().__init__(input_shape, num_classes)
         self.label_sets = LabelSets(self.num_classes, label_sets)
