@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
@@ -61,7 +62,9 @@ class Part:
 
 
 def described(part: Any) -> dict[str, Any] | None:
-    """Returns a part as a configuration has it, for :func:`instantiated`; ``None`` if it is no dataclass.
+    """Returns a part as a configuration has it, for :func:`instantiated`; ``None`` if it cannot be written as that.
+
+    A part is written if it is a dataclass, and its fields are such parts, or plain values.
 
     Example:
         >>> from lit_fednas.supernets import GroupNorm
@@ -72,6 +75,12 @@ def described(part: Any) -> dict[str, Any] | None:
         return None
     values = {field.name: getattr(part, field.name) for field in fields(part)}
     arguments = {name: described(value) if is_dataclass(value) else value for name, value in values.items()}
+    try:
+        json.dumps(arguments)
+    except TypeError:
+        return None
+    if any(value is not None and arguments[name] is None for name, value in values.items()):
+        return None
     return {"class_path": f"{type(part).__module__}.{type(part).__qualname__}", "init_args": arguments}
 
 

@@ -109,5 +109,5 @@ class MilestoneRate(RateSchedule):
     def factor(self, round: int, max_rounds: int) -> float:
         if max_rounds < 1:
             raise ConfigError("client.lr_schedule: MilestoneRate needs an end; set trainer.max_rounds")
-        passed = sum(round >= share * max_rounds for share in self.milestones)
+        passed = sum(round + 1e-9 >= share * max_rounds for share in self.milestones)  # 0.55 * 100 is above 55
         return float(self.gamma**passed)

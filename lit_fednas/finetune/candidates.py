@@ -107,8 +107,7 @@ def eligible_clients(
     Args:
         candidate: The network.
         population: The clients.
-        tier_aware: Whether they must be of its tier or above, and within the limits of their own tier: the tiers that
-            were searched may be others of the same names.
+        tier_aware: Whether they must be of its tier or above, and within the limits of their own tier.
         costs: Counts what the network costs.
 
     Raises:

@@ -156,7 +156,7 @@ class ExitNetwork(OutputsNetwork):
 class MixedPool(nn.Module):
     """Pooling ``a * maximum + (1 - a) * average`` (Lee et al., 2016, "mixed") over a fourth of each side.
 
-    It leaves a map of about 4x4, the feature reduction of Kaya et al. (2019), whom FedHeN follows; sides below 2 stay.
+    It leaves a map of about 4x4, the feature reduction of Kaya et al. (2019), whom FedHeN follows; sides up to 5 stay.
     One ``a`` is learned for all channels, from one half on, not confined to [0, 1], as theirs.
 
     Args:

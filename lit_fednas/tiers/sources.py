@@ -225,6 +225,8 @@ class Capacities(TierSource):
 class TiersOfRun(TierSource):
     """The tiers of a run that has grown its models, so that methods with other networks have the same devices.
 
+    Which client belongs to which is drawn as in that run with its ``seed_everything``, clients and ``allocation``.
+
     Args:
         run: The run's folder, which holds ``suite.json``.
 

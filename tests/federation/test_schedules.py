@@ -37,6 +37,7 @@ def test_milestones_by_hand() -> None:
     for rounds, steps in ((100, (50, 75)), (500, (250, 375))):
         factors = [MilestoneRate().factor(t, rounds) for t in range(rounds)]
         assert factors == pytest.approx([0.1 ** sum(t >= step for step in steps) for t in range(rounds)])
+    assert [MilestoneRate([0.55]).factor(t, 100) for t in (54, 55)] == [1.0, 0.1]
     with pytest.raises(ConfigError, match="max_rounds"):
         MilestoneRate().factor(0, -1)
     with pytest.raises(ConfigError, match="milestones"):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from torch import nn
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.parts import described
@@ -18,6 +19,8 @@ from lit_fednas.supernets import (
     GrownModel,
     Model,
     ModelSuite,
+    NoNorm,
+    Norm,
     Width,
     WidthSupernet,
 )
@@ -67,7 +70,7 @@ def test_a_grown_model_is_cut_in_width(tmp_path, suite) -> None:
     assert bases.macs(bases.space.smallest) < suite.macs(Model(2)) / 4
 
 
-@pytest.mark.parametrize("family", [FAMILY, GrowablePerceptron([8, 4])], ids=["conv", "perceptron"])
+@pytest.mark.parametrize("family", [FAMILY, GrowableCNN([4, 8], norm=NoNorm()), GrowablePerceptron([8, 4])])
 def test_half_a_layer_is_scaled_in_training_alone(family) -> None:
     """HeteroFL, section 3: what layers of half the units say is divided by a half while they train."""
     net = WidthSupernet(SHAPE, 5, family, widths=[1, 0.5], scaler=True)
@@ -85,6 +88,17 @@ def test_half_a_layer_is_scaled_in_training_alone(family) -> None:
 def test_a_scaler_behind_norms_alone_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"supernet.scaler: true would change nothing"):
         WidthSupernet(SHAPE, 5, GrowableCNN([4, 8], norm=GroupNorm(2)), [1, 0.5], scaler=True).subnet(Width(0.5))
+
+
+def test_a_family_of_parts_that_cannot_be_written_is_not_described() -> None:
+    class Own(Norm):
+        multiple, affine = 1, False
+
+        def __call__(self, channels: int) -> nn.Module:
+            return nn.Identity()
+
+    assert described(GrowableCNN([4], norm=Own())) is None
+    assert described(GrowableCNN([4], norm=None)) is not None
 
 
 def test_what_is_not_there_is_named(tmp_path, suite) -> None:

@@ -181,7 +181,7 @@ class GrowableFamily(NetworkFamily):
         cells = tuple(cell.scaled(scale) for cell in blueprint.cells)
         if scale != 1.0 and cells == blueprint.cells:
             raise ConfigError(
-                f"supernet.scaler: true would change nothing, as a norm follows every layer that could be scaled in "
-                f"{type(self).__name__}; set it to false"
+                f"supernet.scaler: true would change nothing, as {type(self).__name__} has no layer that is scaled "
+                f"(one that no norm follows); set it to false"
             )
         return replace(blueprint, cells=cells).build(sizes)

@@ -25,7 +25,7 @@ from lit_fednas.supernets.layers import (
     pooled_classifier,
     sequential,
 )
-from lit_fednas.supernets.norms import Norm
+from lit_fednas.supernets.norms import NoNorm, Norm
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class ConvCell(Cell):
 
     @override
     def scaled(self, scale: float) -> Self:
-        return replace(self, scale=scale) if self.norm is None else self
+        return replace(self, scale=scale) if self.norm is None or isinstance(self.norm, NoNorm) else self
 
     @override
     def follower(self, name: str) -> Cell | None:
