@@ -16,7 +16,7 @@ from PIL import Image
 from lit_fednas.cli import main
 from lit_fednas.parts import described
 from lit_fednas.records.models import write_suite
-from lit_fednas.supernets import GrowableCNN, ModelSuite
+from lit_fednas.supernets import GrowablePerceptron, ModelSuite
 from lit_fednas.supernets.growing.growth import plan, to_plain
 from lit_fednas.tiers import ArchitectureCosts, Capacities
 from tests.support import one_of_many
@@ -258,8 +258,8 @@ def test_every_growing_experiment_grows(tmp_path, monkeypatch, folder, config):
 @pytest.mark.parametrize("overlay", FEDTRANS_OVERLAYS, ids=lambda path: path.stem)
 def test_every_overlay_of_a_growing_experiment_runs(tmp_path, monkeypatch, folder, overlay):
     """Those that train a grown model find one."""
-    grown = ModelSuite((3, 16, 16), 4, GrowableCNN([8, 16, 32]))
-    grown.add(0, plan(grown.models[0].blueprint, ["conv2"], 1), seed=0)
+    grown = ModelSuite((3, 16, 16), 4, GrowablePerceptron([16, 16]))
+    grown.add(0, plan(grown.models[0].blueprint, ["layer2"], 1), seed=0)
     rows = [
         {"parent": model.parent, "cells": str(model.blueprint), "steps": to_plain(model.steps)}
         for model in grown.models
@@ -270,6 +270,9 @@ def test_every_overlay_of_a_growing_experiment_runs(tmp_path, monkeypatch, folde
     write_suite(where, rows, True, described(grown.family), [asdict(tier) for tier in tiers])
     below = ["heterofl"] if "behind heterofl.yaml" in " ".join(overlay.read_text().split("\n# ")) else []
     paths = [overlay.parents[1] / "cifar10_small.yaml", *(overlay.with_stem(name) for name in below), overlay]
+    devices = tmp_path / "configs/fedtrans/devices.csv"
+    devices.parent.mkdir(parents=True)
+    shutil.copy(CONFIGS / "fedtrans/devices.csv", devices)
     found = run(tmp_path, monkeypatch, folder, *paths)
     (records,) = (path for path in found if path.parent != where)
     assert classes(overlay) <= classes(records.parent / "config.yaml")
@@ -340,4 +343,4 @@ def test_every_search_runs(tmp_path, monkeypatch, trained, search):
     configs = [part for path in (base, tmp_path / "small.yaml", search) for part in ("--config", str(path))]
     assert main(["search", *configs, *options]) == 0
     tiers = (tmp_path / "runs/digits/version_0/search/tiers.csv").read_text().splitlines()
-    assert len(tiers) == 1 + (4 if search.stem == "fedoras" else 3)
+    assert len(tiers) == 1 + 3

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonargparse import Namespace
 from sweeps.config import schema_violations_from_proposed_config
 from sweeps.params import HyperParameter
 from wandb import wandb_agent
@@ -105,6 +106,12 @@ class Parsed(Exception):
     """The namespaces."""
 
 
+def setting(namespace: Namespace, name: str) -> object:
+    """Returns a setting, also of a part that is chosen by its class."""
+    part, _, field = name.rpartition(".")
+    return namespace[name] if name in namespace else namespace[f"{part}.init_args.{field}"]
+
+
 @pytest.mark.parametrize("path", one_of_many(FILES, "random"), ids=lambda path: path.stem)
 def test_the_command_line_takes_every_combination(
     sweep: ModuleType, path: Path, monkeypatch: pytest.MonkeyPatch
@@ -119,7 +126,7 @@ def test_the_command_line_takes_every_combination(
         OnlyParses([words[2:] for words in commands])
     for values, namespace in zip(found, parsed.value.args[0], strict=True):
         given = {name: value for name, value in values.items() if name != "config"}  # an overlay, read while parsing
-        assert {name: namespace.fit[name] for name in given} == given
+        assert {name: setting(namespace.fit, name) for name in given} == given
 
 
 # ---- as W&B does it ------------------------------------------------------------------------------------
