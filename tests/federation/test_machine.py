@@ -98,6 +98,6 @@ def test_freed_memory_is_not_asked_for_again(monkeypatch):
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=clean, capture_output=True, text=True, check=True)
     lost, told, kept = done.stdout.split()
     assert told == "True"
-    assert int(kept) * 3 < int(lost)
+    assert int(kept) * 3 <= int(lost)  # none may be lost, where what lies above on the heap keeps it from shrinking
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
     assert not keep_freed_memory()  # whoever has set it keeps it
