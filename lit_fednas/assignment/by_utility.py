@@ -160,7 +160,7 @@ class ByOwnUtility(ByUtility):
         momentum: What is left of an average when a client trains the model again.
 
     Raises:
-        ConfigError: A setting is out of range. Before training: the supernet is not a suite, or a tier cannot afford
+        ConfigError: ``momentum`` is out of range. Before training: the supernet is not a suite, or a tier cannot afford
             the first model.
     """
 
