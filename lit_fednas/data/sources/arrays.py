@@ -15,7 +15,7 @@ from lit_fednas.data.sources.base import DataSource, Split
 from lit_fednas.data.splits import stratified_rows
 from lit_fednas.data.transforms import Augmentation, Normalize
 from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.ranges import NonNegativeFloat, PositiveInt, checked
+from lit_fednas.ranges import NonNegativeFloat, PositiveInt, ShareBelowOne, checked
 from lit_fednas.rng import generator, numpy_generator
 
 
@@ -123,6 +123,8 @@ class DistortedDigits(Digits):
         strength: How far they are distorted; 1 turns by up to 35 degrees, shears by up to 0.3, scales by up to a fifth,
             shifts by up to one and a half pixels, and bends by up to one.
         noise: Standard deviation of the noise that is added to pixels, which are between 0 and 1.
+        val: The share of the training digits that are the validation split instead, before anything is distorted: no
+            version of them is trained on.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -137,17 +139,28 @@ class DistortedDigits(Digits):
     normalization = Normalize([0.3], [0.311])
 
     def __init__(
-        self, copies: PositiveInt = 5, strength: NonNegativeFloat = 1.0, noise: NonNegativeFloat = 0.1
+        self,
+        copies: PositiveInt = 5,
+        strength: NonNegativeFloat = 1.0,
+        noise: NonNegativeFloat = 0.1,
+        val: ShareBelowOne = 0.0,
     ) -> None:
         self.copies = copies
         self.strength = strength
         self.noise = noise
+        self.val = val
 
     @override
     def load(self, split: Split) -> Examples | None:
-        digits = super().load(split)
-        if digits is None:
+        digits = super().load("test" if split == "test" else "train")
+        if split == "val" and not self.val:
             return None
+        assert digits is not None  # both splits exist
+        if split != "test" and self.val:
+            count = round(self.val * len(digits))
+            held = stratified_rows(digits.targets.numpy(), count, numpy_generator(0, "distorted-digits-val"))
+            rows = held if split == "val" else np.setdiff1d(np.arange(len(digits)), held)
+            digits = Examples(digits.inputs[rows], digits.targets[rows])
         draws = generator(0, f"distorted-digits-{split}")
         distorted = [self._distorted(digits.inputs, draws) for _ in range(self.copies)]
         return Examples(torch.cat(distorted), digits.targets.repeat(self.copies))
