@@ -344,6 +344,14 @@ class TestDistortedDigits:
             assert torch.equal(found.targets, plain.targets.repeat(2))
         assert DistortedDigits().load("val") is None
 
+    def test_a_validation_split_shares_no_digit_with_training(self):
+        source = DistortedDigits(2, strength=0, noise=0, val=0.25)
+        train, val = ({image.numpy().tobytes() for image in source.load(split).inputs} for split in ("train", "val"))
+        assert not train & val
+        whole = {image.numpy().tobytes() for image in DistortedDigits(1, strength=0, noise=0).load("train").inputs}
+        assert train | val == whole
+        assert len(source.load("val").inputs) == 2 * round(0.25 * 1438)
+
     def test_every_version_is_another_and_the_same_in_every_run(self) -> None:
         train = DistortedDigits(3).load("train")
         assert torch.equal(train.inputs, DistortedDigits(3).load("train").inputs)

@@ -112,7 +112,7 @@ class Digits(DataSource):
 
 @checked("data.source")
 class DistortedDigits(Digits):
-    """Scikit-learn's digits at 12x12 pixels, turned, sheared, shifted, bent and made noisy: as many as are asked for.
+    """Scikit-learn's digits, turned, sheared, shifted, bent and made noisy: as many as are asked for.
 
     A task that networks of some size solve and narrow ones do not, and that trains in minutes. Every image of
     :class:`Digits` has ``copies`` distorted versions, all in its own split; they are the same in every run. Affine and
@@ -121,10 +121,11 @@ class DistortedDigits(Digits):
     Args:
         copies: Distorted versions of each digit.
         strength: How far they are distorted; 1 turns by up to 35 degrees, shears by up to 0.3, scales by up to a fifth,
-            shifts by up to one and a half pixels, and bends by up to one.
+            shifts by up to an eighth of the image, and bends by up to a twelfth.
         noise: Standard deviation of the noise that is added to pixels, which are between 0 and 1.
         val: The share of the training digits that are the validation split instead, before anything is distorted: no
             version of them is trained on.
+        size: Height and width in pixels.
 
     Raises:
         ConfigError: A setting is out of range.
@@ -135,7 +136,6 @@ class DistortedDigits(Digits):
         (torch.Size([2876, 1, 12, 12]), torch.uint8)
     """
 
-    input_shape = (1, 12, 12)
     normalization = Normalize([0.3], [0.311])
 
     def __init__(
@@ -144,11 +144,13 @@ class DistortedDigits(Digits):
         strength: NonNegativeFloat = 1.0,
         noise: NonNegativeFloat = 0.1,
         val: ShareBelowOne = 0.0,
+        size: PositiveInt = 12,
     ) -> None:
         self.copies = copies
         self.strength = strength
         self.noise = noise
         self.val = val
+        self.input_shape = (1, size, size)
 
     @override
     def load(self, split: Split) -> Examples | None:
@@ -166,7 +168,7 @@ class DistortedDigits(Digits):
         return Examples(torch.cat(distorted), digits.targets.repeat(self.copies))
 
     def _distorted(self, pixels: Tensor, draws: torch.Generator) -> Tensor:
-        """Returns a distorted version of each image, uint8 ``[images, 1, 12, 12]``."""
+        """Returns a distorted version of each image, uint8 ``[images, 1, size, size]``."""
         count = len(pixels)
         angle, shear, across, along, right, down = (torch.rand(6, count, generator=draws) * 2 - 1) * self.strength
         angle, shear = angle * 0.61, shear * 0.3
