@@ -35,6 +35,8 @@ WIDTH_OVERLAYS = sorted(CONFIGS.glob("width/overlays/*.yaml"))
 FEDTRANS = sorted(CONFIGS.glob("fedtrans/*.yaml"))
 FEDTRANS_OVERLAYS = sorted(CONFIGS.glob("fedtrans/overlays/*.yaml"))
 FINETUNINGS = sorted(CONFIGS.glob("fedoras/finetune/*.yaml"))
+FINDINGS = sorted(CONFIGS.glob("findings/*.yaml"))
+EXPERIMENTS = sorted(CONFIGS.glob("findings/experiments/*.yaml"))  # tests/scripts/test_findings.py
 LOGGERS = [path for path in sorted(CONFIGS.glob("loggers/*.yaml")) if "online" not in path.name]
 
 
@@ -61,12 +63,13 @@ def test_all_are_found():
     suites = ["cifar10", "cifar10_small", "digits", "femnist", "openimage", "speech"]
     assert [path.stem for path in FEDTRANS] == suites
     assert len(FEDTRANS_OVERLAYS) == 17
-    run = len(BASES) + len(OVERLAYS) + len(LOGGERS) + len(SEARCHES)
+    assert len(FINDINGS) == 6
+    run = len(FINDINGS) + len(BASES) + len(OVERLAYS) + len(LOGGERS) + len(SEARCHES)
     run += len(FEDORAS) + len(FEDORAS_OVERLAYS) + len(FINETUNINGS)
     run += len(FEDHEN) + len(FEDHEN_OVERLAYS) + len(WIDTH) + len(WIDTH_OVERLAYS)
     run += len(FEDTRANS) + len(FEDTRANS_OVERLAYS)
     others = [path for path in CONFIGS.rglob("*.yaml") if "fednas" not in path.parts]  # test_fednas_configs.py
-    assert len(others) == run + len(SWEEPS) + 1  # one logger is online
+    assert len(others) == run + len(SWEEPS) + len(EXPERIMENTS) + 1  # one logger is online
 
 
 @pytest.fixture(scope="module")
@@ -279,6 +282,15 @@ def test_every_overlay_of_a_growing_experiment_runs(tmp_path, monkeypatch, folde
     grows = yaml.safe_load((records.parent / "config.yaml").read_text())["transform_on_convergence"] is not None
     assert (records.parent / "suite.json").exists() == grows
     assert grows == (overlay.stem not in ("fedavg", "fedavg_first", "heterofl", "splitmix", "fluid"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config", [path for path in FINDINGS if "trainer:" in path.read_text()], ids=lambda path: path.stem
+)
+def test_every_finding_runs(tmp_path, monkeypatch, config):
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", "--config", str(config), "--trainer.max_rounds", "1", "--model.client.steps", "1"]) == 0
 
 
 @pytest.mark.parametrize("finetuning", one_of_many(FINETUNINGS, "digits", "transfer"), ids=lambda path: path.stem)

@@ -15,7 +15,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 
 
 def test_all_notebooks_are_found() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["pareto_fronts", "supernet_tour"]
+    assert [path.stem for path in NOTEBOOKS] == ["findings", "pareto_fronts", "supernet_tour"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -34,7 +34,7 @@ def test_notebooks_run(path: Path, finished_run: Path, monkeypatch: pytest.Monke
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert len(outputs) >= sum(cell.cell_type == "code" for cell in notebook.cells) - 2  # all but definitions
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
-    assert len(pictures) >= {"pareto_fronts": 4, "supernet_tour": 1}[path.stem]
+    assert len(pictures) >= {"findings": 2, "pareto_fronts": 4, "supernet_tour": 1}[path.stem]
     text = [output.data.get("text/plain", "") for output in outputs if output not in pictures and "data" in output]
     assert not [one for one in text if one.startswith("<Figure")]  # a figure that is named and not shown
     assert not [output for output in outputs if output.output_type == "stream" and output.name == "stderr"]

@@ -8,9 +8,10 @@ two arms, paired by seed, and the bounds within which it confirms the paper). :f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, Literal
 
 import pandas as pd
@@ -191,7 +192,7 @@ def judged(experiments: Iterable[Experiment], results: pd.DataFrame) -> pd.DataF
 
     Returns:
         ``paper``, ``where``, ``claim``, ``experiment``, ``seeds`` (how many have both figures), ``effect`` (mean over
-        the seeds, NaN without), ``low``, ``high``, ``bounds`` (that confirm the claim), ``minutes`` (processor time of
+        the seeds, NaN without), ``low``, ``high``, ``by``, ``bounds`` (that confirm the claim), ``minutes`` (processor time of
         one run, mean over the arms that it compares), ``verdict``, ``note``.
     """
     rows = []
@@ -204,7 +205,7 @@ def judged(experiments: Iterable[Experiment], results: pd.DataFrame) -> pd.DataF
             minutes = own[(own["measure"] == MINUTES) & own["arm"].isin(compared)]["value"].mean()
             effect = {"effect": effects.mean(), "low": effects.min(), "high": effects.max()}
             head = {"paper": claim.paper, "where": claim.where, "claim": claim.claim, "experiment": experiment.name}
-            tail = {"bounds": _bounds(claim), "minutes": minutes, "verdict": claim.verdict(effects), "note": claim.note}
+            tail = {"by": claim.by, "bounds": _bounds(claim), "minutes": minutes, "verdict": claim.verdict(effects), "note": claim.note}
             rows.append({**head, "seeds": len(effects), **effect, **tail})
     return pd.DataFrame(rows)
 
@@ -218,21 +219,23 @@ def _bounds(claim: Claim) -> str:
 
 
 def effects_figure(table: pd.DataFrame) -> Figure:
-    """Returns each claim's effect with its range, a panel for differences of a table of :func:`judged`.
+    """Returns each claim's effect with its range, over the line of no effect.
 
     Args:
-        table: Claims of one paper that were run, whose effects are of one kind.
+        table: Claims of a table of :func:`judged` that were run, with effects of one kind.
     """
+    rows = table.to_dict("records")
+    places = range(len(rows))[::-1]
     figure = new_figure()
-    figure.set_size_inches(7.2, 0.6 + 0.3 * len(table))
+    figure.set_size_inches(9, 0.8 + 0.28 * len(rows))
     (axes,) = figure.axes
-    colors: Mapping[str, str] = {"seen": PALETTE[2], "not seen": PALETTE[1]}
-    places: Sequence[int] = range(len(table))[::-1]
-    for place, row in zip(places, table.to_dict("records"), strict=True):
-        color = colors.get(row["verdict"], GREY)
+    for place, row in zip(places, rows, strict=True):
+        color = {"seen": PALETTE[2], "not seen": PALETTE[1]}.get(row["verdict"], GREY)
         axes.plot([row["low"], row["high"]], [place, place], color=color, linewidth=1.2)
         axes.plot(row["effect"], place, "o", color=color, markersize=4)
-    axes.axvline(0, color=GREY, linewidth=0.8)
-    axes.set_yticks(places, [f"{row['where']}: {row['claim']}"[:70] for row in table.to_dict("records")])
-    label(axes, "effect, mean and range over seeds", "")
+    ratio = rows[0]["by"] == "ratio"
+    axes.axvline(1 if ratio else 0, color=GREY, linewidth=0.8)
+    axes.set_yticks(places, [shorten(f"{row['where']}: {row['claim']}", 84, placeholder=" ...") for row in rows])
+    axes.tick_params("y", labelsize=7)
+    label(axes, "ratio" if ratio else "difference", "")
     return figure
