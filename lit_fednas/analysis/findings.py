@@ -143,6 +143,7 @@ def figure(
     table: str | None = None,
     column: str = "",
     row: Mapping[str, Any] | None = None,
+    share: float | None = None,
     ledger: str | None = None,
 ) -> float:
     """Returns a figure of a run; NaN where it has no such record.
@@ -155,7 +156,8 @@ def figure(
         macs: or its value at the last validation before all clients had spent this many multiply-accumulates.
         table: Or a CSV file in the run's folder,
         column: of which this column is averaged
-        row: over the rows with these values.
+        row: over the rows with these values,
+        share: or in the row with the most ``macs_per_example`` of at most this share of the greatest.
         ledger: Or what all clients spent in total (``macs``, ``bytes_down``, ``bytes_up``).
     """
     nothing = float("nan")
@@ -163,7 +165,7 @@ def figure(
         return float(run.ledger["total"][ledger]) if run.ledger else nothing
     if table is not None:
         path = run.folder / table
-        return _cell(path, column, row or {}) if path.exists() else nothing
+        return _cell(path, column, row or {}, share) if path.exists() else nothing
     if metric is None or metric not in run.rounds or run.rounds[metric].isna().all():
         return nothing
     rounds = validations(run, [metric])
@@ -175,11 +177,14 @@ def figure(
     return float(rounds[metric].tail(last).mean())
 
 
-def _cell(path: Path, column: str, row: Mapping[str, Any]) -> float:
+def _cell(path: Path, column: str, row: Mapping[str, Any], share: float | None) -> float:
     with reading(path):
         table = pd.read_csv(path)
         for name, value in row.items():
             table = table[table[name].astype(str) == str(value)]
+        if share is not None:
+            macs = table["macs_per_example"]
+            table = table[macs <= share * macs.max()].nlargest(1, "macs_per_example")
         return float(table[column].mean())
 
 
@@ -205,7 +210,13 @@ def judged(experiments: Iterable[Experiment], results: pd.DataFrame) -> pd.DataF
             minutes = own[(own["measure"] == MINUTES) & own["arm"].isin(compared)]["value"].mean()
             effect = {"effect": effects.mean(), "low": effects.min(), "high": effects.max()}
             head = {"paper": claim.paper, "where": claim.where, "claim": claim.claim, "experiment": experiment.name}
-            tail = {"by": claim.by, "bounds": _bounds(claim), "minutes": minutes, "verdict": claim.verdict(effects), "note": claim.note}
+            tail = {
+                "by": claim.by,
+                "bounds": _bounds(claim),
+                "minutes": minutes,
+                "verdict": claim.verdict(effects),
+                "note": claim.note,
+            }
             rows.append({**head, "seeds": len(effects), **effect, **tail})
     return pd.DataFrame(rows)
 

@@ -76,7 +76,7 @@ def run(tmp_path: Path) -> Run:
             clients = [{"client": one, "macs": 5, "bytes_down": 1, "bytes_up": 1} for one in range(2)]
             metrics = {} if accuracy is None else {"val/accuracy": accuracy}
             file.write(json.dumps({"round": number, "metrics": metrics, "clients": clients}) + "\n")
-    table = pd.DataFrame({"tier": ["1", "2", "2"], "test_accuracy": [0.9, 0.4, 0.6]})
+    table = pd.DataFrame({"tier": ["1", "2", "2"], "test_accuracy": [0.9, 0.4, 0.6], "macs_per_example": [10, 5, 4]})
     table.to_csv(tmp_path / "tiers.csv", index=False)
     return Run(tmp_path)
 
@@ -97,6 +97,7 @@ def test_figures_of_metrics(run, how, value) -> None:
 
 def test_figures_of_tables_and_what_is_missing(run) -> None:
     assert figure(run, table="tiers.csv", column="test_accuracy", row={"tier": 2}) == pytest.approx(0.5)
+    assert figure(run, table="tiers.csv", column="test_accuracy", share=0.5) == pytest.approx(0.4)
     experiment = Experiment(
         "e", "", measures={"a": {"metric": "none"}, "b": {"table": "none.csv"}, "c": {"ledger": "macs"}}
     )
