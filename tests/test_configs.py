@@ -42,7 +42,7 @@ LOGGERS = [path for path in sorted(CONFIGS.glob("loggers/*.yaml")) if "online" n
 
 def test_all_are_found():
     assert [path.stem for path in BASES] == ["cifar10", "cifar100", "cifar10_small", "cinic10", "digits"]
-    assert len(OVERLAYS) == 15
+    assert len(OVERLAYS) == 16
     assert [path.stem for path in LOGGERS] == ["csv", "tensorboard", "wandb_offline"]
     searches = [
         "digits",

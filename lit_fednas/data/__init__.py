@@ -20,7 +20,7 @@ from lit_fednas.data.sources.image_source import ImageFolder, LazyImageFolder
 from lit_fednas.data.sources.image_table import ImageTable
 from lit_fednas.data.sources.leaf import Leaf, LeafImages
 from lit_fednas.data.sources.torchvision_sets import CIFAR10, CIFAR100, MNIST, FashionMNIST
-from lit_fednas.data.transforms import Augmentation, Normalize, RandomCrop, RandomFlip
+from lit_fednas.data.transforms import Augmentation, Cutout, Normalize, RandomCrop, RandomFlip
 
 __all__ = [
     "CIFAR10",
@@ -33,6 +33,7 @@ __all__ = [
     "ByColumn",
     "CelebA",
     "ClientData",
+    "Cutout",
     "DataSource",
     "Digits",
     "Dirichlet",

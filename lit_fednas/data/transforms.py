@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import PositiveFloat, PositiveInt, PositiveShare, checked
+from lit_fednas.ranges import PositiveFloat, PositiveInt, PositiveShare, UnitInterval, checked
 
 
 def as_float(batch: Tensor) -> Tensor:
@@ -155,3 +155,46 @@ class RandomFlip(Augmentation):
         # whole images are picked from both versions: several times faster on a CPU than torch.where
         rows = torch.arange(count, device=batch.device) + count * mirrored
         return torch.cat([batch, batch.flip(-1)]).index_select(0, rows)
+
+
+@checked("data.source.augmentation")
+class Cutout(Augmentation):
+    """Fills a square of each example, whose centre it draws for itself (DeVries & Taylor, 2017).
+
+    The centre may be any pixel, so that part of the square may lie outside the image.
+
+    Args:
+        size: Side of the square in pixels; an even number.
+        fill: Value of the square per channel, or one for all, on the scale [0, 1] of the images. Zeros after a
+            normalisation, as many recipes have them, are its mean here.
+
+    Raises:
+        ConfigError: The size is not positive and even, or there is no value.
+
+    Example:
+        >>> from lit_fednas.rng import generator
+        >>> cut = Cutout(4)(torch.ones(8, 3, 32, 32), generator(0, "augment"))
+        >>> int((cut[0, 0] == 0).sum())
+        16
+    """
+
+    def __init__(self, size: PositiveInt = 16, fill: Sequence[UnitInterval] = (0.0,)) -> None:
+        if size % 2:
+            raise ConfigError(f"data.source.augmentation.size: {size} has no middle between pixels; give an even one")
+        if not fill:
+            raise ConfigError("data.source.augmentation.fill: is empty; give one value, or one per channel")
+        self.size = size
+        self.fill = list(fill)
+
+    @override
+    def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:
+        count, _, height, width = batch.shape
+        inside = []
+        for length in (height, width):
+            centre = torch.randint(0, length, (count, 1), generator=generator, device=batch.device)
+            distance = torch.arange(length, device=batch.device) - centre
+            inside.append((distance >= -(self.size // 2)) & (distance < self.size // 2))
+        square = inside[0][:, :, None] & inside[1][:, None, :]
+        fill = self.fill if batch.is_floating_point() else [round(255 * value) for value in self.fill]
+        channels = zip(batch.unbind(1), fill * (1 if len(fill) > 1 else batch.shape[1]), strict=True)
+        return torch.stack([channel.masked_fill(square, value) for channel, value in channels], 1)

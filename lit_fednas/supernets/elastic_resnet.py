@@ -218,6 +218,10 @@ class ElasticResNet(NestedSupernet):
         ratios: Choices of the expand ratio.
         norm: Normalisation layer. The paper names none; the authors' published code has :class:`NoNorm`.
         divisor: Middle channels are a multiple of this.
+        he_init: Whether convolutions are drawn as by He et al. (2015); else as torch draws them. The paper does not
+            say; the authors' published code leaves torch's.
+        relu_before_sum: Whether a block's second convolution has a ReLU of its own, before the shortcut is added, as
+            in the authors' published code.
 
     Raises:
         ConfigError: The choices are empty, not ascending, or out of range.
@@ -239,6 +243,8 @@ class ElasticResNet(NestedSupernet):
         ratios: Sequence[PositiveFloat] = (0.1, 0.14, 0.18, 0.22, 0.25),
         norm: Norm = BatchNorm(affine=False, running_statistics=False),
         divisor: PositiveInt = 8,
+        he_init: bool = True,
+        relu_before_sum: bool = False,
     ) -> None:
         super().__init__(input_shape, num_classes)
         for name, values in (("depths", depths), ("ratios", ratios)):
@@ -251,6 +257,8 @@ class ElasticResNet(NestedSupernet):
         check_image(self, self.input_shape)
         self.stem_width = stem_width
         self.norm = norm
+        self.he_init = he_init
+        self.relu_before_sum = relu_before_sum
         self.space: ElasticSpace = ElasticSpace(depths, ratios, stage_widths, divisor)
         for stage, ratio in product(range(len(stage_widths)), ratios):
             norm(self.space.middle_width(stage, ratio))  # refuses a width now and not in a round
@@ -259,7 +267,8 @@ class ElasticResNet(NestedSupernet):
 
     @override
     def initialise(self, network: nn.Module) -> None:
-        he_normal(network)
+        if self.he_init:
+            he_normal(network)
 
     @property
     @override
@@ -291,7 +300,7 @@ class ElasticResNet(NestedSupernet):
         stages = [nn.Sequential() for _ in arch.depths]
         width = self.stem_width
         for stage, middle, out, stride in self.space.blocks_of(arch):
-            stages[stage].append(elastic_block(width, middle, out, stride, self.norm))
+            stages[stage].append(elastic_block(width, middle, out, stride, self.norm, self.relu_before_sum))
             width = out
         return sequential(
             stem=convolution(self.input_shape[0], self.stem_width),
@@ -302,13 +311,16 @@ class ElasticResNet(NestedSupernet):
         )
 
 
-def elastic_block(width: int, middle: int, out: int, stride: int, norm: Norm) -> nn.Module:
+def elastic_block(width: int, middle: int, out: int, stride: int, norm: Norm, relu_before_sum: bool) -> nn.Module:
     """Returns a basic block with the stride in its first convolution (which gives Table 5's GFLOPs)."""
     shortcut: nn.Module | None = None
     if stride != 1 or width != out:
         pool = [nn.AvgPool2d(stride, ceil_mode=True)] if stride != 1 else []
         shortcut = nn.Sequential(*pool, convolution(width, out, 1), norm(out))
-    return basic_block(width, middle, out, stride, norm, shortcut)
+    residual = basic_block(width, middle, out, stride, norm, shortcut)
+    if relu_before_sum:
+        residual.block.add_module("relu2", nn.ReLU(inplace=True))
+    return residual
 
 
 def divisible(value: float, divisor: int) -> int:

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as tv
 
-from lit_fednas.data import Normalize, RandomCrop, RandomFlip
+from lit_fednas.data import Cutout, Normalize, RandomCrop, RandomFlip
 from lit_fednas.errors import ConfigError
 from lit_fednas.rng import generator
 
@@ -72,8 +72,26 @@ def test_flip_equals_per_example_reference(dtype: torch.dtype) -> None:
     assert torch.equal(batch, before)
 
 
-@pytest.mark.parametrize("augmentation", [RandomCrop(2), RandomFlip()])
-def test_augmentation_is_a_function_of_its_generator(augmentation: RandomCrop | RandomFlip) -> None:
+@pytest.mark.parametrize(("dtype", "fill"), [(torch.uint8, [125, 123, 114]), (torch.float32, [0.4914, 0.4822, 0.4465])])
+def test_cutout_equals_per_example_reference(dtype: torch.dtype, fill: list[float]) -> None:
+    batch = images(300, dtype)
+    before = batch.clone()
+    result = Cutout(4, [0.4914, 0.4822, 0.4465])(batch, generator(5, "cut"))
+    draws = generator(5, "cut")
+    rows, columns = (torch.randint(0, length, (300, 1), generator=draws).flatten().tolist() for length in (7, 9))
+    for row in range(300):
+        expected = before[row].clone()
+        top, left = max(0, rows[row] - 2), max(0, columns[row] - 2)  # what lies outside of the image is lost
+        for channel in range(3):
+            expected[channel, top : rows[row] + 2, left : columns[row] + 2] = fill[channel]
+        assert torch.equal(result[row], expected)
+    assert result.dtype == dtype
+    assert torch.equal(batch, before)
+    assert (len(set(rows)), len(set(columns))) == (7, 9)
+
+
+@pytest.mark.parametrize("augmentation", [RandomCrop(2), RandomFlip(), Cutout(4)])
+def test_augmentation_is_a_function_of_its_generator(augmentation: RandomCrop | RandomFlip | Cutout) -> None:
     state = torch.get_rng_state()
     first, second = (augmentation(images(40), generator(3, "a")) for _ in range(2))
     other = augmentation(images(40), generator(4, "a"))
@@ -88,3 +106,6 @@ def test_augmentations_refuse_settings_that_do_nothing() -> None:
     for p in (0.0, 1.5):
         with pytest.raises(ConfigError, match="p:"):
             RandomFlip(p)
+    for settings, told in (({"size": 3}, "size: 3"), ({"fill": []}, "fill: is empty"), ({"fill": [125.0]}, "fill")):
+        with pytest.raises(ConfigError, match=told):
+            Cutout(**settings)

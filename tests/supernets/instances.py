@@ -205,7 +205,7 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "elastic": elastic,
     "elastic-groupnorm": lambda: elastic(GroupNorm(4)),
     "elastic-batchnorm": lambda: elastic(BatchNorm()),
-    "elastic-no-norm": lambda: elastic(NoNorm()),
+    "elastic-no-norm": lambda: elastic(NoNorm(), he_init=False, relu_before_sum=True),
     "elastic-narrow": lambda: elastic(ratios=[0.25, 0.5], divisor=8),  # both are 8 of the first stage's 16 channels
     "early-exit": lambda: EarlyExitResNet((3, 8, 8), 5, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=[1, 3]),
     "early-exit-batchnorm": lambda: EarlyExitResNet(

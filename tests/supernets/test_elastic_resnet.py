@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets import BatchNorm, ElasticArch, ElasticResNet, GroupNorm, NestedSupernet
+from lit_fednas.supernets import BatchNorm, ElasticArch, ElasticResNet, GroupNorm, NestedSupernet, NoNorm
 from lit_fednas.supernets.elastic_resnet import ElasticSpace
 from tests.supernets.instances import elastic, instance
 
@@ -121,6 +121,30 @@ def test_macs_by_hand() -> None:
     first = pixels * (4 * 4 * 9 + 4 * 16 * 9 + 4 * 16)  # width 4 -> 4 -> 16, shortcut 4 -> 16
     second = half * (16 * 8 * 9 + 8 * 32 * 9 + 16 * 32)  # stride 2; the shortcut pools before it convolves
     assert net.cost(net.space.smallest).macs == stem + first + second + 32 * 5
+
+
+@pytest.mark.parametrize("relu_before_sum", [False, True])
+def test_a_block_by_hand(relu_before_sum: bool) -> None:
+    """The second convolution's ReLU keeps what it would take away from the shortcut."""
+    net = elastic(NoNorm(), relu_before_sum=relu_before_sum)
+    block, x = net.network.stages[1][1], torch.randn(2, 32, 4, 4)
+    w = block.state_dict()
+    residual = nn.functional.conv2d(x, w["block.conv1.weight"], padding=1).clamp(min=0)
+    residual = nn.functional.conv2d(residual, w["block.conv2.weight"], padding=1)
+    assert residual.min() < 0
+    residual = residual.clamp(min=0) if relu_before_sum else residual
+    torch.testing.assert_close(block(x), (x + residual).clamp(min=0))
+
+
+@pytest.mark.parametrize("he_init", [False, True])
+def test_initial_weights(he_init: bool) -> None:
+    """He's are normal with variance 2 / outputs, torch's uniform within 1 / sqrt(inputs)."""
+    torch.manual_seed(0)
+    weight = ElasticResNet(stem_width=8, stage_widths=[64], depths=[0], ratios=[1.0], he_init=he_init).network.stages[0]
+    weight = weight[0].block.conv2.weight.detach()
+    bound = 1 / (64 * 9) ** 0.5
+    assert weight.std() == pytest.approx((2 / (64 * 9)) ** 0.5 if he_init else bound / 3**0.5, rel=0.03)
+    assert (weight.abs().max() <= bound) == (not he_init)
 
 
 def test_a_subnet_is_the_corner_of_the_largest() -> None:
