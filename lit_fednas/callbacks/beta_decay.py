@@ -10,7 +10,7 @@ from typing_extensions import override
 from lit_fednas.aggregation import Beta
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
-from lit_fednas.ranges import OpenUnitInterval, PositiveShare, checked
+from lit_fednas.ranges import OpenUnitInterval, PositiveInt, PositiveShare, checked
 
 
 @final
@@ -18,13 +18,15 @@ from lit_fednas.ranges import OpenUnitInterval, PositiveShare, checked
 class BetaDecay(FederatedCallback):
     """A schedule of the weight of the largest architecture's client over the rounds.
 
-    Beta falls from ``beta0`` in the first round to ``final`` after a share of all rounds, and stays there. It
-    is a function of the round alone, so a resumed run continues with the same values.
+    Beta falls from ``beta0`` in the first round to ``final`` after a share of all rounds, or a number of them, and
+    stays there. It is a function of the round alone, so a resumed run continues with the same values. A run that is
+    extended has another share, so that its beta rises again: then give ``rounds``.
 
     Args:
         beta0: The first round's beta.
         decay: Along half a cosine, along a line, or not at all (``constant``: ``beta0`` throughout).
         period: Share of all rounds over which it falls (0.8: 80 %).
+        rounds: Rounds over which it falls instead, however many there are in all.
         final: The last value; one over the cohort's size if not given (uniform weights).
 
     Raises:
@@ -39,18 +41,20 @@ class BetaDecay(FederatedCallback):
         decay: Literal["cosine", "linear", "constant"] = "cosine",
         period: PositiveShare = 0.8,
         final: OpenUnitInterval | None = None,
+        rounds: PositiveInt | None = None,
     ) -> None:
         self.beta0 = beta0
         self.decay = decay
         self.period = period
         self.final = final
+        self.rounds = rounds
 
     def beta(self, round: int, max_rounds: int, cohort_size: int) -> float:
         """Returns the beta of a round.
 
         Args:
             round: The round, from 0.
-            max_rounds: Rounds of the whole run.
+            max_rounds: Rounds of the whole run; -1 if it has no end.
             cohort_size: Clients per round.
 
         Example:
@@ -61,7 +65,7 @@ class BetaDecay(FederatedCallback):
         if self.decay == "constant":
             return self.beta0
         final = self.final if self.final is not None else 1 / cohort_size
-        share = min(1.0, round / (self.period * max_rounds))
+        share = min(1.0, round / (self.rounds or self.period * max_rounds))
         left = 1 - share if self.decay == "linear" else (1 + math.cos(math.pi * share)) / 2
         return final + (self.beta0 - final) * left
 
@@ -69,8 +73,9 @@ class BetaDecay(FederatedCallback):
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
         """Validates that the run has an end to decay towards."""
         super().setup(trainer, pl_module, stage)
-        if stage == "fit" and self.decay != "constant" and (trainer.max_epochs is None or trainer.max_epochs < 1):
-            raise ConfigError("beta_decay: needs an end; set trainer.max_rounds")
+        endless = trainer.max_epochs is None or trainer.max_epochs < 1
+        if stage == "fit" and self.decay != "constant" and self.rounds is None and endless:
+            raise ConfigError("beta_decay: needs an end; set trainer.max_rounds, or beta_decay.rounds")
 
     @override
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:

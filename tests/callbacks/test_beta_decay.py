@@ -37,6 +37,17 @@ def test_the_final_value_is_reached_at_the_periods_end_and_kept(decay, period, r
     assert [callback.beta(later, rounds, 4) for later in range(end + 1, rounds)] == [0.2] * (rounds - end - 1)
 
 
+def test_an_extended_run_keeps_its_betas_if_the_period_is_in_rounds():
+    """Eight clients: 0.125 from round 80 on. As a share, round 100 of 200 has 0.125 + 0.775 (1 + cos(5 pi / 8)) / 2."""
+    share, rounds = BetaDecay(), BetaDecay(rounds=80)
+    for round in (0, 20, 40, 79, 80, 100):
+        assert rounds.beta(round, 100, 8) == rounds.beta(round, 200, 8) == rounds.beta(round, -1, 8)
+        assert rounds.beta(round, 100, 8) == pytest.approx(share.beta(round, 100, 8))
+    assert rounds.beta(40, 200, 8) == pytest.approx(0.5125)
+    assert rounds.beta(100, 200, 8) == 0.125
+    assert share.beta(100, 200, 8) == pytest.approx(0.364210, abs=1e-6)
+
+
 def test_beta_never_rises():
     callback = BetaDecay(beta0=0.9, decay="cosine", period=0.8)
     betas = [callback.beta(round, 50, 8) for round in range(50)]
@@ -53,6 +64,11 @@ def test_beta_must_lie_between_0_and_1(settings):
     ((name, value),) = settings.items()
     with pytest.raises(ConfigError, match=rf"beta_decay\.{name}: {value} must be above 0 and below 1"):
         BetaDecay(**settings)
+
+
+def test_the_period_in_rounds_is_at_least_one():
+    with pytest.raises(ConfigError, match=r"beta_decay\.rounds: 0 must be at least 1"):
+        BetaDecay(rounds=0)
 
 
 @pytest.mark.parametrize("period", [0.0, -0.5, 1.1])
@@ -116,13 +132,25 @@ def test_a_resumed_run_goes_on_with_its_rounds_beta(tmp_path, stop_at):
     assert rest.logged == pytest.approx(rest.used)
 
 
-def test_a_constant_beta_needs_no_end():
+@pytest.mark.parametrize("decay", [None, "constant", "cosine"])
+def test_a_run_without_a_schedule_says_so(decay, caplog):
+    callbacks = [] if decay is None else [BetaDecay(0.6, decay)]
+    fit(make_module(aggregation=MaxNet()), tiny_data(), 2, callbacks=callbacks)
+    told = [record.getMessage() for record in caplog.records if "aggregation.beta: 0.9 in every" in record.getMessage()]
+    assert len(told) == (decay is None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "second"),
+    [({"decay": "constant"}, 0.6), ({"decay": "linear", "rounds": 2, "final": 0.2}, 0.4)],
+    ids=["constant", "rounds"],
+)
+def test_a_beta_that_has_no_share_of_all_rounds_needs_no_end(settings, second):
     class TwoRounds(FederatedCallback):
         def on_train_epoch_end(self, trainer, pl_module):
-            assert pl_module.aggregation.metrics() == {"beta": 0.6}
+            expected = second if trainer.current_epoch else 0.6
+            assert pl_module.aggregation.metrics() == pytest.approx({"beta": expected})
             trainer.should_stop = trainer.current_epoch == 1
 
-    trainer = fit(
-        make_module(aggregation=MaxNet()), tiny_data(), -1, callbacks=[BetaDecay(0.6, "constant"), TwoRounds()]
-    )
-    assert trainer.current_epoch == 2
+    callbacks = [BetaDecay(0.6, **settings), TwoRounds()]
+    assert fit(make_module(aggregation=MaxNet()), tiny_data(), -1, callbacks=callbacks).current_epoch == 2
