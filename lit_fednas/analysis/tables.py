@@ -75,6 +75,22 @@ def independent_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
     return table.join(times).rename_axis("training").reset_index()
 
 
+def family_costs(ledger: Mapping[str, Any]) -> pd.DataFrame:
+    """Returns what it takes to train a family of subnets one by one, by the family's size (SuperFed, Figure 6).
+
+    A family of one is the subnet of most MACs (section 3.3: the largest), and each further one the next.
+
+    Args:
+        ledger: ``ledger.json``.
+
+    Returns:
+        A row per size, from 1 (the index): the cumulated columns of :func:`independent_costs`.
+    """
+    costs = independent_costs(ledger).set_index("training").drop(["this run", "one by one"])
+    family = costs.sort_values("macs", ascending=False, kind="stable").cumsum()
+    return family.set_index(pd.RangeIndex(1, len(family) + 1, name="subnets"))
+
+
 def client_table(run: Run) -> pd.DataFrame:
     """Returns one row per client that was selected.
 

@@ -55,6 +55,9 @@ def test_the_page_says_what_the_files_say(run_folder: Path) -> None:
         assert f"{row['accuracy']:.4f}" in cells
     assert run.ledger is not None
     assert f"{run.ledger['times_less_computation']:.2f}" in cells
+    families = [one for figure in page.figures for one in figure["data"] if one.get("name") == "one by one"]
+    whole = [run.ledger[f"times_less_{name}"] for name in ("computation", "communication")]
+    assert [one["y"][-1] for one in families] == pytest.approx(whole)  # of all that were evaluated
     for _, row in run.clients.groupby("client")["num_examples"].last().reset_index().iterrows():
         assert f"{row['num_examples']:.0f}" in cells
     assert "data.num_clients" not in cells  # the group's name stands above

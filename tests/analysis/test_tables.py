@@ -11,6 +11,7 @@ import pytest
 from lit_fednas.analysis import Run, SearchResult, progress_figure, read_run
 from lit_fednas.analysis.tables import (
     client_table,
+    family_costs,
     independent_costs,
     stairs,
     subnet_accuracies,
@@ -52,6 +53,19 @@ def test_independent_costs(finished_run: Path) -> None:
     assert table.loc["this run", "bytes"] == ledger["total"]["bytes_down"] + ledger["total"]["bytes_up"]
     assert table.loc["one by one", "times_macs"] == pytest.approx(ledger["times_less_computation"])
     assert table.loc["one by one", "times_bytes"] == pytest.approx(ledger["times_less_communication"])
+
+
+def test_a_familys_costs_by_hand() -> None:
+    """From the largest down, whatever the order of the ledger."""
+    alone = {"small": (10, 1, 1), "largest": (60, 8, 8), "middle": (30, 3, 2)}
+    names = ("macs", "bytes_down", "bytes_up")
+    costs = {name: dict(zip(names, values, strict=True)) for name, values in alone.items()}
+    table = family_costs({"total": dict(zip(names, (40, 5, 5), strict=True)), "independent": costs})
+    assert table.index.tolist() == [1, 2, 3]
+    assert table["macs"].tolist() == [60, 90, 100]
+    assert table["bytes"].tolist() == [16, 21, 23]
+    assert table["times_macs"].tolist() == pytest.approx([1.5, 2.25, 2.5])
+    assert table["times_bytes"].tolist() == pytest.approx([1.6, 2.1, 2.3])
 
 
 def test_clients_by_hand(tmp_path: Path) -> None:

@@ -14,7 +14,14 @@ import pandas as pd
 from lit_fednas.analysis.clients import fairness_table, ordered_scores
 from lit_fednas.analysis.report.charts import Block, Cell, Charts, Code, Fold, Table, dot_plot, line_chart
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.tables import client_table, independent_costs, leaves, subnet_accuracies, total_costs
+from lit_fednas.analysis.tables import (
+    client_table,
+    family_costs,
+    independent_costs,
+    leaves,
+    subnet_accuracies,
+    total_costs,
+)
 from lit_fednas.formatting import axis, cost_text, fixed, short
 from lit_fednas.records import ALL_TIERS, CLIENTS_FILE
 
@@ -112,6 +119,13 @@ def costs(run: Run) -> list[Block]:
         ]
         text = "Training each subnet on its own with the same cohorts (federated averaging) would take:"
         blocks += [text, Table(["training", "MACs", "× this run", "bytes", "× this run"], rows)]
+        family = family_costs(run.ledger)
+        this = pd.Series(1.0, family.index)
+        charts = [
+            line_chart(title, {"one by one": family[name], "this run": this}, "subnets", "× this run", zero=True)
+            for name, title in (("times_macs", "Computation of a family"), ("times_bytes", "Communication of a family"))
+        ]
+        blocks.append(Charts(charts))
     return blocks
 
 
