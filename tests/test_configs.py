@@ -14,9 +14,11 @@ import yaml
 from PIL import Image
 
 from lit_fednas.cli import main
+from lit_fednas.federation import UniformCohort
 from lit_fednas.parts import described
 from lit_fednas.records.models import write_suite
-from lit_fednas.supernets import GrowablePerceptron, ModelSuite
+from lit_fednas.supernets import ElasticArch, GrowablePerceptron, ModelSuite
+from lit_fednas.supernets.elastic_resnet import ElasticSpace
 from lit_fednas.supernets.growing.growth import plan, to_plain
 from lit_fednas.tiers import ArchitectureCosts, Capacities
 from tests.support import one_of_many
@@ -42,7 +44,7 @@ LOGGERS = [path for path in sorted(CONFIGS.glob("loggers/*.yaml")) if "online" n
 
 def test_all_are_found():
     assert [path.stem for path in BASES] == ["cifar10", "cifar100", "cifar10_small", "cinic10", "digits"]
-    assert len(OVERLAYS) == 16
+    assert len(OVERLAYS) == 18
     assert [path.stem for path in LOGGERS] == ["csv", "tensorboard", "wandb_offline"]
     searches = [
         "digits",
@@ -211,6 +213,47 @@ def test_every_experiment_runs(tmp_path, monkeypatch, folder, config):
 def test_every_overlay_runs_and_changes_something(tmp_path, monkeypatch, folder, overlay):
     base = CONFIGS / "superfed" / "cifar10_small.yaml"
     assert len(run(tmp_path, monkeypatch, folder, base, overlay)) == 1
+
+
+#: Rounds, clients of a round, all clients and alpha of SuperFed's Figures 2 to 5.
+PAPER = {
+    "cifar10": (1500, 8, 20, 100),
+    "cifar100": (2000, 8, 20, 100),
+    "cinic10": (1000, 40, 100, 100),
+    "cifar10 alpha_1": (1500, 8, 20, 1),
+    "cifar10 alpha_0.1": (2500, 8, 20, 0.1),
+    "cifar10 participation_0.2": (1500, 4, 20, 100),
+    "cifar10 participation_0.8": (1000, 16, 20, 100),
+}
+
+
+@pytest.mark.parametrize("name", one_of_many(PAPER, "cifar10 alpha_0.1", "cifar10 participation_0.8"))
+def test_superfeds_settings_are_the_papers(capsys, name):
+    base, *overlays = name.split()
+    paths = [CONFIGS / "superfed" / f"{base}.yaml", *(OVERLAYS[0].with_name(f"{one}.yaml") for one in overlays)]
+    with pytest.raises(SystemExit):
+        main(["fit", *(part for path in paths for part in ("--config", str(path))), "--print_config"])
+    run = yaml.safe_load(capsys.readouterr().out)
+    rounds, cohort, clients, alpha = PAPER[name]
+    ratio, client, decay = run["model"]["cohort"]["init_args"]["ratio"], run["model"]["client"], run["beta_decay"]
+    assert (run["trainer"]["max_rounds"], run["data"]["num_clients"]) == (rounds, clients)
+    assert UniformCohort(ratio).size(clients) == cohort
+    assert run["data"]["partitioner"]["init_args"]["alpha"] == alpha
+    assert (client["epochs"], client["lr_schedule"]["class_path"].split(".")[-1]) == (5, "ConstantRate")
+    assert [client["optimizer"]["init_args"][name] for name in ("lr", "momentum", "weight_decay")] == [0.1, 0, 0]
+    assert [decay[name] for name in ("beta0", "decay", "period")] == [0.9, "cosine", 0.8]
+
+
+def test_ifedavg_trains_the_four_subnets_that_table_4_marks():
+    """By the depths and the ratio that the overlays write, over the paper's space."""
+    space = ElasticSpace((0, 1, 2), (0.1, 0.14, 0.18, 0.22, 0.25), (256, 512, 1024, 2048), 8)
+    rows = [((0, 0, 0, 0), 0.1), ((0, 1, 0, 1), 0.14), ((1, 1, 1, 1), 0.18), ((2, 2, 2, 2), 0.25)]
+    names = ("smallest", "middle1", "middle2", "largest")
+    for name, (depths, ratio) in zip(names, rows, strict=True):
+        model = yaml.safe_load(OVERLAYS[0].with_name(f"independent_{name}.yaml").read_text())["model"]
+        asked = space.named(model["assignment"]["init_args"]["arch"])
+        assert asked == ElasticArch(depths, (ratio,) * 12)
+        assert [space.named(text) for text in model["evaluation"]["subnets"]] == [asked]
 
 
 @pytest.mark.parametrize("config", one_of_many(FEDORAS, "digits"), ids=lambda path: path.stem)

@@ -105,7 +105,7 @@ def test_bounds_of_table_4(paper: ElasticResNet) -> None:
 
 @pytest.mark.parametrize(("cost", "times", "paper_says"), [("macs", 9.36, 9.43), ("parameters", 10.38, 10.94)])
 def test_cost_ratios_of_section_3_3(paper: ElasticResNet, cost: str, times: float, paper_says: float) -> None:
-    """Nine subnets one by one, by the cost of a round of MaxNet: C = 0.4 of 20 clients, six of them with random subnets.
+    """Nine subnets one by one, by the cost of MaxNet with 8 clients a round, six of them with random subnets.
 
     Of a random subnet each stage has one block beyond the first on average (0, 1 or 2), each with a mean width. The
     paper's figures are of one run's draws, and are met to 1 % and to 6 %.
