@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -58,10 +59,10 @@ def test_all_are_found():
     assert [path.stem for path in FEDORAS] == ["cifar10", "cifar100", "cifar10_small", "digits"]
     assert len(FEDORAS_OVERLAYS) == 11
     assert len(FINETUNINGS) == 7
-    assert [path.stem for path in FEDHEN] == ["cifar10", "cifar100", "cifar10_small", "digits"]
+    assert [path.stem for path in FEDHEN] == ["cifar10", "cifar100", "cifar10_levels", "cifar10_small", "digits"]
     assert len(FEDHEN_OVERLAYS) == 4
     assert [path.stem for path in WIDTH] == ["cifar10", "cifar10_small", "digits"]
-    assert len(WIDTH_OVERLAYS) == 12
+    assert len(WIDTH_OVERLAYS) == 11
     suites = ["cifar10", "cifar10_small", "digits", "femnist", "openimage", "speech"]
     assert [path.stem for path in FEDTRANS] == suites
     assert len(FEDTRANS_OVERLAYS) == 17
@@ -90,9 +91,8 @@ def folder(tmp_path_factory):
 
 def small(folder, configs, rounds):
     """What makes a configuration small."""
-    fedoras = any("fedoras" in path.parts for path in configs)
-    tiered = any(part in path.parts for path in configs for part in ("fedhen", "width"))
-    growing = any("fedtrans" in path.parts for path in configs)
+    folders = {part for path in configs for part in path.relative_to(CONFIGS).parts}
+    fedoras, tiered, growing = "fedoras" in folders, bool(folders & {"fedhen", "width"}), "fedtrans" in folders
     settings: dict = {
         "trainer": {"max_rounds": rounds, "check_val_every_n_rounds": 1, "accelerator": "cpu"},
         "model": {"supernet": SMALL_RESNET, "client": {"steps": 1, "batch_size": 4}},
@@ -144,19 +144,10 @@ def small_paths(names):
 
 
 def small_tiered(configs):
-    """Narrow networks; the kind that a file asks for stays."""
-    asked = yaml.safe_load(configs[-1].read_text()).get("model", {}).get("supernet", {})
-    if not asked.get("class_path"):
-        asked = yaml.safe_load(configs[0].read_text())["model"]["supernet"]
-    narrow = {"width": 8} if "fedhen" in configs[0].parts else {"family": NARROW}
-    if asked["class_path"].endswith("SeparateNetworks"):
-        narrow = {"supernet": {**asked["init_args"]["supernet"], "init_args": narrow}}
-        if "fedhen" not in configs[0].parts:
-            narrow["supernet"]["init_args"]["widths"] = [1, 0.5, 0.25]
-    if configs[-1].stem == "fedhen":
-        narrow = {"width": 8}
+    """Narrow networks; their kinds and all else stay."""
+    narrow = {"width": 8} if configs[0].parent.stem == "fedhen" else {"family": NARROW}
     cohort = {"class_path": "lit_fednas.federation.UniformCohort", "init_args": {"ratio": 0.5}}
-    return {"supernet": {"class_path": asked["class_path"], "init_args": narrow}, "cohort": cohort}
+    return {"supernet": {"init_args": narrow}, "cohort": cohort}
 
 
 #: Initial models that are narrow, by their class.
@@ -284,10 +275,12 @@ def test_every_experiment_by_tiers_runs(tmp_path, monkeypatch, folder, config):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "overlay", [*FEDHEN_OVERLAYS, *WIDTH_OVERLAYS], ids=lambda path: f"{path.parts[-3]}-{path.stem}"
+    ("base", "overlay"),
+    [*product(FEDHEN, FEDHEN_OVERLAYS), *product(WIDTH, WIDTH_OVERLAYS)],
+    ids=lambda path: f"{path.parts[-2]}-{path.stem}",
 )
-def test_every_overlay_by_tiers_runs(tmp_path, monkeypatch, folder, overlay):
-    (records,) = run(tmp_path, monkeypatch, folder, overlay.parents[1] / "cifar10_small.yaml", overlay)
+def test_every_overlay_by_tiers_runs_over_every_configuration(tmp_path, monkeypatch, folder, base, overlay):
+    (records,) = run(tmp_path, monkeypatch, folder, base, overlay)
     assert classes(overlay) <= classes(records.parent / "config.yaml") | {"Dirichlet"}  # which small() makes IID
 
 

@@ -26,7 +26,9 @@ from lit_fednas.supernets.side_by_side import (
     Model,
     ModelCollection,
     NetworkCollection,
+    SeparateExits,
     SeparateNetworks,
+    SeparateWidths,
     members_of,
 )
 from lit_fednas.supernets.space import Ladder, SearchSpace
@@ -77,7 +79,9 @@ __all__ = [
     "Region",
     "ResNet18",
     "SearchSpace",
+    "SeparateExits",
     "SeparateNetworks",
+    "SeparateWidths",
     "SlicedCNN",
     "SlicedConvNet",
     "SlicedMobileNet",

@@ -7,14 +7,16 @@ weights, and a network of any width is an ensemble of as many of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from math import isclose
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import PositiveInt, checked
+from lit_fednas.ranges import PositiveInt, PositiveShare, checked
 from lit_fednas.supernets.families import NetworkFamily
 from lit_fednas.supernets.side_by_side import Members, NetworkCollection, SideBySide
 from lit_fednas.supernets.space import Subset, SubsetSpace
@@ -30,6 +32,28 @@ class Bases(Subset, Members):
     """
 
     word = "bases"
+
+
+class BaseSpace(SubsetSpace[Bases]):
+    """Base networks; :meth:`parse` also reads a share of the whole width, of which the first ones are as many.
+
+    Args:
+        count: The number of base networks.
+
+    Example:
+        >>> str(BaseSpace(4).parse("width: 0.5"))
+        'bases: 0,1'
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__(Bases, range(count))
+
+    @override
+    def parse(self, text: Any) -> Bases:
+        word, _, share = str(text).partition(":")
+        if word.strip() != "width" or not share.replace(".", "", 1).strip().isdecimal():
+            return super().parse(text)
+        return self.first(_whole(float(share), len(self.numbers)))
 
 
 class Mix(SideBySide):
@@ -52,10 +76,12 @@ class BaseNetworks(NetworkCollection):
         input_shape: Shape of one example.
         num_classes: Classes.
         family: The wide network, and how narrower ones are built.
-        count: The number of base networks.
+        count: The number of base networks; if not given, one over the narrowest width.
+        widths: Shares of the whole width, as those of a ``WidthSupernet``, which are evaluated by default.
 
     Raises:
-        ConfigError: The count is below 1, or above the units of the family's widest group.
+        ConfigError: The count is below 1, or above the units of the family's widest group; or a width is not that of
+            some base networks.
 
     Example:
         >>> from lit_fednas.supernets.width.cnn import SlicedCNN
@@ -66,10 +92,20 @@ class BaseNetworks(NetworkCollection):
         torch.Size([2, 10])
     """
 
-    def __init__(self, input_shape: Iterable[int], num_classes: int, family: NetworkFamily, count: PositiveInt) -> None:
+    def __init__(
+        self,
+        input_shape: Iterable[int],
+        num_classes: int,
+        family: NetworkFamily,
+        count: PositiveInt | None = None,
+        widths: Sequence[PositiveShare] | None = None,
+    ) -> None:
         super().__init__(input_shape, num_classes)
+        if count is None and not widths:
+            raise ConfigError("supernet.count: is null, and there are no widths; give the number of base networks")
         self.family = family
-        self.count = int(count)
+        self.widths = sorted(widths or ())
+        self.count = round(1 / self.widths[0]) if count is None else int(count)
         units = family.units(self.input_shape)
         widest = max(units.values())
         if self.count > widest:
@@ -77,8 +113,15 @@ class BaseNetworks(NetworkCollection):
                 f"supernet.count: {count} must be at most the number of units of the widest layer, {widest}"
             )
         self._sizes = {group: self._share(full) for group, full in units.items()}
-        self.space: SubsetSpace[Bases] = SubsetSpace(Bases, range(self.count))
+        self.space = BaseSpace(self.count)
+        for width in self.widths:
+            _whole(width, self.count)
         self.networks = nn.ModuleList(map(self.build_member, range(self.count)))
+
+    @property
+    @override
+    def default_eval_archs(self) -> tuple[str, ...]:
+        return tuple(f"width: {width:g}" for width in self.widths) or super().default_eval_archs
 
     @override
     def build_member(self, member: int) -> nn.Module:
@@ -97,3 +140,14 @@ class BaseNetworks(NetworkCollection):
         multiple = self.family.multiple
         share = -(-full // self.count)  # in whole numbers: 1 / count times a width may come out a little above
         return min(full, -(-share // multiple) * multiple)
+
+
+def _whole(width: float, count: int) -> int:
+    """Returns how many of the base networks have a share of the whole width."""
+    bases = round(width * count)
+    if not 1 <= bases <= count or not isclose(bases, width * count, rel_tol=1e-5):
+        raise ConfigError(
+            f"supernet.widths: {width:g} is not the width of whole base networks, of which there are {count}; give a "
+            f"multiple of 1/{count}"
+        )
+    return bases

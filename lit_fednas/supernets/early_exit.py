@@ -5,16 +5,17 @@ the stem that is usual for 32x32 images and group norm (FedHeN, section 3, "Mode
 followed by a head that returns logits. A simpler architecture is a part of a more complex one (Assumption 2.1):
 its stages, and its head. A client that holds the simple head can train it as well
 (:class:`~lit_fednas.objectives.SideObjective`). If it does not, its copy, as it was received, is still averaged
-(Alg. 4, line 18, as printed), unless the architecture omits it (``exits: 4``).
+(Alg. 4, line 18, as printed), unless the architecture omits it (``exits: 4``), as all do without ``early_heads``.
 
 With the paper's width of 64 and exits after the second and the fourth stage the simple architecture has 0.7M
-parameters and the complex one 11.2M (the paper: 0.7M and 11.1M).
+parameters and the complex one 11.17M besides the simple head (the paper: 0.7M and 11.1M).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import ceil
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,40 @@ class Exits(Subset):
     word = "exits"
 
 
+class ExitSpace(SubsetSpace[Exits]):
+    """The exits of a network, as architectures that hold the heads before their last one, or do not.
+
+    Args:
+        exits: All exits, ascending.
+        early_heads: Whether they do. If not, :meth:`parse` leaves out the heads that are named before the last.
+
+    Example:
+        >>> space = ExitSpace([1, 2, 4], early_heads=False)
+        >>> [str(arch) for arch in space.each()], str(space.parse("exits: 1,2")), str(space.superset)
+        (['exits: 1', 'exits: 2', 'exits: 4'], 'exits: 2', 'exits: 1,2,4')
+    """
+
+    def __init__(self, exits: Iterable[int], early_heads: bool = True) -> None:
+        self.early_heads = early_heads
+        super().__init__(Exits, exits)
+
+    @property
+    @override
+    def superset(self) -> Exits:
+        return Exits(self.numbers)
+
+    @override
+    def first(self, count: int) -> Exits:
+        return self._held(super().first(count))
+
+    @override
+    def parse(self, text: Any) -> Exits:
+        return self._held(super().parse(text))
+
+    def _held(self, arch: Exits) -> Exits:
+        return arch if self.early_heads else Exits(arch.members[-1:])
+
+
 @checked("supernet")
 class EarlyExitResNet(NestedSupernet):
     """A pre-activation ResNet of which every exit is an architecture.
@@ -53,6 +88,7 @@ class EarlyExitResNet(NestedSupernet):
         width: Channels of the stem and the first stage; every later stage has twice as many.
         blocks: Residual blocks per stage; all stages but the first begin with a stride of two.
         exits: The stages that an exit follows, counted from 1; the last stage's must be among them.
+        early_heads: Whether an architecture holds the heads before its last one, which the side objective trains.
 
     Raises:
         ConfigError: A number is out of range, or the norm does not allow a width.
@@ -71,6 +107,7 @@ class EarlyExitResNet(NestedSupernet):
         width: PositiveInt = 64,
         blocks: Sequence[PositiveInt] = (2, 2, 2, 2),
         exits: Sequence[PositiveInt] = (2, 4),
+        early_heads: bool = True,
     ) -> None:
         super().__init__(input_shape, num_classes)
         check_image(self, self.input_shape)
@@ -84,8 +121,8 @@ class EarlyExitResNet(NestedSupernet):
         self.width = width
         self.blocks = tuple(blocks)
         self._norm = norm
-        self.space: SubsetSpace[Exits] = SubsetSpace(Exits, exits)
-        self.network = self.build(self.space.largest)
+        self.space = ExitSpace(exits, early_heads)
+        self.network = self.build(self.space.superset)
         self.initialise(self.network)
 
     @override

@@ -17,8 +17,10 @@ from typing_extensions import override
 from lit_fednas.costs import count_macs
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.supernets.base import OutputsNetwork, Region, Supernet, materialise
+from lit_fednas.supernets.early_exit import EarlyExitResNet
 from lit_fednas.supernets.families import tensors_of
 from lit_fednas.supernets.space import Ladder
+from lit_fednas.supernets.width.supernet import WidthSupernet
 
 _MOST = 64
 
@@ -221,6 +223,46 @@ class SeparateNetworks(NetworkCollection):
     @override
     def targets(self, arch: Any, classes: Tensor) -> Tensor:
         return self._template[0].targets(members_of(arch)[-1], classes)
+
+
+class SeparateExits(SeparateNetworks):
+    """:class:`SeparateNetworks` of an :class:`EarlyExitResNet`, with its settings.
+
+    So a configuration turns one into the other by the class alone.
+
+    Args:
+        input_shape: Shape of one example.
+        num_classes: Classes.
+        settings: Of the ``EarlyExitResNet``.
+
+    Example:
+        >>> net = SeparateExits((3, 16, 16), 10, width=8, early_heads=False)
+        >>> [str(arch) for arch in net.space.each()]
+        ['exits: 2', 'exits: 4']
+    """
+
+    def __init__(self, input_shape: Iterable[int], num_classes: int, **settings: Any) -> None:
+        super().__init__(input_shape, num_classes, lambda *shape: EarlyExitResNet(*shape, **settings))
+
+
+class SeparateWidths(SeparateNetworks):
+    """:class:`SeparateNetworks` of a :class:`WidthSupernet`, with its settings.
+
+    So a configuration turns one into the other by the class alone.
+
+    Args:
+        input_shape: Shape of one example.
+        num_classes: Classes.
+        settings: Of the ``WidthSupernet``.
+
+    Example:
+        >>> net = SeparateWidths((3, 16, 16), 10, widths=[1, 0.5])
+        >>> [str(arch) for arch in net.space.each()]
+        ['width: 0.5', 'width: 1']
+    """
+
+    def __init__(self, input_shape: Iterable[int], num_classes: int, **settings: Any) -> None:
+        super().__init__(input_shape, num_classes, lambda *shape: WidthSupernet(*shape, **settings))
 
 
 @dataclass(frozen=True, order=True)

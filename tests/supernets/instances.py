@@ -46,7 +46,9 @@ from lit_fednas.supernets import (
     Region,
     ResNet18,
     SearchSpace,
+    SeparateExits,
     SeparateNetworks,
+    SeparateWidths,
     SlicedCNN,
     SlicedConvNet,
     SlicedMobileNet,
@@ -208,6 +210,9 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "elastic-no-norm": lambda: elastic(NoNorm(), he_init=False, relu_before_sum=True),
     "elastic-narrow": lambda: elastic(ratios=[0.25, 0.5], divisor=8),  # both are 8 of the first stage's 16 channels
     "early-exit": lambda: EarlyExitResNet((3, 8, 8), 5, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=[1, 3]),
+    "early-exit-own-heads": lambda: EarlyExitResNet(
+        (3, 8, 8), 5, width=4, norm=GroupNorm(2), blocks=[1, 1], exits=[1, 2], early_heads=False
+    ),
     "early-exit-batchnorm": lambda: EarlyExitResNet(
         (3, 8, 8), 5, width=4, norm=BatchNorm(), blocks=[1, 1, 1], exits=[1, 2, 3]
     ),
@@ -224,11 +229,10 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "pruned-sequence-of-several": pruned,
     "resnet18": lambda: ResNet18((3, 8, 8), 5, width=8),
     "rolling": RollingNet,
-    "separate": lambda: SeparateNetworks(
-        (3, 8, 8),
-        5,
-        lambda *shape: EarlyExitResNet(*shape, width=4, norm=BatchNorm(), blocks=[1, 1], exits=[1, 2]),
+    "separate-exits": lambda: SeparateExits(
+        (3, 8, 8), 5, width=4, norm=BatchNorm(), blocks=[1, 1], exits=[1, 2], early_heads=False
     ),
+    "separate-widths": lambda: SeparateWidths((3, 8, 8), 5, family=SlicedCNN((4, 6)), widths=[1, 0.5]),
     "separate-elastic": lambda: SeparateNetworks(
         (3, 8, 8), 5, lambda *shape: elastic(norm=GroupNorm(4)), ["largest", "smallest"]
     ),

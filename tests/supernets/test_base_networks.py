@@ -163,6 +163,22 @@ def test_any_subset_is_read_and_not_searched():
             space.encode(Bases(members))
 
 
+def test_widths_are_so_many_bases():
+    net = BaseNetworks(SHAPE, 3, SlicedCNN((8, 16)), widths=[1, 0.5, 0.25])
+    assert net.count == 4
+    assert net.default_eval_archs == ("width: 0.25", "width: 0.5", "width: 1")
+    assert [net.space.parse(text).members for text in net.default_eval_archs] == [(0,), (0, 1), (0, 1, 2, 3)]
+    assert BaseNetworks(SHAPE, 3, SlicedCNN((9, 9)), widths=[1, 1 / 3]).space.parse("width: 0.333333") == Bases((0,))
+    for wrong in ({"widths": [1, 0.4]}, {"widths": [1, 0.3, 0.25]}, {"widths": [0.5], "count": 3}):
+        with pytest.raises(ConfigError, match=r"supernet.widths: 0\.\d is not the width of whole base networks"):
+            BaseNetworks(SHAPE, 3, SlicedCNN((8, 16)), **wrong)
+    for text in ("width: 0.3", "width: 2", "width: 0"):
+        with pytest.raises(ConfigError, match=r"is not the width of whole base networks, of which there are 4"):
+            net.space.parse(text)
+    with pytest.raises(ConfigError, match=r"supernet.count: is null"):
+        BaseNetworks(SHAPE, 3, SlicedCNN((8, 16)))
+
+
 @pytest.mark.parametrize("text", ["", "bases:", "bases: a", "bases: 1;2", "bases: -1", "whole", "exits: 1"])
 def test_what_cannot_be_read(text):
     with pytest.raises(ConfigError, match=r"cannot be read; write it as 'bases: 0,1,2,3'"):

@@ -8,6 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.messages import ClientTask
+from lit_fednas.objectives import SideObjective
 from lit_fednas.supernets import BatchNorm, EarlyExitResNet, Exits, GroupNorm
 from lit_fednas.supernets.early_exit import MixedPool
 from lit_fednas.supernets.layers import preactivated_block
@@ -31,8 +33,44 @@ def test_the_papers_network_has_its_parameters():
     paper = EarlyExitResNet((3, 32, 32), 10)
     counted = [paper.cost(arch).parameters for arch in (paper.space.smallest, paper.space.largest)]
     assert counted == [simple, complex]
-    assert simple == 695_627  # 0.7M, as the paper says; of the complex one it says 11.1M
-    assert 11.1e6 < complex < 11.2e6
+    assert simple == 695_627  # 0.7M, as the paper says
+    head = 2 * 128 + 1 + 128 * 16 * 10 + 10
+    own = paper.cost(paper.space.parse("exits: 4")).parameters  # PreActResNet-18, with a norm before its classifier
+    assert own == complex - head == 11_172_170  # of which the paper says 11.1M
+
+
+def test_the_papers_side_objective_adds_one_linear_layer():
+    """Section 2, "Cost of side objective": the simple model's features are the complex one's own."""
+
+    def stage(before: int, out: int, side: int) -> int:  # convolutions over a map, the first with its shortcut
+        return side * side * out * (9 * (before + 3 * out) + (before if before != out else 0))
+
+    paper, objective = EarlyExitResNet((3, 32, 32), 10), SideObjective()
+    objective.setup(paper, None)
+    seen = {}
+    for arch in paper.space.each():
+        objective.begin(paper.skeleton(arch), ClientTask(0, 0, arch, 1), torch.Generator())
+        objective.loss(paper.subnet(arch), torch.zeros(1, 3, 32, 32), torch.zeros(1, dtype=torch.int64))
+        seen[str(arch)] = objective.report()[0].macs
+    simple = 32 * 32 * 27 * 64 + stage(64, 64, 32) + stage(64, 128, 16)
+    complex = simple + stage(128, 256, 8) + stage(256, 512, 4) + 512 * 10
+    assert seen == {"exits: 2": simple + 2048 * 10, "exits: 2,4": complex + 2048 * 10}
+    assert paper.cost(paper.space.largest).macs == complex  # without the side objective
+    assert complex == 555_422_720
+
+
+def test_without_early_heads_an_architecture_holds_its_last():
+    whole, own = net(blocks=[1, 1, 1], exits=[1, 2, 3]), net(blocks=[1, 1, 1], exits=[1, 2, 3], early_heads=False)
+    assert [str(arch) for arch in own.space.each()] == ["exits: 1", "exits: 2", "exits: 3"]
+    assert own.space.parse("exits: 1,2") == own.space.named("exits: 2") == Exits((2,))
+    assert own.state_dict().keys() == whole.state_dict().keys()
+    x = torch.randn(2, 3, 8, 8)
+    for alone, all_heads in zip(own.space.each(), whole.space.each(), strict=True):
+        assert own.index(alone) == {
+            name: region for name, region in whole.index(all_heads).items() if name in own.index(alone)
+        }
+        assert len(own.subnet(alone).heads) == 1
+        assert torch.equal(own(x, alone), whole(x, all_heads))
 
 
 def test_what_the_simple_architecture_says_is_what_its_exit_says_in_the_complex_one():

@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets import EarlyExitResNet, ElasticResNet, GroupNorm, SeparateNetworks
+from lit_fednas.supernets import (
+    EarlyExitResNet,
+    ElasticResNet,
+    GroupNorm,
+    SeparateExits,
+    SeparateNetworks,
+    SeparateWidths,
+    SlicedCNN,
+    WidthSupernet,
+)
 
 INPUTS = (3, 8, 8)
 
@@ -75,6 +84,24 @@ def test_any_supernet_cheapest_first():
     assert every.space.size == elastic(INPUTS, 5).space.size > 4
     two = SeparateNetworks(INPUTS, 5, elastic, ["largest", "smallest"])
     assert two.cost(two.space.largest).macs > two.cost(two.space.smallest).macs
+
+
+@pytest.mark.parametrize(
+    ("separate", "kind", "settings"),
+    [
+        (SeparateExits, EarlyExitResNet, {"width": 8, "exits": [2, 4], "early_heads": False}),
+        (SeparateWidths, WidthSupernet, {"family": SlicedCNN((4, 6)), "widths": [1, 0.5], "scaler": True}),
+    ],
+)
+def test_settings_are_those_of_the_other_supernet(separate, kind, settings):
+    torch.manual_seed(0)
+    short = separate(INPUTS, 5, **settings)
+    torch.manual_seed(0)
+    long = SeparateNetworks(INPUTS, 5, lambda *shape: kind(*shape, **settings))
+    assert [str(arch) for arch in short.space.each()] == [
+        str(arch) for arch in kind(INPUTS, 5, **settings).space.each()
+    ]
+    assert all(torch.equal(own, weights) for own, weights in zip(short.parameters(), long.parameters(), strict=True))
 
 
 def test_errors():
