@@ -66,7 +66,7 @@ def test_all_are_found():
     suites = ["cifar10", "cifar10_small", "digits", "femnist", "openimage", "speech"]
     assert [path.stem for path in FEDTRANS] == suites
     assert len(FEDTRANS_OVERLAYS) == 17
-    assert len(FINDINGS) == 6
+    assert len(FINDINGS) == 9
     run = len(FINDINGS) + len(BASES) + len(OVERLAYS) + len(LOGGERS) + len(SEARCHES)
     run += len(FEDORAS) + len(FEDORAS_OVERLAYS) + len(FINETUNINGS)
     run += len(FEDHEN) + len(FEDHEN_OVERLAYS) + len(WIDTH) + len(WIDTH_OVERLAYS)
@@ -322,7 +322,7 @@ def test_every_overlay_of_a_growing_experiment_runs(tmp_path, monkeypatch, folde
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "config", [path for path in FINDINGS if "trainer:" in path.read_text()], ids=lambda path: path.stem
+    "config", [path for path in FINDINGS if "supernet:" in path.read_text()], ids=lambda path: path.stem
 )
 def test_every_finding_runs(tmp_path, monkeypatch, config):
     monkeypatch.chdir(tmp_path)
