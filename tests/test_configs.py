@@ -62,7 +62,7 @@ def test_all_are_found():
     assert [path.stem for path in FEDHEN] == ["cifar10", "cifar100", "cifar10_levels", "cifar10_small", "digits"]
     assert len(FEDHEN_OVERLAYS) == 4
     assert [path.stem for path in WIDTH] == ["cifar10", "cifar10_small", "digits"]
-    assert len(WIDTH_OVERLAYS) == 11
+    assert len(WIDTH_OVERLAYS) == 15
     suites = ["cifar10", "cifar10_small", "digits", "femnist", "openimage", "speech"]
     assert [path.stem for path in FEDTRANS] == suites
     assert len(FEDTRANS_OVERLAYS) == 17
@@ -147,7 +147,10 @@ def small_tiered(configs):
     """Narrow networks; their kinds and all else stay."""
     narrow = {"width": 8} if configs[0].parent.stem == "fedhen" else {"family": NARROW}
     cohort = {"class_path": "lit_fednas.federation.UniformCohort", "init_args": {"ratio": 0.5}}
-    return {"supernet": {"init_args": narrow}, "cohort": cohort}
+    settings: dict = {"supernet": {"init_args": narrow}, "cohort": cohort}
+    if any(path.stem == "partial_work" for path in configs):  # of passes, not of steps
+        settings["client"] = {"batch_size": 4}
+    return settings
 
 
 #: Initial models that are narrow, by their class.

@@ -36,12 +36,16 @@ CHANGES: dict[str, dict[str, tuple[str, ...]]] = {
         "fedavg_whole": (SCALER, ASSIGNMENT, *PLAIN),
         "fedprox": PLAIN,
         "fedrolex": (ASSIGNMENT, *PLAIN),
+        "fedrolex_fast": (ASSIGNMENT, *PLAIN),
         "fjord": (SCALER, *PLAIN),
         "fjord_distilled": (SCALER, *PLAIN),
         "fluid": (SCALER, ASSIGNMENT, *PLAIN),
         "heterofl_dynamic": (ASSIGNMENT,),
         "heterofl_masked": PLAIN,
+        "iid": ("data.partitioner",),
+        "partial_work": ("model.client.epochs", "model.faults.straggler_rate"),
         "separate": (SUPERNET, SCALER, *PLAIN),
+        "stragglers": ("model.tiers.allocation",),
         "splitmix": (SUPERNET, SCALER, "model.supernet.init_args.count", ASSIGNMENT, *PLAIN),
     },
 }
@@ -107,6 +111,13 @@ def test_an_overlay_changes_only_what_it_is_named_after(parser, folder, base, ov
     assert [key for key in differing if not any(f"{key}.".startswith(f"{one}.") for one in allowed)] == []
     assert RUN_NAME not in differing or not any(word in ours[RUN_NAME] for word in ("cifar", "digits", "small"))
     check_network(before, after)
+
+
+def test_the_fast_window_goes_round_once_in_the_small_configurations(parser):
+    for base in ("cifar10_small", "digits"):
+        config = parsed(parser, *(CONFIGS / "width" / path for path in (f"{base}.yaml", "overlays/fedrolex_fast.yaml")))
+        steps = config["trainer"]["max_rounds"] * config["model"]["assignment"]["init_args"]["step"]
+        assert steps >= max(supernet(config).units.values())
 
 
 def check_network(before: dict[str, Any], after: dict[str, Any]) -> None:

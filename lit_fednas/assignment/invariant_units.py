@@ -36,9 +36,10 @@ class InvariantUnits(ByTier):
     Non-stragglers are the clients of tiers that train the whole network, and what counts is the last round in
     which one of them reported: a cohort need not be everybody, as it is in the publication, and older changes are
     of older weights. Until then stragglers train the first units. What a straggler keeps is also what it uses.
-    Where the publication measures who straggles and by how much from the times of past rounds, and sets the size
-    of the sub-models from that, tiers and ratios are given here. The threshold is computed anew from each round's
-    changes.
+    Where the publication measures who straggles and by how much from the times of past rounds, and sets the size of
+    the sub-models from that, tiers and ratios are given here, or follow from a trace of the devices' speed
+    (:class:`~lit_fednas.tiers.TraceTiers`): all clients of a simulation are timed on one machine, and a run must not
+    depend on how busy it was. The threshold is computed anew from each round's changes.
 
     It goes with the objective :class:`~lit_fednas.objectives.UnitChanges`, which reports the changes.
 

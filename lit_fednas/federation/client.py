@@ -66,6 +66,12 @@ class ClientRunner:
     ) -> None:
         if settings.clients_per_fit > 1:
             check_stackable(settings, faults, objective)
+        if faults.straggler_rate and (settings.epochs == 1 or settings.steps is not None):
+            raise ConfigError(
+                f"faults.straggler_rate: {faults.straggler_rate:g} of the clients would train fewer passes, but each "
+                f"trains {'a number of steps' if settings.epochs > 1 else 'one'}; set client.epochs above 1 and "
+                f"client.steps to null, or straggler_rate to 0"
+            )
         if settings.compile:
             check_compilable(supernet, objective, settings.clients_per_fit)
         self.supernet = supernet
@@ -278,6 +284,12 @@ class ClientRunner:
         draw = numpy_generator(self.seed, "dropout-of-client", task.round, task.client).random()
         return bool(draw < self.faults.dropout_rate)
 
+    def _epochs(self, task: ClientTask) -> int:
+        """Returns how many passes the client has time for."""
+        draws = numpy_generator(self.seed, "epochs-of-client", task.round, task.client)
+        late = self.faults.straggler_rate and draws.random() < self.faults.straggler_rate
+        return int(draws.integers(1, self.settings.epochs, endpoint=True)) if late else self.settings.epochs
+
     def _batches(
         self, task: ClientTask, taken: ClientModule | StackedClient, ahead: bool = False
     ) -> Iterator[tuple[Tensor, Tensor]]:
@@ -290,7 +302,7 @@ class ClientRunner:
                 way at a time, a data loader with workers of its own could not give them batch by batch.
         """
         steps = self.settings.steps
-        for epoch in count() if steps is not None else range(self.settings.epochs):
+        for epoch in count() if steps is not None else range(self._epochs(task)):
             draws = generator(self.seed, "batches", task.round, task.client, epoch)
             before = taken.num_steps
             batches = self.data.batches(task.client, self.settings.batch_size, draws, drop_last=self.settings.drop_last)

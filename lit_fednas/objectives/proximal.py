@@ -1,7 +1,7 @@
 """FedProx' local objective: a term that holds a client near the weights that it received (Li et al., 2020).
 
-The paper's clients may also do different amounts of work; here that is the client's number of steps and not part
-of the objective.
+The paper's clients may also do different amounts of work; here that is ``faults.straggler_rate``, and not part of the
+objective.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 
-from lit_fednas.errors import ClientError
+from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, UniformCohort
 from lit_fednas.messages import UnitChangesReport
 from lit_fednas.objectives import CrossEntropy
@@ -123,6 +123,30 @@ def test_a_run_in_which_every_client_fails_ends_with_the_reason():
         run(rounds=9, objective=Failing([0, 2, 3, 4]), max_failed_rounds=3)  # not rounds 0, 2 and 3
     run(rounds=7, objective=Failing(range(9)), max_failed_rounds=None)
     run(rounds=4, objective=CrossEntropy(), dropout_rate=0.999, max_failed_rounds=1)  # they went away
+
+
+def passes(rounds, **faults):
+    """Returns how many passes each client trained, round by round; a step is one."""
+    results = Results()
+    settings = ClientSettings(sgd(0.1), batch_size=32, epochs=3)
+    module = make_module(linear_net(), client=settings, cohort=UniformCohort(count=6), faults=FaultPolicy(**faults))
+    fit(module, tiny_data(), rounds, callbacks=[results])
+    return [result.num_steps for result in results.all]
+
+
+def test_stragglers_train_one_to_all_passes():
+    trained = passes(30, straggler_rate=0.6)
+    shares = [trained.count(number) / len(trained) for number in (1, 2, 3)]
+    assert shares == pytest.approx([0.2, 0.2, 0.6], abs=0.11)  # 180 draws: 3 standard deviations
+    assert trained[:18] == passes(3, straggler_rate=0.6)
+    assert set(passes(1)) == {3}
+
+
+@pytest.mark.parametrize("settings", [{"epochs": 1}, {"epochs": 2, "steps": 4}])
+def test_stragglers_without_fewer_passes_are_refused(settings):
+    module = make_module(client=ClientSettings(sgd(0.1), **settings), faults=FaultPolicy(straggler_rate=0.5))
+    with pytest.raises(ConfigError, match=r"faults.straggler_rate: 0.5 of the clients .* set client.epochs above 1"):
+        fit(module, tiny_data(), 1)
 
 
 class Spoiled(CrossEntropy):
