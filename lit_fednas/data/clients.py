@@ -71,6 +71,14 @@ class ClientData:
             raise DataError(f"split: {split!r} does not exist; ask for 'train', 'val' or 'test'")
         return self._rows[split][client] if split in self._rows else torch.empty(0, dtype=torch.int64)
 
+    def only(self, client: int) -> ClientData:
+        """Returns the data of one client alone, which is then number 0.
+
+        Raises:
+            DataError: The client does not exist.
+        """
+        return ClientData(self.reader, {split: [self.rows(client, split).numpy()] for split in self._rows})
+
     def classes(self, client: int) -> tuple[int, ...]:
         """Returns the classes of which a client has training examples, in ascending order."""
         return tuple(self._targets(self.rows(client)).unique().tolist())

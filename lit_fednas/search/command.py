@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from lit_fednas.data import FederatedDataModule
+from lit_fednas.data import ClientData, FederatedDataModule
 from lit_fednas.data.readers import EvalBatches
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
@@ -56,7 +56,8 @@ class AfterTraining:
 class Search(AfterTraining):
     """The command ``search``.
 
-    It searches on the server's validation data, or the clients' if ``search.federated`` is set.
+    It searches on the server's validation data, the clients' if ``search.federated`` is set, or one client's if
+    ``search.client`` is.
     """
 
     def run(self, ckpt_path: str | None = "last", search: SearchSettings = SearchSettings()) -> SearchFiles:
@@ -87,7 +88,9 @@ class Search(AfterTraining):
 
         with self.trainer.computing(self.model), interrupts.listening():
             evaluator = self._evaluator(search)
-            tiers = self.model.population.tiers
+            population = self.model.population
+            own = None if search.client is None else population.tier(search.client)
+            tiers = population.tiers if own is None else (own,)
             subnets = self.model.subnets.values()
             run = TierSearch(search, evaluator, files, self.model.seed, str(ckpt_path or ""), tiers, watch, subnets)
             try:
@@ -95,7 +98,8 @@ class Search(AfterTraining):
             finally:
                 progress.close()
             rows = run.write_tiers(self._tester(evaluator))
-            write_clients(self.model, self.datamodule, files)
+            if search.client is None:
+                write_clients(self.model, self.datamodule, files)
         files.write_settings({**run.written, "complete": True})
         if "communication" in run.written:
             note_after_training(self.folder, search.name, run.written["communication"])
@@ -105,6 +109,12 @@ class Search(AfterTraining):
 
     def _evaluator(self, search: SearchSettings) -> Evaluator:
         model, clients = self.model, self.datamodule.clients
+        if search.client is not None:
+            if search.client >= clients.num_clients:
+                raise ConfigError(
+                    f"search.client: {search.client} is not one of the {clients.num_clients} clients; count from 0"
+                )
+            clients = clients.only(search.client)
         seed = model.seed if search.seed is None else search.seed
         recalibration = model.recalibration_batches(clients)
         if search.federated is not None:
@@ -112,14 +122,29 @@ class Search(AfterTraining):
             draw = ClientDraw(clients, model.population, cohort, search.federated, seed)
             size = self.datamodule.eval_batch_size
             return FederatedEvaluator(model.supernet, draw, model.evaluation, recalibration, size)
+        batches = self._batches() if search.client is None else self._batches_of(search.client, clients)
+        share = share_of(batches, search.validation_share, seed)
+        return Evaluator(model.supernet, share, model.evaluation, recalibration)
+
+    def _batches(self) -> EvalBatches:
+        """Returns the server's validation data."""
         batches = self.datamodule.val_dataloader()
         if not isinstance(batches, EvalBatches):
             raise ConfigError(
                 "data.server_val: 0 leaves nothing to search on; give some examples to the server, or set "
                 "search.federated"
             )
-        share = share_of(batches, search.validation_share, seed)
-        return Evaluator(model.supernet, share, model.evaluation, recalibration)
+        return batches
+
+    def _batches_of(self, client: int, own: ClientData) -> EvalBatches:
+        """Returns the validation data of a client, of which ``own`` is all that it has."""
+        rows = own.rows(0, "val")
+        if not len(rows):
+            raise ConfigError(
+                f"data.client_val: {self.datamodule.client_val} leaves client {client} nothing to search on; set it "
+                f"to 0.1, for instance, or leave search.client out"
+            )
+        return EvalBatches(own.reader, rows, self.datamodule.eval_batch_size)
 
     def _tester(self, like: Evaluator) -> Evaluator | None:
         """Returns what evaluates on the test data as on the validation data; ``None`` if the source has none."""

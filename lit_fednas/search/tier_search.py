@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import PositiveInt, PositiveShare, checked
+from lit_fednas.ranges import NonNegativeInt, PositiveInt, PositiveShare, checked
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name
 from lit_fednas.records.tiers import CostName
@@ -53,7 +53,9 @@ class SearchSettings:
         metric: What is best on the validation data: the greatest ``accuracy`` or the least ``loss``.
         federated: How clients score the architectures on their own data (FedorAS, section 4.7); if not given, the
             server does, on its validation data.
-        validation_share: The share of the server's validation data that is used, drawn uniformly.
+        client: The client that searches for itself (SuperFed, App. I): on its own validation data
+            (``data.client_val``), and for its own tier unless ``tiers`` are given; if not given, the server searches.
+        validation_share: The share of the validation data that is used, drawn uniformly.
         latency: The source of latencies; they are not known if not given.
         seed: The search's seed; that of the run if not given.
         name: The name of the search's folder in the run's folder.
@@ -70,6 +72,7 @@ class SearchSettings:
     cost: CostName = "macs"
     metric: Literal["accuracy", "loss"] = "accuracy"
     federated: FederatedEvaluation | None = None
+    client: NonNegativeInt | None = None
     validation_share: PositiveShare = 1.0
     latency: LatencySource | None = None
     seed: int | None = None
@@ -77,6 +80,11 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         check_folder_name("search.name", self.name)
+        if self.federated is not None and self.client is not None:
+            raise ConfigError(
+                f"search.client: {self.client} searches on its own data, and search.federated on that of many; leave "
+                f"one of the two out"
+            )
         if self.federated is not None and self.validation_share != 1:
             raise ConfigError(
                 f"search.validation_share: {self.validation_share} is a share of the server's validation data, "
@@ -187,7 +195,7 @@ class TierSearch:
         return {
             "seed": self.seed,
             "method": {"class": type(method).__name__, **(asdict(method) if is_dataclass(method) else {})},
-            **{name: getattr(settings, name) for name in ("evaluations", "per_tier", "cost", "metric")},
+            **{name: getattr(settings, name) for name in ("evaluations", "per_tier", "cost", "metric", "client")},
             "tiers": [
                 {
                     "name": tier.name,

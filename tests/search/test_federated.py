@@ -461,3 +461,67 @@ def test_a_tier_of_clients_without_examples_is_refused():
 def test_settings_that_cannot_work(settings, words):
     with pytest.raises(ConfigError, match=words):
         SearchSettings(**{**settings, "federated": FederatedEvaluation(**settings["federated"])})
+
+
+# ---- a client's own search ----------------------------------------------------------------------------
+
+
+def test_a_client_searches_for_its_own_tier_on_its_own_examples(trained, tmp_path):
+    module, data = trained
+    files = search(trained, tmp_path, federated=None, client=1)
+    inputs, targets = examples_of(data, [1])
+    rows = files.rows("evaluations")
+    assert len(rows) == 14
+    for row in rows:
+        arch = module.supernet.space.parse(row["arch"])
+        with torch.no_grad():
+            right = module.supernet.subnet(arch).eval()(inputs).argmax(1) == targets
+        assert row["accuracy"] == pytest.approx(right.float().mean().item(), abs=1e-6)
+        assert row["macs"] <= 120_000
+    assert [row["tier"] for row in files.rows("tiers")] == ["large"]
+    assert not list(tmp_path.rglob("clients.csv"))
+    settings = files.settings()
+    assert (settings["client"], settings["num_examples"], settings["federated"]) == (1, len(targets), None)
+    with pytest.raises(ConfigError, match=r"search\.name: .* other client"):
+        search(trained, tmp_path, federated=None, client=4)
+
+
+def test_limits_of_ones_own_and_no_other_clients_data(tmp_path, monkeypatch):
+    """The norms' statistics are of the client's own training examples, too."""
+    module, data = trained_module(evaluation=EvaluationSettings(recalibrate_batches=3)), federated_data()
+    fit(module, data, 1, check_val_every_n_rounds=100, limit_val_batches=0)
+    reader, read = data.clients.reader, []
+    original = type(reader).read
+
+    def watched(self: Any, rows: torch.Tensor, *rest: Any) -> Any:
+        if self is reader:
+            read.extend(rows.tolist())
+        return original(self, rows, *rest)
+
+    monkeypatch.setattr(type(reader), "read", watched)
+    tiers = Budgets({"busy": {"macs": 80_000.0}, "idle": {"macs": 120_000.0}})
+    files = search((module, data), tmp_path, federated=None, client=2, tiers=tiers)
+    assert sorted(files.tier_names) == ["busy", "idle"]
+    own = [set(data.clients.rows(2, split).tolist()) for split in ("train", "val")]
+    assert set(read) <= own[0] | own[1]
+    assert set(read) & own[0]
+    assert own[1] <= set(read)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"client": 6, "federated": None}, r"search\.client: 6 is not one of the 6 clients"),
+        ({"client": 0}, r"search\.client: 0 searches on its own data, and search\.federated"),
+        ({"client": -1, "federated": None}, r"search\.client: -1 must be at least 0"),
+    ],
+)
+def test_a_client_that_cannot_search(trained, tmp_path, settings, words):
+    with pytest.raises(ConfigError, match=words):
+        search(trained, tmp_path, **settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_client_without_examples_cannot_search(trained, tmp_path):
+    with pytest.raises(ConfigError, match=r"data\.client_val: 0\.0 leaves client 0 nothing to search on"):
+        search((trained[0], federated_data(client_val=0.0)), tmp_path, federated=None, client=0)
