@@ -1,7 +1,7 @@
 """What the papers found, beside what small runs of several seeds show.
 
 An experiment is a YAML file: how its settings were chosen (``protocol``), result ``seeds``, ``arms`` (each the commands
-of one run, in order), ``measures`` (figures that are read from a run's folder) and ``claims`` (each an effect between
+of one run, of which later ones have the options of the first as well), ``measures`` (figures that are read from a run's folder) and ``claims`` (each an effect between
 two arms, paired by seed, and the bounds within which it confirms the paper). :func:`measured` reads runs into rows of
 ``experiment, arm, seed, measure, value``; :func:`judged` compares the rows with the claims.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -69,7 +68,7 @@ def test_each_arm_is_run_once_with_each_seed(findings, calls, tmp_path, capsys) 
         ("finetune", "--seed_everything=4"),
     ]
     assert "out/mine/old/seed3/x" in calls[1]
-    assert calls[2][:3] == ["finetune", "--config", "b c.yaml"]
+    assert calls[2][:5] == ["finetune", "--from", "out/mine/old/seed3/x", "--config", "b c.yaml"]
     assert calls[2][-1] == "--ckpt_path=out/mine/new/seed3/checkpoints/last.ckpt"
     kept = pd.read_csv("kept.csv")
     assert len(kept) == 2 * 2 * 2  # arms, seeds, measures
@@ -94,10 +93,10 @@ def test_a_command_that_fails_is_named_and_run_again(findings, calls, tmp_path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
-def test_every_command_parses(path: Path, monkeypatch, capsys) -> None:
+def test_every_command_parses(findings, path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(ROOT)
-    for step in dict.fromkeys(step for steps in read_experiment(path).arms.values() for step in steps):
+    for words in (words for steps in read_experiment(path).arms.values() for words in findings.whole(steps)):
         with pytest.raises(SystemExit) as ended:
-            main([*shlex.split(step), "--print_config"])
-        assert ended.value.code == 0, step
+            main([*words, "--print_config"])
+        assert ended.value.code == 0, words
     assert capsys.readouterr().out
