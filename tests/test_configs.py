@@ -250,6 +250,32 @@ def test_ifedavg_trains_the_four_subnets_that_table_4_marks():
         assert [space.named(text) for text in model["evaluation"]["subnets"]] == [asked]
 
 
+def test_superfeds_ablations_are_the_papers():
+    """Table 2 and Figure 5, as the overlays write them."""
+    read = {path.stem: yaml.safe_load(path.read_text()) for path in OVERLAYS}
+    parts = {"random": "Random", "sandwich": "Sandwich", "tracking_sandwich": "TrackingSandwich"}
+    for name, part in parts.items():
+        assert read[name]["model"]["assignment"]["class_path"].split(".")[-1].startswith(part)
+    for name, part, decays in (("overlap", "OverlapAverage", False), ("maxnet", "MaxNet", True)):
+        assert read[name]["model"]["aggregation"]["class_path"].endswith(f".{part}")
+        assert (read[name]["beta_decay"] is not None) == decays
+    usual = {"beta0": 0.9, "decay": "cosine", "period": 0.8}
+    changes = {
+        "beta0_0.5": {"beta0": 0.5},
+        "decay_linear": {"decay": "linear"},
+        "decay_constant": {"decay": "constant"},
+        "period_0.5": {"period": 0.5},
+    }
+    for name, change in {"maxnet": {}, **changes}.items():
+        assert usual | read[name]["beta_decay"] == usual | change
+
+
+def test_the_search_of_table_5_has_its_three_constraints():
+    search = yaml.safe_load((CONFIGS / "search" / "superfed_table5.yaml").read_text())["search"]
+    assert [one["macs"] for one in search["tiers"]["init_args"]["budgets"].values()] == [1e9, 2e9, 3e9]
+    assert search["method"]["class_path"].endswith(".Evolution")
+
+
 @pytest.mark.parametrize("config", one_of_many(FEDORAS, "digits"), ids=lambda path: path.stem)
 def test_every_path_experiment_runs(tmp_path, monkeypatch, folder, config):
     (records,) = run(tmp_path, monkeypatch, folder, config)
