@@ -188,7 +188,12 @@ class Cutout(Augmentation):
 
     @override
     def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        count, _, height, width = batch.shape
+        count, channels, height, width = batch.shape
+        if len(self.fill) not in (1, channels):
+            raise ConfigError(
+                f"data.source.augmentation.fill: {self.fill} does not match images of {channels} channels; give one "
+                f"value, or one per channel"
+            )
         inside = []
         for length in (height, width):
             centre = torch.randint(0, length, (count, 1), generator=generator, device=batch.device)
@@ -196,5 +201,6 @@ class Cutout(Augmentation):
             inside.append((distance >= -(self.size // 2)) & (distance < self.size // 2))
         square = inside[0][:, :, None] & inside[1][:, None, :]
         fill = self.fill if batch.is_floating_point() else [round(255 * value) for value in self.fill]
-        channels = zip(batch.unbind(1), fill * (1 if len(fill) > 1 else batch.shape[1]), strict=True)
-        return torch.stack([channel.masked_fill(square, value) for channel, value in channels], 1)
+        values = fill * channels if len(fill) == 1 else fill
+        filled = [channel.masked_fill(square, value) for channel, value in zip(batch.unbind(1), values, strict=True)]
+        return torch.stack(filled, 1)

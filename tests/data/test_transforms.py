@@ -109,3 +109,5 @@ def test_augmentations_refuse_settings_that_do_nothing() -> None:
     for settings, told in (({"size": 3}, "size: 3"), ({"fill": []}, "fill: is empty"), ({"fill": [125.0]}, "fill")):
         with pytest.raises(ConfigError, match=told):
             Cutout(**settings)
+    with pytest.raises(ConfigError, match=r"fill: .* does not match images of 3 channels"):
+        Cutout(2, [0.1, 0.2])(images(), generator(0, "cut"))
