@@ -128,8 +128,19 @@ class OperatorReport(Report):
         Args:
             tensor: The tensor's name; what does not lie in an operator is trained by every example.
         """
-        layers, *rest = tensor.split(".")
-        return self.examples.get(".".join([layers, *rest[:2]]), 0) if layers == "layers" else None
+        operator = self.operator(tensor)
+        return None if operator is None else self.examples.get(operator, 0)
+
+    @staticmethod
+    def operator(tensor: str) -> str | None:
+        """Returns the name of the operator's module that a tensor lies in; ``None`` for a fixed part's tensor.
+
+        Example:
+            >>> OperatorReport.operator("layers.3.sep_e1.0.weight"), OperatorReport.operator("stem.0.weight")
+            ('layers.3.sep_e1', None)
+        """
+        parts = tensor.split(".")
+        return ".".join(parts[:3]) if parts[0] == "layers" else None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from lit_fednas.messages import ClientTask, ClientUpdate, RoundValues
+from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate, RoundValues
 from lit_fednas.parts import Part
 from lit_fednas.supernets import Supernet
 
@@ -67,6 +67,10 @@ class Aggregation(Part, ABC):
             overwrite. Elements that no accepted client trained have their old value.
         """
 
-    def metrics(self) -> dict[str, float]:
-        """Returns numbers to log for the round that has just ended."""
+    def metrics(self, results: Sequence[ClientResult]) -> dict[str, float]:
+        """Returns numbers to log for the round that has just ended.
+
+        Args:
+            results: Of the clients whose updates were merged, those of every rank.
+        """
         return {}

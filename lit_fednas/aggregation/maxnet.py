@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from lit_fednas.aggregation.overlap import OverlapAverage, Trim
-from lit_fednas.messages import ClientTask, RoundValues
+from lit_fednas.messages import ClientResult, ClientTask, RoundValues
 from lit_fednas.ranges import OpenUnitInterval, checked
 
 log = logging.getLogger(__name__)
@@ -88,6 +88,6 @@ class MaxNet(OverlapAverage):
         return (1 - self._present) / self._others * examples
 
     @override
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, results: Sequence[ClientResult]) -> dict[str, float]:
         """Returns the round's beta."""
         return {"beta": self._present}

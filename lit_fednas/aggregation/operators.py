@@ -8,17 +8,17 @@ be read off the server's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.aggregation.overlap import OverlapAverage, Trim
 from lit_fednas.aggregation.sums import FlatTensors, OverlapSums, Sums
-from lit_fednas.aggregation.trimmed import TrimmedSums
-from lit_fednas.messages import ClientUpdate, OperatorReport
+from lit_fednas.messages import ClientResult, ClientUpdate, OperatorReport
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.supernets import Region
 
@@ -29,7 +29,6 @@ class _CountingSums(OverlapSums):
     def __init__(self, shared: Mapping[str, Tensor], partial: Collection[str], min_clients: int) -> None:
         super().__init__(shared, partial)
         self.min_clients = min_clients
-        self.changed = 0.0
         self.clients = torch.zeros(len(self.index), dtype=torch.float64)
         self.clients_in_part = FlatTensors(dict(self.weights), dict.fromkeys(self.weights, torch.float32))
 
@@ -69,9 +68,6 @@ class _CountingSums(OverlapSums):
         self.whole_weights[self.clients < self.min_clients] = 0
         for name, weights in self.weights.items():
             weights.masked_fill_(self.clients_in_part[name] < self.min_clients, 0)
-        changed = int((self.whole_weights > 0).sum())
-        changed += sum(bool((weights > 0).any()) for weights in self.weights.values())
-        self.changed = changed / (len(self.index) + len(self.weights))
         return super().averages(shared)
 
 
@@ -96,7 +92,6 @@ class OperatorAverage(OverlapAverage):
     def __init__(self, min_clients: PositiveInt = 2, trim: Trim = 0.0) -> None:
         super().__init__(trim=trim)
         self.min_clients = min_clients
-        self._changed = 0.0
 
     @override
     def new_sums(self, tensors: dict[str, Tensor], partial: Collection[str], holders: dict[str, list[Any]]) -> Sums:
@@ -113,14 +108,30 @@ class OperatorAverage(OverlapAverage):
         return float(update.result.num_seen if through is None else through)
 
     @override
-    def finish(self, rejected: Collection[Any] = ()) -> dict[str, Tensor]:
-        sums = self.accepted(rejected)
-        assert isinstance(sums, _CountingSums | TrimmedSums)
-        averages = sums.averages(self._all[0])
-        self._changed = sums.changed
-        return averages
+    def metrics(self, results: Sequence[ClientResult]) -> dict[str, float]:
+        """Returns which operators changed, and how far their clients' weights are from a plain average's.
 
-    @override
-    def metrics(self) -> dict[str, float]:
-        """Returns ``aggregation/changed``: the share of the shared tensors that were not kept as they were."""
-        return {"aggregation/changed": self._changed}
+        ``aggregation/changed`` is the share of the supernet's operators with weights that were trained by
+        ``min_clients`` clients or more; the others keep their weights. ``aggregation/total_variation`` is the mean
+        over the changed ones of ``sum_i |p_i - q_i| / 2``, from 0 (alike) to 1: p_i is client i's weight by Eq. 5
+        before any trimming, q_i its weight in the plain average, by the examples of all clients that received the
+        operator (:class:`OverlapAverage`).
+        """
+        held: dict[str, list[tuple[int, int]]] = {name: [] for name in self._operators(self._supernet.space.superset)}
+        for result in results:
+            report = result.report(OperatorReport)
+            assert report is not None
+            for name in self._operators(result.task.arch):
+                held[name].append((report.examples.get(name, 0), result.task.num_examples))
+        distances = []
+        for clients in held.values():
+            through, examples = np.array(clients, dtype=float).reshape(-1, 2).T
+            if np.count_nonzero(through) >= self.min_clients:
+                distances.append(np.abs(through / through.sum() - examples / examples.sum()).sum() / 2)
+        metrics = {"aggregation/changed": len(distances) / len(held)} if held else {}
+        return metrics | ({"aggregation/total_variation": float(np.mean(distances))} if distances else {})
+
+    def _operators(self, arch: Any) -> list[str]:
+        """Returns the operators of an architecture that have weights, by the names of their modules."""
+        names = map(OperatorReport.operator, self._supernet.regions(arch))
+        return list(dict.fromkeys(name for name in names if name is not None))

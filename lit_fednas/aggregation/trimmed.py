@@ -27,9 +27,6 @@ class TrimmedSums(Sums):
         holders: The clients and architectures that may send some of each tensor.
         trim: The share of the values that is left out at either end.
         min_clients: Elements that fewer clients trained keep their value.
-
-    Attributes:
-        changed: The share of the tensors that did not keep all their values, once they are averaged.
     """
 
     def __init__(
@@ -37,7 +34,6 @@ class TrimmedSums(Sums):
     ) -> None:
         self.trim = trim
         self.min_clients = min_clients
-        self.changed = 0.0
         self.holders = {name: list(holders.get(name, ())) for name in shared}
         self.values = {
             name: tensor.new_zeros((len(self.holders[name]), *tensor.shape), dtype=summable_dtype(tensor))
@@ -78,7 +74,7 @@ class TrimmedSums(Sums):
     @torch.no_grad()
     @override
     def averages(self, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        averages, changed = {}, 0
+        averages = {}
         for name, values in self.values.items():
             holders, weights = self.holders[name], self.weights[name]
             # by clients, whatever the order of merging: equal values may have different weights
@@ -90,8 +86,6 @@ class TrimmedSums(Sums):
             averages[name] = torch.where(enough, mean, old)
             if not shared[name].is_floating_point():
                 averages[name].round_()
-            changed += bool(enough.any())
-        self.changed = changed / len(self.values)
         return averages
 
     def _mean(self, values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

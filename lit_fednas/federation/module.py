@@ -67,7 +67,8 @@ class FederatedLightningModule(pl.LightningModule):
     on their own validation splits, if they were asked for it (``client.validate``). ``clients/lr`` is the learning
     rate of the clients' first step (Lightning's ``LearningRateMonitor`` shows the server optimizer's).
     ``clients/used`` counts updates, ``clients/failed`` clients that could not answer or whose update was wild;
-    ``clients/wild`` counts updates above ``faults.norm_bound``, if there is one.
+    ``clients/wild`` counts updates above ``faults.norm_bound``, if there is one. An aggregation adds its own, such as
+    ``aggregation/changed`` (:meth:`~lit_fednas.aggregation.OperatorAverage.metrics`).
     """
 
     def __init__(
@@ -266,8 +267,9 @@ class FederatedLightningModule(pl.LightningModule):
         if tested:
             right = sum(result.accuracy * result.num_tested for result in batch.results if result.num_tested)
             self.log("clients/accuracy", right / tested, prog_bar=True)
-        for name, value in self.aggregation.metrics().items():
-            self.log(name, value)
+        if used >= self.faults.min_survivors:  # otherwise nothing was merged
+            for name, value in self.aggregation.metrics(batch.survivors).items():
+                self.log(name, value)
 
     # ---- evaluation -----------------------------------------------------------------------------------
 

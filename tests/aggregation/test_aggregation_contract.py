@@ -150,7 +150,8 @@ def test_updates_that_agree_are_the_result(aggregation: Aggregation, net: Supern
 
 
 def test_numbers_to_log_are_plain(aggregation: Aggregation, net: Supernet) -> None:
-    aggregate(aggregation, net, random_updates(net, 2, largest=True, seed=9))
-    for name, value in aggregation.metrics().items():
+    updates = random_updates(net, 2, largest=True, seed=9)
+    aggregate(aggregation, net, updates)
+    for name, value in aggregation.metrics([one.result for one in updates]).items():
         assert isinstance(name, str)
         assert isinstance(value, float)

@@ -120,10 +120,8 @@ def test_sums_by_architecture_are_one_sum_exactly(pair: tuple[Supernet, str]) ->
         for tensor in one.weights.values():
             tensor.copy_((4 * tensor).round() / 4 if tensor.is_floating_point() else tensor)
     whole = aggregate(aggregation, net, updates)
-    numbers = aggregation.metrics()
     for order in (updates, updates[::-1]):
         assert_equal(aggregate(aggregation, net, order, [u.task for u in updates], by_architecture=True), whole)
-        assert aggregation.metrics() == numbers
     assert any(not torch.equal(tensor, whole[name]) for name, tensor in net.shared_tensors().items())
 
 
@@ -205,20 +203,18 @@ def test_elements_that_others_trained_take_their_average(rejected: list, expecte
 
 
 @pytest.mark.parametrize(
-    ("rejected", "expected", "changed"),
+    ("rejected", "expected"),
     [
-        ([], [3.5, (2 + 12 + 18) / 7, (18 + 8) / 4, 40.0], 1.0),
-        ([(0, 2)], [10.0, 20.0, (18 + 8) / 4, 40.0], 1.0),  # of element 1 one client alone is left
-        ([(1, 3)], [3.5, 3.5, 30.0, 40.0], 1.0),
-        ([(0, 2), (2, 4)], [10.0, 20.0, 30.0, 40.0], 0.0),
+        ([], [3.5, (2 + 12 + 18) / 7, (18 + 8) / 4, 40.0]),
+        ([(0, 2)], [10.0, 20.0, (18 + 8) / 4, 40.0]),  # of element 1 one client alone is left
+        ([(1, 3)], [3.5, 3.5, 30.0, 40.0]),
+        ([(0, 2), (2, 4)], [10.0, 20.0, 30.0, 40.0]),
     ],
 )
-def test_rejected_clients_do_not_count_for_privacy(rejected: list, expected: list[float], changed: float) -> None:
+def test_rejected_clients_do_not_count_for_privacy(rejected: list, expected: list[float]) -> None:
     """Elements that fewer than two accepted clients have trained keep their value."""
-    aggregation = OperatorAverage(min_clients=2)
-    result = aggregate(aggregation, Vector(), VECTORS, rejected=rejected, by_architecture=True)
+    result = aggregate(OperatorAverage(min_clients=2), Vector(), VECTORS, rejected=rejected, by_architecture=True)
     torch.testing.assert_close(result["network.w"], torch.tensor(expected))
-    assert aggregation.metrics() == {"aggregation/changed": changed}
 
 
 def constant(net: Supernet, archs: dict, **settings: Any) -> dict[str, Tensor]:

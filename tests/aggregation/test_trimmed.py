@@ -107,13 +107,6 @@ def test_of_equal_values_that_of_the_first_client_is_left_out(by_architecture: b
     torch.testing.assert_close(result["network.w"][0].detach(), torch.tensor((2 * 2.0 + 3 * 5.0) / 5))
 
 
-@pytest.mark.parametrize(("min_clients", "changed"), [(1, 1.0), (4, 1.0), (5, 0.0)])
-def test_the_share_of_changed_tensors(min_clients: int, changed: float) -> None:
-    aggregation = OperatorAverage(min_clients, trim=0.5)
-    aggregate(aggregation, Vector(), VECTORS)
-    assert aggregation.metrics() == {"aggregation/changed": changed}
-
-
 def test_memory_is_a_tensor_for_each_of_its_holders() -> None:
     net = kept_instance("path-cnn")
     updates = random_updates(net, 4, largest=False, seed=1)

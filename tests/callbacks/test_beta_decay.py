@@ -149,7 +149,7 @@ def test_a_beta_that_has_no_share_of_all_rounds_needs_no_end(settings, second):
     class TwoRounds(FederatedCallback):
         def on_train_epoch_end(self, trainer, pl_module):
             expected = second if trainer.current_epoch else 0.6
-            assert pl_module.aggregation.metrics() == pytest.approx({"beta": expected})
+            assert pl_module.aggregation.metrics([]) == pytest.approx({"beta": expected})
             trainer.should_stop = trainer.current_epoch == 1
 
     callbacks = [BetaDecay(0.6, **settings), TwoRounds()]
