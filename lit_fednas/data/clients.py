@@ -13,7 +13,7 @@ from lit_fednas.errors import DataError
 
 
 class ClientData:
-    """The data of all clients, row numbers into one data set; each has splits ``train``, ``val`` and ``test``.
+    """The data of all clients, as row numbers; each has splits ``train``, ``val`` and ``test``.
 
     An epoch's order is drawn on the CPU, so it is the same on every device; augmentation draws on the device of
     the data, from a generator seeded by the epoch's own.
@@ -21,6 +21,7 @@ class ClientData:
     Args:
         reader: Reads rows of the data set.
         indices: For each split, the rows of each client.
+        test_reader: Reads the rows of the split ``test``, where they are of another data set.
 
     Raises:
         DataError: The train split is missing, or splits have different numbers of clients.
@@ -36,13 +37,16 @@ class ClientData:
         [3, 1]
     """
 
-    def __init__(self, reader: Reader, indices: Mapping[str, Sequence[np.ndarray]]) -> None:
+    def __init__(
+        self, reader: Reader, indices: Mapping[str, Sequence[np.ndarray]], test_reader: Reader | None = None
+    ) -> None:
         if "train" not in indices:
             raise DataError(f"indices: has only {sorted(indices)}; give the rows of the split 'train'")
         counts = {split: len(rows) for split, rows in indices.items()}
         if len(set(counts.values())) > 1:
             raise DataError(f"indices: {counts} clients per split; give as many for each split")
         self.reader = reader
+        self._test_reader = reader if test_reader is None else test_reader
         self._rows = {
             split: tuple(torch.as_tensor(np.asarray(rows, dtype=np.int64)) for rows in clients)
             for split, clients in indices.items()
@@ -81,7 +85,7 @@ class ClientData:
 
     def classes(self, client: int) -> tuple[int, ...]:
         """Returns the classes of which a client has training examples, in ascending order."""
-        return tuple(self._targets(self.rows(client)).unique().tolist())
+        return tuple(self._targets(client, "train").unique().tolist())
 
     def label_counts(self, client: int, num_classes: int, splits: Sequence[str] = ("train", "val")) -> np.ndarray:
         """Counts a client's examples of each class, which it reports to the server.
@@ -97,7 +101,7 @@ class ClientData:
         Raises:
             DataError: The client or a split does not exist, or a class is outside 0..num_classes - 1.
         """
-        labels = self._targets(torch.cat([self.rows(client, split) for split in splits])).cpu().numpy()
+        labels = torch.cat([self._targets(client, split) for split in splits]).cpu().numpy()
         if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
             raise DataError(
                 f"num_classes: {num_classes} for classes {labels.min()}..{labels.max()} of client {client}; "
@@ -136,18 +140,22 @@ class ClientData:
         rows = self.rows(client, split)
         if shuffle:
             rows = rows[torch.randperm(len(rows), generator=generator)]
-        draws = None
-        if augment and self.reader.augmentation:
+        reader, draws = self._reader(split), None
+        if augment and reader.augmentation:
             seed = int(torch.randint(2**62, (), generator=generator))
-            draws = torch.Generator(device=self.reader.device).manual_seed(seed)
+            draws = torch.Generator(device=reader.device).manual_seed(seed)
         if drop_last and len(rows) > batch_size:
             rows = rows[: len(rows) // batch_size * batch_size]
-        return self.reader.read(rows, batch_size, draws)
+        return reader.read(rows, batch_size, draws)
 
     def move_to(self, device: torch.device | str) -> None:
         """Moves the data, where in memory; all later batches are on ``device``."""
-        self.reader.move_to(device)
+        for reader in {self.reader, self._test_reader}:
+            reader.move_to(device)
 
-    def _targets(self, rows: Tensor) -> Tensor:
-        targets = self.reader.targets
-        return targets[rows.to(targets.device)]
+    def _reader(self, split: str) -> Reader:
+        return self._test_reader if split == "test" else self.reader
+
+    def _targets(self, client: int, split: str) -> Tensor:
+        targets = self._reader(split).targets
+        return targets[self.rows(client, split).to(targets.device)]

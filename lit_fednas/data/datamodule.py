@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from lit_fednas.data.examples import ExampleDataset, Examples
 from lit_fednas.data.partitioners import Partition, Partitioner
 from lit_fednas.data.readers import EvalBatches, LoaderReader, Reader, TensorReader
 from lit_fednas.data.sources.base import DataSource, Split
-from lit_fednas.data.splits import client_split, stratified_rows
+from lit_fednas.data.splits import client_split, deal_by_class, stratified_rows
 from lit_fednas.data.transforms import Augmentation, as_float
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, ShareBelowOne, checked
@@ -42,7 +42,9 @@ class FederatedDataModule(LightningDataModule):
             training examples (int) or a fraction of them (float), drawn with the class shares kept.
         client_val: The fraction of each client's examples that it validates on, to the nearest number; small
             clients may have none, and a client that would train on nothing is an error.
-        client_test: The fraction of each client's examples that it is tested on.
+        client_test: What clients are tested on: a fraction of each one's own examples; or ``official``, the source's
+            test split, of which each class is dealt to the clients in proportion to their training examples of it,
+            so that a client is tested on its own class mix and trains on all that it has (FedorAS, Table 7).
         eval_batch_size: Examples per batch in the server's validation and test.
         augment: False leaves the source's augmentation out.
         in_memory: False decodes examples when they are read, through a DataLoader.
@@ -76,7 +78,7 @@ class FederatedDataModule(LightningDataModule):
         seed: NonNegativeInt = 0,
         server_val: NonNegativeInt | ShareBelowOne = 0.1,
         client_val: ShareBelowOne = 0.0,
-        client_test: ShareBelowOne = 0.0,
+        client_test: ShareBelowOne | Literal["official"] = 0.0,
         eval_batch_size: PositiveInt = 512,
         augment: bool = True,
         in_memory: bool = True,
@@ -85,7 +87,7 @@ class FederatedDataModule(LightningDataModule):
         super().__init__()
         if isinstance(server_val, float) and server_val >= 1:
             raise ConfigError(f"data.server_val: {server_val} must be below 1; a number of examples is whole")
-        if (both := client_val + client_test) >= 1:
+        if (both := client_val + _share(client_test)) >= 1:
             raise ConfigError(f"data.client_val + client_test: {both:g} leaves no training data; give less than 1")
         if in_memory and num_workers:
             raise ConfigError(f"data.num_workers: {num_workers} needs in_memory: false; give 0, or set it so")
@@ -130,7 +132,7 @@ class FederatedDataModule(LightningDataModule):
         Raises:
             DataError: The data are missing, or too few for what was asked.
         """
-        if self._readers:
+        if hasattr(self, "clients"):
             return
         train = self._open("train")
         if train is None or not len(train):
@@ -143,8 +145,9 @@ class FederatedDataModule(LightningDataModule):
         self.targets = all_targets[pool]
         self.partition = self.partitioner.partition(self.targets, self.num_clients, self.seed, columns)
         reader = self._reader(train, self.source.augmentation if self.augment else ())
-        self.clients = ClientData(reader, self._client_rows(pool))
         self._readers = {"train": reader}
+        rows = self._client_rows(pool)
+        self.clients = ClientData(reader, rows, self._readers.get("test"))
         if val is not None:
             self._readers["val"] = self._reader(val)
             self._val_batches = EvalBatches(self._readers["val"], None, self.eval_batch_size)
@@ -161,14 +164,9 @@ class FederatedDataModule(LightningDataModule):
         Raises:
             DataError: The source has no test split.
         """
-        if "test" not in self._readers:
-            test = self._open("test")
-            if test is None:
-                name = type(self.source).__name__
-                raise DataError(f"source: {name} has no test split; give one, or do not test")
-            self._readers["test"] = self._reader(test)
-            self._readers["test"].move_to(self._readers["train"].device)
-        return EvalBatches(self._readers["test"], None, self.eval_batch_size)
+        if (reader := self._test_reader()) is None:
+            raise DataError(f"source: {type(self.source).__name__} has no test split; give one, or do not test")
+        return EvalBatches(reader, None, self.eval_batch_size)
 
     def raw_inputs(self, count: int) -> Tensor:
         """Returns inputs as the source has them, of the server's validation data or, without any, of training data.
@@ -236,6 +234,13 @@ class FederatedDataModule(LightningDataModule):
             return TensorReader(data, normalize, augmentation)
         return LoaderReader(data, normalize, augmentation, self.num_workers)
 
+    def _test_reader(self) -> Reader | None:
+        """Returns the reader of the test split, if the source has it."""
+        if "test" not in self._readers and (test := self._open("test")) is not None:
+            self._readers["test"] = self._reader(test)
+            self._readers["test"].move_to(self._readers["train"].device)
+        return self._readers.get("test")
+
     def _server_rows(self, targets: np.ndarray, has_val: bool) -> np.ndarray:
         """Returns the training rows that the server keeps for validation."""
         if has_val:
@@ -253,7 +258,7 @@ class FederatedDataModule(LightningDataModule):
         rows: dict[str, list[np.ndarray]] = {"train": [], "val": [], "test": []}
         for client, indices in enumerate(self.partition.indices):
             rng = numpy_generator(self.seed, "client-split", client)
-            parts = client_split(pool[indices], self.client_val, self.client_test, rng)
+            parts = client_split(pool[indices], self.client_val, _share(self.client_test), rng)
             if parts is None:
                 raise DataError(
                     f"client_val {self.client_val} + client_test {self.client_test}: client {client} has "
@@ -262,6 +267,8 @@ class FederatedDataModule(LightningDataModule):
                 )
             for split, part in parts.items():
                 rows[split].append(part)
+        if self.client_test == "official":
+            rows["test"] = self._official_test_rows()
         for split, fraction in (("val", self.client_val), ("test", self.client_test)):
             without = sum(not len(part) for part in rows[split])
             if fraction and without:
@@ -270,3 +277,17 @@ class FederatedDataModule(LightningDataModule):
                     *(split, fraction, without, len(self.partition), split),
                 )
         return rows
+
+    def _official_test_rows(self) -> list[np.ndarray]:
+        """Deals the test split out; returns each client's rows of it."""
+        reader = self._test_reader()
+        if reader is None:
+            name = type(self.source).__name__
+            raise DataError(f"data.client_test: official is a test split, which {name} does not have; give a fraction")
+        counts = self.partition.class_counts(self.targets, self.num_classes)
+        return deal_by_class(reader.targets.cpu().numpy(), counts, numpy_generator(self.seed, "client-test"))
+
+
+def _share(client_test: float | str) -> float:
+    """Returns the fraction of their examples that clients hold out for their tests."""
+    return client_test if isinstance(client_test, float | int) else 0.0

@@ -63,3 +63,32 @@ def client_split(rows: np.ndarray, val: float, test: float, rng: np.random.Gener
         return None
     parts = np.split(rng.permutation(rows), [num_val, num_val + num_test])
     return {split: np.sort(part) for split, part in zip(("val", "test", "train"), parts, strict=True)}
+
+
+def deal_by_class(targets: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """Deals rows out to clients, each class in proportion to what they have of it.
+
+    Which clients get the rows that remain when proportions are rounded is drawn anew for every class.
+
+    Args:
+        targets: The class of each row.
+        counts: Examples that the clients have of each class, ``[clients, classes]``.
+        rng: The source of randomness.
+
+    Returns:
+        Each client's rows, ascending: of every class its proportion to within one. No row is dealt twice, and those
+        of classes that no client has are left out.
+
+    Example:
+        >>> rows = deal_by_class(np.repeat([0, 1], 6), np.array([[10, 5], [20, 0]]), np.random.default_rng(0))
+        >>> [np.bincount(part // 6, minlength=2).tolist() for part in rows]
+        [[2, 6], [4, 0]]
+    """
+    dealt: list[list[np.ndarray]] = [[] for _ in counts]
+    for label in np.flatnonzero(counts.sum(axis=0)):
+        rows = rng.permutation(np.flatnonzero(targets == label))
+        order = rng.permutation(len(counts))
+        ends = counts[order, label].cumsum() / counts[:, label].sum() * len(rows)
+        for client, part in zip(order, np.split(rows, ends.round().astype(int)[:-1]), strict=True):
+            dealt[client].append(part)
+    return [np.sort(np.concatenate(parts)) for parts in dealt]

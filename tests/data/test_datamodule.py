@@ -58,6 +58,44 @@ def test_every_training_example_is_in_one_place(in_memory: bool) -> None:
     assert sorted(values(data.test_dataloader())) == list(range(1000, 1030))
 
 
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_the_official_test_set_is_dealt_in_the_clients_own_proportions(in_memory: bool) -> None:
+    source = ArraySource(examples(400), test=examples(130, 1000))
+    settings: dict[str, Any] = {"source": source, "client_val": 0.2, "in_memory": in_memory}
+    data = module(Dirichlet(0.3, min_size=5), client_test="official", **settings)
+    without = module(Dirichlet(0.3, min_size=5), **settings)
+    own = [data.clients.label_counts(client, 4) for client in range(5)]
+    total = np.bincount(examples(130, 1000).targets)
+    tested = [client_values(data, client, "test") for client in range(5)]
+    assert sorted(value for one in tested for value in one) == list(range(1000, 1130))
+    for client in range(5):
+        for split in ("train", "val"):  # it trains on all that it has
+            assert client_values(data, client, split) == client_values(without, client, split)
+        counts = np.bincount([examples(130, 1000).targets[value - 1000] for value in tested[client]], minlength=4)
+        assert counts.tolist() == data.clients.label_counts(client, 4, ["test"]).tolist()
+        for label in range(4):
+            exact = total[label] * own[client][label] / sum(one[label] for one in own)
+            assert abs(counts[label] - exact) <= 1
+    assert sorted(values(data.test_dataloader())) == list(range(1000, 1130))  # the server's as ever
+    again = module(Dirichlet(0.3, min_size=5), client_test="official", **settings)
+    assert [client_values(again, client, "test") for client in range(5)] == tested
+
+
+def test_which_official_test_examples_clients_get_follows_the_seed() -> None:
+    def dealt(seed: int) -> list[list[int]]:
+        data = module(ByColumn("site"), None, client_test="official", seed=seed)
+        return [client_values(data, client, "test") for client in range(10)]
+
+    assert dealt(0) != dealt(1)  # the natural partition itself knows no seed
+
+
+def test_official_test_examples_of_classes_that_no_client_has_are_left_out() -> None:
+    few = Examples(torch.arange(8.0).view(-1, 1), torch.tensor([0, 1] * 4))
+    source = ArraySource(few, test=examples(30, 1000), num_classes=4)
+    data = module(num_clients=2, source=source, server_val=0, client_test="official")
+    assert sum(data.clients.size(client, "test") for client in range(2)) == 9  # three tenths are of classes 0 and 1
+
+
 def test_targets_are_what_the_partition_indexes() -> None:
     data = module(Dirichlet(1.0, min_size=1))
     everything = examples().targets
@@ -199,6 +237,7 @@ def test_teardown_ends_the_readers_processes():
         ({"server_val": -3}, "server_val: -3"),
         ({"client_val": 1.0}, "client_val: 1.0"),
         ({"client_val": 0.5, "client_test": 0.5}, "client_val + client_test: 1"),
+        ({"client_test": 1.0}, "client_test: 1.0"),
         ({"eval_batch_size": 0}, "eval_batch_size: 0"),
         ({"num_workers": 2}, "num_workers: 2"),
     ],
@@ -215,6 +254,10 @@ def test_refuses_settings(settings: dict[str, Any], field: str) -> None:
         ({"num_clients": 190}, "num_clients: 190 for 180 examples"),
         ({"server_val": 200}, "server_val: 200 of 200"),
         ({"num_clients": 180, "client_val": 0.6}, "client 0 has 1 examples"),
+        (
+            {"source": ArraySource(examples()), "client_test": "official"},
+            "data.client_test: official is a test split, which ArraySource does not have; give a fraction",
+        ),
     ],
 )
 def test_refuses_data(settings: dict[str, Any], message: str) -> None:
