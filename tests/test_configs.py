@@ -361,7 +361,7 @@ def test_every_finding_runs(tmp_path, monkeypatch, config):
 @pytest.mark.parametrize("finetuning", one_of_many(FINETUNINGS, "digits", "transfer"), ids=lambda path: path.stem)
 def test_every_fine_tuning_is_understood(finetuning, capsys):
     under = {"random_search": ["table11"], "transfer": ["table10"]}.get(finetuning.stem, [])
-    paths = [CONFIGS / "fedoras" / "digits.yaml"]
+    paths = [CONFIGS / "fedoras" / ("digits.yaml" if finetuning.stem == "digits" else "cifar10.yaml")]
     paths += [CONFIGS / "fedoras" / "finetune" / f"{name}.yaml" for name in (*under, finetuning.stem)]
     args = [part for path in paths for part in ("--config", str(path))]
     with pytest.raises(SystemExit) as end:
@@ -373,16 +373,19 @@ def test_every_fine_tuning_is_understood(finetuning, capsys):
 
 
 @pytest.mark.slow
-def test_the_fine_tuning_of_digits_runs(tmp_path, monkeypatch, folder):
-    base = CONFIGS / "fedoras" / "digits.yaml"
+@pytest.mark.parametrize(("base", "finetuning", "count"), [("digits", "digits", 3), ("cifar10", "table10", 4)])
+def test_a_fine_tuning_runs(tmp_path, monkeypatch, folder, base, finetuning, count):
+    """With the data of its configuration; those of CIFAR are augmented otherwise than the supernet's."""
+    name, base = f"fedoras-{base}", CONFIGS / "fedoras" / f"{base}.yaml"
     run(tmp_path, monkeypatch, folder, base)
     configs = [part for path in (base, tmp_path / "small.yaml") for part in ("--config", str(path))]
     assert main(["search", *configs, "--search.evaluations", "3", "--search.method.population", "3"]) == 0
-    finetuning = CONFIGS / "fedoras" / "finetune" / "digits.yaml"
+    finetuning = CONFIGS / "fedoras" / "finetune" / f"{finetuning}.yaml"
     options = ["--finetune.rounds", "2", "--finetune.client.steps", "1"]
     assert main(["finetune", *configs, "--config", str(finetuning), *options]) == 0
-    tiers = (tmp_path / "runs/fedoras-digits/version_0/finetune/tiers.csv").read_text().splitlines()
-    assert len(tiers) == 1 + 3
+    written = tmp_path / "runs" / name / "version_0/finetune"
+    assert len((written / "tiers.csv").read_text().splitlines()) == 1 + count
+    assert (written / "clients.csv").exists() == ("client_test" in base.read_text())
 
 
 def classes(path):

@@ -12,6 +12,7 @@ from lit_fednas.data.partitioners import (
     Partitioner,
     Shards,
 )
+from lit_fednas.data.rand_augment import RandAugment
 from lit_fednas.data.readers import LoaderReader, TensorReader
 from lit_fednas.data.sources.arrays import ArraySource, Digits, DistortedDigits
 from lit_fednas.data.sources.base import DataSource
@@ -50,6 +51,7 @@ __all__ = [
     "Normalize",
     "Partition",
     "Partitioner",
+    "RandAugment",
     "RandomCrop",
     "RandomFlip",
     "Shards",

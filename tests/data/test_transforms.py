@@ -1,8 +1,10 @@
+import numpy as np
 import pytest
 import torch
+from torchvision.transforms import InterpolationMode, autoaugment
 from torchvision.transforms.v2 import functional as tv
 
-from lit_fednas.data import Cutout, Normalize, RandomCrop, RandomFlip
+from lit_fednas.data import Augmentation, Cutout, Normalize, RandAugment, RandomCrop, RandomFlip
 from lit_fednas.errors import ConfigError
 from lit_fednas.rng import generator
 
@@ -90,8 +92,43 @@ def test_cutout_equals_per_example_reference(dtype: torch.dtype, fill: list[floa
     assert (len(set(rows)), len(set(columns))) == (7, 9)
 
 
-@pytest.mark.parametrize("augmentation", [RandomCrop(2), RandomFlip(), Cutout(4)])
-def test_augmentation_is_a_function_of_its_generator(augmentation: RandomCrop | RandomFlip | Cutout) -> None:
+@pytest.mark.parametrize("shape", [(3, 9, 12), (1, 12, 9)])
+@pytest.mark.parametrize("magnitude", [0, 9, 30])
+def test_rand_augment_has_the_operations_of_torchvision(magnitude: int, shape: tuple[int, ...]) -> None:
+    """Torchvision changes one image at a time; of its 14 operations, 9 go either way."""
+    space = autoaugment.RandAugment()._augmentation_space(31, shape[1:])
+    batch = images(4, shape=shape)
+    expected = []
+    for name, (magnitudes, signed) in space.items():
+        strength = magnitudes[magnitude].item() if magnitudes.ndim else 0.0
+        for sign in (1, -1) if signed else (1, 1):
+            changed = [
+                autoaugment._apply_op(image, name, sign * strength, InterpolationMode.NEAREST, None) for image in batch
+            ]
+            expected.append(torch.stack(changed))
+    made = [operation(batch) for operation in RandAugment(1, magnitude).operations(batch)]
+    assert len(made) == len(expected) == 28
+    for one in expected:  # the older functions of torchvision round otherwise
+        alike = [sum(int((one.int() - other.int()).abs().max()) <= 1 for other in those) for those in (made, expected)]
+        assert alike[0] == alike[1] > 0
+
+
+def test_each_image_draws_its_own_operations() -> None:
+    """One after the other, all alike often."""
+    image = images(1, shape=(3, 16, 16))
+    augment = RandAugment(2, 9)
+    operations = augment.operations(image)
+    result = augment(image.expand(6000, -1, -1, -1), generator(3, "rand"))
+    expected = [second(first(image))[0] for first in operations for second in operations]
+    drawn = torch.randint(28, (2, 6000), generator=generator(3, "rand"))
+    for number in range(0, 6000, 50):
+        first, second = drawn[:, number].tolist()
+        assert torch.equal(result[number], expected[28 * first + second])
+    assert np.bincount(drawn.flatten(), minlength=28).min() > 350  # of 12000 / 28 = 429, with a deviation of 20
+
+
+@pytest.mark.parametrize("augmentation", [RandomCrop(2), RandomFlip(), RandAugment(), Cutout(4)])
+def test_augmentation_is_a_function_of_its_generator(augmentation: Augmentation) -> None:
     state = torch.get_rng_state()
     first, second = (augmentation(images(40), generator(3, "a")) for _ in range(2))
     other = augmentation(images(40), generator(4, "a"))
@@ -101,6 +138,8 @@ def test_augmentation_is_a_function_of_its_generator(augmentation: RandomCrop | 
 
 
 def test_augmentations_refuse_settings_that_do_nothing() -> None:
+    with pytest.raises(ConfigError, match="magnitude: 31"):
+        RandAugment(2, 31)
     with pytest.raises(ConfigError, match="padding: 0"):
         RandomCrop(0)
     for p in (0.0, 1.5):
