@@ -58,7 +58,7 @@ def test_all_are_found():
     assert [path.stem for path in SEARCHES] == searches
     assert [path.stem for path in FEDORAS] == ["cifar10", "cifar100", "cifar10_small", "digits"]
     assert len(FEDORAS_OVERLAYS) == 11
-    assert len(FINETUNINGS) == 7
+    assert len(FINETUNINGS) == 8
     assert [path.stem for path in FEDHEN] == ["cifar10", "cifar100", "cifar10_levels", "cifar10_small", "digits"]
     assert len(FEDHEN_OVERLAYS) == 4
     assert [path.stem for path in WIDTH] == ["cifar10", "cifar10_small", "digits"]
@@ -360,7 +360,7 @@ def test_every_finding_runs(tmp_path, monkeypatch, config):
 
 @pytest.mark.parametrize("finetuning", one_of_many(FINETUNINGS, "digits", "transfer"), ids=lambda path: path.stem)
 def test_every_fine_tuning_is_understood(finetuning, capsys):
-    under = {"random_search": ["table11"], "transfer": ["table10"]}.get(finetuning.stem, [])
+    under = {"random_search": ["table11"], "transfer": ["table10"], "figure12": ["table10"]}.get(finetuning.stem, [])
     paths = [CONFIGS / "fedoras" / ("digits.yaml" if finetuning.stem == "digits" else "cifar10.yaml")]
     paths += [CONFIGS / "fedoras" / "finetune" / f"{name}.yaml" for name in (*under, finetuning.stem)]
     args = [part for path in paths for part in ("--config", str(path))]

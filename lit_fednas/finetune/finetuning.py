@@ -159,16 +159,16 @@ class Finetuning:
 
     def _train_all(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
-        best: dict[str, tuple[dict[str, Any], PlainNetwork]] = {}
+        best: dict[str, dict[str, Any]] = {}
         for candidate in self.candidates:
             row, network = self._train(candidate)
             rows.append(row)
             self.files.write("candidates", rows)
             tier = candidate.tier.name
-            if tier not in best or row["val_accuracy"] > best[tier][0]["val_accuracy"]:  # one, or with scores
-                best[tier] = (row, network)
+            if tier not in best or row["val_accuracy"] > best[tier]["val_accuracy"]:  # one, or with scores
+                best[tier] = row
                 self._keep(candidate, network, row)
-        finished = [self._test(row, network) for row, network in best.values()]
+        finished = list(best.values())
         self.files.write("tiers", finished)
         costs = {name: sum(row[name] for row in rows) for name in ("macs", "bytes_down", "bytes_up")}
         note_after_training(self.files.folder.parent, self.settings.name, costs)
@@ -196,6 +196,7 @@ class Finetuning:
         after = self._score(network, "val")
         records = [*read_rounds(head), *read_rounds(folder)]
         clients = [client for record in records for client in record["clients"]]
+        cost = network.cost("whole")
         row = {
             "tier": candidate.tier.name,
             "number": candidate.number,
@@ -205,7 +206,11 @@ class Finetuning:
             "val_accuracy_before": before["val_accuracy"],
             "val_loss_before": before["val_loss"],
             **after,
-            **{cost: sum(client[cost] for client in clients) for cost in ("macs", "bytes_down", "bytes_up")},
+            **{name: sum(client[name] for client in clients) for name in ("macs", "bytes_down", "bytes_up")},
+            **self._score(network, "test"),
+            "macs_per_example": cost.macs,
+            "parameters": cost.parameters,
+            "bytes": cost.bytes,
         }
         return row, network
 
@@ -283,11 +288,6 @@ class Finetuning:
         return {f"{split}_accuracy": metrics.accuracy, f"{split}_loss": metrics.loss}
 
     # ---- results --------------------------------------------------------------------------------------
-
-    def _test(self, row: dict[str, Any], network: PlainNetwork) -> dict[str, Any]:
-        cost = network.cost("whole")
-        sizes = {"macs_per_example": cost.macs, "parameters": cost.parameters, "bytes": cost.bytes}
-        return {**row, **self._score(network, "test"), **sizes}
 
     def _keep(self, candidate: Candidate, network: PlainNetwork, row: dict[str, Any]) -> None:
         model = tier_model(

@@ -18,8 +18,9 @@ one example runs) and ``latency_ms`` (empty where it is not known). The tables o
 * ``front.csv``: the non-dominated of the evaluated architectures that fit a tier; that of all for the tier ``*``.
 
 The command line draws ``pareto.png`` beside them. A fine-tuning has ``candidates.csv`` with each network that was
-trained (``number`` among its tier's, ``eligible`` clients, ``macs`` of all forward passes), and its training in
-``runs/<tier>-<number>/``, as any run's folder (``runs/<tier>-<number>-head/`` for its classifier alone).
+trained (``number`` among its tier's, ``eligible`` clients, ``macs`` of all forward passes), of which ``tiers.csv`` has
+the best, and its training in ``runs/<tier>-<number>/``, as any run's folder (``runs/<tier>-<number>-head/`` for its
+classifier alone).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
+
+from scipy.stats import kendalltau
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import naming, read_json, reading, replace_json, replace_table
@@ -56,13 +59,12 @@ SEARCH_FILES = {
     ),
 }
 
-CANDIDATE_COLUMNS = (
+FINETUNED_COLUMNS = (
     *("tier", "number", "arch", "eligible", "rounds"),
     *("val_accuracy_before", "val_loss_before", "val_accuracy", "val_loss"),
-    *("macs", "bytes_down", "bytes_up"),
+    *("macs", "bytes_down", "bytes_up", "test_accuracy", "test_loss", "macs_per_example", "parameters", "bytes"),
 )
-FINETUNED_COLUMNS = (*CANDIDATE_COLUMNS, "test_accuracy", "test_loss", "macs_per_example", "parameters", "bytes")
-FINETUNE_FILES = {"candidates": CANDIDATE_COLUMNS, "tiers": FINETUNED_COLUMNS}
+FINETUNE_FILES = {"candidates": FINETUNED_COLUMNS, "tiers": FINETUNED_COLUMNS}
 
 _TEXT_COLUMNS = {"arch", "encoding", "tier"}
 _WHOLE_COLUMNS = {
@@ -202,6 +204,20 @@ class FinetuneFiles(TierFiles):
     tables = FINETUNE_FILES
     content = "fine-tuning"
     name_field = "finetune.name"
+
+    def rank_correlation(self) -> float | None:
+        """Returns how alike candidates rank in the supernet and in the end (FedorAS, App. K.3, Fig. 12).
+
+        Returns:
+            Kendall's tau (b) between their validation accuracy before and their test accuracy after the fine-tuning;
+            None if it began from scratch, or fewer than two accuracies differ.
+        """
+        rows = self.rows("candidates") if self.settings().get("initial") == "supernet" else []
+        pairs = [(row["val_accuracy_before"], row.get("test_accuracy")) for row in rows]
+        before, after = ([pair[place] for pair in pairs if None not in pair] for place in (0, 1))
+        if min(len(set(before)), len(set(after))) < 2:
+            return None
+        return float(kendalltau(before, after).statistic)
 
 
 def _read(name: str, cell: str | None) -> Any:

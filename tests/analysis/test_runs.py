@@ -17,7 +17,7 @@ from lit_fednas.records import (
     FinetuneFiles,
     append_round,
 )
-from lit_fednas.records.tiers import CANDIDATE_COLUMNS, FINETUNED_COLUMNS
+from lit_fednas.records.tiers import FINETUNED_COLUMNS
 
 
 def test_rounds_and_clients_are_those_of_the_file(finished_run: Path) -> None:
@@ -118,7 +118,7 @@ def test_the_trainings_of_a_fine_tuning_are_no_runs(tmp_path: Path) -> None:
 
 def test_a_fine_tuning_and_its_clients(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("{}")
-    row = dict.fromkeys(CANDIDATE_COLUMNS, 2) | {"tier": "1", "arch": "id", "val_accuracy": None, "val_loss": None}
+    row = dict.fromkeys(FINETUNED_COLUMNS, 2) | {"tier": "1", "arch": "id", "val_accuracy": None, "val_loss": None}
     files = FinetuneFiles(tmp_path / "finetune")
     files.write("candidates", [row])
     run = read_run(tmp_path)

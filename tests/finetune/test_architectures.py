@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 
@@ -82,6 +83,38 @@ def test_the_best_on_the_validation_data_is_the_tiers(drawn):
         assert accuracy_and_loss(network, inputs, targets)[0] == pytest.approx(float(best["val_accuracy"]), abs=1e-6)
         assert files.tier_model(tier).metrics["val_accuracy"] == float(best["val_accuracy"])
     assert firsts < len(RANGES)  # else the first might be taken always
+
+
+def test_every_candidate_is_tested(drawn):
+    inputs, targets = only_batch(drawn.data.test_dataloader())
+    supernet = drawn.module.supernet
+    for row in rows(files_of(drawn).folder / "candidates.csv"):
+        network = supernet.subnet(supernet.space.parse(row["arch"]))
+        network.load_state_dict(last_weights(drawn.path(row["tier"], int(row["number"]))))
+        accuracy, loss = accuracy_and_loss(network.eval(), inputs, targets)
+        assert float(row["test_accuracy"]) == pytest.approx(accuracy, abs=1e-6)
+        assert float(row["test_loss"]) == pytest.approx(loss, rel=1e-5)
+
+
+def test_the_rank_correlation_of_all_candidates(drawn, tmp_path):
+    """Kendall's tau: concordant minus discordant pairs, by the geometric mean of the pairs that are no ties."""
+    found = rows(files_of(drawn).folder / "candidates.csv")
+    scores = [(float(row["val_accuracy_before"]), float(row["test_accuracy"])) for row in found]
+    pairs = [(a - c, b - d) for (a, b), (c, d) in itertools.combinations(scores, 2)]
+    signs = [[(one > 0) - (one < 0) for one in pair] for pair in pairs]
+    untied = [sum(abs(sign[place]) for sign in signs) for place in (0, 1)]
+    tau = sum(first * second for first, second in signs) / math.sqrt(math.prod(untied))
+    assert len(pairs) == 9 * 8 / 2
+    assert files_of(drawn).rank_correlation() == pytest.approx(tau)
+
+    made = FinetuneFiles(tmp_path)
+    assert made.rank_correlation() is None
+    made.write_settings({"initial": "random"})
+    made.write("candidates", found)
+    assert made.rank_correlation() is None  # the accuracies before are those of random weights
+    made.write_settings({"initial": "supernet"})
+    made.write("candidates", [row | {"test_accuracy": 0.5} for row in found])
+    assert made.rank_correlation() is None
 
 
 def test_draws_do_not_depend_on_other_tiers_nor_on_how_many(drawn, tmp_path):

@@ -92,6 +92,8 @@ def test_finetune_and_export(home, capsys):
     out = capsys.readouterr().out
     files = FinetuneFiles(RUN / "finetune")
     assert files.settings()["complete"]
+    tau = files.rank_correlation()
+    assert ("" if tau is None else f"of 2 networks: {tau:.2f}") in out
     assert not Path("runs/fedoras-digits/version_1").exists()
     for tier, row in by_tier(files).items():
         assert f"{float(row['test_accuracy']):.4f}" in out

@@ -16,14 +16,17 @@ def script():
     return load("fedoras_finetuned")
 
 
-def folder(root: Path, name: str, test: float) -> Path:
-    row = dict.fromkeys(FINETUNED_COLUMNS, 0) | {"arch": "id", "eligible": 4, "rounds": 7, "macs": 3e9}
-    accuracies = {"val_accuracy_before": 0.1, "val_accuracy": 0.3, "bytes_down": 5e8}
+def folder(root: Path, name: str, test: float, initial: str = "supernet") -> Path:
+    row = dict.fromkeys(FINETUNED_COLUMNS, 0) | {"arch": "id", "eligible": 4, "rounds": 7, "macs": 3 * 10**9}
+    accuracies = {"val_accuracy_before": 0.1, "val_accuracy": 0.3, "bytes_down": 5 * 10**8}
     tiers = [
         {**row, **accuracies, "tier": "small", "test_accuracy": test},
         {**row, **accuracies, "tier": "large", "test_accuracy": test + 0.1},
     ]
-    FinetuneFiles(root / name).write("tiers", tiers)
+    files = FinetuneFiles(root / name)
+    files.write("tiers", tiers)
+    files.write_settings({"initial": initial})
+    files.write("candidates", [row | {"val_accuracy_before": 0.2 - 0.1 * place} for place, row in enumerate(tiers)])
     clients = [(0, "small", 0.2), (1, "small", 0.6), (2, "large", test)]
     write_client_scores(
         root / name,
@@ -33,18 +36,19 @@ def folder(root: Path, name: str, test: float) -> Path:
 
 
 def test_means_and_ranges_per_tier(script, tmp_path, capsys):
-    one, two = folder(tmp_path, "one", 0.4), folder(tmp_path, "two", 0.5)
+    one, two, other = folder(tmp_path, "one", 0.4), folder(tmp_path, "two", 0.5), folder(tmp_path, "3", 0.4, "random")
     before_and_after = ["10.0 (10.0 to 10.0)", "30.0 (30.0 to 30.0)"]
     assert script.finetuned_rows("ours", [one, two]) == [
         ["ours", "small", "2", "4", "7", *before_and_after, "45.0 (40.0 to 50.0)", "3.0", "500.0"],
         ["ours", "large", "2", "4", "7", *before_and_after, "55.0 (50.0 to 60.0)", "3.0", "500.0"],
     ]
     plot = tmp_path / "clients.png"
-    assert script.main([f"ours={one},{two}", f"alone={one}", "--plot", str(plot)]) == 0
+    assert script.main([f"ours={one},{two}", f"alone={other}", "--plot", str(plot)]) == 0
     shown = capsys.readouterr().out
     assert plot.stat().st_size > 0
     assert "45.0 (40.0 to 50.0)" in shown
-    assert shown.count("alone") == 3  # two tiers, and one row of clients
+    assert shown.count("alone") == 3  # two tiers, and one row of clients; from scratch nothing is ranked before
+    assert ["ours", "2", "4", "-1.00", "(-1.00", "to", "-1.00)"] in [line.split() for line in shown.splitlines()]
 
 
 @pytest.mark.parametrize(("word", "said"), [("runs/x", "is not of the form"), ("a=nowhere", "holds no finished")])
