@@ -57,7 +57,7 @@ def test_all_are_found():
     ]
     assert [path.stem for path in SEARCHES] == searches
     assert [path.stem for path in FEDORAS] == ["cifar10", "cifar100", "cifar10_small", "digits"]
-    assert len(FEDORAS_OVERLAYS) == 11
+    assert len(FEDORAS_OVERLAYS) == 12
     assert len(FINETUNINGS) == 8
     assert [path.stem for path in FEDHEN] == ["cifar10", "cifar100", "cifar10_levels", "cifar10_small", "digits"]
     assert len(FEDHEN_OVERLAYS) == 4

@@ -17,6 +17,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, PositiveShare, checked
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name
+from lit_fednas.records.run import reaches
 from lit_fednas.records.tiers import CostName
 from lit_fednas.rng import numpy_generator
 from lit_fednas.search.evaluator import Evaluations, Evaluator, Metrics
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 
 _LATENCY_SAMPLES = 24  # architectures that a source of latencies may learn from
 #: Settings that a search that goes on may change.
-_FREE = {"evaluations", "complete", "reference", "latency", "checkpoint"}
+_FREE = {"evaluations", "target", "complete", "reference", "latency", "checkpoint"}
 
 
 @checked("search")
@@ -46,6 +47,7 @@ class SearchSettings:
             space.
         method: How each tier is searched.
         evaluations: Distinct architectures of the tier to evaluate, per tier (FedorAS: 1000).
+        target: A validation accuracy; a search ends with the generation that reaches it (FedorAS, section 3.2).
         labels: The label set that all architectures classify; that of their tier if not given (FedorAS, App. H).
         per_tier: Whether each tier has a search of its own; else one search covers the whole space with so many
             evaluations, and the tiers choose from it.
@@ -67,6 +69,7 @@ class SearchSettings:
     tiers: TierSource | None = None
     method: SearchMethod = field(default_factory=NSGA2)
     evaluations: PositiveInt = 1000
+    target: PositiveShare | None = None
     labels: str | None = None
     per_tier: bool = True
     cost: CostName = "macs"
@@ -179,7 +182,7 @@ class TierSearch:
             self.feasible[tier.name] = Feasible(space, self.costs, tier, rng, starts)
         self.written = self._description(checkpoint, latency)
         # a client's scores belong to the tier that asked first: with more evaluations, that may be another
-        files.begin(self.written, _FREE - ({"evaluations"} if self.written["federated"] else set()))
+        files.begin(self.written, _FREE - ({"evaluations", "target"} if self.written["federated"] else set()))
         self.costs.keep_latencies(files)
         self.evaluations = Evaluations(evaluator, self.costs, files)
 
@@ -195,7 +198,10 @@ class TierSearch:
         return {
             "seed": self.seed,
             "method": {"class": type(method).__name__, **(asdict(method) if is_dataclass(method) else {})},
-            **{name: getattr(settings, name) for name in ("evaluations", "per_tier", "cost", "metric", "client")},
+            **{
+                name: getattr(settings, name)
+                for name in ("evaluations", "target", "per_tier", "cost", "metric", "client")
+            },
             "tiers": [
                 {
                     "name": tier.name,
@@ -226,7 +232,7 @@ class TierSearch:
         self.written |= self.evaluator.finish(self.files)
 
     def _search(self, tier: Tier) -> list[dict[str, Any]]:
-        """Drives the method until the tier's evaluations are spent or nothing new is proposed."""
+        """Drives the method until evaluations are spent, the target is reached or nothing new is proposed."""
         proposals = self.settings.method.search(
             self.feasible[tier.name], numpy_generator(self.seed, f"search-{tier.name}")
         )
@@ -247,7 +253,7 @@ class TierSearch:
                 best = max((row["accuracy"] for row in rows), default=None)
                 figures = {"evaluations": len(rows), "best_accuracy": best, "hypervolume": volume}
                 history.append({"tier": tier.name, "generation": len(history), **figures})
-                if len(rows) >= self.settings.evaluations:
+                if len(rows) >= self.settings.evaluations or self._reached(best):
                     return history
                 proposed = proposals.send(scores)
         except StopIteration:
@@ -256,6 +262,10 @@ class TierSearch:
             return history
         finally:
             proposals.close()
+
+    def _reached(self, best: float | None) -> bool:
+        target = self.settings.target
+        return target is not None and best is not None and reaches(best, target)
 
     def _error(self, row: dict[str, Any]) -> float:
         return 1 - row["accuracy"] if self.settings.metric == "accuracy" else row["loss"]

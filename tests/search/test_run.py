@@ -224,6 +224,23 @@ def test_another_search_in_the_same_folder_is_refused(trained, tmp_path):
         search(other, tmp_path)
 
 
+def test_a_search_ends_with_the_generation_that_reaches_its_target(tmp_path):
+    first = make_module(evaluation=EvaluationSettings(["smallest", "largest"])), tiny_data()  # its subnets differ
+    settings = {"method": Evolution(population=4), "evaluations": 12}
+    whole = search(first, tmp_path / "whole", **settings)
+    rows = {tier: [row for row in whole.rows("history") if row["tier"] == tier] for tier in ("small", "large")}
+    target = rows["small"][1]["best_accuracy"]
+    assert rows["small"][0]["best_accuracy"] < target < rows["small"][-1]["best_accuracy"]
+    files = search(first, tmp_path / "target", target=target, **settings)
+    expected = []
+    for of_tier in rows.values():
+        reached = [number for number, row in enumerate(of_tier) if row["best_accuracy"] >= target]
+        expected += of_tier[: reached[0] + 1] if reached else of_tier
+    assert len(expected) < len(whole.rows("history"))
+    assert files.rows("history") == expected
+    assert search(first, tmp_path / "target", **settings).rows("history") == whole.rows("history")  # goes on
+
+
 def test_test_data_are_not_touched_before_the_search_is_over(trained, tmp_path, monkeypatch):
     _, data = trained
     opened: list[int] = []
