@@ -119,6 +119,25 @@ class ClientSettings:
         self.compile = compile
         self.validate = validate
 
+    def examples(self, size: int) -> int:
+        """Returns how many examples pass through the network in one fit.
+
+        Args:
+            size: Training examples of the client.
+
+        Example:
+            >>> ClientSettings(batch_size=4, epochs=2).examples(10), ClientSettings(batch_size=4, steps=4).examples(10)
+            (20, 14)
+        """
+        full, rest = divmod(size, self.batch_size)
+        if self.drop_last and full:
+            rest = 0
+        in_pass, steps_of_pass = full * self.batch_size + rest, full + (rest > 0)
+        if self.steps is None or size == 0:
+            return self.epochs * in_pass
+        passes, further = divmod(self.steps, steps_of_pass)
+        return passes * in_pass + further * self.batch_size
+
     def learning_rate(self, lr_factor: float = 1.0) -> float:
         """Returns the learning rate of a fit's first step, of the optimizer's first group of parameters."""
         optimizer, _ = self.optimizers([torch.nn.Parameter(torch.zeros(1))], lr_factor)

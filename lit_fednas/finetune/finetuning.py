@@ -25,6 +25,8 @@ from lit_fednas.data import FederatedDataModule
 from lit_fednas.data.readers import EvalBatches
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.federation import (
+    ClientSettings,
+    CohortSampler,
     EvaluationSettings,
     FederatedCallback,
     FederatedLightningModule,
@@ -47,7 +49,8 @@ log = logging.getLogger(__name__)
 
 #: The name of a candidate's architecture in metrics.
 NETWORK = "network"
-_WRITTEN = ("rounds", "initial", "tier_aware", "labels", "head_rounds", "architectures", "in_groups", "search")
+_COHORTS = 100  # that tell the computation of a round
+_WRITTEN = ("rounds", "macs", "initial", "tier_aware", "labels", "head_rounds", "architectures", "in_groups", "search")
 
 
 class TierNetwork(PlainNetwork):
@@ -114,6 +117,7 @@ class Finetuning:
         }
         if settings.in_groups:
             self.eligible = dealt(self.eligible, datamodule)
+        self.rounds = {one.folder: self._rounds(one) for one in self.candidates}
         self.written = self._description()
         self.files.begin(self.written, {"complete"})
 
@@ -121,6 +125,28 @@ class Finetuning:
     def tier_aware(self) -> bool:
         """Whether clients' tiers matter; the tiers of named models are not those of clients."""
         return self.settings.tier_aware and self.settings.models is None
+
+    def _rounds(self, candidate: Candidate) -> int:
+        """Returns for how many rounds a candidate is trained.
+
+        Raises:
+            ConfigError: ``finetune.macs`` cannot be spent, as no client that may train it is ever there.
+        """
+        if self.settings.macs is None:
+            return self.settings.rounds
+        sizes, cohort = self.datamodule.clients.sizes, self._cohort(self.eligible[candidate.folder])
+        drawn = [client for number in range(_COHORTS) for client in cohort.draw(number, sizes, self.seed)]
+        examples = sum(self._client.examples(sizes[client]) for client in drawn) / _COHORTS
+        if not examples:
+            raise ConfigError(f"finetune.macs: no client is there to train {candidate.folder}; set finetune.cohort")
+        return max(1, round(self.settings.macs / (examples * self.supernet.macs(candidate.arch))))
+
+    @property
+    def _client(self) -> ClientSettings:
+        return self.settings.client or self.model.client
+
+    def _cohort(self, eligible: Sequence[int]) -> CohortSampler:
+        return (self.settings.cohort or self.model.cohort).among(eligible)
 
     def _description(self) -> dict[str, Any]:
         """``settings.json``."""
@@ -178,21 +204,22 @@ class Finetuning:
     def _train(self, candidate: Candidate) -> tuple[dict[str, Any], PlainNetwork]:
         network = self._initial(candidate)
         before = self._score(network, "val")
-        eligible = self.eligible[candidate.folder]
+        eligible, rounds = self.eligible[candidate.folder], self.rounds[candidate.folder]
         log.info(
-            "%s: %s, %s, %d of %d clients",
+            "%s: %s, %s, %d of %d clients, %d rounds",
             candidate.folder,
             candidate.arch,
             "from the supernet's weights" if self.settings.initial == "supernet" else "from scratch",
             len(eligible),
             self.model.population.num_clients,
+            rounds,
         )
         folder = self.files.folder / "runs" / candidate.folder
         head = folder.with_name(f"{folder.name}-head")
         objective = self.settings.objective or CrossEntropy()
         if self.settings.head_rounds and _last(folder) is None:
             self._fit(network, eligible, HeadOnly(objective), head, self.settings.head_rounds)
-        self._fit(network, eligible, objective, folder, self.settings.rounds)
+        self._fit(network, eligible, objective, folder, rounds)
         after = self._score(network, "val")
         records = [*read_rounds(head), *read_rounds(folder)]
         clients = [client for record in records for client in record["clients"]]
@@ -202,7 +229,7 @@ class Finetuning:
             "number": candidate.number,
             "arch": str(candidate.arch),
             "eligible": len(eligible),
-            "rounds": self.settings.rounds,
+            "rounds": rounds,
             "val_accuracy_before": before["val_accuracy"],
             "val_loss_before": before["val_loss"],
             **after,
@@ -257,9 +284,9 @@ class Finetuning:
             network,
             FixedArchitecture(),
             OverlapAverage(),
-            self.settings.client or self.model.client,
+            self._client,
             objective=objective,
-            cohort=(self.settings.cohort or self.model.cohort).among(eligible),
+            cohort=self._cohort(eligible),
             faults=self.model.faults,
             evaluation=self.evaluation,
             seed=self.seed,

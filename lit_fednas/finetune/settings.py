@@ -9,7 +9,7 @@ from typing import Literal
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, CohortSampler
 from lit_fednas.objectives import Objective
-from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
+from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, checked
 from lit_fednas.records.files import check_folder_name
 
 
@@ -20,6 +20,8 @@ class FinetuneSettings:
 
     Args:
         rounds: Rounds per tier.
+        macs: What each network is trained for instead: multiply-accumulates of all clients' forward passes. It has the
+            number of rounds that comes next to it, at least one, for clients as they are drawn on the average.
         client: How clients train; as in the run's training if not given.
         cohort: How the clients of a round are drawn from the eligible ones; as in the run's training if not given.
         objective: What a client optimises; plain cross-entropy if not given.
@@ -48,6 +50,7 @@ class FinetuneSettings:
     """
 
     rounds: PositiveInt = 100
+    macs: PositiveFloat | None = None
     client: ClientSettings | None = None
     cohort: CohortSampler | None = None
     objective: Objective | None = None

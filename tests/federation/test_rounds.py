@@ -348,3 +348,19 @@ def test_dropout_belongs_to_the_address_too():
         return weights(module)
 
     assert_same(run(1), run(2))
+
+
+@pytest.mark.parametrize("settings", [{}, {"epochs": 3}, {"drop_last": True}, {"steps": 1}, {"steps": 7}])
+@pytest.mark.parametrize("batch_size", [3, 8, 50])
+def test_the_examples_of_a_fit_are_known_before(settings, batch_size):
+    settings = ClientSettings(sgd(0.0), batch_size, **settings, **({} if "epochs" in settings else {"epochs": 2}))
+    seen = {}
+
+    class Seen(FederatedCallback):
+        def on_client_end(self, trainer, module, result, update):
+            seen[result.task.num_examples] = result.num_seen
+
+    data = tiny_data(partitioner=Dirichlet(1.0, min_size=6))
+    fit(make_module(linear_net(), client=settings, cohort=UniformCohort(count=6)), data, 1, callbacks=[Seen()])
+    assert len(seen) > 3
+    assert seen == {size: settings.examples(size) for size in seen}

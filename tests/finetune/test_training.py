@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from lit_fednas.assignment import FixedArchitecture
+from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
 from lit_fednas.federation.cohort import OnlyClients, RandomAvailability, SizeWeightedCohort
 from lit_fednas.objectives import CrossEntropy
@@ -289,6 +290,30 @@ def test_costs_are_those_of_the_rounds(tuned_once):
         assert int(best["bytes"]) == bytes_of_network
         assert int(best["parameters"]) == sum(parameter.numel() for parameter in network.parameters())
         assert int(best["macs_per_example"]) == supernet.macs(arch)
+
+
+def test_networks_are_trained_for_as_much_computation(trained):
+    """Rounds of a small network are cheaper, and there are more of them."""
+    budget = 1.5e7
+    found = by_tier(trained.finetune(initial="random", macs=budget, client=STILL))
+    for tier, row in found.items():
+        clients = cohorts(trained.path(tier))
+        assert len(clients) == int(row["rounds"])
+        sizes = trained.data.clients.sizes
+        per_example = trained.module.supernet.macs(trained.module.supernet.space.parse(row["arch"]))
+        assert int(row["macs"]) == per_example * sum(sizes[client] for cohort in clients for client in cohort)
+        a_round = min(COUNT, len(ELIGIBLE[tier])) * per_example * np.mean([sizes[client] for client in ELIGIBLE[tier]])
+        assert float(row["rounds"]) == pytest.approx(budget / a_round, rel=0.1, abs=0.5)
+        assert int(row["macs"]) == pytest.approx(budget, rel=0.15)
+    assert len({row["rounds"] for row in found.values()}) > 1
+    assert files_of(trained).settings()["macs"] == budget
+
+
+def test_computation_that_nobody_can_spend_is_refused(trained):
+    nobody = UniformCohort(count=COUNT, availability=OnlyClients([]))
+    with pytest.raises(ConfigError, match=r"finetune.macs: no client is there to train small-0; set finetune.cohort"):
+        trained.finetune(macs=1e9, cohort=nobody)
+    assert not (trained.folder / "finetune").exists()
 
 
 def test_files_and_columns(tuned_once):

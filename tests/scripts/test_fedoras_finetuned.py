@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lit_fednas.records import FinetuneFiles, write_client_scores
-from lit_fednas.records.tiers import FINETUNED_COLUMNS
+from lit_fednas.records import FinetuneFiles, SearchFiles, write_client_scores
+from lit_fednas.records.files import replace_json
+from lit_fednas.records.tiers import EVALUATION_COLUMNS, FINETUNED_COLUMNS
 from tests.scripts.conftest import load
 
 
@@ -25,7 +26,7 @@ def folder(root: Path, name: str, test: float, initial: str = "supernet") -> Pat
     ]
     files = FinetuneFiles(root / name)
     files.write("tiers", tiers)
-    files.write_settings({"initial": initial})
+    files.write_settings({"initial": initial, "architectures": 0, "models": None, "search": "search"})
     files.write("candidates", [row | {"val_accuracy_before": 0.2 - 0.1 * place} for place, row in enumerate(tiers)])
     clients = [(0, "small", 0.2), (1, "small", 0.6), (2, "large", test)]
     write_client_scores(
@@ -35,13 +36,34 @@ def folder(root: Path, name: str, test: float, initial: str = "supernet") -> Pat
     return root / name
 
 
+def spent(root: Path) -> None:
+    """Of the supernet's training 6 GMACs, of the search 500 examples through networks of 1 and 3 MMACs."""
+    replace_json(root / "ledger.json", {"total": {"macs": 6 * 10**9}})
+    search = SearchFiles(root / "search")
+    search.write_settings({"num_examples": 500, "federated": None})
+    rows = [dict.fromkeys(EVALUATION_COLUMNS, 0) | {"arch": "id", "macs": macs} for macs in (10**6, 3 * 10**6)]
+    search.write("evaluations", rows)
+
+
+def test_what_clients_spent_on_a_search_counts(script, tmp_path):
+    spent(tmp_path)
+    SearchFiles(tmp_path / "search").write_settings({"num_examples": 500, "communication": {"macs": 7 * 10**9}})
+    (row, _) = script.finetuned_rows("ours", [folder(tmp_path, "one", 0.4)])
+    assert row[-1] == "16.0"
+    (tmp_path / "ledger.json").unlink()
+    (row, _) = script.finetuned_rows("ours", [folder(tmp_path, "one", 0.4)])
+    assert row[-1] == "nan"
+
+
 def test_means_and_ranges_per_tier(script, tmp_path, capsys):
+    spent(tmp_path)
     one, two, other = folder(tmp_path, "one", 0.4), folder(tmp_path, "two", 0.5), folder(tmp_path, "3", 0.4, "random")
     before_and_after = ["10.0 (10.0 to 10.0)", "30.0 (30.0 to 30.0)"]
     assert script.finetuned_rows("ours", [one, two]) == [
-        ["ours", "small", "2", "4", "7", *before_and_after, "45.0 (40.0 to 50.0)", "3.0", "500.0"],
-        ["ours", "large", "2", "4", "7", *before_and_after, "55.0 (50.0 to 60.0)", "3.0", "500.0"],
+        ["ours", "small", "2", "4", "7", *before_and_after, "45.0 (40.0 to 50.0)", "3.0", "500.0", "11.0"],
+        ["ours", "large", "2", "4", "7", *before_and_after, "55.0 (50.0 to 60.0)", "3.0", "500.0", "11.0"],
     ]
+    assert [row[-1] for row in script.finetuned_rows("alone", [other])] == ["3.0", "3.0"]
     plot = tmp_path / "clients.png"
     assert script.main([f"ours={one},{two}", f"alone={other}", "--plot", str(plot)]) == 0
     shown = capsys.readouterr().out
