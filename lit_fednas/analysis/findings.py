@@ -1,9 +1,10 @@
 """What the papers found, beside what small runs of several seeds show.
 
 An experiment is a YAML file: how its settings were chosen (``protocol``), result ``seeds``, ``arms`` (each the commands
-of one run, of which later ones have the options of the first as well), ``measures`` (figures that are read from a run's folder) and ``claims`` (each an effect between
-two arms, paired by seed, and the bounds within which it confirms the paper). :func:`measured` reads runs into rows of
-``experiment, arm, seed, measure, value``; :func:`judged` compares the rows with the claims.
+of one run, of which later ones have the options of the first as well), ``measures`` (figures that are read from a run's
+folder) and ``claims`` (each an effect between two arms, paired by seed, and the bounds within which it confirms the
+paper). :func:`measured` reads runs into rows of ``experiment, arm, seed, measure, value``; :func:`judged` compares the
+rows with the claims.
 """
 
 from __future__ import annotations
@@ -197,8 +198,8 @@ def judged(experiments: Iterable[Experiment], results: pd.DataFrame) -> pd.DataF
 
     Returns:
         ``paper``, ``where``, ``claim``, ``experiment``, ``seeds`` (how many have both figures), ``effect`` (mean over
-        the seeds, NaN without), ``low``, ``high``, ``by``, ``bounds`` (that confirm the claim), ``minutes`` (processor time of
-        one run, mean over the arms that it compares), ``verdict``, ``note``.
+        the seeds, NaN without), ``low``, ``high``, ``by``, ``bounds`` (that confirm the claim), ``minutes``
+        (processor time of one run, mean over the arms that it compares), ``verdict``, ``note``.
     """
     rows = []
     for experiment in experiments:
