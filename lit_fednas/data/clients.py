@@ -81,7 +81,8 @@ class ClientData:
         Raises:
             DataError: The client does not exist.
         """
-        return ClientData(self.reader, {split: [self.rows(client, split).numpy()] for split in self._rows})
+        rows = {split: [self.rows(client, split).numpy()] for split in self._rows}
+        return ClientData(self.reader, rows, self._test_reader)
 
     def classes(self, client: int) -> tuple[int, ...]:
         """Returns the classes of which a client has training examples, in ascending order."""

@@ -76,6 +76,8 @@ def test_the_official_test_set_is_dealt_in_the_clients_own_proportions(in_memory
         for label in range(4):
             exact = total[label] * own[client][label] / sum(one[label] for one in own)
             assert abs(counts[label] - exact) <= 1
+    alone = data.clients.only(3).batches(0, 500, generator(0, "b"), split="test", shuffle=False)
+    assert values(alone) == tested[3]
     assert sorted(values(data.test_dataloader())) == list(range(1000, 1130))  # the server's as ever
     again = module(Dirichlet(0.3, min_size=5), client_test="official", **settings)
     assert [client_values(again, client, "test") for client in range(5)] == tested
