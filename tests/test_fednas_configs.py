@@ -28,7 +28,7 @@ def test_all_are_found() -> None:
     bases = ["celeba", "cifar10", "cifar10_convnet_small", "cifar10_mobilenet_small", "digits", "imagenet"]
     assert [path.stem for path in BASES] == bases
     assert len(OVERLAYS) == 10
-    assert [path.stem for path in FINETUNINGS] == ["cifar10_small", "digits"]
+    assert [path.stem for path in FINETUNINGS] == ["celeba", "cifar10_small", "digits"]
 
 
 def images(root: Path) -> Path:

@@ -35,7 +35,7 @@ def read_client_scores(folder: Path | str) -> pd.DataFrame:
 
     Returns:
         ``client``, ``tier`` (a categorical, ordered as the settings beside it list the tiers, else by name),
-        ``num_examples``, ``accuracy`` (0 to 1), ``loss``.
+        ``num_examples``, ``accuracy`` (0 to 1), ``loss``; ``arch`` where the file has it.
 
     Raises:
         DataError: It is missing, lacks a column, has no or duplicated clients, or a cell is not a number.
@@ -55,7 +55,7 @@ def read_client_scores(folder: Path | str) -> pd.DataFrame:
     for duplicate in table["client"][table["client"].duplicated()]:
         raise DataError(f"{path}: client {duplicate} is duplicated; give one row per client")
     table["tier"] = pd.Categorical(table["tier"], _tiers(path.parent, set(table["tier"])), ordered=True)
-    return table[list(CLIENT_SCORE_COLUMNS)]
+    return table[[name for name in (*CLIENT_SCORE_COLUMNS, "arch") if name in table]]
 
 
 def _tiers(folder: Path, names: set[str]) -> list[str]:

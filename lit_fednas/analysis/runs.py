@@ -20,6 +20,7 @@ from lit_fednas.records import (
     LEDGER_FILE,
     ROUNDS_FILE,
     SEARCH_FILES,
+    TESTED_COLUMNS,
     SearchFiles,
     TierModel,
     read_rounds,
@@ -148,6 +149,10 @@ class Run:
     def finetuned(self, name: str = "finetune") -> pd.DataFrame:
         """Returns ``tiers.csv`` (``lit_fednas.records.tiers``) of a fine-tuning; empty before its end."""
         return self._table(f"{name}/tiers.csv", {"tier": str, "arch": str}, FINETUNED_COLUMNS)
+
+    def tested(self, name: str = "finetune") -> pd.DataFrame:
+        """Returns ``models.csv`` (``lit_fednas.records.tiers``) of a fine-tuning; empty without."""
+        return self._table(f"{name}/models.csv", {"arch": str}, TESTED_COLUMNS)
 
     @cached_property
     def _records(self) -> list[dict[str, Any]]:

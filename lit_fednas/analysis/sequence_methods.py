@@ -1,9 +1,11 @@
 """How accurate the models of a pruned sequence are, before and after fine-tuning (FedNAS, Figs. 4 and 8).
 
-The accuracy that the clients' validation data gave while the sequence was made is in ``sequence.json``. Those of
-the server's data are, after fine-tuning, in ``<finetune>/tiers.csv``; before, there as well (validation), in the
-tables of the search that the fine-tuning followed, and in those of the run's own evaluation (``subnets-val.csv``,
-``subnets-test.csv``). A model is ``model: 3`` in all of them.
+The paper's accuracy is that of the clients' own test splits, pooled (section 5.1): ``<finetune>/models.csv`` has it of
+every model before fine-tuning, and after it of those that were fine-tuned. The accuracy that decided while the sequence
+was made is in ``sequence.json``: of the winner's group of clients, after their local training, on their validation
+splits. Those of the server's data are, after fine-tuning, in ``<finetune>/tiers.csv``; before, there as well
+(validation), in the tables of the search that the fine-tuning followed, and in those of the run's own evaluation
+(``subnets-val.csv``, ``subnets-test.csv``). A model is ``model: 3`` in all of them.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lit_fednas.analysis.clients import read_client_scores
 from lit_fednas.analysis.methods import Methods
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.sequence import model_within, sequence_of, sequence_table
@@ -25,7 +28,9 @@ from lit_fednas.errors import DataError
 from lit_fednas.formatting import percent, short, spread, text_table
 from lit_fednas.records import SEQUENCE_FILE, FinetuneFiles, SearchFiles
 
-_ACCURACIES = ["clients", "val_before", "val_after", "test_before", "test_after"]
+#: The data of each split, the most telling first.
+_SPLITS = {"clients": "clients' own test", "test": "server's test", "val": "server's validation"}
+_ACCURACIES = ["decides", *(f"{split}_{when}" for split in _SPLITS for when in ("before", "after"))]
 
 
 def sequence_accuracies(run: Run, finetune: str = "finetune") -> pd.DataFrame:
@@ -37,9 +42,9 @@ def sequence_accuracies(run: Run, finetune: str = "finetune") -> pd.DataFrame:
 
     Returns:
         A row per model, and per tier where several tiers had the same model trained: ``number``, ``tier`` (of the
-        fine-tuning; empty for a model that was not fine-tuned), ``share`` (of the initial MACs), ``clients`` (on
-        the clients' validation data), and on the server's data ``val_before``, ``val_after``, ``test_before``,
-        ``test_after``; from 0 to 1, NaN where unknown.
+        fine-tuning; empty for a model that was not fine-tuned), ``share`` (of the initial MACs), ``decides`` (of
+        the winner's group), on all clients' test splits ``clients_before`` and ``clients_after``, and on the
+        server's data ``test_before``, ``test_after``, ``val_before``, ``val_after``; from 0 to 1, NaN where unknown.
 
     Raises:
         DataError: The run has no ``sequence.json``.
@@ -48,8 +53,9 @@ def sequence_accuracies(run: Run, finetune: str = "finetune") -> pd.DataFrame:
     tuned = run.finetuned(finetune)
     names = {"val_accuracy_before": "val_tuned", "val_accuracy": "val_after", "test_accuracy": "test_after"}
     tuned = tuned.assign(number=_numbers(tuned["arch"])).rename(columns=names)[["number", "tier", *names.values()]]
-    table = models.assign(share=models["macs"] / models["macs"][0], clients=models["accuracy"])
-    table = table[["number", "share", "clients"]].merge(tuned, how="left", on="number")
+    table = models.assign(share=models["macs"] / models["macs"][0], decides=models["accuracy"])
+    table = table[["number", "share", "decides"]].merge(tuned, how="left", on="number")
+    table = table.merge(client_accuracies(run, finetune), how="left", on="number")
     search = FinetuneFiles(run.folder / finetune).settings().get("search") or "search"
     before = {split: table["number"].map(_before(run, search, split)) for split in ("val", "test")}
     table = table.assign(
@@ -58,6 +64,17 @@ def sequence_accuracies(run: Run, finetune: str = "finetune") -> pd.DataFrame:
         test_before=before["test"],
     )
     return table[["number", "tier", "share", *_ACCURACIES]].astype(dict.fromkeys(_ACCURACIES, float))
+
+
+def client_accuracies(run: Run, finetune: str = "finetune") -> pd.DataFrame:
+    """Returns the accuracy of a sequence's models on the clients' test splits, pooled over the clients.
+
+    Returns:
+        ``number``, ``clients_before`` and ``clients_after`` (fine-tuning; NaN without), a row per tested model.
+    """
+    names = {"accuracy_before": "clients_before", "accuracy": "clients_after"}
+    table = run.tested(finetune)
+    return table.assign(number=_numbers(table["arch"])).rename(columns=names)[["number", *names.values()]]
 
 
 def _numbers(archs: pd.Series) -> pd.Series:
@@ -78,11 +95,12 @@ def _before(run: Run, search: str, split: str) -> pd.Series:
 
 
 def accuracy_figure(methods: Methods, finetune: str = "finetune") -> Figure:
-    """Returns FedNAS' Figs. 4 and 8: accuracy over the share of the initial MACs: mean, and range over seeds.
+    """Returns FedNAS' Figs. 4, 7 and 8: accuracy over the share of the initial MACs: mean, and range over seeds.
 
-    The left panel has the clients' validation data. The right one, if there is anything for it, has the server's
-    test data (its validation data, if there are no others): after fine-tuning, and dashed before. A run without a
-    sequence, as one that trains networks of several widths, has there the subnets that it evaluated in the end.
+    The left panel has the tests that decided, of the winner's group. The right one, if there is anything for it, has
+    the clients' own test splits (the server's test data, or its validation data, if no run has others): after
+    fine-tuning (Fig. 4), and dashed before (Fig. 7). A run without a sequence, as one that trains a network of some
+    width, has there what it evaluated in the end: ``clients.csv`` (``deployed_accuracy``), or the subnets.
 
     Points are means of the models of the same number, and where they were fine-tuned, of the same tier: seeds need
     not choose the same models for it.
@@ -98,13 +116,13 @@ def accuracy_figure(methods: Methods, finetune: str = "finetune") -> Figure:
     pruned, others = split_methods(methods)
     accuracies = {name: [sequence_accuracies(run, finetune) for run in runs] for name, runs in pruned.items()}
     known = pd.concat([table for tables in accuracies.values() for table in tables]).notna().any()
-    splits = [split for split in ("test", "val") if known[f"{split}_before"] or known[f"{split}_after"]]
+    splits = [split for split in _SPLITS if known[f"{split}_before"] or known[f"{split}_after"]]
     split = next(iter(splits), "test" if others else "")
     figure = new_figure(2 if split else 1)
     for index, (name, tables) in enumerate(accuracies.items()):
         rows = pd.concat([table.drop_duplicates("number") for table in tables])
-        _draw(figure.axes[0], rows, rows["number"], "clients", index, name)
-    label(figure.axes[0], "share of MACs", "accuracy on clients' validation data")
+        _draw(figure.axes[0], rows, rows["number"], "decides", index, name)
+    label(figure.axes[0], "share of MACs", "accuracy that decides")
     if split:
         axes = figure.axes[1]
         before: dict[str, Any] = {"linestyle": "--", "linewidth": 1.0, "markerfacecolor": "white"}
@@ -115,9 +133,9 @@ def accuracy_figure(methods: Methods, finetune: str = "finetune") -> Figure:
             _draw(axes, rows, key, f"{split}_before", index, None, **before)
         initial = sequence_of(next(run for runs in pruned.values() for run in runs))["models"][0]["macs"]
         for index, (name, runs) in enumerate(others.items(), start=len(accuracies)):
-            rows = pd.concat([_evaluated(run, split) for run in runs])
+            rows = pd.concat([_deployed(run) if split == "clients" else _evaluated(run, split) for run in runs])
             _draw(axes, rows.assign(share=rows["macs"] / initial), rows["subnet"], "accuracy", index, name)
-        label(axes, "share of MACs", f"{'test' if split == 'test' else 'validation'} accuracy")
+        label(axes, "share of MACs", f"accuracy on {_SPLITS[split]} data")
         axes.set_title("fine-tuned; dashed: before", fontsize=9)
     legend(figure)
     return figure
@@ -161,7 +179,29 @@ def _evaluated(run: Run, split: str) -> pd.DataFrame:
     return table
 
 
-_COST_COLUMNS = ("number", "reached", "up_mb", "down_mb", "client_macs", "accuracy", "tuned", "test_accuracy")
+def _deployed(run: Run) -> pd.DataFrame:
+    """Returns the model of a run without a sequence: its accuracy on the clients' test splits, pooled."""
+    scores = read_client_scores(run.folder)
+    subnets = pd.concat([run.subnets("val"), run.subnets("test")]).drop_duplicates("arch")
+    (arch, *others) = scores["arch"].unique()
+    macs = subnets["macs"][subnets["arch"] == arch]
+    if others or macs.empty:
+        fault = f"has clients with {arch} and {others[0]}" if others else f"has not evaluated {arch}"
+        raise DataError(f"{run.folder}: {fault}; give runs of one model, which they have evaluated")
+    accuracy = np.average(scores["accuracy"], weights=scores["num_examples"])
+    return pd.DataFrame({"subnet": [arch], "macs": macs.iloc[:1], "accuracy": [accuracy]})
+
+
+_COST_COLUMNS = (
+    *("number", "reached", "up_mb", "down_mb", "client_macs"),
+    *("decides", "before", "tuned", "after", "server"),
+)
+_COST_TITLES = {
+    "before": "test",
+    "after": "test, fine-tuned",
+    "server": "server's test, fine-tuned",
+    "decides": "clients (decides)",
+}
 _ABOVE: dict[str, Any] = {"fontsize": 6.5, "ha": "center", "va": "bottom", "rotation": 90}
 _MOST_PERCENT = 9  # times more from which on a factor is easier to read than percent
 
@@ -177,10 +217,11 @@ def cost_table(methods: Methods, shares: Sequence[float], finetune: str = "finet
     Returns:
         ``method``, ``run``, ``share``, ``number`` (of the first model within the share), ``reached`` (what it
         takes of the initial resource), ``up_mb``, ``down_mb`` and ``client_macs`` (of a client on the average, as
-        in :func:`~lit_fednas.analysis.sequence.sequence_table`), ``accuracy`` (on the clients' validation data),
-        ``test_accuracy`` (after fine-tuning) of model ``tuned``: this very model, or if it was not fine-tuned, the
+        in :func:`~lit_fednas.analysis.sequence.sequence_table`), ``decides`` (the accuracy of the winner's group),
+        ``before`` (on all clients' test splits, before fine-tuning); ``after`` (likewise, fine-tuned) and ``server``
+        (on the server's test data, fine-tuned) of model ``tuned``: this very model, or if it was not fine-tuned, the
         largest that was and is within this share and not within the next smaller one. NaN where a run has not got
-        so far.
+        so far, and where an accuracy is unknown.
 
     Raises:
         DataError: A run has no ``sequence.json``, or a share is out of range.
@@ -201,10 +242,10 @@ def cost_table(methods: Methods, shares: Sequence[float], finetune: str = "finet
 def cost_markdown(table: pd.DataFrame) -> str:
     """Returns a :func:`cost_table` as FedNAS' Tables 3 and 4: a row per share and method, means with ranges.
 
-    Behind each cost is the difference from the first method's. The means are over the seeds that have got so far;
-    fine-tuned accuracies are left out unless all of these have them.
+    "test" is on the clients' own test splits. Behind each cost is the difference from the first method's. The means
+    are over the seeds that have got so far; accuracies are left out unless all of these have them.
     """
-    head = ["share", "method", "seeds", "accuracy (%)", "fine-tuned (%)"]
+    head = ["share", "method", "seeds", *(f"{title} (%)" for title in _COST_TITLES.values())]
     head += ["uplink per client (MB)", "Δ", "MACs per client", "Δ"]
     first = table["method"].iloc[0]
     body = []
@@ -213,7 +254,7 @@ def cost_markdown(table: pd.DataFrame) -> str:
         seeds = str(len(rows)) if len(rows) == len(every) else f"{len(rows)} of {len(every)}"
         base = table[(table["share"] == share) & (table["method"] == first)]
         cells = [percent(float(share)), str(method), seeds]
-        for name in ("accuracy", "test_accuracy"):
+        for name in _COST_TITLES:
             cells.append("–" if rows[name].isna().any() else spread(100 * rows[name]))
         for name, write in (("up_mb", _megabytes), ("client_macs", short)):
             ratio = rows[name].mean() / (base[name].mean() or np.nan)
@@ -273,16 +314,19 @@ def _at(run: Run, share: float, below: float, finetune: str) -> dict[str, float]
     model = model_within(run, share)
     if model is None:
         return {}
-    values = {"reached": model["share"], **model[["number", "up_mb", "down_mb", "client_macs", "accuracy"]]}
+    accuracies = sequence_accuracies(run, finetune)
+    (own, *_) = accuracies[accuracies["number"] == model["number"]].itertuples()
+    values = {"reached": model["share"], **model[["number", "up_mb", "down_mb", "client_macs"]]}
+    values |= {"decides": own.decides, "before": own.clients_before}
     resources = sequence_table(run).set_index("number")["share"]
-    rows = sequence_accuracies(run, finetune).dropna(subset=["test_after"])
+    rows = accuracies.dropna(subset=["clients_after", "test_after"], how="all")
     rows = rows.assign(resource=rows["number"].map(resources))
     tuned = rows[rows["number"] == model["number"]]
     if tuned.empty:
         tuned = rows[(rows["resource"] <= share) & (rows["resource"] > below)]
         tuned = tuned[tuned["resource"] == tuned["resource"].max()]
     for _, best in tuned.sort_values("val_after", kind="stable", ascending=False).head(1).iterrows():
-        values |= {"tuned": best["number"], "test_accuracy": best["test_after"]}
+        values |= {"tuned": best["number"], "after": best["clients_after"], "server": best["test_after"]}
     return values
 
 

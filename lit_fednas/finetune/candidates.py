@@ -168,9 +168,9 @@ def named_architectures(supernet: Supernet, texts: Sequence[str], labels: str | 
 
     Args:
         supernet: The supernet.
-        texts: Each as the space writes it; ``smallest`` or ``largest``; or ``0.5 of macs``, which in a row of
-            architectures (:class:`~lit_fednas.supernets.Ladder`) is that of most MACs among those that have at
-            most this share of the largest one's.
+        texts: Each as the space writes it; ``smallest`` or ``largest``; or, in a row of architectures
+            (:class:`~lit_fednas.supernets.Ladder`), ``all``, from the largest on, and ``0.5 of macs``, which is
+            that of most MACs among those that have at most this share of the largest one's.
         labels: The label set that all shall classify; that which they are named with if not given.
 
     Raises:
@@ -183,8 +183,9 @@ def named_architectures(supernet: Supernet, texts: Sequence[str], labels: str | 
         ['width: 0.25', 'width: 0.5']
     """
     texts_of_archs: dict[Any, str] = {}
-    for text in texts:
-        arch = _labelled(supernet, _named(supernet, text), labels)
+    named = [(text, arch) for text in texts for arch in _named(supernet, text)]
+    for text, arch in named:
+        arch = _labelled(supernet, arch, labels)
         if arch in texts_of_archs:
             first = texts_of_archs[arch]
             twice = f"{text!r}" if text == first else f"{first!r} and {text!r}"
@@ -217,29 +218,35 @@ def _labelled(supernet: Supernet, arch: Any, labels: str | None) -> Any:
     return arch if labels is None else with_labels(supernet.space, arch, labels)
 
 
-def _named(supernet: Supernet, text: str) -> Any:
+def _named(supernet: Supernet, text: str) -> list[Any]:
     space = supernet.space
+    if text == "all":
+        return list(reversed(_rungs(supernet, text)))
     share = _SHARE.fullmatch(text) if isinstance(text, str) else None
     if share is not None:
-        return _by_share(supernet, text, float(share[1]))
+        return [_by_share(supernet, text, float(share[1]))]
     try:
         arch = space.named(text)
         space.encode(arch)  # what clients may train is not always an architecture by itself
     except ConfigError as error:
         of = type(supernet).__name__
         raise ConfigError(f"finetune.models: {text!r} is not a model of {of} ({error})") from None
-    return arch
+    return [arch]
 
 
-def _by_share(supernet: Supernet, text: str, share: float) -> Any:
-    space = supernet.space
-    rungs = getattr(space, "rungs", None)
+def _rungs(supernet: Supernet, text: str) -> Sequence[Any]:
+    rungs = getattr(supernet.space, "rungs", None)
     if rungs is None:
         raise ConfigError(
             f"finetune.models: {text!r} chooses from a row of models, which {type(supernet).__name__} does not "
-            f"have; name architectures as its space writes them, such as {str(space.largest)!r}"
+            f"have; name architectures as its space writes them, such as {str(supernet.space.largest)!r}"
         )
-    largest = supernet.macs(space.largest)
+    return tuple(rungs)
+
+
+def _by_share(supernet: Supernet, text: str, share: float) -> Any:
+    rungs = _rungs(supernet, text)
+    largest = supernet.macs(supernet.space.largest)
     # a quotient of whole numbers is rounded as the number in the text is, so that equal ones are equal
     shares = {arch: supernet.macs(arch) / largest for arch in rungs}
     fitting = [arch for arch in rungs if shares[arch] <= share]

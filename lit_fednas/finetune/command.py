@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lit_fednas.finetune.client_tests import format_tests
 from lit_fednas.finetune.finetuning import Finetuning
 from lit_fednas.finetune.settings import FinetuneSettings
 from lit_fednas.formatting import text_table
@@ -37,6 +38,8 @@ class Finetune(AfterTraining):
         print(format_finetuned(tuning.run()))
         if (tau := tuning.files.rank_correlation()) is not None:
             print(f"Kendall's tau of val before and test accuracy, of {len(tuning.candidates)} networks: {tau:.2f}")
+        if tuning.tests:
+            print(f"\n{format_tests(tuning.tests)}")
         return tuning.files
 
 

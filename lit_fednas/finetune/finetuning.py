@@ -35,6 +35,7 @@ from lit_fednas.federation import (
 )
 from lit_fednas.federation.interrupts import Interrupts
 from lit_fednas.finetune.candidates import Candidate, candidates_of, dealt, eligible_clients
+from lit_fednas.finetune.client_tests import write_tests
 from lit_fednas.finetune.settings import FinetuneSettings
 from lit_fednas.loggers import RunLogger
 from lit_fednas.objectives import CrossEntropy, HeadOnly, Objective
@@ -81,6 +82,9 @@ class Finetuning:
         datamodule: The data.
         folder: The run's folder.
 
+    Attributes:
+        tests: After :meth:`run`, of named models: the rows of ``models.csv``.
+
     Raises:
         ConfigError: The fine-tuning's folder holds another one, the search is missing or of other weights, a text
             names no architecture, there are no clients for a tier, or no data to choose the best candidate by.
@@ -119,6 +123,7 @@ class Finetuning:
             self.eligible = dealt(self.eligible, datamodule)
         self.rounds = {one.folder: self._rounds(one) for one in self.candidates}
         self.written = self._description()
+        self.tests: list[dict[str, Any]] = []
         self.files.begin(self.written, {"complete"})
 
     @property
@@ -179,8 +184,12 @@ class Finetuning:
         """
         with self.trainer.computing(self.model), self.interrupts.listening():
             rows = self._train_all()
-            if self.settings.models is None:  # else no network is that of a client's tier
+            if self.settings.models is None:
                 write_clients(self.model, self.datamodule, self.files)
+            else:  # no network is that of a client's tier
+                tiers = [row["tier"] for row in rows]
+                before = Evaluator(self.supernet, [], self.model.evaluation, self.recalibration).network
+                self.tests = write_tests(self.model, self.datamodule, self.files, tiers, before)
         return rows
 
     def _train_all(self) -> list[dict[str, Any]]:

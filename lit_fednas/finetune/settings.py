@@ -34,9 +34,9 @@ class FinetuneSettings:
         architectures: So many architectures are drawn from each tier in place of the search's, each is trained,
             and the best on the validation data is the tier's (random search, App. F.1); 0 for the search's.
         models: Architectures to train in place of the search's (FedNAS, section 4.4, FL-tune): each as the space
-            writes it, for instance ``"model: 12"``; ``smallest`` or ``largest``; or ``0.5 of macs``, which in a
-            row of models is the largest of those whose MACs are at most half of the largest one's. No search is
-            needed. Each is a tier of its own, named after it (``model-12``).
+            writes it, for instance ``"model: 12"``; ``smallest`` or ``largest``; or in a row of models ``all``, and
+            ``0.5 of macs``, the largest of those whose MACs are at most half of the largest one's. No search is
+            needed. Each is a tier of its own, named after it (``model-12``). Clients test them (``models.csv``).
         in_groups: Whether the eligible clients are dealt into as many groups as there are candidates, each of which
             trains one of them, so that all could be trained at the same time (FedNAS, section 4.4); else each is
             trained by all eligible clients. A cohort has as many clients as without groups, if its group has so many.

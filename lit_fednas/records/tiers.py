@@ -21,6 +21,12 @@ The command line draws ``pareto.png`` beside them. A fine-tuning has ``candidate
 trained (``number`` among its tier's, ``eligible`` clients, ``macs`` of all forward passes), of which ``tiers.csv`` has
 the best, and its training in ``runs/<tier>-<number>/``, as any run's folder (``runs/<tier>-<number>-head/`` for its
 classifier alone).
+
+If it trained models that were named, and clients hold test data, all these clients test each model. ``models.csv`` has
+a row per model (if they form a row, as a pruned sequence, also of those that were not trained): ``clients`` and
+``examples`` of their test splits, and the share of these examples that are right: ``accuracy_before`` with the run's
+own weights, ``accuracy`` after fine-tuning (empty without). ``models-clients.csv`` has the same of each client by
+itself, a row per model and client.
 """
 
 from __future__ import annotations
@@ -64,13 +70,19 @@ FINETUNED_COLUMNS = (
     *("val_accuracy_before", "val_loss_before", "val_accuracy", "val_loss"),
     *("macs", "bytes_down", "bytes_up", "test_accuracy", "test_loss", "macs_per_example", "parameters", "bytes"),
 )
-FINETUNE_FILES = {"candidates": FINETUNED_COLUMNS, "tiers": FINETUNED_COLUMNS}
+TESTED_COLUMNS = ("arch", "macs_per_example", "clients", "examples", "accuracy_before", "accuracy")
+FINETUNE_FILES = {
+    "candidates": FINETUNED_COLUMNS,
+    "tiers": FINETUNED_COLUMNS,
+    "models": TESTED_COLUMNS,
+    "models-clients": ("arch", "client", "num_examples", "accuracy_before", "accuracy"),
+}
 
 _TEXT_COLUMNS = {"arch", "encoding", "tier"}
 _WHOLE_COLUMNS = {
     *("number", "generation", "evaluations", "macs", "parameters", "bytes", "activation_bytes"),
     *("evaluation_rounds", "clients", "architectures", "supernet_bytes", "bytes_down", "bytes_up"),
-    *("eligible", "rounds", "macs_per_example"),
+    *("eligible", "rounds", "macs_per_example", "examples", "client", "num_examples"),
 }
 
 

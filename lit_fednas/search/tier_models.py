@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import nn
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import FederatedLightningModule
-from lit_fednas.federation.client_evaluation import client_scores
+from lit_fednas.federation.client_evaluation import batches_of_clients, client_scores, normalises_over_batches
 from lit_fednas.federation.evaluation import fresh_statistics
 from lit_fednas.federation.initial_weights import read_tensors
 from lit_fednas.records import TierFiles, TierModel, write_client_scores
@@ -19,6 +20,7 @@ from lit_fednas.records.files import replace_saved
 from lit_fednas.supernets import Supernet
 
 WEIGHTS_FILE = "weights.pt"
+_BATCH_SIZE = 512
 
 
 def tier_model(supernet: Supernet, tier: str, arch: Any, recalibrated: bool, **further: Any) -> TierModel:
@@ -97,6 +99,34 @@ def load_tier_network(supernet: Supernet, files: TierFiles, tier: str) -> tuple[
     return arch, network.eval()
 
 
+def client_rows(
+    model: FederatedLightningModule,
+    datamodule: FederatedDataModule,
+    arch: Any,
+    network: nn.Module,
+    clients: Iterable[int],
+) -> list[dict[str, Any]]:
+    """Returns the accuracy of a network for single clients, on their own test examples.
+
+    Args:
+        model: Has the settings of evaluation, and the supernet.
+        datamodule: The clients' data.
+        arch: The network's architecture, which says what its labels are.
+        network: In evaluation mode, on any device.
+        clients: Those without test examples are left out.
+
+    Returns:
+        A row of ``clients.csv`` per client, in their order, without its tier.
+    """
+    data, network = datamodule.clients, network.to(next(model.supernet.parameters()).device)
+    sizes = {client: data.size(client, "test") for client in clients}
+    alone = normalises_over_batches(network)
+    groups = [[client] for client in sizes] if alone else batches_of_clients(sizes, _BATCH_SIZE)
+    targets = partial(model.supernet.targets, arch)
+    score = partial(client_scores, network, data, settings=model.evaluation, targets=targets)
+    return [one._asdict() for group in groups for one in score(group)]
+
+
 def write_clients(model: FederatedLightningModule, datamodule: FederatedDataModule, files: TierFiles) -> None:
     """Writes ``clients.csv``: the accuracy of its tier's network for every client (FedorAS, section 4.4).
 
@@ -107,16 +137,13 @@ def write_clients(model: FederatedLightningModule, datamodule: FederatedDataModu
         datamodule: The clients' data.
         files: The folder of a search or a fine-tuning, with the tiers' networks.
     """
-    device = next(model.supernet.parameters()).device
     rows = []
     for tier in model.population.tiers:
         if tier.name not in files.tier_names:
             continue
         arch, network = load_tier_network(model.supernet, files, tier.name)
-        network, targets = network.to(device), partial(model.supernet.targets, arch)
-        score = partial(client_scores, network, datamodule.clients, settings=model.evaluation, targets=targets)
         members = model.population.members(tier.name)
-        rows += [{**one._asdict(), "tier": tier.name} for client in members for one in score([client])]
+        rows += [{**row, "tier": tier.name} for row in client_rows(model, datamodule, arch, network, members)]
     if rows:
         write_client_scores(files.folder, sorted(rows, key=lambda row: row["client"]))
 

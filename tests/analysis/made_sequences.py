@@ -109,6 +109,13 @@ def finetuned(run: Run, tiers: Mapping[str, tuple[int, float, float | None]], na
     return run
 
 
+def by_clients(run: Run, models: Mapping[int, tuple[float, float | None]], name: str = "finetune") -> Run:
+    """All clients have tested models of a sequence: their accuracies before and after fine-tuning."""
+    rows = [{"arch": f"model: {model}", "accuracy_before": x, "accuracy": y} for model, (x, y) in models.items()]
+    FinetuneFiles(run.folder / name).write("models", rows)
+    return run
+
+
 def searched(run: Run, tiers: Mapping[str, tuple[int, float]], evaluations: Mapping[int, float]) -> Run:
     """The search that a fine-tuning followed: each tier's model and its test accuracy; validated models."""
     files = SearchFiles(run.folder / "searched")

@@ -14,7 +14,7 @@ from lit_fednas.cli import main
 from lit_fednas.errors import DataError
 from lit_fednas.records import ROUNDS_FILE, SearchFiles, write_sequence
 from lit_fednas.records.run import write_client_scores
-from tests.analysis.made_sequences import made_sequence
+from tests.analysis.made_sequences import by_clients, made_sequence
 from tests.analysis.made_suites import made_suite
 from tests.analysis.pages import Page
 
@@ -339,6 +339,16 @@ def test_models_of_a_pruned_sequence(run_folder: Path, tmp_path: Path) -> None:
     assert page.texts["b"][-3:] == ["8", "4", "10"]
     bars = re.findall(r"width:([\d.]+)%", page.text)
     assert bars[-3:] == ["100", "25", "50"]
+
+
+def test_tests_of_all_clients_are_beside_what_decides(tmp_path: Path) -> None:
+    run = by_clients(made_sequence(tmp_path / "run"), {1: (0.61, 0.66), 0: (0.72, None)})
+    page = Page(write_report(run.folder))
+    assert page.texts["th"][8:12] == ["decides", "test", "test, fine-tuned", "rounds"]
+    cells = page.texts["td"]
+    start = cells.index("conv2") - 1
+    assert cells[start - 8 : start - 3] == ["0.7500", "0.7200", "–", "0", "0"]
+    assert cells[start + 8 : start + 12] == ["0.7000", "0.6100", "0.6600", "2"]
 
 
 def test_a_sequence_that_has_just_begun(tmp_path: Path) -> None:

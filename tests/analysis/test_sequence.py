@@ -33,9 +33,9 @@ from lit_fednas.analysis.sequence_methods import (
 )
 from lit_fednas.analysis.style import GREY, PALETTE, look
 from lit_fednas.errors import DataError
-from lit_fednas.records import SEQUENCE_FILE, write_sequence
+from lit_fednas.records import SEQUENCE_FILE, write_client_scores, write_sequence
 from tests.analysis.made_runs import made_run, unpadded
-from tests.analysis.made_sequences import Steps, finetuned, made_sequence, searched
+from tests.analysis.made_sequences import Steps, by_clients, finetuned, made_sequence, searched
 
 #: Another seed, and another method: conv1 and conv2 are pruned.
 OTHER: Steps = [
@@ -232,7 +232,8 @@ def test_accuracies_from_all_files(run: Run) -> None:
     nan = float("nan")
     assert table["number"].tolist() == [0, 1, 2, 3]
     assert table["tier"].tolist() == ["", "m", "", "s"]
-    assert table["clients"].tolist() == [0.75, 0.7, 0.5, 0.625]
+    assert table["decides"].tolist() == [0.75, 0.7, 0.5, 0.625]
+    assert table[["clients_before", "clients_after"]].isna().all(axis=None)
     np.testing.assert_array_equal(table["val_before"], [0.2, 0.4, 0.44, 0.35])
     np.testing.assert_array_equal(table["val_after"], [nan, 0.8, nan, 0.7])
     np.testing.assert_array_equal(table["test_before"], [0.3, 0.6, nan, 0.5])
@@ -269,7 +270,7 @@ def test_accuracies_of_clients_are_means_over_seeds(tmp_path: Path) -> None:
     methods = {"ours": [made_sequence(tmp_path / "0", OTHER), made_sequence(tmp_path / "1")]}
     figure = accuracy_figure(methods)
     assert len(figure.axes) == 1
-    expected = [[0.4, 0.625], [0.6, 0.5], [0.745, 0.65], [1.0, 0.75]]  # model 2 of one seed was not tested
+    expected = [[0.4, 0.625], [0.6, 0.5], [0.745, 0.65], [1.0, 0.75]]  # model 2 of one seed was not by_clients
     np.testing.assert_allclose(lines(figure)["ours"], expected)
 
 
@@ -282,8 +283,48 @@ def test_a_model_of_two_tiers_counts_once_among_the_clients(tmp_path: Path) -> N
 
 def test_validation_data_stand_in_for_test_data(run: Run) -> None:
     figure = accuracy_figure({"ours": [finetuned(run, {"s": (3, 0.7, None)})]})
-    assert figure.axes[1].get_ylabel() == "validation accuracy"
+    assert figure.axes[1].get_ylabel() == "accuracy on server's validation data"
     assert [line.get_ydata().tolist() for line in figure.axes[1].get_lines()] == [[0.7], [0.35]]
+
+
+def test_the_clients_own_tests_come_first(run: Run, tmp_path: Path) -> None:
+    """All models before fine-tuning, two after it, whatever the server says."""
+    by_clients(finetuned(run, {"s": (3, 0.7, 0.68)}), {0: (0.9, None), 1: (0.8, 0.85), 2: (0.3, None), 3: (0.4, 0.6)})
+    table = sequence_accuracies(run)
+    nan = float("nan")
+    np.testing.assert_array_equal(table["clients_before"], [0.9, 0.8, 0.3, 0.4])
+    np.testing.assert_array_equal(table["clients_after"], [nan, 0.85, nan, 0.6])
+    assert table["test_after"].tolist()[3] == 0.68
+    figure = accuracy_figure({"ours": [run]})
+    assert figure.axes[1].get_ylabel() == "accuracy on clients' own test data"
+    after, before = figure.axes[1].get_lines()
+    assert after.get_xydata().tolist() == [[0.4, 0.6], [0.75, 0.85]]
+    assert before.get_ydata().tolist() == [0.4, 0.3, 0.8, 0.9]
+    costs = cost_table({"ours": [run]}, [0.75, 0.6, 0.4])
+    assert costs["decides"].tolist() == [0.7, 0.5, 0.625]
+    assert costs["before"].tolist() == [0.8, 0.3, 0.4]
+    np.testing.assert_array_equal(costs["after"], [0.85, nan, 0.6])
+    np.testing.assert_array_equal(costs["server"], [nan, nan, 0.68])
+
+
+def test_a_width_is_drawn_with_what_its_clients_tested(run: Run, tmp_path: Path) -> None:
+    """6 of 8 examples are right, at half of the 1,000 MACs."""
+    widths = made_run(tmp_path / "widths", {"val/x/accuracy": [0.1]})
+    methods = {"ours": [by_clients(run, {0: (0.9, None)})], "widths": [widths]}
+    with pytest.raises(DataError, match=r"clients\.csv: is missing"):
+        accuracy_figure(methods)
+    head = "subnet,arch,split,accuracy,loss,macs,parameters,bytes\n"
+    (widths.folder / "subnets-val.csv").write_text(head + "a,w: 1,val,0.1,1,1000,1,1\nb,w: 0.7,val,0.2,1,500,1,1\n")
+    rows = [
+        {"client": c, "tier": "*", "num_examples": n, "accuracy": x, "loss": 1} for c, n, x in ((0, 2, 0), (1, 6, 1))
+    ]
+    write_client_scores(widths.folder, [{**row, "arch": "w: 0.7"} for row in rows], ["arch"])
+    assert lines(accuracy_figure(methods), 1)["widths"].tolist() == [[0.5, 0.75]]
+    for archs, fault in ((("w: 0.7", "w: 1"), "has clients with w: 0.7 and w: 1"), (("x", "x"), "not evaluated x")):
+        mixed = [{**row, "arch": arch} for row, arch in zip(rows, archs, strict=True)]
+        write_client_scores(widths.folder, mixed, ["arch"])
+        with pytest.raises(DataError, match=fault):
+            accuracy_figure(methods)
 
 
 def test_a_method_of_widths_is_drawn_with_what_it_evaluated(run: Run, tmp_path: Path) -> None:
@@ -320,42 +361,42 @@ def test_costs_at_shares(methods: dict[str, list[Run]]) -> None:
     assert table["reached"].tolist() == [0.75, 0.74, 0.75, 0.4, 0.48, 0.4]
     assert table["up_mb"].tolist() == pytest.approx([0.1, 0.2, 0.2, 0.6, 0.6, 1.2])
     assert table["client_macs"].tolist() == pytest.approx([1e8, 2e8, 2e8, 6e8, 6e8, 1.2e9])
-    assert table["accuracy"].tolist()[:4] == [0.7, 0.6, 0.7, 0.625]
-    assert table["test_accuracy"].isna().all()
+    assert table["decides"].tolist()[:4] == [0.7, 0.6, 0.7, 0.625]
+    assert table[["before", "after", "server"]].isna().all(axis=None)
 
 
 def test_the_fine_tuned_model_of_a_share(run: Run) -> None:
     """This model; else the largest within the share and beyond the next; of two trainings the better validated."""
     finetuned(run, {"a": (1, 0.8, 0.7), "b": (1, 0.9, 0.6), "c": (2, 0.5, 0.55), "d": (3, 0.5, 0.4)})
     table = cost_table({"ours": [run]}, [0.9, 0.75, 0.5, 0.3])
-    assert table["test_accuracy"].tolist()[:3] == [0.6, 0.6, 0.4]
+    assert table["server"].tolist()[:3] == [0.6, 0.6, 0.4]
     finetuned(run, {"c": (2, 0.5, 0.55), "d": (3, 0.5, 0.4)})
     table = cost_table({"ours": [run]}, [0.75, 0.5])
     assert table["tuned"].tolist() == [2, 3]
-    assert table["test_accuracy"].tolist() == [0.55, 0.4]
+    assert table["server"].tolist() == [0.55, 0.4]
     assert cost_table({"ours": [run]}, [0.75])["tuned"].tolist() == [2]
     finetuned(run, {"d": (3, 0.5, 0.4)})
-    assert np.isnan(cost_table({"ours": [run]}, [0.75, 0.5])["test_accuracy"][0])
+    assert np.isnan(cost_table({"ours": [run]}, [0.75, 0.5])["server"][0])
     assert cost_table({"ours": [run]}, [0.75])["tuned"].tolist() == [3]
 
 
 def test_costs_as_markdown(methods: dict[str, list[Run]]) -> None:
-    finetuned(methods["dear"][0], {"s": (3, 0.7, 0.68)})
+    by_clients(finetuned(methods["dear"][0], {"s": (3, 0.7, 0.68)}), {1: (0.5, None), 3: (0.25, 0.375)})
     text = unpadded(cost_markdown(cost_table(methods, [0.75, 0.45]))).splitlines()
-    head = "| share | method | seeds | accuracy (%) | fine-tuned (%) | uplink per client (MB) | Δ |"
-    assert text[0] == head + " MACs per client | Δ |"
-    ours = "65.0 (60.0 to 70.0) | – | 0.15 (0.1 to 0.2) | 0% | 150 M (100 M to 200 M) | 0% |"
+    head = "| share | method | seeds | test (%) | test, fine-tuned (%) | server's test, fine-tuned (%) | clients"
+    assert text[0] == head + " (decides) (%) | uplink per client (MB) | Δ | MACs per client | Δ |"
+    ours = "– | – | – | 65.0 (60.0 to 70.0) | 0.15 (0.1 to 0.2) | 0% | 150 M (100 M to 200 M) | 0% |"
     assert text[2] == f"| 75% | ours | 2 | {ours}"
-    assert text[3] == "| 75% | dear | 1 | 70.0 | – | 0.2 | +33% | 200 M | +33% |"
-    assert text[4] == "| 45% | ours | 1 of 2 | 62.5 | – | 0.6 | 0% | 600 M | 0% |"
-    assert text[5] == "| 45% | dear | 1 | 62.5 | 68.0 | 1.2 | +100% | 1.2 G | +100% |"
+    assert text[3] == "| 75% | dear | 1 | 50.0 | – | – | 70.0 | 0.2 | +33% | 200 M | +33% |"
+    assert text[4] == "| 45% | ours | 1 of 2 | – | – | – | 62.5 | 0.6 | 0% | 600 M | 0% |"
+    assert text[5] == "| 45% | dear | 1 | 25.0 | 37.5 | 68.0 | 62.5 | 1.2 | +100% | 1.2 G | +100% |"
     text = unpadded(cost_markdown(cost_table(methods, [0.5]))).splitlines()
-    assert text[2] == "| 50% | ours | 2 | – | – | 0.6 | 0% | 600 M | 0% |"  # one was not tested
+    assert text[2] == "| 50% | ours | 2 | – | – | – | – | 0.6 | 0% | 600 M | 0% |"  # one was not by_clients
     text = unpadded(
         cost_markdown(cost_table({"ours": [methods["ours"][1]], "dear": methods["dear"]}, [0.45]))
     ).splitlines()
-    assert text[2] == "| 45% | ours | 0 of 1 | – | – | – | – | – | – |"
-    assert text[3] == "| 45% | dear | 1 | 62.5 | 68.0 | 1.2 | – | 1.2 G | – |"
+    assert text[2] == "| 45% | ours | 0 of 1 | – | – | – | – | – | – | – | – |"
+    assert text[3] == "| 45% | dear | 1 | 25.0 | 37.5 | 68.0 | 62.5 | 1.2 | – | 1.2 G | – |"
 
 
 def test_changes_in_words() -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from copy import deepcopy
 
 import pytest
 import torch
 from torch import nn
 
+from lit_fednas.assignment import CandidateGroups
 from lit_fednas.federation import EvaluationSettings
 from lit_fednas.federation.client_evaluation import client_scores
 from lit_fednas.records import SearchFiles
 from lit_fednas.rng import generator
 from lit_fednas.search.tier_models import load_tier_network, write_clients
 from tests.finetune.small import MEMBERS, SIZES, Trained, accuracy_and_loss, module_of, rows, small_data
+from tests.supernets.sequences import pruned_sequence
 
 
 class Brightest(nn.Module):
@@ -94,6 +97,42 @@ def test_searches_and_fine_tunings_write_them(tuned_once, tmp_path, kind):
     (copied / "clients.csv").unlink()
     write_clients(tuned_once.module, tuned_once.data, SearchFiles(copied))
     assert (copied / "clients.csv").read_text() == (folder / "clients.csv").read_text()
+
+
+def right(network, data, client: int) -> int:
+    inputs, targets = one_by_one(data, client, "test")
+    return round(accuracy_and_loss(network, inputs, targets)[0] * len(targets))
+
+
+def test_all_clients_test_every_model_of_a_sequence_before_and_after(tmp_path):
+    """Pooled: right ones of all clients over their examples; models that are not fine-tuned are tested too."""
+    data = small_data(client_test=0.4)
+    data.setup("fit")
+    net = pruned_sequence(hidden=(6, 8), steps=2)
+    made = Trained(module_of(net, tiers=None, assignment=CandidateGroups()), data, tmp_path)
+    first = [deepcopy(network).eval() for network in net.networks]
+    files = made.finetune(models=["model: 2", "0"], rounds=3)
+    assert not (files.folder / "clients.csv").exists()
+    last = {f"model: {number}": load_tier_network(net, files, f"model-{number}")[1] for number in (0, 2)}
+    counts = [round(0.4 * size) for size in SIZES]
+    assert len(set(counts)) > 3  # so that a mean of the clients' accuracies is another
+    found = {row["arch"]: row for row in rows(files.folder / "models.csv")}
+    singly = {(row["arch"], int(row["client"])): row for row in rows(files.folder / "models-clients.csv")}
+    assert found.keys() == {"model: 0", "model: 1", "model: 2"}
+    assert len(singly) == 3 * len(counts)
+    for (arch, row), network in zip(sorted(found.items()), first, strict=True):
+        expected = [right(network, data, client) for client in range(6)]
+        tuned = last.get(arch) and [right(last[arch], data, client) for client in range(6)]
+        assert (int(row["clients"]), int(row["examples"])) == (6, sum(counts))
+        assert int(row["macs_per_example"]) == net.macs(net.space.parse(arch))
+        assert float(row["accuracy_before"]) == pytest.approx(sum(expected) / sum(counts))
+        assert row["accuracy"] == "" if tuned is None else float(row["accuracy"]) == sum(tuned) / sum(counts)
+        assert tuned != expected
+        for client, count in enumerate(counts):
+            one = singly[arch, client]
+            assert int(one["num_examples"]) == count
+            assert float(one["accuracy_before"]) == pytest.approx(expected[client] / count)
+            assert one["accuracy"] == ("" if tuned is None else str(tuned[client] / count))
 
 
 def test_they_are_evaluated_as_the_run_is(tuned_once, tmp_path):

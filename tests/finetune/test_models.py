@@ -109,6 +109,7 @@ def test_named_models_are_trained_without_a_search(named, paths):
     assert settings["tiers"] == [{"name": tier, "at_most": {}} for tier in found]
     assert settings["eligible"] == dict.fromkeys(found, 6)
     assert not (files.folder / "clients.csv").exists()
+    assert [row["arch"] for row in rows(files.folder / "models.csv")] == [paths[2], paths[1]]
 
 
 def test_they_are_trained_by_federated_averaging_on_all_clients(named, paths):
@@ -229,6 +230,8 @@ def test_models_of_a_sequence():
         "model: 1",
         "model: 0",
     ]
+    every = ["model: 0", "model: 1", "model: 2", "model: 3"]
+    assert [str(arch) for arch in named_architectures(net, ["all"])] == every
     (small,) = named_architectures(net, [f"{half - 0.01} of macs"])
     assert str(small) in ("model: 2", "model: 3")
     assert [tier.name for tier in own_tiers(named_architectures(net, ["model: 3", "2"]))] == ["model-3", "model-2"]
@@ -259,6 +262,8 @@ def test_models_that_are_not_there():
     refused(net, ["0.5 of bytes"], "'0.5 of bytes' is not a model")
     refused(net, ["model: 0", "model: 0"], "names model: 0 twice, as 'model: 0'; name each once")
     refused(net, ["model: 0", "largest"], "names model: 0 twice, as 'model: 0' and 'largest'")
+    refused(net, ["all", "1"], "names model: 1 twice, as 'all' and '1'")
+    refused(path_cnn(), ["all"], "'all' chooses from a row of models, which PathCNN does not have")
     refused(path_cnn(), ["0.5 of macs"], "'0.5 of macs' chooses from a row of models, which PathCNN does not have")
     suite = kept_instance("suite-resnet")
     refused(suite, ["model: 0 | model: 1"], "(architecture model: 0 | model: 1: is not one network")

@@ -7,8 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from lit_fednas.records import write_client_scores
 from tests.analysis.made_runs import made_run, unpadded
-from tests.analysis.made_sequences import Steps, finetuned, made_sequence
+from tests.analysis.made_sequences import Steps, by_clients, finetuned, made_sequence
 from tests.scripts.conftest import load
 
 SECOND: Steps = [("", (8, 16, 20), 1000, 0.7), ("conv1", (4, 16, 20), 500, 0.5)]
@@ -23,13 +24,16 @@ def script():
 def words(tmp_path: Path) -> list[str]:
     finetuned(made_sequence(tmp_path / "a0" / "version_0"), {"s": (3, 0.7, 0.68)}, "again")
     made_sequence(tmp_path / "a1" / "version_0", cost=3_000_000)
-    made_sequence(tmp_path / "b0" / "version_0", SECOND, cost=8_000_000)
+    second = made_sequence(tmp_path / "b0" / "version_0", SECOND, cost=8_000_000)
+    by_clients(second, {1: (0.45, 0.52)}, "again")
     return [f"A={tmp_path}/a*", f"B={tmp_path}/b*/version_*"]
 
 
 def test_tables_numbers_and_pictures(script, words, tmp_path, capsys):
     widths = made_run(tmp_path / "c0", {"val/x/accuracy": [0.1]})
     rows = "w,w,test,0.8,1,1000,1,1\n"
+    scores = {"client": 0, "tier": "*", "num_examples": 5, "accuracy": 0.8, "loss": 1.0, "arch": "w"}
+    write_client_scores(widths.folder, [scores], ["arch"])
     (widths.folder / "subnets-test.csv").write_text("subnet,arch,split,accuracy,loss,macs,parameters,bytes\n" + rows)
     names = ("figure", "accuracy", "architectures", "candidates")
     pictures = [tmp_path / "new" / f"{name}.png" for name in names]
@@ -47,17 +51,17 @@ def test_tables_numbers_and_pictures(script, words, tmp_path, capsys):
     sizes = ["--share", "0.6", "--multiplier", "0.5"]
     assert script.main([*words, f"C={widths.folder}", *options, *more, *sizes]) == 0
     shown = unpadded(capsys.readouterr().out).splitlines()
-    assert shown[0].startswith("| share | method | seeds | accuracy (%) | fine-tuned (%) | uplink per client (MB)")
-    ours = "62.5 (62.5 to 62.5) | – | 1.2 (0.6 to 1.8) | 0% | 1.2 G (600 M to 1.8 G) | 0% |"
+    assert shown[0].startswith("| share | method | seeds | test (%) | test, fine-tuned (%) | server's test, fine-tuned")
+    ours = "– | – | – | 62.5 (62.5 to 62.5) | 1.2 (0.6 to 1.8) | 0% | 1.2 G (600 M to 1.8 G) | 0% |"
     assert shown[2:5] == [
         f"| 50% | A | 2 | {ours}",
-        "| 50% | B | 1 | 50.0 | – | 0.8 | -33% | 800 M | -33% |",
+        "| 50% | B | 1 | 45.0 | 52.0 | – | 50.0 | 0.8 | -33% | 800 M | -33% |",
         "",
     ]
     assert shown[5] == "| mean difference of kept shares | A | B | multiplier 0.5 |"
     assert shown[7] == "| A | 0.000 | 0.417 | 0.250 |"  # (8, 12, 10), and (4, 16, 20), of (8, 16, 20)
     table = pd.read_csv(tmp_path / "other" / "x.csv")
-    assert table["test_accuracy"].tolist()[0] == 0.68
+    assert table["server"].tolist()[0] == 0.68
     assert table["up_mb"].tolist() == pytest.approx([0.6, 1.8, 0.8])
     assert all(picture.stat().st_size > 5000 for picture in pictures)
 

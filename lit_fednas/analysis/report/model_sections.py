@@ -27,10 +27,16 @@ from lit_fednas.analysis.report.charts import (
 )
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.sequence import MEGABYTE, client_costs, kept_units, sequence_table
+from lit_fednas.analysis.sequence_methods import client_accuracies
 from lit_fednas.analysis.suite import ALL_CLIENTS, model_rounds, suite_table
 from lit_fednas.formatting import axis, fixed, percent, short
 from lit_fednas.records import read_sequence, read_suite, step_words
 
+_SEQUENCE_NOTE = (
+    "What decides is the accuracy of the winner's group of clients, on their validation data; tests are on the test "
+    "data of all clients, before and after fine-tuning. Costs are of a client on the average, from the first "
+    "iteration on; MACs are of forward passes."
+)
 _LETTERS = 24  # of what was done, that fit beside the tree
 
 
@@ -75,8 +81,8 @@ def sequence(run: Run) -> list[Block]:
         charts += _costs(record)
     return [
         _summary(record, table),
-        _sequence_table(record, table),
-        "Costs are of a client on the average, from the first iteration on; MACs are of forward passes.",
+        _sequence_table(record, table, client_accuracies(run)),
+        _SEQUENCE_NOTE,
         *([Charts(charts)] if charts else []),
         *([_dropped(iterations)] if iterations else []),
         _layers(run),
@@ -132,21 +138,25 @@ def _tree(models: Sequence[Mapping[str, Any]]) -> Chart:
     return tree_chart("Models by descent", nodes, [order.get(model["parent"]) for model in models], words)
 
 
-def _sequence_table(record: Mapping[str, Any], table: pd.DataFrame) -> Table:
+def _sequence_table(record: Mapping[str, Any], table: pd.DataFrame, tested: pd.DataFrame) -> Table:
     """Lists the models; the resource is left out where it is the MACs, which have a column."""
     resource = [] if record["resource"] == "macs" else ["resource"]
-    head = ["model", "unit", "round", "budget", *resource, "share", "MACs", "parameters", "bytes", "accuracy"]
+    tests = {} if tested.empty else {"clients_before": "test", "clients_after": "test, fine-tuned"}
+    table = table.merge(tested, how="left", on="number")
+    head = ["model", "unit", "round", "budget", *resource, "share", "MACs", "parameters", "bytes", "decides"]
     rows = [
         [
             *(str(row.number), row.unit or "–", "–" if pd.isna(row.round) else str(row.round), short(row.budget)),
             *(short(row.resource) for _ in resource),
             *(percent(row.share), short(row.macs), short(row.parameters), short(row.bytes, "B")),
-            *(fixed(row.accuracy), str(row.rounds), str(row.candidates)),
+            *(fixed(row.accuracy), *(fixed(getattr(row, name)) for name in tests)),
+            *(str(row.rounds), str(row.candidates)),
             *((short(row.client_macs), f"{row.up_mb:.4g}", f"{row.down_mb:.4g}") if row.number else ["–"] * 3),
         ]
         for row in table.itertuples()
     ]
-    return Table([*head, "rounds", "candidates", "MACs/client", "MB up", "MB down"], rows, texts=2)
+    head += [*tests.values(), "rounds", "candidates", "MACs/client", "MB up", "MB down"]
+    return Table(head, rows, texts=2)
 
 
 def _summary(record: Mapping[str, Any], table: pd.DataFrame) -> str:
