@@ -43,6 +43,7 @@ NORMS: dict[str, Norm | None] = {
 MAKE: dict[str, Callable[[Norm | None], NetworkFamily]] = {
     "cnn": lambda norm: SlicedCNN((6, 10), norm),
     "convnet": lambda norm: SlicedConvNet((4, 6, 8), (1, 3), norm),
+    "convnet-linear": lambda norm: SlicedConvNet((4, 6), (1,), norm, linear=10),
     "mobilenet": lambda norm: SlicedMobileNet(1.0, (4, 6, 8), (1, 2, 1), norm),
     "resnet": lambda norm: SlicedResNet((4, 8), (1, 2), norm),
     "smallcnn": lambda norm: SlicedSmallCNN((4, 6), 10),
@@ -54,6 +55,10 @@ FEW = [("convnet", "none"), ("mobilenet", "batch"), ("resnet", "group"), ("small
 LAYERS: dict[str, dict[str, str]] = {
     "cnn": {"layer0": "layer0.conv layer0.norm*", "layer1": "layer1.conv layer1.norm*"},
     "convnet": {f"conv{place}": f"conv{place}.conv conv{place}.norm*" for place in (1, 2, 3)},
+    "convnet-linear": {
+        **{f"conv{place}": f"conv{place}.conv conv{place}.norm*" for place in (1, 2)},
+        "linear": "linear.linear",
+    },
     "mobilenet": {
         "conv0": "conv0.conv conv0.norm* conv1.depthwise.conv* conv1.depthwise.norm*",
         "conv1": "conv1.pointwise.conv conv1.pointwise.norm* conv2.depthwise.conv* conv2.depthwise.norm*",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from jsonargparse import ArgumentParser
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -16,11 +18,14 @@ from lit_fednas.rng import isolated
 from lit_fednas.supernets import (
     BatchNorm,
     GroupNorm,
+    Model,
     NetworkFamily,
+    PrunedSequence,
     SlicedConvNet,
     SlicedMobileNet,
     Width,
     WidthSupernet,
+    find_cuts,
 )
 
 #: Howard et al., Table 1, after the first convolution: channels in, channels out, pixels in, pixels out.
@@ -181,6 +186,33 @@ def test_convnet_counted_by_hand() -> None:
 def test_convnet_has_six_groups_of_units() -> None:
     units = SlicedConvNet().units((3, 128, 128))
     assert units == {"conv1": 32, "conv2": 32, "conv3": 64, "conv4": 64, "conv5": 128, "conv6": 128}
+
+
+def test_the_convnet_of_celeba_has_seven_candidates() -> None:
+    """Six convolutions and a fully connected layer (FedNAS, Table 2); each meets the first budget, 95 %, by itself."""
+    config = yaml.safe_load((Path(__file__).parents[2] / "configs" / "fednas" / "celeba.yaml").read_text())
+    settings = config["model"]["supernet"]["init_args"]["family"]["init_args"]
+    with torch.device("meta"):
+        net = PrunedSequence((3, 128, 128), 8, SlicedConvNet(**settings))
+    sizes = net.models[0].sizes
+
+    def macs(left: Mapping[str, int]) -> int:
+        """By hand: 3x3 convolutions on 128, 64, 32, 16, 8 and 8 pixels, and two linear layers."""
+        *channels, linear = [3, *left.values()]
+        pairs = zip(channels, channels[1:], (128, 64, 32, 16, 8, 8), strict=False)
+        convolutions = sum(9 * into * out * pixels**2 for into, out, pixels in pairs)
+        return convolutions + channels[-1] * 8 * 8 * linear + linear * 8
+
+    assert net.cost(Model(0)).macs == macs(sizes)
+    cuts = find_cuts(net.units, sizes, 1, macs, 0.95 * macs(sizes))
+    assert [cut.unit for cut in cuts] == [*(f"conv{place}" for place in range(1, 7)), "linear"]
+
+
+def test_the_hidden_layer_is_cut_with_the_classifiers_inputs() -> None:
+    net = WidthSupernet((3, 8, 4), 5, SlicedConvNet((4, 6), (1,), linear=10), [1, 0.5])
+    assert net.axes["linear.linear.weight"] == (("linear", 1), ("conv2", 8))
+    assert net.axes["classifier.weight"] == ((None, 1), ("linear", 1))
+    assert flops(net.subnet(Width(0.5)), (3, 8, 4)) == 2 * net.cost(Width(0.5)).macs
 
 
 @pytest.mark.parametrize(("pixels", "last"), [(128, 8), (32, 2), (16, 1), (17, 1)])
