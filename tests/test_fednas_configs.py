@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import yaml
 from PIL import Image
 
 from lit_fednas.cli import main
+from lit_fednas.data import ByColumn, CelebA, FederatedDataModule
 from tests.support import one_of_many
 
 FEDNAS = Path(__file__).parents[1] / "configs" / "fednas"
@@ -43,22 +45,38 @@ def images(root: Path) -> Path:
     return root
 
 
-def celeba(root: Path, people: int = CLIENTS, each: int = 12) -> Path:
-    """CelebA's files as torchvision has them: pictures of some people, who smile or do not."""
+def celeba(root: Path, images: Sequence[int] = (12,) * CLIENTS) -> Path:
+    """CelebA's files as torchvision has them: so many pictures of each person, who smiles or does not."""
     rng = np.random.default_rng(0)
     folder = root / "celeba"
     (folder / "img_align_celeba").mkdir(parents=True)
-    names = [f"{number:06d}.jpg" for number in range(1, people * each + 1)]
+    names = [f"{number:06d}.jpg" for number in range(1, sum(images) + 1)]
     for name in names:
         Image.fromarray(rng.integers(0, 256, (20, 18, 3), dtype=np.uint8)).save(folder / "img_align_celeba" / name)
     attributes = ["Bald", "Male", "Mouth_Slightly_Open", "Smiling"]
     signs = rng.choice([-1, 1], (len(names), 4))
     rows = [f"{name} " + " ".join(f"{sign:2d}" for sign in row) for name, row in zip(names, signs, strict=True)]
     (folder / "list_attr_celeba.txt").write_text("\n".join([str(len(names)), " ".join(attributes), *rows]) + "\n")
-    owners = [f"{name} {place % people + 1}" for place, name in enumerate(names)]
+    people = rng.permutation(np.repeat(np.arange(1, len(images) + 1), images))
+    owners = [f"{name} {person}" for name, person in zip(names, people, strict=True)]
     (folder / "identity_CelebA.txt").write_text("\n".join(owners) + "\n")
     (folder / "list_eval_partition.txt").write_text("\n".join(f"{name} 0" for name in names) + "\n")
     return root
+
+
+def test_every_person_with_five_images_is_a_client_of_celeba(tmp_path: Path) -> None:
+    """Seven of eleven people, whose 44 images less the server's 15 are dealt out; a client keeps less than five."""
+    root = celeba(tmp_path, [5, 4, 5, 6, 1, 9, 3, 5, 8, 6, 4])
+    settings = yaml.safe_load((FEDNAS / "celeba.yaml").read_text())["data"]
+    source = CelebA(**{**settings["source"]["init_args"], "root": root, "image_size": 8})
+    partitioner = ByColumn(**settings["partitioner"]["init_args"])
+    shares = {name: settings[name] for name in ("client_val", "client_test")}
+    data = FederatedDataModule(source, partitioner, server_val=15, **shares)
+    data.setup("fit")
+    assert data.clients.num_clients == 7
+    sizes = [sum(data.clients.size(client, split) for split in ("train", "val", "test")) for client in range(7)]
+    assert sum(sizes) == 44 - 15
+    assert min(sizes) < 5
 
 
 def small(base: Path, folder: Path, *overlays: Path) -> dict:

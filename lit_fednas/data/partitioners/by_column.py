@@ -23,7 +23,8 @@ class ByColumn(Partitioner):
     turn, so that clients hold equally many values, give or take one, and a value is never divided.
 
     Values with few examples may be left out, as LEAF does with users of fewer than 5 images: a client of one
-    example cannot hold any out for validation. They are counted after the server's hold-out.
+    example cannot hold any out for validation. They are counted after the server's hold-out; sources with natural
+    clients have a ``least`` of their own, which counts before it, as published numbers of clients do.
 
     Args:
         column: The name of the column.
