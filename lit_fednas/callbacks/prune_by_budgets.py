@@ -71,6 +71,9 @@ class PruneByBudgets(FederatedCallback):
             best after the first round.
         groups: The number of groups that the clients are divided into (section 4.2).
         balance: How unbalanced groups may be: most examples of a group over fewest.
+        schedule: For how long a candidate stays with a group of clients: an ``iteration``, so that it is the same
+            clients' tests that are compared from round to round, or a ``round``, after which it waits for any group
+            that is free (Algorithm 4.1, line 15).
         partition: ``balanced`` is the greedy algorithm of section 4.2; ``random`` deals clients out at random.
         initial: A file with the initial model's weights: a checkpoint of a run, or a state dictionary
             (:func:`~lit_fednas.federation.initial_weights.load_initial`). It is read when training begins, and not
@@ -101,6 +104,7 @@ class PruneByBudgets(FederatedCallback):
         groups: PositiveInt = 1,
         balance: Annotated[float, Range(at_least=1)] = 1.1,
         partition: Literal["balanced", "random"] = "balanced",
+        schedule: Literal["iteration", "round"] = "iteration",
         initial: str | None = None,
         initial_rounds: NonNegativeInt = 0,
         latency: LatencySource | None = None,
@@ -118,6 +122,7 @@ class PruneByBudgets(FederatedCallback):
         self.groups = groups
         self.balance = balance
         self.partition = partition
+        self.schedule = schedule
         self.initial = initial
         self.initial_rounds = initial_rounds
         self.latency = latency
@@ -165,6 +170,11 @@ class PruneByBudgets(FederatedCallback):
             self._reset()
             if self.initial is not None:
                 load_initial(sequence.networks[0], Path(self.initial), "prune_by_budgets.initial")
+            elif self.initial_rounds == 0:
+                log.warning(
+                    "prune_by_budgets.initial: is null and initial_rounds is 0, so an untrained network is pruned; "
+                    "give a file of weights, or rounds to train it in"
+                )
             self.measuring = self.initial_rounds == 0
         self._write(trainer, pl_module)
         trainer.should_stop |= self.complete
@@ -187,6 +197,8 @@ class PruneByBudgets(FederatedCallback):
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         if self.trials is not None:
             trials, number = self.trials, len(_sequence(module).models)
+            if self.schedule == "round" and trials.rounds:
+                self._reschedule(module, trials)
             candidates = tuple((Model(number, unit), trials.trials[unit].group) for unit in trials.live)
             round.give(CandidateSchedule(candidates, tuple(map(tuple, trials.groups))))
         elif self.measuring:
@@ -325,15 +337,23 @@ class PruneByBudgets(FederatedCallback):
             )
         return [[present[index] for index in group] for group in groups], [asdict(report) for report in reports]
 
+    def _reschedule(self, module: FederatedLightningModule, trials: CandidateTrials) -> None:
+        """Gives the candidates that are left to groups anew."""
+        assert self.under_way is not None
+        cuts = [cut for cut in _sequence(module).cuts if cut.unit in trials.live]
+        examples = [report["examples"] for report in self.under_way["groups"]]
+        for unit, group in self._scheduled(module, cuts, examples, trials.rounds).items():
+            trials.trials[unit].group = group
+
     def _scheduled(
-        self, module: FederatedLightningModule, cuts: Sequence[Cut], examples: Sequence[int]
+        self, module: FederatedLightningModule, cuts: Sequence[Cut], examples: Sequence[int], *round: int
     ) -> dict[str, int]:
         """Returns the group of each candidate, at random; when all are busy, the first to be free.
 
         That is the one with the least to do, by its examples and the candidates' multiply-accumulates.
         """
         sequence = _sequence(module)
-        rng = numpy_generator(module.seed, "candidate-groups", len(sequence.models))
+        rng = numpy_generator(module.seed, "candidate-groups", len(sequence.models), *round)
         order = [int(group) for group in rng.permutation(len(examples))]
         busy = dict.fromkeys(order, 0.0)
         assigned = {}

@@ -44,7 +44,7 @@ Each of ``models``:
 * ``candidates``: in the order in which they were made:
 
   * ``unit``, ``removed`` (filters by group of the family), ``resource`` and ``macs`` of the candidate;
-  * ``group``: the group of clients, by its position in ``groups``, that trained it;
+  * ``group``: the group of clients, by its position in ``groups``, that trained it (with ``schedule: round``, last);
   * ``accuracies``: one of each round in which it was tested; null where no client tested it;
   * ``degradations``: likewise, what it was ranked by (FedNAS, Algorithm 1: accuracy lost per resource saved);
   * ``dropped``: the round of the iteration, from 1, in which it was dropped; null where it never was;

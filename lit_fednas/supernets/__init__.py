@@ -20,6 +20,7 @@ from lit_fednas.supernets.paths.sampling import PathSampler, path_sampler
 from lit_fednas.supernets.paths.space import Operators, PathCosts
 from lit_fednas.supernets.paths.supernet import PathNetwork, PathSupernet
 from lit_fednas.supernets.plain import FamilyNetwork, PlainNetwork, ResNet18, SmallCNN
+from lit_fednas.supernets.pruning.criteria import FilterCriterion, L1Norm, L2Norm, NormScale
 from lit_fednas.supernets.pruning.filters import Cut, find_cuts
 from lit_fednas.supernets.pruning.sequence import PrunedSequence, UnitCounts
 from lit_fednas.supernets.side_by_side import (
@@ -49,6 +50,7 @@ __all__ = [
     "ElasticResNet",
     "Exits",
     "FamilyNetwork",
+    "FilterCriterion",
     "GroupNorm",
     "GrowableCNN",
     "GrowableFamily",
@@ -58,6 +60,8 @@ __all__ = [
     "GrowableResNet18",
     "GrowableViT",
     "GrownModel",
+    "L1Norm",
+    "L2Norm",
     "Ladder",
     "Model",
     "ModelCollection",
@@ -67,6 +71,7 @@ __all__ = [
     "NetworkFamily",
     "NoNorm",
     "Norm",
+    "NormScale",
     "Operators",
     "OutputsNetwork",
     "PathCNN",

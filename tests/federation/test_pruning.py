@@ -245,6 +245,40 @@ def test_a_candidate_gets_any_of_the_groups_that_are_free() -> None:
     assert found == {0, 1}
 
 
+def groups_by_round(folder: Path, model: dict) -> list[dict]:
+    """The group of each candidate, round by round."""
+    turns = range(model["first_round"], model["round"] + 1)
+    return [{client["arch"]: client["group"] for client in records(folder)[turn]["clients"]} for turn in turns]
+
+
+def test_a_candidate_may_wait_for_any_free_group_in_every_round(tmp_path) -> None:
+    """Alg. 4.1, line 15: two candidates of two groups change them or not; each round they are with different ones."""
+    settings = {"schedule": "round", "drop": 0.0, "rounds": {1: 4}, "budget": 0.5}
+    whole, _, _, _ = run(tmp_path / "whole", callback=budgets(**settings))
+    found = [groups for model in written(whole)["models"][1:] for groups in groups_by_round(whole, model)]
+    assert all(sorted(groups.values()) == [0, 1] for groups in found)
+    for model in written(whole)["models"][1:]:
+        rounds = groups_by_round(whole, model)
+        assert {one["unit"]: one["group"] for one in model["candidates"]} == {
+            arch.rpartition(" ")[2]: group for arch, group in rounds[-1].items()
+        }
+    each = [groups_by_round(whole, model) for model in written(whole)["models"][1:]]
+    changes = {one != other for rounds in each for one, other in pairwise(rounds)}
+    assert changes == {True, False}
+    run(tmp_path / "parts", callback=budgets(**settings), rounds=4)  # stops within an iteration
+    parts, _, _, _ = run(tmp_path / "parts", callback=budgets(**settings), ckpt_path=last(tmp_path / "parts"))
+    assert record(parts) == record(whole)
+
+
+def test_an_untrained_network_is_pruned_with_a_warning(tmp_path, caplog) -> None:
+    run(tmp_path / "trained", callback=budgets(initial_rounds=1), rounds=1)
+    assert "untrained" not in caplog.text
+    run(tmp_path / "from-file", callback=budgets(initial=last(tmp_path / "trained")), rounds=1)
+    assert "untrained" not in caplog.text
+    run(tmp_path / "untrained", rounds=1)
+    assert "prune_by_budgets.initial: is null and initial_rounds is 0, so an untrained network is pruned" in caplog.text
+
+
 def test_costs_are_those_of_the_rounds(straight) -> None:
     folder, module, _, _ = straight
     rounds, models = records(folder), written(folder)["models"]

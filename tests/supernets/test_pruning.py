@@ -16,11 +16,15 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets import (
     BatchNorm,
+    FilterCriterion,
     GroupNorm,
     GrowableViT,
+    L1Norm,
+    L2Norm,
     Model,
     NetworkFamily,
     Norm,
+    NormScale,
     PrunedSequence,
     SlicedCNN,
     SlicedConvNet,
@@ -202,6 +206,29 @@ def test_a_streams_filters_are_weighed_over_all_that_write_into_it() -> None:
     assert norms.square().tolist() == pytest.approx([25, 16, 13, 8])
     (arch,) = net.propose([one_cut(net, "stage0", 2)])
     assert net.subnet(arch).get_submodule("stem").weight[:, 1, 2, 0].tolist() == [5, 0]
+
+
+@pytest.mark.parametrize(
+    ("criterion", "left"), [(L2Norm(), [1, 2]), (L1Norm(), [0, 2]), (NormScale(), [0, 1])], ids=lambda one: str(one)
+)
+def test_filters_are_ranked_by_the_criterion(criterion: FilterCriterion, left: list[int]) -> None:
+    """Their two weights are (3, 3), (5, 0), (9, 9): L2 18, 25 and 162 squared, L1 6, 5 and 18."""
+    net = PrunedSequence(SHAPE, CLASSES, SlicedMobileNet(1.0, (3, 4), (1, 2)), criterion=criterion)
+    whole = net.networks[0]
+    with torch.no_grad():
+        weight = whole.get_submodule("conv0.conv").weight.zero_()
+        weight[:, 0, 0, 0] = torch.tensor([-3.0, 5.0, 9.0])
+        weight[:, 1, 2, 1] = torch.tensor([3.0, 0.0, 9.0])
+        whole.get_submodule("conv0.norm").weight.copy_(torch.tensor([1.0, -4.0, 2.0]))  # 6, 5 and 4 with those below
+        whole.get_submodule("conv1.depthwise.norm").weight.copy_(torch.tensor([5.0, -1.0, 2.0]))
+    (arch,) = net.propose([one_cut(net, "conv0", 1)])
+    assert net.subnet(arch).get_submodule("conv0.conv").weight[:, 0, 0, 0].tolist() == [[-3, 5, 9][at] for at in left]
+
+
+def test_scales_that_are_not_there_are_refused() -> None:
+    for norm in (None, BatchNorm(affine=False)):
+        with pytest.raises(ConfigError, match=r"supernet.criterion: NormScale finds no norm with a scale behind"):
+            PrunedSequence(SHAPE, CLASSES, SlicedCNN((6, 4), norm), criterion=NormScale())
 
 
 def test_depthwise_filters_biases_and_norms_do_not_count() -> None:

@@ -267,6 +267,10 @@ def test_signals_get_through_a_convnet_without_norm() -> None:
         (lambda: SlicedMobileNet(strides=(1, 2)), r"strides: \[1, 2\] must be as many numbers as channels"),
         (lambda: SlicedConvNet(()), "family.hidden"),
         (lambda: SlicedConvNet((4, 0)), "family.hidden"),
+        (
+            lambda: SlicedConvNet((4, 4), (1,), GroupNorm(4), linear=10),
+            "linear: 10 is no multiple of norm.group_size, 4",
+        ),
         (lambda: SlicedConvNet((4, 4), pools=(0,)), r"pools: \[0\] must be different numbers from 1 to 2"),
         (lambda: SlicedConvNet((4, 4), pools=(3,)), r"pools: \[3\] must be different numbers from 1 to 2"),
         (lambda: SlicedConvNet((4, 4), pools=(1, 1)), r"pools: \[1, 1\] must be different"),

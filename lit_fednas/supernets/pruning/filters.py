@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.families import Axes, NetworkFamily, Sizes, entries_of, find_axes
@@ -29,6 +30,7 @@ class Prunable:
         sizes: The groups of units and their full numbers.
         axes: For every tensor and each of its dimensions, the group of units that lies there.
         writers: For every group, the weights whose rows are its filters.
+        scales: For every group, the scales of the norms that its units go through, one per unit.
 
     Raises:
         ConfigError: A group has no filters.
@@ -48,6 +50,7 @@ class Prunable:
         self.sizes = family.units(self.input_shape)
         self.axes = find_axes(self.build, self.sizes, self.multiple, type(family).__name__)
         self.writers: dict[str, tuple[str, ...]] = dict.fromkeys(self.sizes, ())
+        self.scales: dict[str, tuple[str, ...]] = dict.fromkeys(self.sizes, ())
         with torch.device("meta"):
             network = self.build(self.sizes)
         for name, module in network.named_modules():
@@ -55,6 +58,10 @@ class Prunable:
                 group = self.axes[f"{name}.weight"][0][0]
                 if group is not None and getattr(module, "groups", 1) == 1:
                     self.writers[group] += (f"{name}.weight",)
+            elif isinstance(module, _BatchNorm | nn.GroupNorm) and module.affine:
+                group, repeat = self.axes[f"{name}.weight"][0]
+                if group is not None and repeat == 1:
+                    self.scales[group] += (f"{name}.weight",)
         for group, names in self.writers.items():
             if not names:
                 raise ConfigError(
@@ -67,8 +74,8 @@ class Prunable:
         return self.family.build(sizes, self.input_shape, self.num_classes)
 
 
-def filter_norms(prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
-    """Returns the L2 norm of each filter of a group of units, ``[units]``, float64.
+def filter_norms(prunable: Prunable, weights: Mapping[str, Tensor], group: str, order: int = 2) -> Tensor:
+    """Returns the norm of each filter of a group of units, ``[units]``, float64.
 
     If several layers write a unit, as in a residual stream, its filters there count as one.
 
@@ -76,12 +83,13 @@ def filter_norms(prunable: Prunable, weights: Mapping[str, Tensor], group: str) 
         prunable: Where the filters are.
         weights: The network's tensors, by name.
         group: The group of units.
+        order: Of the norm: 2, or 1 for the sum of absolute values.
     """
     total = torch.zeros(())
     for name in prunable.writers[group]:
         weight, repeat = weights[name].detach().double(), prunable.axes[name][0][1]
-        total = total + weight.reshape(len(weight) // repeat, -1).square().sum(1)
-    return total.sqrt()
+        total = total + weight.reshape(len(weight) // repeat, -1).abs().pow(order).sum(1)
+    return total.pow(1 / order)
 
 
 def remaining(norms: Tensor, removed: int, multiple: int = 1) -> list[int]:

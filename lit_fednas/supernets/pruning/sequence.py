@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from torch import nn
@@ -12,7 +13,8 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.families import NetworkFamily, Sizes, tensors_of
-from lit_fednas.supernets.pruning.filters import Cut, Prunable, filter_norms, remaining, without_filters
+from lit_fednas.supernets.pruning.criteria import FilterCriterion, L2Norm
+from lit_fednas.supernets.pruning.filters import Cut, Prunable, remaining, without_filters
 from lit_fednas.supernets.side_by_side import MemberSpace, Model, ModelCollection
 
 
@@ -59,6 +61,7 @@ class PrunedSequence(ModelCollection):
         units: The groups of units of the family that lose filters together, by a name. If not given, each group by
             itself: a layer; of a ``SlicedResNet`` the inside of each residual block, and each stage's stream with
             all that writes into it.
+        criterion: By what a unit's filters are ranked; those with the smallest scores leave first.
 
     Attributes:
         prunable: Where the filters are.
@@ -66,7 +69,7 @@ class PrunedSequence(ModelCollection):
         candidates: Their weights.
 
     Raises:
-        ConfigError: A unit names an unknown group, or one of another unit.
+        ConfigError: A unit names an unknown group, or one of another unit, or the criterion cannot score a unit.
 
     Example:
         >>> from lit_fednas.supernets.width.cnn import SlicedCNN
@@ -86,11 +89,13 @@ class PrunedSequence(ModelCollection):
         num_classes: int,
         family: NetworkFamily,
         units: Mapping[str, Sequence[str]] | None = None,
+        criterion: FilterCriterion = L2Norm(),
     ) -> None:
         super().__init__(input_shape, num_classes)
         self.family = family
         self.prunable = Prunable(family, self.input_shape, self.num_classes)
         self.units = self._checked_units(units)
+        self.criterion = criterion
         sizes = dict(self.prunable.sizes)
         self.models: list[PrunedModel] = [PrunedModel(0, "", sizes, None)]
         self.networks = nn.ModuleList([self.prunable.build(sizes)])
@@ -98,6 +103,8 @@ class PrunedSequence(ModelCollection):
         self.candidates = nn.ModuleList()
         self._proposed: dict[Model, dict[str, int]] = {}  # all so far: the costs of removed ones may be asked for
         self._update_space()
+        for group in chain(*self.units.values()):
+            criterion.scores(self.prunable, tensors_of(self.networks[0]), group)
 
     def _checked_units(self, units: Mapping[str, Sequence[str]] | None) -> dict[str, tuple[str, ...]]:
         known = self.prunable.sizes
@@ -151,7 +158,7 @@ class PrunedSequence(ModelCollection):
     # ---- a step ---------------------------------------------------------------------------------------
 
     def propose(self, cuts: Sequence[Cut]) -> list[Model]:
-        """Replaces the candidates by new ones: copies of the newest model without the filters of smallest norm.
+        """Replaces the candidates by new ones: copies of the newest model without the filters of smallest scores.
 
         Args:
             cuts: One per candidate.
@@ -164,7 +171,7 @@ class PrunedSequence(ModelCollection):
         self.candidates = nn.ModuleList()
         for cut in cuts:
             kept = {
-                group: remaining(filter_norms(self.prunable, weights, group), count, self.prunable.multiple)
+                group: remaining(self.criterion.scores(self.prunable, weights, group), count, self.prunable.multiple)
                 for group, count in cut.removed.items()
             }
             network = self._unset(partial(self.prunable.build, cut.sizes))

@@ -159,6 +159,11 @@ class SlicedConvNet(NetworkFamily):
                 f"supernet.family.pools: {list(self.pools)} must be different numbers from 1 to "
                 f"{len(self.hidden)}, the convolutions that hidden gives"
             )
+        if (self.linear or 0) % self.multiple:
+            raise ConfigError(
+                f"supernet.family.linear: {self.linear} is no multiple of norm.group_size, {self.multiple}, by which "
+                f"all layers lose units; give a multiple"
+            )
 
     @override
     def units(self, input_shape: Sequence[int]) -> dict[str, int]:

@@ -26,7 +26,7 @@ class SlicedMobileNet(NetworkFamily):
     A full 3x3 convolution, norm and ReLU; then blocks of a 3x3 depthwise convolution, norm, ReLU, a 1x1 pointwise
     convolution, norm and ReLU; global average pooling and a linear classifier. Convolutions have a bias only
     without a norm. A scaler follows the full convolution and the pointwise ones: a depthwise one adds up as many
-    terms at every width.
+    terms at every width. (Weights of torchvision's MobileNets do not fit: v2 and v3 have inverted residuals.)
 
     Groups of units: ``conv0``, the channels of the full convolution, and ``conv1``, ``conv2``, ..., the outputs of
     the pointwise convolutions, with the next block's depthwise convolution. So with the default's 13 blocks there
