@@ -93,13 +93,7 @@ def small(base: Path, folder: Path, *overlays: Path) -> dict:
     overlaid = {path.stem for path in overlays}
     if overlaid & {"multiplier", "initial"}:
         settings["trainer"]["max_rounds"] = 2
-    if "multiplier" in overlaid:  # wide enough for all widths to differ
-        settings["model"]["supernet"]["init_args"]["family"]["init_args"] = {
-            "hidden": [16] * 3,
-            "pools": [1, 2, 3],
-        }
-        settings["model"]["cohort"] = {"init_args": {"count": 3}}
-    else:
+    if "multiplier" not in overlaid:
         initial = {
             "initial_rounds": 2 if "initial" in overlaid else min(1, asked["prune_by_budgets"].get("initial_rounds", 0))
         }
@@ -116,7 +110,7 @@ def small(base: Path, folder: Path, *overlays: Path) -> dict:
         return settings
     kept = "LazyImageFolder" if source == "LazyImageFolder" else "ImageFolder"
     kind = {"class_path": f"lit_fednas.data.{kept}", "init_args": {"root": str(folder), "image_size": 16}}
-    settings["data"] |= {"source": kind, "num_clients": 1 if "netadapt" in overlaid else CLIENTS}
+    settings["data"] |= {"source": kind, "num_clients": 1 if overlaid & {"netadapt", "multiplier"} else CLIENTS}
     return settings
 
 
@@ -150,8 +144,9 @@ def test_every_overlay_runs_and_changes_something(tmp_path, monkeypatch, overlay
     records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     archs = {client["arch"] for record in records for client in record["clients"]}
     if overlay.stem == "multiplier":
-        assert archs == {"width: 0.5"}
+        assert archs == {"whole"}
         assert not (folder / "sequence.json").exists()
+        assert len((folder / "clients.csv").read_text().splitlines()) == 2  # the one client that has all data
         return
     models = json.loads((folder / "sequence.json").read_text())["models"]
     if overlay.stem == "initial":

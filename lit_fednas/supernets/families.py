@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from lit_fednas.supernets.norms import Norm
 Axes = tuple[tuple[str | None, int], ...]
 #: The numbers of units by group.
 Sizes = Mapping[str, int]
+_ROUNDING = 1e-9  # 0.1 * 30 is a little above 3, and three units are meant
 
 
 class NetworkFamily(ABC):
@@ -63,6 +65,18 @@ class NetworkFamily(ABC):
         Raises:
             ConfigError: The networks have no scalers, and a scale is given.
         """
+
+
+def multiplied(units: Sizes, ratio: float, multiple: int = 1) -> dict[str, int]:
+    """Returns a ratio, above 0 and up to 1, of every group's units, rounded up to a multiple.
+
+    Example:
+        >>> multiplied({"conv1": 30, "conv2": 8}, 0.1), multiplied({"conv1": 30, "conv2": 8}, 0.1, multiple=2)
+        ({'conv1': 3, 'conv2': 1}, {'conv1': 4, 'conv2': 2})
+    """
+    return {
+        group: min(full, multiple * max(1, ceil(ratio * full / multiple - _ROUNDING))) for group, full in units.items()
+    }
 
 
 def find_axes(build: Callable[[Sizes], nn.Module], units: Sizes, multiple: int, name: str) -> dict[str, Axes]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import nn
 from typing_extensions import override
 
+from lit_fednas.costs import count_macs
 from lit_fednas.costs.counting import meta_copy
-from lit_fednas.ranges import PositiveInt, checked
+from lit_fednas.errors import ConfigError
+from lit_fednas.ranges import PositiveInt, PositiveShare, checked
 from lit_fednas.supernets.base import NestedSupernet, he_normal
-from lit_fednas.supernets.families import NetworkFamily
+from lit_fednas.supernets.families import NetworkFamily, Sizes, multiplied
 from lit_fednas.supernets.layers import basic_block, conv_layer, convolution, pooled_classifier, sequential
 from lit_fednas.supernets.norms import GroupNorm, Norm
 from lit_fednas.supernets.space import Ladder
@@ -46,13 +50,19 @@ class PlainNetwork(NestedSupernet):
         return meta_copy(self.network)
 
 
+@checked("supernet")
 class FamilyNetwork(PlainNetwork):
-    """The whole network of a family, with fresh weights: a model that a run has grown, for instance.
+    """A network of a family, with fresh weights: a model that a run has grown, for instance, or a width multiplier's.
 
     Args:
         input_shape: Shape of one example.
         num_classes: Classes.
         family: The networks.
+        macs: The share of the whole network's multiply-accumulates that it may have. All layers' units are multiplied
+            by one ratio, the largest that is within this share (the width multiplier of Howard et al., 2017).
+
+    Raises:
+        ConfigError: One unit per layer is more than this share.
 
     Example:
         >>> net = FamilyNetwork((1, 8, 8), 5, SlicedSmallCNN())
@@ -60,9 +70,29 @@ class FamilyNetwork(PlainNetwork):
         Linear(in_features=128, out_features=5, bias=True)
     """
 
-    def __init__(self, input_shape: Iterable[int], num_classes: int, family: NetworkFamily) -> None:
+    def __init__(
+        self, input_shape: Iterable[int], num_classes: int, family: NetworkFamily, macs: PositiveShare = 1.0
+    ) -> None:
         shape = tuple(input_shape)
-        super().__init__(family.build(family.units(shape), shape, num_classes), shape, num_classes)
+        sizes = _within(family, shape, num_classes, macs) if macs < 1 else family.units(shape)
+        super().__init__(family.build(sizes, shape, num_classes), shape, num_classes)
+
+
+def _within(family: NetworkFamily, shape: tuple[int, ...], num_classes: int, share: float) -> Sizes:
+    """Returns the units of the widest network within a share of the whole one's multiply-accumulates."""
+    units, multiple = family.units(shape), family.multiple
+
+    def count(sizes: Sizes) -> int:
+        with torch.device("meta"):
+            return count_macs(family.build(sizes, shape, num_classes), shape)
+
+    whole = count(units)
+    ratios = sorted({step * multiple / full for full in units.values() for step in range(1, full // multiple + 1)})
+    within = bisect_right(ratios, share * whole, key=lambda ratio: count(multiplied(units, ratio, multiple)))
+    if not within:
+        least = count(multiplied(units, ratios[0], multiple)) / whole
+        raise ConfigError(f"supernet.macs: {share} is less than the smallest network has, {least:.3g}; give more")
+    return multiplied(units, ratios[within - 1], multiple)
 
 
 class SmallCNN(FamilyNetwork):

@@ -6,7 +6,16 @@ from torch.nn import functional
 from torchvision.models.resnet import BasicBlock, ResNet
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets import BatchNorm, GroupNorm, PlainNetwork, ResNet18, SmallCNN, Supernet
+from lit_fednas.supernets import (
+    BatchNorm,
+    FamilyNetwork,
+    GroupNorm,
+    PlainNetwork,
+    ResNet18,
+    SlicedCNN,
+    SmallCNN,
+    Supernet,
+)
 
 # 3x3 convolutions 3 -> 32 and 32 -> 64, a linear layer of 64 channels of 14x14, one of 128
 SMALL_CNN_PARAMETERS = (3 * 9 + 1) * 32 + (32 * 9 + 1) * 64 + (64 * 14 * 14 + 1) * 128 + (128 + 1) * 10
@@ -112,3 +121,24 @@ def test_both_can_be_written_as_config() -> None:
         config = {"class_path": f"lit_fednas.supernets.{name}", "init_args": {**values, **extra}}
         net = parser.instantiate_classes(parser.parse_object({"supernet": config})).supernet
         assert net(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("norm", [None, GroupNorm(2)])
+@pytest.mark.parametrize("share", [1.0, 0.75, 0.5, 0.1])
+def test_a_width_multiplier_within_a_share_of_the_macs(norm: GroupNorm | None, share: float) -> None:
+    """The largest of a thousand ratios; MACs by hand: 3x3 convolutions on 8x8 and 4x4 pixels, five classes."""
+
+    def macs(first: int, second: int) -> int:
+        return 9 * 3 * first * 64 + 9 * first * second * 16 + second * 5
+
+    multiple = 1 if norm is None else 2
+    widths = [[multiple * -(-units * step // (1000 * multiple)) for units in (10, 24)] for step in range(1, 1001)]
+    expected = [width for width in widths if macs(*width) <= share * macs(10, 24)][-1]
+    net = FamilyNetwork((3, 8, 8), 5, SlicedCNN((10, 24), norm), macs=share)
+    assert [net.network.get_submodule(f"layer{place}.conv").out_channels for place in (0, 1)] == expected
+    assert net.macs("whole") == macs(*expected)
+
+
+def test_a_share_that_no_network_is_within() -> None:
+    with pytest.raises(ConfigError, match=r"supernet.macs: 0.01 is less than the smallest network has, 0.0.*give more"):
+        FamilyNetwork((3, 8, 8), 5, SlicedCNN((10, 24)), macs=0.01)

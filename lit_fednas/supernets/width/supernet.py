@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from math import ceil
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +16,11 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets.base import Region, Supernet, _Skeleton
-from lit_fednas.supernets.families import NetworkFamily, Sizes, entries_of, find_axes, shapes_of, tensors_of
+from lit_fednas.supernets.families import NetworkFamily, Sizes, entries_of, find_axes, multiplied, shapes_of, tensors_of
 from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.supernets.width.space import UnitMask, Width, WidthArch, WidthSpace
 
 _WHOLE = slice(None)
-_ROUNDING = 1e-9  # 0.1 * 30 is a little above 3, and three units are meant
 
 
 class WidthSupernet(Supernet):
@@ -93,11 +91,7 @@ class WidthSupernet(Supernet):
 
     def sizes(self, ratio: float) -> dict[str, int]:
         """Returns how many units of each group a ratio, above 0 and up to 1, keeps: rounded up to the multiple."""
-        multiple = self.family.multiple
-        return {
-            group: min(full, multiple * max(1, ceil(ratio * full / multiple - _ROUNDING)))
-            for group, full in self.units.items()
-        }
+        return multiplied(self.units, ratio, self.family.multiple)
 
     def kept(self, arch: WidthArch) -> dict[str, Tensor]:
         """Returns the positions of the kept units by group, in the subnet's order, as int64 on the CPU."""
