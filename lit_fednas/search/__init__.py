@@ -1,6 +1,7 @@
 """After training: the best network for every device tier."""
 
 from lit_fednas.search.command import Search
+from lit_fednas.search.derive import DeriveGenotype
 from lit_fednas.search.evaluator import Evaluator
 from lit_fednas.search.evolution import Evolution
 from lit_fednas.search.feasible import Feasible
@@ -12,6 +13,7 @@ from lit_fednas.search.tier_search import SearchSettings, TierSearch
 __all__ = [
     "NSGA2",
     "ClientDraw",
+    "DeriveGenotype",
     "Evaluator",
     "Evolution",
     "Exhaustive",

@@ -2,6 +2,9 @@
 
 from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork, Region, Supernet
 from lit_fednas.supernets.base_networks import BaseNetworks, Bases
+from lit_fednas.supernets.cells.network import MixedNetwork
+from lit_fednas.supernets.cells.space import Genotype
+from lit_fednas.supernets.cells.supernet import CellSupernet, GenotypeNetwork
 from lit_fednas.supernets.early_exit import EarlyExitResNet, Exits
 from lit_fednas.supernets.elastic_resnet import ElasticArch, ElasticResNet
 from lit_fednas.supernets.families import NetworkFamily
@@ -44,6 +47,7 @@ __all__ = [
     "BaseNetworks",
     "Bases",
     "BatchNorm",
+    "CellSupernet",
     "Cut",
     "EarlyExitResNet",
     "ElasticArch",
@@ -51,6 +55,8 @@ __all__ = [
     "Exits",
     "FamilyNetwork",
     "FilterCriterion",
+    "Genotype",
+    "GenotypeNetwork",
     "GroupNorm",
     "GrowableCNN",
     "GrowableFamily",
@@ -63,6 +69,7 @@ __all__ = [
     "L1Norm",
     "L2Norm",
     "Ladder",
+    "MixedNetwork",
     "Model",
     "ModelCollection",
     "ModelSuite",

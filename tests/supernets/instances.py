@@ -27,9 +27,11 @@ from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets import (
     BaseNetworks,
     BatchNorm,
+    CellSupernet,
     EarlyExitResNet,
     ElasticResNet,
     FamilyNetwork,
+    GenotypeNetwork,
     GroupNorm,
     GrowableCNN,
     GrowableFamily,
@@ -204,6 +206,7 @@ def grown_network() -> FamilyNetwork:
 INSTANCES: dict[str, Callable[[], Supernet]] = {
     "bases": lambda: BaseNetworks((3, 8, 8), 5, SlicedCNN((4, 6), norm=BatchNorm()), count=3),
     "bases-one": lambda: BaseNetworks((3, 8, 8), 5, SlicedCNN((4, 8), norm=GroupNorm(2)), count=1),
+    "cells": lambda: CellSupernet((3, 8, 8), 5, width=2, cells=3, nodes=2),
     "elastic": elastic,
     "elastic-groupnorm": lambda: elastic(GroupNorm(4)),
     "elastic-batchnorm": lambda: elastic(BatchNorm()),
@@ -215,6 +218,9 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     ),
     "early-exit-batchnorm": lambda: EarlyExitResNet(
         (3, 8, 8), 5, width=4, norm=BatchNorm(), blocks=[1, 1, 1], exits=[1, 2, 3]
+    ),
+    "genotype": lambda: GenotypeNetwork(
+        (3, 8, 8), 5, "normal sep_conv_3x3~0+skip_connect~1 reduce skip_connect~0+max_pool_3x3~1", width=4, cells=3
     ),
     "grown-network": grown_network,
     "path-cnn": lambda: PathCNN((3, 8, 8), 5, width=8, stage_layers=[2, 1], strides=[2, 1]),

@@ -1,0 +1,130 @@
+"""Differentiable architecture search on a client: FedNAS' local search (He, Annavaram and Avestimehr, 2020).
+
+In "FedNAS: Federated Deep Learning via Neural Architecture Search", every client alternates between a step of the
+weights on training data and a step of the architecture parameters, and the server averages both. Here the
+architecture's step is the first of the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, cast
+
+import torch
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+from typing_extensions import override
+
+from lit_fednas.data import ClientData
+from lit_fednas.errors import ConfigError
+from lit_fednas.messages import ClientTask, MacsReport, Report
+from lit_fednas.objectives.architecture_gradients import ArchitectureGradient, MixedLevel
+from lit_fednas.objectives.base import Objective
+from lit_fednas.objectives.cross_entropy import CrossEntropy
+from lit_fednas.objectives.wrapped import WrappedObjective
+from lit_fednas.supernets import CellSupernet, MixedNetwork, Supernet
+
+Batch = tuple[Tensor, Tensor]
+
+
+class DifferentiableSearch(WrappedObjective):
+    """Takes a step of a mixture's architecture parameters before every step of its weights.
+
+    The architecture's step is on the batch of training data and on one of the client's validation data
+    (``data.client_val``; half in DARTS and FedNAS), which is as large as the client's first batch of training data.
+    It has an optimizer of its own, new for each fit, so that Adam's moments are not sent; the local optimizer leaves
+    the architecture parameters as they are. The logged loss is that of the weights' step.
+
+    It reports the multiply-accumulates of all forward passes.
+
+    Args:
+        objective: The loss of a batch, of weights and architecture alike.
+        gradient: What the architecture parameters descend on.
+        optimizer: Their optimizer (default: Adam as DARTS has it, section 3.1.1 and App. A.1.1).
+
+    Raises:
+        ConfigError: Reported before training: the supernet has no architecture parameters, or a client has no
+            validation data; in a round: a client trains another architecture than the mixture.
+    """
+
+    compilable = False  # its losses want gradients of other parameters, one after the other
+    supernet_kind: ClassVar[type] = CellSupernet
+    added_reports: ClassVar[tuple[type[Report], ...]] = (MacsReport,)
+
+    def __init__(
+        self,
+        objective: Objective = CrossEntropy(),
+        gradient: ArchitectureGradient = MixedLevel(),
+        optimizer: OptimizerCallable = lambda params: torch.optim.Adam(
+            params, lr=3e-4, betas=(0.5, 0.999), weight_decay=1e-3
+        ),
+    ) -> None:
+        super().__init__(objective)
+        self.gradient = gradient
+        self.optimizer = optimizer
+
+    @override
+    def setup(self, supernet: Supernet, clients: ClientData) -> None:
+        super().setup(supernet, clients)
+        without = [one for one in range(clients.num_clients) if not clients.size(one, "val")]
+        if without:
+            raise ConfigError(
+                f"data.client_val: leaves {len(without)} of {clients.num_clients} clients (client {without[0]}) "
+                f"without validation data, which model.objective {type(self).__name__} trains the architecture on; "
+                f"set it to 0.5, or give every client more examples"
+            )
+        self._clients = clients
+
+    @override
+    def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
+        self._alphas = cast(MixedNetwork, network).alphas
+        if not self._alphas:
+            raise ConfigError(
+                f"model.objective: {type(self).__name__} trains a mixture, and client {task.client} has {task.arch}; "
+                f"use FixedArchitecture with arch: {self._supernet.space.superset}, or another objective"
+            )
+        own = set(map(id, self._alphas))
+        self._weights = [one for one in network.parameters() if one.requires_grad and id(one) not in own]
+        self._steps = self.optimizer(self._alphas)
+        self._task = task
+        self._generator = generator
+        self._batches: Iterator[Batch] | None = None
+        self._seen = 0
+        super().begin(network, task, generator)
+
+    @override
+    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        if self._batches is None:
+            self._batches = self._validation(len(targets))
+        self._step(network, (inputs, targets), next(self._batches))
+        return self._loss(network, (inputs, targets))
+
+    @override
+    def report(self) -> tuple[Report, ...]:
+        return (MacsReport(self._supernet.macs(self._task.arch) * self._seen), *super().report())
+
+    def _step(self, network: nn.Module, train: Batch, val: Batch) -> None:
+        """Steps the architecture parameters, which have gradients for as long as that takes alone."""
+        for alpha in self._alphas:
+            alpha.requires_grad_(True)
+        gradients = self.gradient.gradients(
+            lambda: self._loss(network, train), lambda: self._loss(network, val), self._weights, self._alphas
+        )
+        for alpha, gradient in zip(self._alphas, gradients, strict=True):
+            alpha.grad = gradient
+        self._steps.step()
+        for alpha in self._alphas:
+            alpha.grad = None
+            alpha.requires_grad_(False)
+
+    def _loss(self, network: nn.Module, batch: Batch) -> Tensor:
+        self._seen += len(batch[1])
+        return self.objective.loss(network, *batch)
+
+    def _validation(self, batch_size: int) -> Iterator[Batch]:
+        """Yields batches of the client's validation data, pass after pass."""
+        while True:
+            for inputs, classes in self._clients.batches(
+                self._task.client, batch_size, self._generator, split="val", drop_last=True
+            ):
+                yield inputs, self._supernet.targets(self._task.arch, classes)

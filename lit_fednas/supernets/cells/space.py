@@ -1,0 +1,211 @@
+"""Genotypes: what DARTS derives from a mixture (Liu et al., 2019, section 2.1 and 2.4).
+
+A cell is a graph of two inputs (nodes 0 and 1, the outputs of the two cells before) and some intermediate nodes, each
+of which may read every node before it. A network has cells of two kinds: ``normal``, and ``reduce``, which halve height
+and width. All cells of a kind are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import prod
+from typing import Any, Literal, TypeAlias
+
+from typing_extensions import override
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets.space import SearchSpace
+
+#: The candidates of every edge but ``none``, the absence of the edge.
+OPERATORS = (
+    *("max_pool_3x3", "avg_pool_3x3", "skip_connect", "sep_conv_3x3", "sep_conv_5x5"),
+    *("dil_conv_3x3", "dil_conv_5x5"),
+)
+#: The columns of the architecture parameters.
+CANDIDATES = ("none", *OPERATORS)
+KINDS = ("normal", "reduce")
+INPUTS = 2
+
+#: The architecture that holds all operators of all edges, and weighs them.
+MIXTURE: Literal["mixture"] = "mixture"
+
+#: An edge of a cell: the node where it begins, and the node where it ends; nodes 0 and 1 are the inputs.
+Edge = tuple[int, int]
+#: Of an intermediate node: its two operators, each with the node that it reads, which ascend.
+Node = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Genotype:
+    """One operator on each of two edges into every intermediate node.
+
+    Attributes:
+        normal: The intermediate nodes of the normal cells, in order.
+        reduce: Those of the cells that halve height and width.
+
+    Example:
+        >>> node = (("sep_conv_3x3", 0), ("skip_connect", 1))
+        >>> str(Genotype((node,), (node,)))
+        'normal sep_conv_3x3~0+skip_connect~1 reduce sep_conv_3x3~0+skip_connect~1'
+    """
+
+    normal: tuple[Node, ...]
+    reduce: tuple[Node, ...]
+
+    def __str__(self) -> str:
+        words = []
+        for kind in KINDS:
+            nodes = ("+".join(f"{name}~{source}" for name, source in node) for node in getattr(self, kind))
+            words += [kind, *nodes]
+        return " ".join(words)
+
+
+Arch: TypeAlias = Genotype | Literal["mixture"]
+
+
+def edges_of(nodes: int) -> list[Edge]:
+    """Returns all edges of a cell, in the order of the rows of the architecture parameters.
+
+    Args:
+        nodes: The number of intermediate nodes.
+
+    Example:
+        >>> edges_of(2)
+        [(0, 2), (1, 2), (0, 3), (1, 3), (2, 3)]
+    """
+    return [(source, target) for target in range(INPUTS, INPUTS + nodes) for source in range(target)]
+
+
+def operators_of(arch: Arch, nodes: int) -> dict[str, dict[Edge, tuple[str, ...]]]:
+    """Returns the operators that an architecture holds, by the kind of the cell and the edge."""
+    if not isinstance(arch, Genotype):
+        return {kind: dict.fromkeys(edges_of(nodes), OPERATORS) for kind in KINDS}
+    return {
+        kind: {
+            (source, target): (name,)
+            for target, node in enumerate(getattr(arch, kind), start=INPUTS)
+            for name, source in node
+        }
+        for kind in KINDS
+    }
+
+
+class GenotypeSpace(SearchSpace[Any]):
+    """All genotypes; :attr:`superset` and :meth:`parse` know ``mixture`` as well, which clients train.
+
+    The genes of a node are the two nodes that it reads and the operator on each of the two edges.
+
+    Args:
+        nodes: Intermediate nodes of a cell.
+
+    Example:
+        >>> space = GenotypeSpace(1)
+        >>> space.size, str(space.smallest)
+        (2401, 'normal skip_connect~0+skip_connect~1 reduce max_pool_3x3~0+max_pool_3x3~1')
+    """
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = nodes
+        sources = [tuple(combinations(range(node + INPUTS), 2)) for node in range(nodes)]
+        self.choices: list[tuple[Any, ...]] = [gene for pairs in 2 * sources for gene in (pairs, OPERATORS, OPERATORS)]
+
+    @override
+    def decode(self, genes: Sequence[int]) -> Genotype:
+        chosen = [values[gene] for values, gene in zip(self.choices, genes, strict=True)]
+        nodes = [tuple(zip(chosen[at + 1 : at + 3], chosen[at], strict=True)) for at in range(0, len(chosen), 3)]
+        return Genotype(tuple(nodes[: self.nodes]), tuple(nodes[self.nodes :]))
+
+    @override
+    def encode(self, arch: Arch) -> tuple[int, ...]:
+        self.validate(arch)
+        if not isinstance(arch, Genotype):
+            raise ConfigError(f"architecture {arch}: holds all operators; name a genotype, such as {self.smallest}")
+        chosen: list[Any] = []
+        for node in (*arch.normal, *arch.reduce):
+            chosen += [tuple(source for _, source in node), *(name for name, _ in node)]
+        return tuple(values.index(one) for values, one in zip(self.choices, chosen, strict=True))
+
+    @property
+    @override
+    def smallest(self) -> Genotype:
+        """Skips and, where they would need weights to halve the size, poolings."""
+        last = [(target - 2, target - 1) for target in range(INPUTS, INPUTS + self.nodes)]
+        return Genotype(
+            tuple(tuple(("skip_connect", source) for source in pair) for pair in last),
+            tuple(tuple((("skip_connect", "max_pool_3x3")[one < INPUTS], one) for one in pair) for pair in last),
+        )
+
+    @property
+    @override
+    def largest(self) -> Genotype:
+        """The separable convolution of the larger kernel everywhere."""
+        cell = ((("sep_conv_5x5", 0), ("sep_conv_5x5", 1)),) * self.nodes
+        return Genotype(cell, cell)
+
+    @property
+    @override
+    def superset(self) -> Arch:
+        """The mixture."""
+        return MIXTURE
+
+    @property
+    @override
+    def size(self) -> int:
+        return prod(self.cardinalities)
+
+    def validate(self, arch: Arch) -> None:
+        """Validates an architecture.
+
+        Raises:
+            ConfigError: It is not the mixture, and a node is missing, reads the wrong nodes, or has an unknown
+                operator.
+        """
+        if arch == MIXTURE:
+            return
+        for kind in KINDS:
+            nodes = getattr(arch, kind, ())
+            if len(nodes) != self.nodes:
+                raise ConfigError(f"architecture {arch}: has {len(nodes)} {kind} nodes; give {self.nodes}")
+            for target, node in enumerate(nodes, start=INPUTS):
+                names, sources = [name for name, _ in node], [source for _, source in node]
+                if sources not in [list(pair) for pair in combinations(range(target), 2)]:
+                    raise ConfigError(
+                        f"architecture {arch}: {kind} node {target} reads {sources}; name two nodes from 0 to "
+                        f"{target - 1}"
+                    )
+                if unknown := [name for name in names if name not in OPERATORS]:
+                    raise ConfigError(
+                        f"architecture {arch}: {unknown[0]!r} is not an operator; choose from {', '.join(OPERATORS)}"
+                    )
+
+    @override
+    def parse(self, text: Any) -> Arch:
+        """Reads ``normal sep_conv_3x3~0+skip_connect~1 ... reduce ...``, ``mixture``, or an architecture."""
+        arch = text if text == MIXTURE or isinstance(text, Genotype) else parse_genotype(str(text))
+        self.validate(arch)
+        return arch
+
+
+def parse_genotype(text: str) -> Genotype:
+    """Returns the genotype of a text, with any number of nodes; they are not validated.
+
+    Raises:
+        ConfigError: The text cannot be read.
+    """
+    head, _, reduce = text.partition(" reduce ")
+    kind, *normal = head.split()
+    try:
+        assert kind == KINDS[0]
+        return Genotype(tuple(map(_node, normal)), tuple(map(_node, reduce.split())))
+    except (AssertionError, ValueError):
+        raise ConfigError(
+            f"architecture: {text!r} cannot be read; write 'normal sep_conv_3x3~0+skip_connect~1 ... reduce ...', a "
+            f"word for each node with its two operators and the nodes that they read"
+        ) from None
+
+
+def _node(word: str) -> Node:
+    pairs = [edge.split("~") for edge in word.split("+")]
+    return tuple(sorted(((name, int(source)) for name, source in pairs), key=lambda pair: pair[1]))
