@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -37,6 +38,9 @@ WIDTH = sorted(CONFIGS.glob("width/*.yaml"))
 WIDTH_OVERLAYS = sorted(CONFIGS.glob("width/overlays/*.yaml"))
 FEDTRANS = sorted(CONFIGS.glob("fedtrans/*.yaml"))
 FEDTRANS_OVERLAYS = sorted(CONFIGS.glob("fedtrans/overlays/*.yaml"))
+DARTS = sorted(CONFIGS.glob("darts/*.yaml"))
+DARTS_OVERLAYS = sorted(CONFIGS.glob("darts/overlays/*.yaml"))
+DARTS_AFTER = sorted([*CONFIGS.glob("darts/search/*.yaml"), *CONFIGS.glob("darts/finetune/*.yaml")])
 FINETUNINGS = sorted(CONFIGS.glob("fedoras/finetune/*.yaml"))
 FINDINGS = sorted(CONFIGS.glob("findings/*.yaml"))
 EXPERIMENTS = sorted(CONFIGS.glob("findings/experiments/*.yaml"))  # tests/scripts/test_findings.py
@@ -66,11 +70,15 @@ def test_all_are_found():
     suites = ["cifar10", "cifar10_small", "digits", "femnist", "openimage", "speech"]
     assert [path.stem for path in FEDTRANS] == suites
     assert len(FEDTRANS_OVERLAYS) == 17
+    assert [path.stem for path in DARTS] == ["cifar10", "cifar10_small", "digits"]
+    assert [path.stem for path in DARTS_OVERLAYS] == ["first_order", "resnet", "retrain", "second_order"]
+    assert [path.stem for path in DARTS_AFTER] == ["cifar10", "cifar10_small", "digits", "random", "derive"]
     assert len(FINDINGS) == 9
     run = len(FINDINGS) + len(BASES) + len(OVERLAYS) + len(LOGGERS) + len(SEARCHES)
     run += len(FEDORAS) + len(FEDORAS_OVERLAYS) + len(FINETUNINGS)
     run += len(FEDHEN) + len(FEDHEN_OVERLAYS) + len(WIDTH) + len(WIDTH_OVERLAYS)
     run += len(FEDTRANS) + len(FEDTRANS_OVERLAYS)
+    run += len(DARTS) + len(DARTS_OVERLAYS) + len(DARTS_AFTER)
     others = [path for path in CONFIGS.rglob("*.yaml") if "fednas" not in path.parts]  # test_fednas_configs.py
     assert len(others) == run + len(SWEEPS) + len(EXPERIMENTS) + 1  # one logger is online
 
@@ -93,6 +101,7 @@ def small(folder, configs, rounds):
     """What makes a configuration small."""
     folders = {part for path in configs for part in path.relative_to(CONFIGS).parts}
     fedoras, tiered, growing = "fedoras" in folders, bool(folders & {"fedhen", "width"}), "fedtrans" in folders
+    mixed = "darts" in folders
     settings: dict = {
         "trainer": {"max_rounds": rounds, "check_val_every_n_rounds": 1, "accelerator": "cpu"},
         "model": {"supernet": SMALL_RESNET, "client": {"steps": 1, "batch_size": 4}},
@@ -103,6 +112,8 @@ def small(folder, configs, rounds):
         settings["model"].update(small_tiered(configs))
     if growing:
         settings.update(small_suite(configs, settings))
+    if mixed:
+        settings["model"]["supernet"] = small_cells(configs)
     if not any(path.stem == "digits" for path in configs):
         settings["data"] = {
             "source": {
@@ -114,7 +125,7 @@ def small(folder, configs, rounds):
         }
         if growing:
             settings["data"]["client_test"] = 0.2
-        if tiered or growing or (fedoras and not any(path.stem == "central" for path in configs)):
+        if tiered or growing or mixed or (fedoras and not any(path.stem == "central" for path in configs)):
             settings["data"]["num_clients"] = 8
     return settings
 
@@ -151,6 +162,14 @@ def small_tiered(configs):
     if any(path.stem == "partial_work" for path in configs):  # of passes, not of steps
         settings["client"] = {"batch_size": 4}
     return settings
+
+
+def small_cells(configs):
+    """Few cells of one node, or another narrow network."""
+    name = [yaml.safe_load(path.read_text())["model"].get("supernet", {}).get("class_path") for path in configs]
+    kind = next(filter(None, reversed(name)))
+    cells = {"CellSupernet": {"cells": 3, "nodes": 1}, "GenotypeNetwork": {"cells": 3}}
+    return {"class_path": kind, "init_args": {"width": 2, **cells.get(kind.rpartition(".")[2], {})}}
 
 
 #: Initial models that are narrow, by their class.
@@ -356,6 +375,44 @@ def test_every_overlay_of_a_growing_experiment_runs(tmp_path, monkeypatch, folde
 def test_every_finding_runs(tmp_path, monkeypatch, config):
     monkeypatch.chdir(tmp_path)
     assert main(["fit", "--config", str(config), "--trainer.max_rounds", "1", "--model.client.steps", "1"]) == 0
+
+
+@pytest.mark.parametrize("config", one_of_many(DARTS, "digits"), ids=lambda path: path.stem)
+def test_every_mixture_is_searched(tmp_path, monkeypatch, folder, config):
+    """The genotype is derived, and it and a random one are trained from scratch, on all data."""
+    (records,) = run(tmp_path, monkeypatch, folder, config)
+    assert {"CellSupernet", "DifferentiableSearch"} <= classes(records.parent / "config.yaml")
+    after = [CONFIGS / "darts/search/derive.yaml"]
+    configs = [part for path in (config, tmp_path / "small.yaml", *after) for part in ("--config", str(path))]
+    assert main(["search", *configs]) == 0
+    after = [CONFIGS / "darts/finetune" / f"{name}.yaml" for name in (config.stem, "random")]
+    for files in (after[:1], after):
+        configs = [part for path in (config, tmp_path / "small.yaml", *files) for part in ("--config", str(path))]
+        assert main(["finetune", *configs, "--finetune.rounds", "1", "--finetune.client.steps", "1"]) == 0
+    rows = [next(csv.DictReader((records.parent / name / "tiers.csv").open())) for name in TRAINED]
+    assert rows[0]["arch"] == rows[1]["arch"] != rows[2]["arch"]
+    trained = [json.loads(path.read_text().splitlines()[0]) for path in records.parent.glob("*/runs/*/rounds.jsonl")]
+    searched = json.loads(records.read_text().splitlines()[0])
+    assert len(trained) == 2
+    for round in trained:
+        examples = {client["client"]: client["num_examples"] for client in round["clients"]}
+        assert all(2 * one["num_examples"] - 1 <= examples.get(one["client"], 1e9) for one in searched["clients"])
+
+
+#: The folders of the search, and of what is trained after it.
+TRAINED = ("search", "retrain", "random")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overlay", DARTS_OVERLAYS, ids=lambda path: path.stem)
+def test_every_overlay_of_a_mixture_runs(tmp_path, monkeypatch, folder, overlay):
+    """The one that trains a genotype finds one."""
+    where = tmp_path / "runs/darts-cifar10-small/version_0/search/tiers/all"
+    where.mkdir(parents=True)
+    genotype = "normal sep_conv_3x3~0+skip_connect~1 reduce max_pool_3x3~0+dil_conv_5x5~1"
+    (where / "architecture.json").write_text(json.dumps({"arch": genotype}))
+    (records,) = run(tmp_path, monkeypatch, folder, CONFIGS / "darts" / "cifar10_small.yaml", overlay)
+    assert classes(overlay) <= classes(records.parent / "config.yaml")
 
 
 @pytest.mark.parametrize("finetuning", one_of_many(FINETUNINGS, "digits", "transfer"), ids=lambda path: path.stem)

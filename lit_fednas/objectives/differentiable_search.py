@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import ClassVar, cast
 
 import torch
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -22,29 +21,33 @@ from lit_fednas.objectives.architecture_gradients import ArchitectureGradient, M
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
 from lit_fednas.objectives.wrapped import WrappedObjective
+from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, checked
 from lit_fednas.supernets import CellSupernet, MixedNetwork, Supernet
 
 Batch = tuple[Tensor, Tensor]
+_BETAS = (0.5, 0.999)
 
 
+@checked("objective")
 class DifferentiableSearch(WrappedObjective):
     """Takes a step of a mixture's architecture parameters before every step of its weights.
 
     The architecture's step is on the batch of training data and on one of the client's validation data
     (``data.client_val``; half in DARTS and FedNAS), which is as large as the client's first batch of training data.
-    It has an optimizer of its own, new for each fit, so that Adam's moments are not sent; the local optimizer leaves
-    the architecture parameters as they are. The logged loss is that of the weights' step.
+    It is Adam's, with DARTS' settings (App. A.1.1), a new one for each fit, so that no moments are kept between rounds;
+    the local optimizer leaves the architecture parameters as they are. The logged loss is that of the weights' step.
 
     It reports the multiply-accumulates of all forward passes.
 
     Args:
         objective: The loss of a batch, of weights and architecture alike.
         gradient: What the architecture parameters descend on.
-        optimizer: Their optimizer (default: Adam as DARTS has it, section 3.1.1 and App. A.1.1).
+        lr: The learning rate of the architecture parameters.
+        weight_decay: Their weight decay.
 
     Raises:
-        ConfigError: Reported before training: the supernet has no architecture parameters, or a client has no
-            validation data; in a round: a client trains another architecture than the mixture.
+        ConfigError: A number is out of range. Reported before training: the supernet has no architecture parameters, or
+            a client has no validation data; in a round: a client trains another architecture than the mixture.
     """
 
     compilable = False  # its losses want gradients of other parameters, one after the other
@@ -55,13 +58,13 @@ class DifferentiableSearch(WrappedObjective):
         self,
         objective: Objective = CrossEntropy(),
         gradient: ArchitectureGradient = MixedLevel(),
-        optimizer: OptimizerCallable = lambda params: torch.optim.Adam(
-            params, lr=3e-4, betas=(0.5, 0.999), weight_decay=1e-3
-        ),
+        lr: PositiveFloat = 3e-4,
+        weight_decay: NonNegativeFloat = 1e-3,
     ) -> None:
         super().__init__(objective)
         self.gradient = gradient
-        self.optimizer = optimizer
+        self.lr = lr
+        self.weight_decay = weight_decay
 
     @override
     def setup(self, supernet: Supernet, clients: ClientData) -> None:
@@ -85,7 +88,7 @@ class DifferentiableSearch(WrappedObjective):
             )
         own = set(map(id, self._alphas))
         self._weights = [one for one in network.parameters() if one.requires_grad and id(one) not in own]
-        self._steps = self.optimizer(self._alphas)
+        self._adam = torch.optim.Adam(self._alphas, self.lr, _BETAS, weight_decay=self.weight_decay)
         self._task = task
         self._generator = generator
         self._batches: Iterator[Batch] | None = None
@@ -112,7 +115,7 @@ class DifferentiableSearch(WrappedObjective):
         )
         for alpha, gradient in zip(self._alphas, gradients, strict=True):
             alpha.grad = gradient
-        self._steps.step()
+        self._adam.step()
         for alpha in self._alphas:
             alpha.grad = None
             alpha.requires_grad_(False)
