@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.search import NSGA2, Evolution, Exhaustive, Feasible, RandomSearch, Score
+from lit_fednas.search import NSGA2, DeriveGenotype, Evolution, Exhaustive, Feasible, RandomSearch, Score
 from lit_fednas.search.pareto import hypervolume, pareto_front
-from lit_fednas.supernets import Operators, PathCNN
+from lit_fednas.supernets import CellSupernet, Operators, PathCNN
 from lit_fednas.tiers import ArchitectureCosts, Tier
 from tests.search.toy import (
     ToySpace,
@@ -35,12 +35,52 @@ def name(method):
 
 
 def test_every_method_is_held_to_the_contract():
-    """A new method needs a line in METHODS."""
+    """A new method needs a line in METHODS, unless it works with one kind of supernet."""
     import lit_fednas.search as search
 
     exported = {getattr(search, name) for name in search.__all__}
     concrete = {one for one in exported if isinstance(one, type) and issubclass(one, search.SearchMethod)}
-    assert {type(method) for method in METHODS} == concrete - {search.SearchMethod}
+    of_one_kind = {one for one in concrete if getattr(one, "supernet_kind", None) is not None}
+    assert of_one_kind == {DeriveGenotype}
+    assert {type(method) for method in METHODS} == concrete - of_one_kind - {search.SearchMethod}
+
+
+@pytest.fixture(scope="module")
+def cells():
+    """Its architecture parameters favour one edge of each kind of cell."""
+    net = CellSupernet((1, 8, 8), 4, width=2, cells=3, nodes=1)
+    with torch.no_grad():
+        net.network.alphas_normal[0, 4] = 1.0  # of none, max_pool_3x3, avg_pool_3x3, skip_connect, sep_conv_3x3, ...
+        net.network.alphas_normal[1, 7] = 1.0
+        net.network.alphas_reduce[:, 3] = 1.0
+    return net
+
+
+@pytest.mark.parametrize(("share", "count"), [(1.0, 1), (0.99, 0)])
+def test_the_derived_genotype_is_proposed_alone_if_it_fits(cells, share, count):
+    genotype = cells.space.parse("normal sep_conv_3x3~0+dil_conv_5x5~1 reduce skip_connect~0+skip_connect~1")
+    tier = Tier("all", {"macs": share * cells.macs(genotype)})
+    feasible = Feasible(cells.space, ArchitectureCosts(cells), tier, np.random.default_rng(0))
+    assert list(DeriveGenotype().search(feasible, np.random.default_rng(0))) == [[genotype]] * count
+
+
+def test_nothing_is_derived_without_architecture_parameters():
+    feasible = Feasible(PATHS.space, ArchitectureCosts(PATHS), Tier("all", {"macs": 1e9}), np.random.default_rng(0))
+    with pytest.raises(ConfigError, match=r"search.method: DeriveGenotype does not work with model.supernet PathCNN"):
+        next(DeriveGenotype().search(feasible, np.random.default_rng(0)))
+
+
+@pytest.mark.parametrize("method", [RandomSearch(sample=4), NSGA2(4, 4)], ids=name)
+def test_genotypes_are_drawn_and_bred(cells, method):
+    tier = Tier("half", {"macs": 0.5 * (cells.macs(cells.space.smallest) + cells.macs(cells.space.largest))})
+    feasible = Feasible(cells.space, ArchitectureCosts(cells), tier, np.random.default_rng(0))
+    proposals, found = method.search(feasible, np.random.default_rng(0)), []
+    generation = next(proposals)
+    for _ in range(2):
+        found += generation
+        generation = proposals.send([Score(arch, 1 / (1 + cells.macs(arch)), cells.macs(arch)) for arch in generation])
+    assert len(set(found)) == len(found) == 8
+    assert all(feasible.fits(arch) for arch in found)
 
 
 def volume(archs):
