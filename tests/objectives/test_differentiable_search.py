@@ -174,6 +174,22 @@ def test_adam_steps_the_architecture_and_the_weights_follow() -> None:
     assert objective.report()[0] == MacsReport(3 * 6 * tiny_cells().macs("mixture"))
 
 
+def test_adam_has_the_momentum_of_the_publication() -> None:
+    """Adam's formula for a second step: betas 0.5 and 0.999, no weight decay."""
+    train, val = some(6, 0), some(6, 1)
+    objective = DifferentiableSearch(gradient=FirstOrder(), lr=0.1, weight_decay=0.0)
+    _, network = begun(objective, val)
+    slopes = []
+    for _ in range(2):
+        before = copy.deepcopy(network).requires_grad_()
+        slopes.append(grads(before, val)["alphas_reduce"])
+        objective.loss(network, *train)
+    first = (0.25 * slopes[0] + 0.5 * slopes[1]) / (1 - 0.5**2)
+    second = (0.999 * 0.001 * slopes[0] ** 2 + 0.001 * slopes[1] ** 2) / (1 - 0.999**2)
+    expected = before.alphas_reduce.detach() - 0.1 * first / (second.sqrt() + 1e-8)
+    torch.testing.assert_close(network.alphas_reduce.detach(), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_the_local_optimizer_leaves_the_architecture_alone() -> None:
     """With momentum and weight decay, from a fit before as well; the architecture's optimizer is a new one."""
     objective = DifferentiableSearch(lr=1e-30)
