@@ -36,7 +36,7 @@ def check_compilable(supernet: Supernet, objective: Objective, clients_per_fit: 
     """
     if clients_per_fit == 1 and not objective.compilable:
         raise ConfigError(
-            f"client.compile: true compiles calls of a network, and {type(objective).__name__} runs it in other ways; "
+            f"client.compile: true compiles calls of a network, and {type(objective).__name__} runs parts of it; "
             f"{_REMEDY}"
         )
     size = supernet.space.size
