@@ -16,7 +16,8 @@ from lit_fednas.assignment.candidate_groups import CandidateSchedule
 from lit_fednas.assignment.client_groups import balanced_groups, group_report, imbalance, random_groups
 from lit_fednas.callbacks.budget_schedule import BudgetSchedule, RoundSchedule
 from lit_fednas.callbacks.candidate_trials import CandidateTrials, Trial, fused_accuracy
-from lit_fednas.costs import LatencySource, RoundCost, client_cost
+from lit_fednas.callbacks.sequence_record import SequenceRecord, empty_entry
+from lit_fednas.costs import LatencySource, client_cost
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.initial_weights import load_initial
@@ -130,9 +131,7 @@ class PruneByBudgets(FederatedCallback):
 
     def _reset(self) -> None:
         self.complete = False
-        self.entries: list[dict[str, Any]] = []  # of the models so far, as sequence.json has them
-        self.under_way: dict[str, Any] | None = None
-        self.spent = RoundCost()  # since the last model
+        self.record = SequenceRecord()
         self.trials: CandidateTrials | None = None
         self._ranked: CandidateTrials | None = None  # as the round that is running has ranked them
         self.measuring = False  # whether all clients train and test the initial model, and nothing of it is used
@@ -225,7 +224,7 @@ class PruneByBudgets(FederatedCallback):
         """Ends the iteration after its last round, and begins the next."""
         sequence = _sequence(module)
         for result in round.results:
-            self.spent += client_cost(result, sequence.cost(result.task.arch))
+            self.record.spent += client_cost(result, sequence.cost(result.task.arch))
         left = 0
         if self.trials is None:
             accuracy = fused_accuracy(round.results)
@@ -245,12 +244,11 @@ class PruneByBudgets(FederatedCallback):
         trainer.should_stop |= self.complete
 
     def _log(self, module: FederatedLightningModule, left: int) -> None:
-        newest = self.entries[-1] if self.entries else {}
-        whole = self.entries[0]["resource"] if self.entries else math.nan
-        module.log("prune/iteration", float(max(0, len(self.entries) - 1)))
+        newest, whole = self.record.newest, self.record.initial
+        module.log("prune/iteration", float(max(0, len(self.record.entries) - 1)))
         module.log("prune/candidates", float(left))
         module.log("prune/resource", newest.get("resource", math.nan) / whole)
-        module.log("prune/budget", (self.under_way or newest).get("budget", math.nan) / whole)
+        module.log("prune/budget", (self.record.under_way or newest).get("budget", math.nan) / whole)
         accuracy = newest.get("accuracy")
         module.log("prune/accuracy", math.nan if accuracy is None else accuracy, prog_bar=True)
 
@@ -266,8 +264,8 @@ class PruneByBudgets(FederatedCallback):
         resource = self._costs.cost(UnitCounts.of(sequence.models[0].sizes), self.resource)
         # a latency is what the first rank has measured
         (resource, *_) = trainer.fit_loop.ranks.gather(resource)
-        entry = {**_empty(0, 0, None), "rounds": round.number + 1, "accuracy": self.accuracy}
-        self._append(sequence, Model(0), resource, {**entry, "round": None, "unit": None})
+        entry = {**empty_entry(0, 0, None), "rounds": round.number + 1, "accuracy": self.accuracy}
+        self.record.add(sequence, Model(0), resource, {**entry, "round": None, "unit": None})
         self._begin(trainer, module, round)
 
     def _begin(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
@@ -275,7 +273,7 @@ class PruneByBudgets(FederatedCallback):
         sequence, next_round = _sequence(module), round.number + 1
         self.measuring, self.accuracy = False, None
         number = len(sequence.models)
-        whole, present = self.entries[0]["resource"], self.entries[-1]["resource"]
+        whole, present = self.record.initial, self.record.newest["resource"]
         if present <= self.budgets.final * whole:
             self._finish("model %d meets the last budget", number - 1)
             return
@@ -290,10 +288,10 @@ class PruneByBudgets(FederatedCallback):
         saved = {cut.unit: (present - cut.resource) / whole for cut in cuts}
         fuse = self.rounds.of(number) > 0
         # all clients of a group may have failed; the initial model's accuracy is always known
-        known = [entry["accuracy"] for entry in self.entries if entry["accuracy"] is not None]
+        known = [entry["accuracy"] for entry in self.record.entries if entry["accuracy"] is not None]
         trials = {unit: Trial(group, saved[unit]) for unit, group in scheduled.items()}
         self.trials = CandidateTrials(groups, trials, known[-1], fuse)
-        self.under_way = {**_empty(number, next_round, budget), "groups": reports}
+        self.record.under_way = {**empty_entry(number, next_round, budget), "groups": reports}
         log.info(
             "iteration %d: %.4g %s at most (%.3g of the initial model's), %d candidates, %d groups, %d rounds",
             *(number, budget, self.resource, budget / whole, len(cuts), len(groups)),
@@ -339,9 +337,9 @@ class PruneByBudgets(FederatedCallback):
 
     def _reschedule(self, module: FederatedLightningModule, trials: CandidateTrials) -> None:
         """Gives the candidates that are left to groups anew."""
-        assert self.under_way is not None
+        assert self.record.under_way is not None
         cuts = [cut for cut in _sequence(module).cuts if cut.unit in trials.live]
-        examples = [report["examples"] for report in self.under_way["groups"]]
+        examples = [report["examples"] for report in self.record.under_way["groups"]]
         for unit, group in self._scheduled(module, cuts, examples, trials.rounds).items():
             trials.trials[unit].group = group
 
@@ -369,17 +367,17 @@ class PruneByBudgets(FederatedCallback):
         assert trials is not None
         unit = trials.best
         known = [value for value in trials.trials[unit].accuracies if not math.isnan(value)]
-        ended = self._described(module)
+        ended = self.record.described(sequence, trials)
         (resource,) = (cut.resource for cut in sequence.cuts if cut.unit == unit)
         round.restructure(lambda: sequence.select(unit, round.number))
         entry = {**ended, "round": round.number, "unit": unit, "accuracy": known[-1] if known else None}
-        self._append(sequence, Model(len(sequence.models) - 1), resource, entry)
-        self.under_way = self.trials = self._ranked = None
-        newest = self.entries[-1]
+        self.record.add(sequence, Model(len(sequence.models) - 1), resource, entry)
+        self.record.under_way = self.trials = self._ranked = None
+        newest = self.record.newest
         log.info(
             "model %d: %s loses %s filters; %.4g %s, %.3g of the initial model's; accuracy %s",
             *(newest["number"], unit, "+".join(map(str, self._removed(newest, unit))), newest["resource"]),
-            *(self.resource, newest["resource"] / self.entries[0]["resource"]),
+            *(self.resource, newest["resource"] / self.record.initial),
             "unknown" if newest["accuracy"] is None else f"{newest['accuracy']:.4g}",
         )
         self._begin(trainer, module, round)
@@ -394,62 +392,23 @@ class PruneByBudgets(FederatedCallback):
 
     # ---- what is written down -------------------------------------------------------------------------
 
-    def _append(self, sequence: PrunedSequence, arch: Model, resource: float, entry: Mapping[str, Any]) -> None:
-        """Adds a model's entry, with what it takes and what its iteration has cost."""
-        cost = sequence.cost(arch)
-        self.entries.append(
-            {
-                **entry,
-                "resource": resource,
-                "macs": cost.macs,
-                "parameters": cost.parameters,
-                "bytes": cost.bytes,
-                "sizes": sequence.sizes(arch),
-                "costs": asdict(self.spent),
-            }
-        )
-        self.spent = RoundCost()
-
-    def _described(self, module: FederatedLightningModule) -> dict[str, Any]:
-        """Returns the iteration that is under way, as ``sequence.json`` has it."""
-        assert self.under_way is not None
-        assert self.trials is not None
-        sequence = _sequence(module)
-        candidates = []
-        for cut in sequence.cuts:
-            trial = self.trials.trials[cut.unit]
-            candidates.append(
-                {
-                    "unit": cut.unit,
-                    "removed": dict(cut.removed),
-                    "resource": cut.resource,
-                    "macs": sequence.cost(UnitCounts.of(cut.sizes)).macs,
-                    "group": trial.group,
-                    "accuracies": [None if math.isnan(value) else value for value in trial.accuracies],
-                    "degradations": [None if math.isinf(value) else value for value in trial.degradations],
-                    "dropped": trial.dropped,
-                }
-            )
-        costs = asdict(self.spent)
-        return {**self.under_way, "rounds": self.trials.rounds, "candidates": candidates, "costs": costs}
-
     def _write(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
         """Writes ``sequence.json``."""
-        if not keeps_files(trainer) or not self.entries:
+        if not keeps_files(trainer) or not self.record.entries:
             return
         sequence = _sequence(module)
-        whole = self.entries[0]["resource"]
+        under_way = None if self.trials is None else self.record.described(sequence, self.trials)
         write_sequence(
             run_folder(trainer),
             {
                 "resource": self.resource,
-                "initial": whole,
-                "budget": self.budgets.final * whole,
+                "initial": self.record.initial,
+                "budget": self.budgets.final * self.record.initial,
                 "clients": module.population.num_clients,
                 "units": {unit: list(groups) for unit, groups in sequence.units.items()},
                 "complete": self.complete,
-                "models": self.entries,
-                "under_way": None if self.under_way is None else self._described(module),
+                "models": self.record.entries,
+                "under_way": under_way,
             },
         )
 
@@ -459,9 +418,7 @@ class PruneByBudgets(FederatedCallback):
         """Returns the sequence and the iteration that is under way; plain values."""
         return {
             "complete": self.complete,
-            "entries": list(self.entries),
-            "under_way": self.under_way,
-            "spent": asdict(self.spent),
+            **self.record.to_plain(),
             "trials": None if self.trials is None else self.trials.to_plain(),
             "measuring": self.measuring,
             "accuracy": self.accuracy,
@@ -470,24 +427,10 @@ class PruneByBudgets(FederatedCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the sequence and the iteration that is under way."""
         self.complete = state_dict["complete"]
-        self.entries = list(state_dict["entries"])
-        self.under_way = state_dict["under_way"]
-        self.spent = RoundCost(**state_dict["spent"])
+        self.record = SequenceRecord.from_plain(state_dict)
         trials = state_dict["trials"]
         self.trials = None if trials is None else CandidateTrials.from_plain(trials)
         self.measuring, self.accuracy = state_dict["measuring"], state_dict["accuracy"]
-
-
-def _empty(number: int, first_round: int | None, budget: float | None) -> dict[str, Any]:
-    """An iteration's entry before its first round."""
-    return {
-        "number": number,
-        "first_round": first_round,
-        "budget": budget,
-        "rounds": 0,
-        "groups": [],
-        "candidates": [],
-    }
 
 
 def _sequence(module: FederatedLightningModule) -> PrunedSequence:
