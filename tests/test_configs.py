@@ -73,7 +73,7 @@ def test_all_are_found():
     assert [path.stem for path in DARTS] == ["cifar10", "cifar10_small", "digits"]
     assert [path.stem for path in DARTS_OVERLAYS] == ["first_order", "resnet", "retrain", "second_order"]
     assert [path.stem for path in DARTS_AFTER] == ["cifar10", "cifar10_small", "digits", "random", "derive"]
-    assert len(FINDINGS) == 10
+    assert len(FINDINGS) == 11
     run = len(FINDINGS) + len(BASES) + len(OVERLAYS) + len(LOGGERS) + len(SEARCHES)
     run += len(FEDORAS) + len(FEDORAS_OVERLAYS) + len(FINETUNINGS)
     run += len(FEDHEN) + len(FEDHEN_OVERLAYS) + len(WIDTH) + len(WIDTH_OVERLAYS)
@@ -370,7 +370,7 @@ def test_every_overlay_of_a_growing_experiment_runs(tmp_path, monkeypatch, folde
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "config", [path for path in FINDINGS if "supernet:" in path.read_text()], ids=lambda path: path.stem
+    "config", [path for path in FINDINGS if "seed_everything:" in path.read_text()], ids=lambda path: path.stem
 )
 def test_every_finding_runs(tmp_path, monkeypatch, config):
     monkeypatch.chdir(tmp_path)
