@@ -9,13 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, cast
 
-import numpy as np
 from typing_extensions import override
 
 from lit_fednas.assignment.candidate_groups import CandidateSchedule
-from lit_fednas.assignment.client_groups import balanced_groups, group_report, imbalance, random_groups
 from lit_fednas.callbacks.budget_schedule import BudgetSchedule, RoundSchedule
 from lit_fednas.callbacks.candidate_trials import CandidateTrials, Trial, fused_accuracy
+from lit_fednas.callbacks.client_division import ClientDivision, groups_of_candidates
 from lit_fednas.callbacks.sequence_record import SequenceRecord, empty_entry
 from lit_fednas.costs import LatencySource, client_cost
 from lit_fednas.errors import ConfigError
@@ -120,9 +119,7 @@ class PruneByBudgets(FederatedCallback):
             )
         self.resource = resource
         self.drop = drop
-        self.groups = groups
-        self.balance = balance
-        self.partition = partition
+        self.division = ClientDivision(groups, balance, partition)
         self.schedule = schedule
         self.initial = initial
         self.initial_rounds = initial_rounds
@@ -153,9 +150,10 @@ class PruneByBudgets(FederatedCallback):
                 f"clients, and groups are made of all that are available; set cohort.ratio to 1 (fewer clients "
                 f"for the initial rounds: assignment.initial_clients)"
             )
-        if self.groups > clients.num_clients:
+        if self.division.groups > clients.num_clients:
             raise ConfigError(
-                f"prune_by_budgets.groups: {self.groups} is more than the {clients.num_clients} clients; lower it"
+                f"prune_by_budgets.groups: {self.division.groups} is more than the "
+                f"{clients.num_clients} clients; lower it"
             )
         if self.initial is not None and not Path(self.initial).is_file():
             raise ConfigError(f"prune_by_budgets.initial: {self.initial} does not exist; give a file, or null")
@@ -283,15 +281,15 @@ class PruneByBudgets(FederatedCallback):
             self._finish("no unit of model %d can be cut so that it meets %.4g", number - 1, budget)
             return
         round.restructure(lambda: sequence.propose(cuts))
-        groups, reports = self._grouped(trainer, module, next_round)
-        scheduled = self._scheduled(module, cuts, [report["examples"] for report in reports])
+        groups, reports = self.division.divide(module, trainer.datamodule.clients, next_round)
+        scheduled = self._scheduled(module, cuts, [report.examples for report in reports])
         saved = {cut.unit: (present - cut.resource) / whole for cut in cuts}
         fuse = self.rounds.of(number) > 0
         # all clients of a group may have failed; the initial model's accuracy is always known
         known = [entry["accuracy"] for entry in self.record.entries if entry["accuracy"] is not None]
         trials = {unit: Trial(group, saved[unit]) for unit, group in scheduled.items()}
         self.trials = CandidateTrials(groups, trials, known[-1], fuse)
-        self.record.under_way = {**empty_entry(number, next_round, budget), "groups": reports}
+        self.record.under_way = {**empty_entry(number, next_round, budget), "groups": [asdict(one) for one in reports]}
         log.info(
             "iteration %d: %.4g %s at most (%.3g of the initial model's), %d candidates, %d groups, %d rounds",
             *(number, budget, self.resource, budget / whole, len(cuts), len(groups)),
@@ -309,32 +307,6 @@ class PruneByBudgets(FederatedCallback):
         )
         return trainer.fit_loop.ranks.gather(cuts)[0]
 
-    def _grouped(
-        self, trainer: FederatedTrainer, module: FederatedLightningModule, round: int
-    ) -> tuple[list[list[int]], list[dict[str, Any]]]:
-        """Deals the clients that are available for a round out to groups."""
-        clients = trainer.datamodule.clients
-        present = module.cohort.availability.available(round, clients.num_clients, module.seed)
-        if not present:
-            log.warning("round %d: no client is available; the groups are made of all", round)
-            present = list(range(clients.num_clients))
-        count = min(self.groups, len(present))
-        if count < self.groups:
-            log.warning("round %d: %d clients are available, and make as many groups", round, count)
-        counts = np.stack([clients.label_counts(client, module.supernet.num_classes) for client in present])
-        if self.partition == "balanced":
-            groups = balanced_groups(counts, count, self.balance)
-        else:
-            groups = random_groups(len(present), count, numpy_generator(module.seed, "client-groups", round))
-        reports = group_report(counts, groups)
-        if self.partition == "balanced" and imbalance(reports) > self.balance + 1e-9:
-            log.warning(
-                "round %d: the largest group has %.3g times the examples of the smallest, and prune_by_budgets."
-                "balance is %g; so large are single clients",
-                *(round, imbalance(reports), self.balance),
-            )
-        return [[present[index] for index in group] for group in groups], [asdict(report) for report in reports]
-
     def _reschedule(self, module: FederatedLightningModule, trials: CandidateTrials) -> None:
         """Gives the candidates that are left to groups anew."""
         assert self.record.under_way is not None
@@ -346,20 +318,11 @@ class PruneByBudgets(FederatedCallback):
     def _scheduled(
         self, module: FederatedLightningModule, cuts: Sequence[Cut], examples: Sequence[int], *round: int
     ) -> dict[str, int]:
-        """Returns the group of each candidate, at random; when all are busy, the first to be free.
-
-        That is the one with the least to do, by its examples and the candidates' multiply-accumulates.
-        """
+        """Returns the group of each candidate."""
         sequence = _sequence(module)
+        macs = {cut.unit: sequence.cost(UnitCounts.of(cut.sizes)).macs for cut in cuts}
         rng = numpy_generator(module.seed, "candidate-groups", len(sequence.models), *round)
-        order = [int(group) for group in rng.permutation(len(examples))]
-        busy = dict.fromkeys(order, 0.0)
-        assigned = {}
-        for cut in cuts:
-            group = min(order, key=lambda one: (busy[one], order.index(one)))
-            busy[group] += max(1, examples[group]) * sequence.cost(UnitCounts.of(cut.sizes)).macs
-            assigned[cut.unit] = group
-        return assigned
+        return groups_of_candidates(macs, examples, rng)
 
     def _select(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Makes the best candidate the newest model, and begins the next iteration."""

@@ -169,7 +169,7 @@ class Cutout(Augmentation):
             normalisation, as many recipes have them, are its mean here.
 
     Raises:
-        ConfigError: The size is not positive and even, or there is no value.
+        ConfigError: The size is odd or not positive, or no fill value is given.
 
     Example:
         >>> from lit_fednas.rng import generator

@@ -10,7 +10,6 @@ from typing import Any, Self
 
 import lightning.pytorch as pl
 import torch
-import yaml
 from jsonargparse import ArgumentParser
 from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.core.optimizer import LightningOptimizer
@@ -25,12 +24,12 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.cohort import CohortSampler, UniformCohort
 from lit_fednas.federation.evaluation import SAMPLED, EvaluationSettings, Recalibration, SubnetMetrics
 from lit_fednas.federation.initial_weights import read_checkpoint
+from lit_fednas.federation.restoring import check_supernet, model_settings, restore_structure
 from lit_fednas.federation.round import ServerRound
 from lit_fednas.federation.server_optimizers import is_plain_averaging
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.messages import WILD, ClientTask
 from lit_fednas.objectives import CrossEntropy, Objective
-from lit_fednas.records.files import reading
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import ClientTiers, Population
@@ -401,18 +400,9 @@ class FederatedLightningModule(pl.LightningModule):
     @classmethod
     def _from_config(cls, checkpoint_path: Path, saved: Mapping[str, Any]) -> Self:
         """Returns the module that the ``config.yaml`` of a checkpoint's run describes."""
-        path = checkpoint_path.parent.parent / "config.yaml"
-        if not path.exists() or "data" not in saved:
-            raise CheckpointError(
-                f"checkpoint: its run's {path} does not exist, or is of an earlier version; give the module's parts: "
-                f"load_from_checkpoint({str(checkpoint_path)!r}, supernet=..., assignment=..., ...)"
-            )
-        with reading(path):
-            settings = yaml.safe_load(path.read_text())["model"]
-            settings["supernet"]["init_args"].update(saved["data"])
         parser = ArgumentParser(exit_on_error=False)
         parser.add_class_arguments(cls, "model")
-        return parser.instantiate(parser.parse_object({"model": {**settings, "seed": saved["seed"]}})).model
+        return parser.instantiate(parser.parse_object({"model": model_settings(checkpoint_path, saved)})).model
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restores the assignment's state and the supernet's structure.
@@ -434,38 +424,11 @@ class FederatedLightningModule(pl.LightningModule):
 
     def _restore_supernet(self, checkpoint: Mapping[str, Any]) -> None:
         """Gives the supernet the structure of a checkpoint's; its weights are not set."""
-        saved = checkpoint["federation"]
-        if saved.get("structure", {}) != self.supernet.structure():
-            self.supernet.restore(saved.get("structure", {}))
+        if restore_structure(self.supernet, checkpoint["federation"].get("structure", {})):
             self._prepare_evaluation()
-        shapes = {
-            name.removeprefix("supernet."): list(tensor.shape)
+        tensors = {
+            name.removeprefix("supernet."): tensor
             for name, tensor in checkpoint["state_dict"].items()
             if name.startswith("supernet.") or name not in self.state_dict()
         }
-        self._check_same_supernet(saved["supernet"], shapes)
-        for name, tensor in checkpoint["state_dict"].items():
-            if not tensor.isfinite().all():
-                raise CheckpointError(f"checkpoint: its {name} holds NaN or infinity; give an earlier checkpoint")
-
-    def _check_same_supernet(self, saved: Mapping[str, Any], shapes: dict[str, list[int]]) -> None:
-        own, name = self.supernet.fingerprint, saved["class"]
-        if name != own["class"]:
-            raise CheckpointError(
-                f"checkpoint: it is of a {name}, model.supernet is a {own['class']}; "
-                f"use the config that the run was started with"
-            )
-        if shapes != own["shapes"]:
-            names = sorted(set(shapes) ^ set(own["shapes"]))
-            names += [tensor for tensor, shape in own["shapes"].items() if shapes.get(tensor, shape) != shape]
-            raise CheckpointError(
-                f"checkpoint: its {name} differs in {len(names)} tensors, first in {names[0]} "
-                f"({shapes.get(names[0])} there, {own['shapes'].get(names[0])} here); "
-                f"use the model.supernet settings that the run was started with"
-            )
-        layers = saved.get("layers", own["layers"])
-        if layers != own["layers"]:
-            raise CheckpointError(
-                f"checkpoint: its {name} has layers of {', '.join(layers)}, this one of "
-                f"{', '.join(own['layers'])}; use the model.supernet settings that the run was started with"
-            )
+        check_supernet(self.supernet, checkpoint["federation"]["supernet"], tensors)

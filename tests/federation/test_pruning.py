@@ -16,6 +16,7 @@ from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import CandidateGroups, FixedArchitecture
 from lit_fednas.assignment.client_groups import balanced_groups, group_report, random_groups
 from lit_fednas.callbacks import CostLedger, PruneByBudgets, RoundCheckpoint, RunRecorder
+from lit_fednas.callbacks.client_division import groups_of_candidates
 from lit_fednas.costs import MeasuredLatency
 from lit_fednas.data import Dirichlet
 from lit_fednas.errors import CheckpointError, ConfigError
@@ -32,7 +33,7 @@ from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.loggers import RunLogger
 from lit_fednas.messages import WITHHELD
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import Cut, Model, SlicedCNN, WidthSupernet
+from lit_fednas.supernets import Model, SlicedCNN, WidthSupernet
 from tests.supernets.sequences import pruned_sequence
 from tests.support import assert_same, make_module, make_trainer, run_record, sgd, tiny_data, weights
 
@@ -207,13 +208,11 @@ def test_candidates_are_compared_with_the_model_before_them(straight) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_the_group_with_the_least_to_do_gets_the_next_candidate(seed: int) -> None:
     """A group with a hundred times the examples is still busy with its first when the others are free."""
-    module = pruning(supernet=pruned_sequence(hidden=(6, 6, 6, 6)), seed=seed)
-    sizes = module.supernet.models[0].sizes
-    cuts = [Cut(unit, {unit: 1}, {**sizes, unit: 5}, 0.0) for unit in sizes]
-    scheduled = budgets()._scheduled(module, cuts, [1000, 10, 10])
-    assert sorted(scheduled.values()) == [0, 1, 1, 2] or sorted(scheduled.values()) == [0, 1, 2, 2]
-    assert len({scheduled[cut.unit] for cut in cuts[:3]}) == 3
-    assert list(scheduled) == list(sizes)
+    macs = {"conv1": 5, "conv2": 4, "conv3": 5, "conv4": 4}
+    scheduled = groups_of_candidates(macs, [1000, 10, 10], np.random.default_rng(seed))
+    assert sorted(scheduled.values()) in ([0, 1, 1, 2], [0, 1, 2, 2])
+    assert len(set(list(scheduled.values())[:3])) == 3
+    assert list(scheduled) == list(macs)
 
 
 @pytest.mark.parametrize("partition", ["balanced", "random"])
@@ -240,8 +239,7 @@ def test_the_groups_are_those_of_the_partition(tmp_path, partition: str) -> None
 
 
 def test_a_candidate_gets_any_of_the_groups_that_are_free() -> None:
-    cut = Cut("conv1", {"conv1": 1}, {"conv1": 5, "conv2": 8}, 0.0)
-    found = {budgets()._scheduled(pruning(seed=seed), [cut], [1, 1])["conv1"] for seed in range(8)}
+    found = {groups_of_candidates({"conv1": 1}, [1, 1], np.random.default_rng(seed))["conv1"] for seed in range(8)}
     assert found == {0, 1}
 
 
