@@ -23,6 +23,7 @@ from lit_fednas.analysis.methods import validations
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.style import GREY, PALETTE, label, new_figure
 from lit_fednas.errors import DataError
+from lit_fednas.records import FinetuneFiles
 from lit_fednas.records.files import reading
 from lit_fednas.records.run import reaches
 
@@ -146,6 +147,7 @@ def figure(
     row: Mapping[str, Any] | None = None,
     share: float | None = None,
     ledger: str | None = None,
+    tau: str | None = None,
 ) -> float:
     """Returns a figure of a run; NaN where it has no such record.
 
@@ -160,8 +162,13 @@ def figure(
         row: over the rows with these values,
         share: or in the row with the most ``macs_per_example`` of at most this share of the greatest.
         ledger: Or what all clients spent in total (``macs``, ``bytes_down``, ``bytes_up``).
+        tau: Or Kendall's tau between the accuracies of a fine-tuning's candidates before and after it, by its name.
     """
     nothing = float("nan")
+    if tau is not None:
+        known = (run.folder / tau).exists()
+        correlation = FinetuneFiles(run.folder / tau).rank_correlation() if known else None
+        return nothing if correlation is None else correlation
     if ledger is not None:
         return float(run.ledger["total"][ledger]) if run.ledger else nothing
     if table is not None:

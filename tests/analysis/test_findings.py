@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from lit_fednas.analysis.findings import (
 )
 from lit_fednas.analysis.runs import Run
 from lit_fednas.errors import DataError
-from lit_fednas.records import ROUNDS_FILE
+from lit_fednas.records import ROUNDS_FILE, FinetuneFiles
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "configs/findings/experiments").glob("*.yaml"))
 CLAIM = Claim("X", "Table 1", "more accurate", of=("new", "end"), over=("old", "end"), least=0.1)
@@ -103,6 +104,16 @@ def test_figures_of_tables_and_what_is_missing(run) -> None:
     )
     rows = measured(experiment, "arm", 0, run.folder, 1.5)
     assert rows.to_dict("records") == [dict(zip(RESULT_COLUMNS, ("e", "arm", 0, MINUTES, 1.5), strict=True))]
+
+
+def test_the_figure_of_how_a_fine_tuning_ranks_its_candidates(run) -> None:
+    """Two of three pairs are concordant."""
+    files = FinetuneFiles(run.folder / "mine")
+    files.write_settings({"initial": "supernet"})
+    accuracies = [(0.1, 0.2), (0.2, 0.1), (0.3, 0.3)]
+    files.write("candidates", [{"val_accuracy_before": one, "test_accuracy": other} for one, other in accuracies])
+    assert figure(run, tau="mine") == pytest.approx(1 / 3)
+    assert math.isnan(figure(run, tau="other"))
 
 
 def test_a_claim_names_an_arm_and_a_measure_that_exist(tmp_path: Path) -> None:
