@@ -95,7 +95,7 @@ class SecondOrder(ArchitectureGradient):
 
 @checked("objective.gradient")
 class MixedLevel(ArchitectureGradient):
-    """MiLeNAS' mixed level: the training loss plus the validation loss (Eq. 8 and 9), as FedNAS' clients search.
+    """MiLeNAS' mixed level (He et al., 2020): the training loss plus the validation loss, as FedNAS' clients search.
 
     Three forward passes per step, with the weights' own.
 
