@@ -80,7 +80,7 @@ def groups_of_candidates(
 
     Example:
         >>> groups_of_candidates({"conv1": 1, "conv2": 1, "conv3": 1}, [1000, 10], np.random.default_rng(0))
-        {'conv1': 1, 'conv2': 0, 'conv3': 1}
+        {'conv1': 0, 'conv2': 1, 'conv3': 1}
     """
     order = [int(group) for group in rng.permutation(len(examples))]
     busy = dict.fromkeys(order, 0.0)
