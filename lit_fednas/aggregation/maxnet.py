@@ -67,8 +67,8 @@ class MaxNet(OverlapAverage):
         if given is None and not self._warned:
             self._warned = True
             log.warning(
-                "aggregation.beta: %g in every round, as no schedule gives another; set beta_decay to let it fall, or "
-                "its decay to constant if it shall not",
+                "aggregation.beta: %g in every round, as no schedule gives another; set beta_decay, with decay: "
+                "constant to keep it",
                 self.beta,
             )
         self._present = self.beta if given is None else given.value

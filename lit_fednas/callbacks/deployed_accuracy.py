@@ -143,7 +143,7 @@ class DeployedAccuracy(FederatedCallback):
         batches: list[tuple[Any, list[int]]] = []
         for arch, sizes in using.items():
             alone = not statistics and normalises_over_batches(supernet.skeleton(arch))
-            groups = [[one] for one in sizes] if alone else batches_of_clients(sizes, _BATCH_SIZE)
+            groups = batches_of_clients(sizes, 1 if alone else _BATCH_SIZE)
             batches += [(arch, group) for group in groups]
         work = [supernet.macs(arch) * sum(using[arch][one] for one in group) for arch, group in batches]
         rows: list[dict[str, Any]] = []

@@ -99,7 +99,7 @@ def batches_of_clients(sizes: Mapping[int, int], batch_size: int) -> list[list[i
 
     Args:
         sizes: Examples of each client; those with none are left out.
-        batch_size: Examples of a batch; a client with more is alone.
+        batch_size: Examples of a batch; a client with more is alone, so that with 1 all are.
 
     Example:
         >>> batches_of_clients({4: 3, 7: 5, 1: 0, 2: 1, 0: 20}, batch_size=8)

@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 
 #: The name of a candidate's architecture in metrics.
 NETWORK = "network"
-_COHORTS = 100  # that tell the computation of a round
-_WRITTEN = ("rounds", "macs", "initial", "tier_aware", "labels", "head_rounds", "architectures", "in_groups", "search")
+_COHORTS = 100  # drawn to estimate the computation of a round
+_WRITTEN = ("macs", "initial", "tier_aware", "labels", "head_rounds", "architectures", "in_groups", "search")
 
 
 class TierNetwork(PlainNetwork):
@@ -135,7 +135,7 @@ class Finetuning:
         """Returns for how many rounds a candidate is trained.
 
         Raises:
-            ConfigError: ``finetune.macs`` cannot be spent, as no client that may train it is ever there.
+            ConfigError: ``finetune.macs`` cannot be spent, as no client that may train it is available.
         """
         if self.settings.macs is None:
             return self.settings.rounds
@@ -143,7 +143,10 @@ class Finetuning:
         drawn = [client for number in range(_COHORTS) for client in cohort.draw(number, sizes, self.seed)]
         examples = sum(self._client.examples(sizes[client]) for client in drawn) / _COHORTS
         if not examples:
-            raise ConfigError(f"finetune.macs: no client is there to train {candidate.folder}; set finetune.cohort")
+            raise ConfigError(
+                f"finetune.macs: {self.settings.macs:g} cannot be spent, as no client is available to train "
+                f"{candidate.folder}; set finetune.cohort"
+            )
         return max(1, round(self.settings.macs / (examples * self.supernet.macs(candidate.arch))))
 
     @property
@@ -164,6 +167,7 @@ class Finetuning:
         return {
             "seed": self.seed,
             **{name: getattr(settings, name) for name in _WRITTEN},
+            "rounds": settings.rounds if settings.macs is None else None,
             "tier_aware": self.tier_aware,
             "models": None if settings.models is None else [str(one.arch) for one in candidates],
             "supernet": type(self.supernet).__name__,

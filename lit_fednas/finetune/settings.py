@@ -20,8 +20,9 @@ class FinetuneSettings:
 
     Args:
         rounds: Rounds per tier.
-        macs: What each network is trained for instead: multiply-accumulates of all clients' forward passes. It has the
-            number of rounds that comes next to it, at least one, for clients as they are drawn on the average.
+        macs: What each network is trained for instead: multiply-accumulates of all clients' forward passes. The
+            number of rounds is that whose expected computation is nearest to it, at least one; it counts neither
+            ``head_rounds`` nor what ``faults`` take away.
         client: How clients train; as in the run's training if not given.
         cohort: How the clients of a round are drawn from the eligible ones; as in the run's training if not given.
         objective: What a client optimises; plain cross-entropy if not given.

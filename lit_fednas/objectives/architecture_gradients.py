@@ -64,7 +64,8 @@ class SecondOrder(ArchitectureGradient):
     Five forward passes per step, with the weights' own. Norms with running statistics count all of them.
 
     Args:
-        lr: xi, the learning rate of the step; DARTS takes that of the weights (``client.optimizer``).
+        lr: xi, the learning rate of the step. DARTS takes that of the weights; here it is a constant, which
+            ``client.lr_schedule`` does not change.
 
     Raises:
         ConfigError: The learning rate is not positive.
@@ -100,7 +101,7 @@ class MixedLevel(ArchitectureGradient):
     Three forward passes per step, with the weights' own.
 
     Args:
-        weight: lambda, what the validation loss counts.
+        weight: lambda, the weight of the validation loss.
 
     Raises:
         ConfigError: The weight is negative.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.data import ClientData
+from lit_fednas.data import ClientData, LoaderReader
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, MacsReport, Report
 from lit_fednas.objectives.architecture_gradients import ArchitectureGradient, MixedLevel
@@ -33,7 +33,8 @@ class DifferentiableSearch(WrappedObjective):
     """Takes a step of a mixture's architecture parameters before every step of its weights.
 
     The architecture's step is on the batch of training data and on one of the client's validation data
-    (``data.client_val``; half in DARTS and FedNAS), which is as large as the client's first batch of training data.
+    (``data.client_val``; half in DARTS and FedNAS), which is as large as the client's first batch of training data, or
+    all of them if there are fewer, and is augmented as training data are.
     It is Adam's, with DARTS' settings (App. A.1.1), a new one for each fit, so that no moments are kept between rounds;
     the local optimizer leaves the architecture parameters as they are. The logged loss is that of the weights' step.
 
@@ -46,11 +47,12 @@ class DifferentiableSearch(WrappedObjective):
         weight_decay: Their weight decay.
 
     Raises:
-        ConfigError: A number is out of range. Reported before training: the supernet has no architecture parameters, or
-            a client has no validation data; in a round: a client trains another architecture than the mixture.
+        ConfigError: A number is out of range. Reported before training: the supernet has no architecture parameters, a
+            client has no validation data, or data are read by workers; in a round: a client trains another architecture
+            than the mixture.
     """
 
-    compilable = False  # its losses want gradients of other parameters, one after the other
+    compilable = False  # its loss takes gradients of other parameters, one after the other
     supernet_kind: ClassVar[type] = CellSupernet
     added_reports: ClassVar[tuple[type[Report], ...]] = (MacsReport,)
 
@@ -75,6 +77,11 @@ class DifferentiableSearch(WrappedObjective):
                 f"data.client_val: leaves {len(without)} of {clients.num_clients} clients (client {without[0]}) "
                 f"without validation data, which model.objective {type(self).__name__} trains the architecture on; "
                 f"set it to 0.5, or give every client more examples"
+            )
+        if isinstance(clients.reader, LoaderReader) and clients.reader.num_workers:
+            raise ConfigError(
+                f"data.num_workers: {clients.reader.num_workers} allow one pass over the data at a time, and "
+                f"model.objective {type(self).__name__} reads training and validation data in turn; set it to 0"
             )
         self._clients = clients
 
@@ -107,7 +114,7 @@ class DifferentiableSearch(WrappedObjective):
         return (MacsReport(self._supernet.macs(self._task.arch) * self._seen), *super().report())
 
     def _step(self, network: nn.Module, train: Batch, val: Batch) -> None:
-        """Steps the architecture parameters, which have gradients for as long as that takes alone."""
+        """Steps the architecture parameters, which require gradients during this step alone."""
         for alpha in self._alphas:
             alpha.requires_grad_(True)
         gradients = self.gradient.gradients(

@@ -16,7 +16,7 @@ from lit_fednas.supernets import CellSupernet
 
 @dataclass(frozen=True)
 class DeriveGenotype(SearchMethod, Part):
-    """Proposes the one genotype that the supernet's architecture parameters stand for, if the tier affords it.
+    """Proposes the genotype derived from the supernet's architecture parameters, if the tier affords it.
 
     Raises:
         ConfigError: The supernet has no architecture parameters, once it is known.

@@ -120,8 +120,7 @@ def client_rows(
     """
     data, network = datamodule.clients, network.to(next(model.supernet.parameters()).device)
     sizes = {client: data.size(client, "test") for client in clients}
-    alone = normalises_over_batches(network)
-    groups = [[client] for client in sizes] if alone else batches_of_clients(sizes, _BATCH_SIZE)
+    groups = batches_of_clients(sizes, 1 if normalises_over_batches(network) else _BATCH_SIZE)
     targets = partial(model.supernet.targets, arch)
     score = partial(client_scores, network, data, settings=model.evaluation, targets=targets)
     return [one._asdict() for group in groups for one in score(group)]

@@ -56,7 +56,8 @@ class SearchSettings:
         federated: How clients score the architectures on their own data (FedorAS, section 4.7); if not given, the
             server does, on its validation data.
         client: The client that searches for itself (SuperFed, App. I): on its own validation data
-            (``data.client_val``), and for its own tier unless ``tiers`` are given; if not given, the server searches.
+            (``data.client_val``), and for its own tier unless ``tiers`` are given; what it finds is tested on the
+            server's test data. If not given, the server searches.
         validation_share: The share of the validation data that is used, drawn uniformly.
         latency: The source of latencies; they are not known if not given.
         seed: The search's seed; that of the run if not given.

@@ -53,7 +53,7 @@ class BaseSpace(SubsetSpace[Bases]):
         word, _, share = str(text).partition(":")
         if word.strip() != "width" or not share.replace(".", "", 1).strip().isdecimal():
             return super().parse(text)
-        return self.first(_whole(float(share), len(self.numbers)))
+        return self.first(_whole(float(share), len(self.numbers), "architecture"))
 
 
 class Mix(SideBySide):
@@ -110,12 +110,13 @@ class BaseNetworks(NetworkCollection):
         widest = max(units.values())
         if self.count > widest:
             raise ConfigError(
-                f"supernet.count: {count} must be at most the number of units of the widest layer, {widest}"
+                f"supernet.count: {self.count} base networks are more than the units of the widest layer, {widest}; "
+                f"lower it, or raise the narrowest of supernet.widths"
             )
         self._sizes = {group: self._share(full) for group, full in units.items()}
         self.space = BaseSpace(self.count)
         for width in self.widths:
-            _whole(width, self.count)
+            _whole(width, self.count, "supernet.widths")
         self.networks = nn.ModuleList(map(self.build_member, range(self.count)))
 
     @property
@@ -142,12 +143,12 @@ class BaseNetworks(NetworkCollection):
         return min(full, -(-share // multiple) * multiple)
 
 
-def _whole(width: float, count: int) -> int:
+def _whole(width: float, count: int, field: str) -> int:
     """Returns how many of the base networks have a share of the whole width."""
     bases = round(width * count)
     if not 1 <= bases <= count or not isclose(bases, width * count, rel_tol=1e-5):
         raise ConfigError(
-            f"supernet.widths: {width:g} is not the width of whole base networks, of which there are {count}; give a "
-            f"multiple of 1/{count}"
+            f"{field}: {width:g} is not the width of whole base networks, of which there are {count}; give a "
+            f"multiple of 1/{count} (to five digits)"
         )
     return bases

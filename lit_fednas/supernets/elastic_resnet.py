@@ -295,6 +295,12 @@ class ElasticResNet(NestedSupernet):
             channels = out
         return total + channels * self.num_classes
 
+    @property
+    @override
+    def fingerprint(self) -> dict[str, Any]:
+        found = super().fingerprint  # the order of layers is not in it
+        return {**found, "layers": [*found["layers"], "ReLU before the sum"]} if self.relu_before_sum else found
+
     @override
     def build(self, arch: ElasticArch) -> nn.Module:
         stages = [nn.Sequential() for _ in arch.depths]

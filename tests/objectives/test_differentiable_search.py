@@ -112,6 +112,7 @@ class Rows:
     """One client whose splits are batches that are known."""
 
     num_clients = 1
+    reader = None
 
     def __init__(self, **splits: tuple[Tensor, Tensor]) -> None:
         self.splits = splits
@@ -253,6 +254,7 @@ def test_a_round_counts_all_passes_and_averages_both(gradient: ArchitectureGradi
     ("change", "words"),
     [
         ({"client_val": 0.0}, "data.client_val: leaves 6 of 6 clients .client 0. without validation data"),
+        ({"in_memory": False, "num_workers": 1}, "data.num_workers: 1 allow one pass .* set it to 0"),
         ({"clients_per_fit": 2}, "DifferentiableSearch"),
         ({"compile": True}, "client.compile: true .* DifferentiableSearch"),
         ({"supernet": tiny_supernet, "arch": "largest"}, "DifferentiableSearch does not work with .* ElasticResNet"),
@@ -266,5 +268,6 @@ def test_what_it_cannot_work_with(change: dict[str, Any], words: str) -> None:
         module = make_module(change["supernet"](), objective=DifferentiableSearch())
     elif "arch" in change:
         module.assignment = FixedArchitecture(change["arch"])
+    data = {name: change[name] for name in ("client_val", "in_memory", "num_workers") if name in change}
     with pytest.raises(ConfigError, match=words):
-        fit(module, tiny_data(client_val=change.get("client_val", 0.5)), max_rounds=1)
+        fit(module, tiny_data(**{"client_val": 0.5, **data}), max_rounds=1)

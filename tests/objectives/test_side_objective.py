@@ -15,10 +15,10 @@ from lit_fednas.supernets import EarlyExitResNet, GroupNorm, PlainNetwork
 INPUTS = (3, 8, 8)
 
 
-def net(exits=(1, 3)) -> EarlyExitResNet:
+def net(exits=(1, 3), **settings) -> EarlyExitResNet:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return EarlyExitResNet(INPUTS, 5, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=exits)
+        return EarlyExitResNet(INPUTS, 5, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=exits, **settings)
 
 
 def begun(supernet, arch, **settings):
@@ -92,5 +92,8 @@ def test_errors():
     with pytest.raises(ConfigError, match="Proximal needs a network, and SideObjective has only logits for it"):
         SideObjective(Proximal()).setup(net(), None)
     plain = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(192, 5)), INPUTS, 5)
-    with pytest.raises(ConfigError, match="PlainNetwork has one; use a supernet such as EarlyExitResNet"):
-        SideObjective().setup(plain, None)
+    for other in (plain, net(early_heads=False)):
+        with pytest.raises(
+            ConfigError, match=rf"{type(other).__name__} has one; use a supernet such as EarlyExitResNet"
+        ):
+            SideObjective().setup(other, None)

@@ -193,7 +193,9 @@ def test_what_is_no_subset(members):
         SubsetSpace(Bases, range(4)).encode(Bases(members))
 
 
-@pytest.mark.parametrize(("count", "reason"), [(0, "at least 1"), (-1, "at least 1"), (17, "at most .*, 16")])
+@pytest.mark.parametrize(
+    ("count", "reason"), [(0, "at least 1"), (-1, "at least 1"), (17, "more than .*, 16; lower it")]
+)
 def test_a_count_that_leaves_no_bases(count, reason):
-    with pytest.raises(ConfigError, match=f"supernet.count: {count} must be {reason}"):
+    with pytest.raises(ConfigError, match=f"supernet.count: {count} .*{reason}"):
         bases(count)

@@ -259,7 +259,7 @@ def test_settings_that_cannot_work(settings: dict, told: str) -> None:
         elastic(**settings)
 
 
-def test_a_width_changes_the_fingerprint() -> None:
+def test_what_changes_a_network_changes_the_fingerprint() -> None:
     fingerprint = elastic().fingerprint
     assert elastic().fingerprint == fingerprint
     for settings in (
@@ -268,6 +268,7 @@ def test_a_width_changes_the_fingerprint() -> None:
         {"ratios": [0.25, 0.5]},
         {"depths": [0, 2]},
         {"input_shape": (1, 8, 8)},
+        {"relu_before_sum": True},
     ):
         assert elastic(**settings).fingerprint != fingerprint
 

@@ -171,6 +171,9 @@ def test_edges_may_be_written_in_any_order() -> None:
     ("text", "words"),
     [
         ("largest of all", "architecture: 'largest of all' cannot be read"),
+        ("", "architecture: '' cannot be read"),
+        ("normal  reduce {0} {0}", "cannot be read"),
+        ("normal {0} {0} reduce {0} skip_connect", "cannot be read"),
         ("normal {0} reduce {0} {0}", "has 1 normal nodes; give 2"),
         ("normal {0} skip_connect~0 reduce {0} {0}", r"normal node 3 reads \[0\]; name two nodes from 0 to 2"),
         ("normal a~0+b~1 a~0+b~1 reduce a~0+b~1 a~0+b~1", "'a' is not an operator"),

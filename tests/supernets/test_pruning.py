@@ -33,7 +33,7 @@ from lit_fednas.supernets import (
     SlicedSmallCNN,
     UnitCounts,
 )
-from lit_fednas.supernets.pruning.filters import Cut, Prunable, filter_norms, find_cuts, without_filters
+from lit_fednas.supernets.pruning.filters import Cut, Prunable, find_cuts, remaining, sums_of_powers, without_filters
 from lit_fednas.supernets.pruning.sequence import PrunedModel
 
 SHAPE, CLASSES = (3, 8, 8), 5
@@ -202,10 +202,15 @@ def test_a_streams_filters_are_weighed_over_all_that_write_into_it() -> None:
             weight.zero_()
             weight[:, 1, 2, 0] = torch.tensor(entries, dtype=torch.float32)
     weights = dict(net.networks[0].named_parameters())
-    norms = filter_norms(net.prunable, weights, "stage0")
-    assert norms.square().tolist() == pytest.approx([25, 16, 13, 8])
+    sums = sums_of_powers(net.prunable, weights, "stage0", 2)
+    assert sums.tolist() == pytest.approx([25, 16, 13, 8])
     (arch,) = net.propose([one_cut(net, "stage0", 2)])
     assert net.subnet(arch).get_submodule("stem").weight[:, 1, 2, 0].tolist() == [5, 0]
+
+
+def test_filters_that_leave_together_are_ranked_by_the_sum_of_their_scores() -> None:
+    """L1 norms of 6 and 5 by pairs; the sums of their squares would be 18 and 25."""
+    assert remaining(torch.tensor([3.0, 3.0, 0.0, 5.0]), 2, multiple=2) == [0, 1]
 
 
 @pytest.mark.parametrize(

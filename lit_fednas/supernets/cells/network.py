@@ -79,7 +79,7 @@ class MixedNetwork(nn.Module):
     @property
     def alphas(self) -> list[nn.Parameter]:
         """The architecture parameters of a mixture; none in another network."""
-        return [parameter for name, parameter in self.named_parameters() if name.startswith("alphas_")]
+        return [parameter for name, parameter in self.named_parameters(recurse=False) if name.startswith("alphas_")]
 
     def forward(self, x: Tensor) -> Tensor:
         """Maps ``[batch, channels, h, w]`` to logits, ``[batch, num_classes]``."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from lit_fednas.supernets.layers import convolution
 from lit_fednas.supernets.norms import Norm
 
-#: Given the kernel, the stride and the padding, which no mean contains.
+#: Given the kernel, the stride and the padding, which average pooling does not count.
 _POOLINGS: dict[str, Callable[[int, int, int], nn.Module]] = {
     "max_pool": nn.MaxPool2d,
     "avg_pool": partial(nn.AvgPool2d, count_include_pad=False),

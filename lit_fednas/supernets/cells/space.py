@@ -7,6 +7,7 @@ and width. All cells of a kind are alike.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -33,7 +34,7 @@ MIXTURE: Literal["mixture"] = "mixture"
 
 #: An edge of a cell: the node where it begins, and the node where it ends; nodes 0 and 1 are the inputs.
 Edge = tuple[int, int]
-#: Of an intermediate node: its two operators, each with the node that it reads, which ascend.
+#: An intermediate node: its two operators, each with the node that it reads, in ascending order of these nodes.
 Node = tuple[tuple[str, int], ...]
 
 
@@ -188,22 +189,24 @@ class GenotypeSpace(SearchSpace[Any]):
         return arch
 
 
+#: How a node is written.
+_NODE = r"[^\s~+]+~\d+(?:\+[^\s~+]+~\d+)*"
+
+
 def parse_genotype(text: str) -> Genotype:
     """Returns the genotype of a text, with any number of nodes; they are not validated.
 
     Raises:
         ConfigError: The text cannot be read.
     """
-    head, _, reduce = text.partition(" reduce ")
-    kind, *normal = head.split()
-    try:
-        assert kind == KINDS[0]
-        return Genotype(tuple(map(_node, normal)), tuple(map(_node, reduce.split())))
-    except (AssertionError, ValueError):
+    found = re.fullmatch(rf"\s*normal((?:\s+{_NODE})+)\s+reduce((?:\s+{_NODE})+)\s*", text)
+    if not found:
         raise ConfigError(
             f"architecture: {text!r} cannot be read; write 'normal sep_conv_3x3~0+skip_connect~1 ... reduce ...', a "
             f"word for each node with its two operators and the nodes that they read"
-        ) from None
+        )
+    normal, reduce = (tuple(map(_node, part.split())) for part in found.groups())
+    return Genotype(normal, reduce)
 
 
 def _node(word: str) -> Node:

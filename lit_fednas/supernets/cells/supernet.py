@@ -96,8 +96,8 @@ class CellSupernet(NestedSupernet):
     def derived(self) -> Genotype:
         """Returns the genotype of the present architecture parameters (Liu et al., 2019, section 2.4).
 
-        An edge is as strong as the largest softmax weight among its operators other than ``none``, and that operator
-        is its own. Every node keeps its two strongest edges; of equal ones, the first.
+        An edge is as strong as the largest softmax weight among its operators other than ``none``, and keeps
+        that operator. Every node keeps its two strongest edges; of equal ones, the first.
         """
         alphas = (self.network.alphas_normal, self.network.alphas_reduce)
         return Genotype(*(self._strongest(one.softmax(-1)) for one in alphas))

@@ -1,4 +1,4 @@
-"""By what filters are ranked before the weakest leave (FedNAS, section 4.1)."""
+"""Criteria that rank filters for pruning (FedNAS, section 4.1)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.pruning.filters import Prunable, filter_norms
+from lit_fednas.supernets.pruning.filters import Prunable, sums_of_powers
 
 
 class FilterCriterion(ABC):
     """Scores the filters of a group of units; those with the smallest scores leave first.
+
+    Scores of filters that leave together, as a group norm has it, are added.
 
     The paper's is :class:`L2Norm`: "More advanced methods can be adopted to replace the magnitude-based method".
     """
@@ -36,11 +38,11 @@ class FilterCriterion(ABC):
 
 @dataclass(frozen=True)
 class L2Norm(FilterCriterion):
-    """The L2 norm of all weights that make a unit (FedNAS, section 4.1; NetAdapt)."""
+    """The L2 norm of all weights that make a unit, squared (FedNAS, section 4.1; NetAdapt)."""
 
     @override
     def scores(self, prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
-        return filter_norms(prunable, weights, group)
+        return sums_of_powers(prunable, weights, group, 2)
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class L1Norm(FilterCriterion):
 
     @override
     def scores(self, prunable: Prunable, weights: Mapping[str, Tensor], group: str) -> Tensor:
-        return filter_norms(prunable, weights, group, order=1)
+        return sums_of_powers(prunable, weights, group, 1)
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,6 @@ class NormScale(FilterCriterion):
         if not names:
             raise ConfigError(
                 f"supernet.criterion: NormScale finds no norm with a scale behind the units {group!r}; set family.norm "
-                f"to one with affine: true, or use L2Norm"
+                f"to one with affine: true, name those groups in supernet.units that a norm follows, or use L2Norm"
             )
         return torch.stack([weights[name].detach().double().abs() for name in names]).sum(0)

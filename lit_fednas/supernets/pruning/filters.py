@@ -74,8 +74,8 @@ class Prunable:
         return self.family.build(sizes, self.input_shape, self.num_classes)
 
 
-def filter_norms(prunable: Prunable, weights: Mapping[str, Tensor], group: str, order: int = 2) -> Tensor:
-    """Returns the norm of each filter of a group of units, ``[units]``, float64.
+def sums_of_powers(prunable: Prunable, weights: Mapping[str, Tensor], group: str, power: int) -> Tensor:
+    """Returns the sum of a power of the absolute weights of each filter of a group of units, ``[units]``, float64.
 
     If several layers write a unit, as in a residual stream, its filters there count as one.
 
@@ -83,33 +83,33 @@ def filter_norms(prunable: Prunable, weights: Mapping[str, Tensor], group: str, 
         prunable: Where the filters are.
         weights: The network's tensors, by name.
         group: The group of units.
-        order: Of the norm: 2, or 1 for the sum of absolute values.
+        power: 1 gives the filters' L1 norms, 2 the squares of their L2 norms.
     """
     total = torch.zeros(())
     for name in prunable.writers[group]:
         weight, repeat = weights[name].detach().double(), prunable.axes[name][0][1]
-        total = total + weight.reshape(len(weight) // repeat, -1).abs().pow(order).sum(1)
-    return total.pow(1 / order)
+        total = total + weight.reshape(len(weight) // repeat, -1).abs().pow(power).sum(1)
+    return total
 
 
-def remaining(norms: Tensor, removed: int, multiple: int = 1) -> list[int]:
-    """Returns the units that stay, in order, when those with the smallest norms leave; of equal ones the first.
+def remaining(scores: Tensor, removed: int, multiple: int = 1) -> list[int]:
+    """Returns the units that stay, in order, when those with the smallest scores leave; of equal ones the first.
 
     Args:
-        norms: One per unit, ``[units]``.
+        scores: One per unit, ``[units]``.
         removed: How many leave; a multiple of ``multiple``.
-        multiple: How many adjacent units leave together, by their common norm: those that a group norm normalises
-            together.
+        multiple: How many adjacent units leave together, by the sum of their scores: those that a group norm
+            normalises together.
 
     Example:
         >>> remaining(torch.tensor([3.0, 1.0, 2.0, 9.0]), 2)
         [0, 3]
-        >>> remaining(torch.tensor([3.0, 1.0, 2.0, 2.0]), 2, multiple=2)
+        >>> remaining(torch.tensor([3.0, 2.0, 0.0, 4.0]), 2, multiple=2)
         [0, 1]
     """
-    blocks = norms.reshape(-1, multiple).square().sum(1)
+    blocks = scores.reshape(-1, multiple).sum(1)
     leaving = set(torch.sort(blocks, stable=True).indices[: removed // multiple].tolist())
-    return [unit for unit in range(len(norms)) if unit // multiple not in leaving]
+    return [unit for unit in range(len(scores)) if unit // multiple not in leaving]
 
 
 def without_filters(
