@@ -9,6 +9,7 @@ rows with the claims.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,8 +45,8 @@ class Claim:
         of: Arm and measure whose figure is judged.
         over: Arm and measure that it is compared with, in the same seed; the figure itself is judged if not given.
         by: Whether the effect is the ``difference`` of the two or their ``ratio``.
-        least: The effect that confirms the claim is at least this.
-        most: And at most this.
+        above: The effect that confirms the claim is above this.
+        below: And below this.
         note: The cause of what was found, or why it cannot be found at this size; a claim without ``of`` needs the
             paper's scale.
     """
@@ -56,8 +57,8 @@ class Claim:
     of: tuple[str, str] | None = None
     over: tuple[str, str] | None = None
     by: Literal["difference", "ratio"] = "difference"
-    least: float = -float("inf")
-    most: float = float("inf")
+    above: float = -float("inf")
+    below: float = float("inf")
     note: str = ""
 
     def effects(self, values: Mapping[tuple[str, str], pd.Series]) -> pd.Series:
@@ -79,7 +80,7 @@ class Claim:
             return "needs the paper's scale"
         if effects.empty:
             return "not run"
-        within = effects.between(self.least, self.most)
+        within = effects.between(self.above, self.below, inclusive="neither")
         return "seen" if within.all() else "not resolved" if within.any() else "not seen"
 
 
@@ -99,13 +100,16 @@ def read_experiment(path: Path | str) -> Experiment:
     """Returns an experiment.
 
     Raises:
-        DataError: The file is broken, or a claim names an arm or a measure that it does not have.
+        DataError: The file is broken, a measure cannot be read so, or a claim names an arm or a measure that the file
+            does not have.
     """
     path = Path(path)
     with reading(path):
         content = yaml.safe_load(path.read_text())
         claims = [_claim(one) for one in content.pop("claims")]
         experiment = Experiment(path.stem, **content, claims=claims)
+        for how in experiment.measures.values():
+            inspect.signature(figure).bind(None, **how)
     for claim in claims:
         for arm, measure in filter(None, (claim.of, claim.over)):
             if arm not in experiment.arms or measure not in {*experiment.measures, MINUTES}:
@@ -155,7 +159,8 @@ def figure(
         run: The run.
         metric: A logged metric: the mean over its last validations,
         last: as many as this;
-        target: or the rounds until the metric has reached this (the run's last validation if it never has);
+        target: or the rounds until the metric has reached this (the run's last validation if it never has, so that
+            two runs that never have are equal);
         macs: or its value at the last validation before all clients had spent this many multiply-accumulates.
         table: Or a CSV file in the run's folder,
         column: of which this column is averaged
@@ -231,10 +236,10 @@ def judged(experiments: Iterable[Experiment], results: pd.DataFrame) -> pd.DataF
 
 def _bounds(claim: Claim) -> str:
     """Writes the effects that confirm a claim."""
-    least, most = (f"{number:g}" if abs(number) < float("inf") else "" for number in (claim.least, claim.most))
+    above, below = (f"{number:g}" if abs(number) < float("inf") else "" for number in (claim.above, claim.below))
     if claim.of is None:
         return ""
-    return f"{least} to {most}" if least and most else f"at least {least}" if least else f"at most {most}"
+    return f"{above} to {below}" if above and below else f"above {above}" if above else f"below {below}"
 
 
 def effects_figure(table: pd.DataFrame) -> Figure:

@@ -166,8 +166,8 @@ class Finetuning:
         }
         return {
             "seed": self.seed,
-            **{name: getattr(settings, name) for name in _WRITTEN},
             "rounds": settings.rounds if settings.macs is None else None,
+            **{name: getattr(settings, name) for name in _WRITTEN},
             "tier_aware": self.tier_aware,
             "models": None if settings.models is None else [str(one.arch) for one in candidates],
             "supernet": type(self.supernet).__name__,

@@ -27,7 +27,7 @@ from lit_fednas.errors import DataError
 from lit_fednas.records import ROUNDS_FILE, FinetuneFiles
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "configs/findings/experiments").glob("*.yaml"))
-CLAIM = Claim("X", "Table 1", "more accurate", of=("new", "end"), over=("old", "end"), least=0.1)
+CLAIM = Claim("X", "Table 1", "more accurate", of=("new", "end"), over=("old", "end"), above=0.1)
 
 
 def results(**values: dict[int, float]) -> pd.DataFrame:

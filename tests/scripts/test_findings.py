@@ -33,7 +33,7 @@ def calls(findings, tmp_path, monkeypatch) -> list[list[str]]:
         "arms": {"old": ["fit --config a.yaml"], "new": ["fit --from {old}/x", "finetune --config 'b c.yaml'"]},
         "measures": {"end": {"table": "end.csv", "column": "accuracy"}},
         "claims": [
-            {"paper": "X", "where": "1", "claim": "better", "of": ["new", "end"], "over": ["old", "end"], "least": 0.25}
+            {"paper": "X", "where": "1", "claim": "better", "of": ["new", "end"], "over": ["old", "end"], "above": 0.2}
         ],
     }
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
@@ -89,6 +89,20 @@ def test_a_command_that_fails_is_named_and_run_again(findings, calls, tmp_path, 
     path.write_text(whole)
     assert findings.main(["mine", "--seeds", "3", "--results", "kept.csv"]) == 0
     assert [words[0] for words in calls] == ["fit", "fit", "finetune", "finetune"]
+    path.write_text(whole.replace("fit --from", "fit --seriously --from"))
+    assert findings.main(["mine", "--seeds", "3", "--results", "kept.csv"]) == 2
+    assert "new/seed3: was made by other commands; remove it" in capsys.readouterr().err
+    assert len(calls) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["other"], "'other' is no experiment; choose from mine"), (["mine", "--arms", "odd"], "'odd' is not in mine")],
+)
+def test_unknown_names_are_one_line(findings, calls, options, message, capsys) -> None:
+    assert findings.main(options) == 2
+    assert message in capsys.readouterr().err
+    assert not calls
 
 
 @pytest.mark.slow
