@@ -118,8 +118,9 @@ def _faults(value: Any, hint: Any, place: str = "") -> Iterator[tuple[str, str]]
         if value is None and NoneType in args:
             return
         faults = [list(_faults(value, arg, place)) for arg in args if arg is not NoneType]
-        if all(faults):
-            yield from faults[0]
+        if all(faults):  # those at one place are alternatives, as a number or a word
+            first = faults[0][0][0]
+            yield first, ", or ".join(reason for (where, reason), *_ in faults if where == first)
     elif origin is Literal:
         if value not in args:
             yield place, f"{value!r} is unknown; choose from {', '.join(map(str, args))}"

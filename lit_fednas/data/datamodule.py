@@ -44,7 +44,7 @@ class FederatedDataModule(LightningDataModule):
             clients may have none, and a client that would train on nothing is an error.
         client_test: What clients are tested on: a fraction of each one's own examples; or ``official``, the source's
             test split, of which each class is dealt to the clients in proportion to their training examples of it,
-            so that a client is tested on its own class mix and trains on all that it has (FedorAS, Table 7).
+            so that a client is tested on its own class mix and keeps all examples for training (FedorAS, Table 7).
         eval_batch_size: Examples per batch in the server's validation and test.
         augment: False leaves the source's augmentation out.
         in_memory: False decodes examples when they are read, through a DataLoader.

@@ -69,7 +69,7 @@ class ClientRunner:
         if faults.straggler_rate and (settings.epochs == 1 or settings.steps is not None):
             raise ConfigError(
                 f"faults.straggler_rate: {faults.straggler_rate:g} of the clients would train fewer passes, but each "
-                f"trains {'a number of steps' if settings.epochs > 1 else 'one'}; set client.epochs above 1 and "
+                f"trains {'one' if settings.steps is None else 'a number of steps'}; set client.epochs above 1 and "
                 f"client.steps to null, or straggler_rate to 0"
             )
         if settings.compile:

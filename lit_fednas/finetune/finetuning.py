@@ -300,7 +300,7 @@ class Finetuning:
             self._client,
             objective=objective,
             cohort=self._cohort(eligible),
-            faults=self.model.faults,
+            faults=replace(self.model.faults, straggler_rate=0.0),
             evaluation=self.evaluation,
             seed=self.seed,
         )

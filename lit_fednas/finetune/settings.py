@@ -23,7 +23,8 @@ class FinetuneSettings:
         macs: What each network is trained for instead: multiply-accumulates of all clients' forward passes. The
             number of rounds is that whose expected computation is nearest to it, at least one; it counts neither
             ``head_rounds`` nor what ``faults`` take away.
-        client: How clients train; as in the run's training if not given.
+        client: How clients train; as in the run's training if not given. They may fail as there (``faults``), but none
+            is a straggler.
         cohort: How the clients of a round are drawn from the eligible ones; as in the run's training if not given.
         objective: What a client optimises; plain cross-entropy if not given.
         initial: ``supernet`` starts from the weights of the supernet, ``random`` from scratch (the paper's rand-init).

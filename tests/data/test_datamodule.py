@@ -355,3 +355,8 @@ def test_evaluation_batches_are_a_fair_mix_of_a_sorted_set():
             assert torch.bincount(batch_targets, minlength=4).min() >= 12  # of 25 expected
         again = torch.cat([batch_targets for _, batch_targets in loader])
         assert torch.equal(again, torch.cat([batch_targets for _, batch_targets in batches]))
+
+
+def test_a_word_that_is_no_client_test_names_the_one_that_is() -> None:
+    with pytest.raises(ConfigError, match=r"client_test: .offical. must be at least 0 .* choose from official"):
+        module(IID(), client_test="offical")

@@ -142,10 +142,12 @@ def test_stragglers_train_one_to_all_passes():
     assert set(passes(1)) == {3}
 
 
-@pytest.mark.parametrize("settings", [{"epochs": 1}, {"epochs": 2, "steps": 4}])
-def test_stragglers_without_fewer_passes_are_refused(settings):
+@pytest.mark.parametrize(("settings", "passes"), [({"epochs": 1}, "one"), ({"steps": 4}, "a number of steps")])
+def test_stragglers_without_fewer_passes_are_refused(settings, passes):
     module = make_module(client=ClientSettings(sgd(0.1), **settings), faults=FaultPolicy(straggler_rate=0.5))
-    with pytest.raises(ConfigError, match=r"faults.straggler_rate: 0.5 of the clients .* set client.epochs above 1"):
+    with pytest.raises(
+        ConfigError, match=f"faults.straggler_rate: 0.5 of the clients .* trains {passes}; set client.epochs above 1"
+    ):
         fit(module, tiny_data(), 1)
 
 

@@ -160,6 +160,8 @@ class DistortedDigits(Digits):
         assert digits is not None  # both splits exist
         if split != "test" and self.val:
             count = round(self.val * len(digits))
+            if count == 0:
+                raise ConfigError(f"data.source.val: {self.val:g} of {len(digits)} digits is none; raise it, or give 0")
             held = stratified_rows(digits.targets.numpy(), count, numpy_generator(0, "distorted-digits-val"))
             rows = held if split == "val" else np.setdiff1d(np.arange(len(digits)), held)
             digits = Examples(digits.inputs[rows], digits.targets[rows])
