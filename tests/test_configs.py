@@ -73,7 +73,7 @@ def test_all_are_found():
     assert [path.stem for path in DARTS] == ["cifar10", "cifar10_small", "digits"]
     assert [path.stem for path in DARTS_OVERLAYS] == ["first_order", "resnet", "retrain", "second_order"]
     assert [path.stem for path in DARTS_AFTER] == ["cifar10", "cifar10_small", "digits", "random", "derive"]
-    assert len(FINDINGS) == 11
+    assert len(FINDINGS) == 12
     run = len(FINDINGS) + len(BASES) + len(OVERLAYS) + len(LOGGERS) + len(SEARCHES)
     run += len(FEDORAS) + len(FEDORAS_OVERLAYS) + len(FINETUNINGS)
     run += len(FEDHEN) + len(FEDHEN_OVERLAYS) + len(WIDTH) + len(WIDTH_OVERLAYS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from lit_fednas.costs import count_macs
 from lit_fednas.data import ClientData
+from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, MacsReport, Report
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import CrossEntropy
@@ -38,6 +39,17 @@ class SideObjective(AllOutputs):
     def __init__(self, objective: Objective = CrossEntropy(), weight: NonNegativeFloat = 1.0) -> None:
         super().__init__(objective)
         self.weight = weight
+
+    @override
+    def check_supernet(self, supernet: Supernet) -> None:
+        super().check_supernet(supernet)
+        network = cast(OutputsNetwork, supernet.skeleton(supernet.space.largest))
+        two = torch.empty(2, *supernet.input_shape, device="meta")  # batch norm refuses a batch of one
+        if len(network.outputs(two)) == 1:
+            raise ConfigError(
+                "model.objective: SideObjective trains several exits, and the largest architecture holds one; set "
+                "supernet.early_heads to true, give more exits, or use CrossEntropy"
+            )
 
     @override
     def setup(self, supernet: Supernet, clients: ClientData) -> None:

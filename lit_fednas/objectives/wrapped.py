@@ -83,13 +83,10 @@ class AllOutputs(WrappedObjective):
 
     @override
     def check_supernet(self, supernet: Supernet) -> None:
-        network = supernet.skeleton(supernet.space.largest)
-        example = torch.empty(1, *supernet.input_shape, device="meta")
-        if not isinstance(network, OutputsNetwork) or len(network.outputs(example)) < 2:
+        if not isinstance(supernet.skeleton(supernet.space.largest), OutputsNetwork):
             raise ConfigError(
-                f"model.objective: {type(self).__name__} trains several outputs, and the largest architecture of "
-                f"{type(supernet).__name__} has one; use a supernet such as EarlyExitResNet (with early_heads) or "
-                f"BaseNetworks, or another objective"
+                f"model.objective: {type(self).__name__} trains several outputs, and {type(supernet).__name__} "
+                f"has one; use a supernet such as EarlyExitResNet or BaseNetworks, or another objective"
             )
 
     @override
