@@ -24,7 +24,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.cohort import CohortSampler, UniformCohort
 from lit_fednas.federation.evaluation import SAMPLED, EvaluationSettings, Recalibration, SubnetMetrics
 from lit_fednas.federation.initial_weights import read_checkpoint
-from lit_fednas.federation.restoring import check_supernet, model_settings, restore_structure
+from lit_fednas.federation.restoring import check_supernet, model_settings
 from lit_fednas.federation.round import ServerRound
 from lit_fednas.federation.server_optimizers import is_plain_averaging
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
@@ -424,11 +424,13 @@ class FederatedLightningModule(pl.LightningModule):
 
     def _restore_supernet(self, checkpoint: Mapping[str, Any]) -> None:
         """Gives the supernet the structure of a checkpoint's; its weights are not set."""
-        if restore_structure(self.supernet, checkpoint["federation"].get("structure", {})):
+        saved = checkpoint["federation"]
+        if saved.get("structure", {}) != self.supernet.structure():
+            self.supernet.restore(saved.get("structure", {}))
             self._prepare_evaluation()
         tensors = {
             name.removeprefix("supernet."): tensor
             for name, tensor in checkpoint["state_dict"].items()
             if name.startswith("supernet.") or name not in self.state_dict()
         }
-        check_supernet(self.supernet, checkpoint["federation"]["supernet"], tensors)
+        check_supernet(self.supernet, saved["supernet"], tensors)

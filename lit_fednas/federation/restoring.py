@@ -36,14 +36,6 @@ def model_settings(checkpoint_path: Path, saved: Mapping[str, Any]) -> dict[str,
     return {**settings, "seed": saved["seed"]}
 
 
-def restore_structure(supernet: Supernet, structure: Mapping[str, Any]) -> bool:
-    """Gives a supernet the structure that a checkpoint's had; returns whether it had another."""
-    differs = structure != supernet.structure()
-    if differs:
-        supernet.restore(structure)
-    return differs
-
-
 def check_supernet(supernet: Supernet, saved: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Checks that a checkpoint's weights are those of a supernet, and sound.
 

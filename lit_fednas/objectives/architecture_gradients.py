@@ -78,18 +78,20 @@ class SecondOrder(ArchitectureGradient):
     def gradients(
         self, train_loss: Loss, val_loss: Loss, weights: Sequence[Tensor], alphas: Sequence[Tensor]
     ) -> Sequence[Tensor]:
-        values = [weight.detach().clone() for weight in weights]
-        try:
-            _move(weights, values, torch.autograd.grad(train_loss(), weights), -self.lr)
-            both = torch.autograd.grad(val_loss(), (*alphas, *weights))
-            direct, along = both[: len(alphas)], both[len(alphas) :]
-            step = _STEP / float(torch.stack(torch._foreach_norm(along)).norm().clamp(min=1e-12))
-            _move(weights, values, along, step)
-            above = torch.autograd.grad(train_loss(), alphas)
-            _move(weights, values, along, -step)
-            below = torch.autograd.grad(train_loss(), alphas)
-        finally:
-            _move(weights, values, values, 0.0)
+        # the finite difference is smaller than what half precision resolves
+        with torch.autocast(weights[0].device.type, enabled=False):
+            values = [weight.detach().clone() for weight in weights]
+            try:
+                _move(weights, values, torch.autograd.grad(train_loss(), weights), -self.lr)
+                both = torch.autograd.grad(val_loss(), (*alphas, *weights))
+                direct, along = both[: len(alphas)], both[len(alphas) :]
+                step = _STEP / float(torch.stack(torch._foreach_norm(along)).norm().clamp(min=1e-12))
+                _move(weights, values, along, step)
+                above = torch.autograd.grad(train_loss(), alphas)
+                _move(weights, values, along, -step)
+                below = torch.autograd.grad(train_loss(), alphas)
+            finally:
+                _move(weights, values, values, 0.0)
         factor = self.lr / (2 * step)
         return [one - factor * (up - down) for one, up, down in zip(direct, above, below, strict=True)]
 

@@ -64,8 +64,8 @@ class SearchMethod(ABC):
 class RandomSearch(SearchMethod):
     """Distinct architectures of the tier, drawn at random: the baseline that every other method must beat.
 
-    Like every method it begins with the smallest and the largest architecture and those of the run's evaluation, where
-    the tier affords them.
+    As the evolutionary search, it begins with the smallest and the largest architecture and those of the run's
+    evaluation, where the tier affords them.
 
     Args:
         sample: How many per generation; it changes nothing but how often figures are written.

@@ -57,6 +57,11 @@ def test_a_claim_is_seen_where_all_seeds_show_it(effects, verdict) -> None:
     assert row["verdict"] == verdict
 
 
+def test_equal_runs_confirm_nothing() -> None:
+    claim = replace(CLAIM, by="ratio", above=1)
+    assert judge(claim, results(new={0: 120, 1: 120}, old={0: 120, 1: 120}))["verdict"] == "not seen"
+
+
 def test_what_was_not_run_says_so() -> None:
     assert judge(CLAIM, results(new={0: 1.0}))["verdict"] == "not run"
     assert judge(replace(CLAIM, of=None, over=None), results())["verdict"] == "needs the paper's scale"

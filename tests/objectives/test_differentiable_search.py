@@ -146,6 +146,24 @@ def grads(network: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]
     return dict(zip(named, torch.autograd.grad(loss, list(named.values()), allow_unused=True), strict=True))
 
 
+def test_second_order_does_not_depend_on_the_precision_of_the_fit() -> None:
+    """Half precision would not resolve the finite difference."""
+    torch.manual_seed(0)
+    weight, alpha = torch.nn.Parameter(torch.randn(4, 8)), torch.nn.Parameter(torch.randn(4))
+    (train, labels), (val, val_labels) = ((torch.randn(6, 8), torch.randint(4, (6,))) for _ in range(2))
+
+    def gradient() -> Tensor:
+        losses = (
+            lambda: torch.nn.functional.cross_entropy((train @ weight.T) * alpha, labels),
+            lambda: torch.nn.functional.cross_entropy((val @ weight.T) * alpha, val_labels),
+        )
+        return SecondOrder(0.5).gradients(*losses, [weight], [alpha])[0]
+
+    exact = gradient()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(gradient(), exact)
+
+
 def test_adam_steps_the_architecture_and_the_weights_follow() -> None:
     """Against Adam's formula for a first step, and plain gradients of the network by itself."""
     train, val = some(6, 0), some(9, 1)
