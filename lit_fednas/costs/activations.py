@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from lit_fednas.costs.counting import inference_structure
 
 
-def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...]) -> int:
+def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
     """Returns the greatest number of bytes of activations alive at once in one example's forward pass.
 
     In evaluation mode, without gradients; the input is included, parameters, buffers and what is computed from
@@ -30,6 +30,7 @@ def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...]) -> i
     Args:
         network: Any network, on any device; it is not changed.
         input_shape: Shape of one example, without the batch dimension.
+        dtype: Type of the inputs.
 
     Example:
         >>> network = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(inplace=True), nn.Conv2d(8, 4, 1))
@@ -37,7 +38,7 @@ def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...]) -> i
         True
     """
     structure = inference_structure(network)
-    inputs = torch.zeros(1, *input_shape, device="meta")
+    inputs = torch.zeros(1, *input_shape, dtype=dtype, device="meta")
     trace = _Trace(inputs)
     with torch.no_grad(), trace:
         outputs = structure(inputs)

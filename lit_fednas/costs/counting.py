@@ -65,12 +65,13 @@ class Cost:
     bytes: int
 
 
-def count_macs(network: nn.Module, input_shape: tuple[int, ...]) -> int:
+def count_macs(network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
     """Returns the multiply-accumulates of one example's forward pass, half of what torch's flop counter counts.
 
     Args:
         network: Any module, on any device; it is not changed.
         input_shape: Shape of one example, without the batch dimension.
+        dtype: Type of the inputs.
 
     Raises:
         ConfigError: A module computes something with its parameters that cannot be counted.
@@ -79,10 +80,10 @@ def count_macs(network: nn.Module, input_shape: tuple[int, ...]) -> int:
         >>> count_macs(nn.Conv2d(3, 8, 3, padding=1), (3, 32, 32)) == 32 * 32 * 8 * 3 * 9
         True
     """
-    return _count(inference_structure(network), input_shape)
+    return _count(inference_structure(network), input_shape, dtype)
 
 
-def count_operations(network: nn.Module, input_shape: tuple[int, ...]) -> int:
+def count_operations(network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
     """Returns the operations of one example's forward pass that FedorAS calls FLOPs.
 
     Products cost their multiply-accumulates and one for each bias that a convolution or linear layer adds; a batch
@@ -93,6 +94,7 @@ def count_operations(network: nn.Module, input_shape: tuple[int, ...]) -> int:
     Args:
         network: Any module, on any device; it is not changed.
         input_shape: Shape of one example, without the batch dimension.
+        dtype: Type of the inputs.
 
     Raises:
         ConfigError: As :func:`count_macs`.
@@ -117,7 +119,7 @@ def count_operations(network: nn.Module, input_shape: tuple[int, ...]) -> int:
     for module in structure.modules():
         if isinstance(module, (_BatchNorm, *_PER_INPUT, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)):
             module.register_forward_hook(count)
-    return _count(structure, input_shape) + extra
+    return _count(structure, input_shape, dtype) + extra
 
 
 def count_parameters(network: nn.Module) -> int:
@@ -160,13 +162,13 @@ def meta_copy(network: nn.Module) -> nn.Module:
     return copy.deepcopy(network, memo)
 
 
-def _count(structure: nn.Module, input_shape: tuple[int, ...]) -> int:
+def _count(structure: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype) -> int:
     """Returns the multiply-accumulates of a network that is on the meta device; changes the network."""
     for module in structure.modules():
         if type(module) in _TRANSPARENT:  # half of the time that counting takes
             module.forward = _given
     counter = FlopCounterMode(display=False, custom_mapping=_PRODUCTS)
-    inputs = torch.zeros(1, *input_shape, device="meta")
+    inputs = torch.zeros(1, *input_shape, dtype=dtype, device="meta")
     with torch.no_grad(), _Uncounted(counter, structure), counter:
         structure(inputs)
     return counter.get_total_flops() // 2

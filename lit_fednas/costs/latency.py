@@ -32,12 +32,15 @@ class LatencySource(ABC):
     """Where the latencies of networks come from."""
 
     @abstractmethod
-    def prepare(self, networks: Sequence[nn.Module], input_shape: tuple[int, ...]) -> dict[str, Any]:
+    def prepare(
+        self, networks: Sequence[nn.Module], input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+    ) -> dict[str, Any]:
         """Prepares the source once, before its first use.
 
         Args:
             networks: Typical networks; they may be on the meta device.
             input_shape: Shape of one example.
+            dtype: Type of the inputs.
 
         Returns:
             How latency is measured or predicted, as plain JSON values.
@@ -49,12 +52,15 @@ class LatencySource(ABC):
         return {"source": type(self).__name__}
 
     @abstractmethod
-    def milliseconds(self, network: nn.Module, input_shape: tuple[int, ...]) -> float:
+    def milliseconds(
+        self, network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+    ) -> float:
         """Returns the latency of one batch in milliseconds.
 
         Args:
             network: A network, whose weights do not matter; it may be on the meta device.
             input_shape: Shape of one example.
+            dtype: Type of the inputs.
         """
 
 
@@ -91,7 +97,9 @@ class MeasuredLatency(LatencySource):
             raise ConfigError(f"latency.device: {self.device!r} is not available; choose from {', '.join(devices)}")
 
     @override
-    def prepare(self, networks: Sequence[nn.Module], input_shape: tuple[int, ...]) -> dict[str, Any]:
+    def prepare(
+        self, networks: Sequence[nn.Module], input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+    ) -> dict[str, Any]:
         return {**asdict(self), "device_name": device_name(self.device), "torch": torch.__version__}
 
     @property
@@ -100,21 +108,32 @@ class MeasuredLatency(LatencySource):
         return {**super().identity, **self.prepare([], ())}
 
     @override
-    def milliseconds(self, network: nn.Module, input_shape: tuple[int, ...]) -> float:
-        return measure(network, (self.batch_size, *input_shape), self)
+    def milliseconds(
+        self, network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+    ) -> float:
+        return measure(network, (self.batch_size, *input_shape), self, dtype)
 
 
-def measure(network: nn.Module, batch_shape: tuple[int, ...], settings: MeasuredLatency) -> float:
-    """Returns the median latency of a network on batches of normal noise, in milliseconds.
+def measure(
+    network: nn.Module,
+    batch_shape: tuple[int, ...],
+    settings: MeasuredLatency,
+    dtype: torch.dtype = torch.float32,
+) -> float:
+    """Returns the median latency of a network on batches of normal noise (tokens: of token 0), in milliseconds.
 
     Args:
         network: A network on any device; it is not changed.
         batch_shape: Shape of a batch.
         settings: Device, threads and repeats.
+        dtype: Type of the inputs.
     """
     network = _filled(inference_structure(network), settings.device)
     draws = generator(0, "latency", device=settings.device)
-    inputs = torch.randn(batch_shape, generator=draws, device=settings.device)
+    if dtype.is_floating_point:
+        inputs = torch.randn(batch_shape, generator=draws, dtype=dtype, device=settings.device)
+    else:
+        inputs = torch.zeros(batch_shape, dtype=dtype, device=settings.device)
     with torch.inference_mode(), _threads(settings.threads):
         for _ in range(settings.warmup):
             network(inputs)

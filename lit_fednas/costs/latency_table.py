@@ -86,17 +86,19 @@ class LatencyTable(LatencySource):
             raise ConfigError(f"latency.file: {file} does not exist; give a table, or set measure_missing: true")
 
     @override
-    def prepare(self, networks: Sequence[nn.Module], input_shape: tuple[int, ...]) -> dict[str, Any]:
+    def prepare(
+        self, networks: Sequence[nn.Module], input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+    ) -> dict[str, Any]:
         """Measures layers and at least four networks; fits on their first half and checks on the second."""
         known = len(self.layers)
-        sums = np.array([self._sum(network, input_shape) for network in networks])
+        sums = np.array([self._sum(network, input_shape, dtype) for network in networks])
         if self.measure_missing and (len(self.layers) > known or not self.fit.checked_on):
             if len(networks) < _FEWEST:
                 raise ConfigError(
                     f"latency: a table is fitted and checked on at least {_FEWEST} networks, not "
                     f"{len(networks)}; use MeasuredLatency"
                 )
-            times = [self.measured.milliseconds(network, input_shape) for network in networks]
+            times = [self.measured.milliseconds(network, input_shape, dtype) for network in networks]
             self.fit = fit_line(sums, np.array(times))
             self.save()
         return {**self.settings, "file": self.file, "layers": len(self.layers), **asdict(self.fit)}
@@ -107,9 +109,11 @@ class LatencyTable(LatencySource):
         return {**super().identity, **self.settings, "file": self.file}  # without the fit, which varies a little
 
     @override
-    def milliseconds(self, network: nn.Module, input_shape: tuple[int, ...]) -> float:
+    def milliseconds(
+        self, network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+    ) -> float:
         known = len(self.layers)
-        total = self._sum(network, input_shape)
+        total = self._sum(network, input_shape, dtype)
         if len(self.layers) > known:
             self.save()
         return self.fit.intercept_ms + self.fit.scale * total
@@ -135,10 +139,10 @@ class LatencyTable(LatencySource):
             )
         self.settings, self.fit, self.layers = settings, fit, layers
 
-    def _sum(self, network: nn.Module, input_shape: tuple[int, ...]) -> float:
+    def _sum(self, network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype) -> float:
         """Returns the milliseconds of all layers; measures those that are unknown."""
         total = 0.0
-        for signature, layer, shape in calls(network, (self.settings["batch_size"], *input_shape)):
+        for signature, layer, shape in calls(network, (self.settings["batch_size"], *input_shape), dtype):
             if signature not in self.layers:
                 if not self.measure_missing:
                     raise ConfigError(
@@ -150,12 +154,15 @@ class LatencyTable(LatencySource):
         return total
 
 
-def calls(network: nn.Module, batch_shape: tuple[int, ...]) -> list[tuple[str, nn.Module, tuple[int, ...]]]:
+def calls(
+    network: nn.Module, batch_shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> list[tuple[str, nn.Module, tuple[int, ...]]]:
     """Lists the layers (modules without children) in the order of their calls, on the meta device.
 
     Args:
         network: A network on any device; it is not changed.
         batch_shape: Shape of a batch.
+        dtype: Type of the inputs.
 
     Returns:
         Per call: the layer's signature, the layer, the shape of its input.
@@ -178,7 +185,7 @@ def calls(network: nn.Module, batch_shape: tuple[int, ...]) -> list[tuple[str, n
     leaves = [module for module in structure.modules() if not any(module.children())]
     hooks = [leaf.register_forward_pre_hook(note) for leaf in leaves]
     with torch.no_grad():
-        structure(torch.empty(batch_shape, device="meta"))
+        structure(torch.empty(batch_shape, dtype=dtype, device="meta"))
     for hook in hooks:
         hook.remove()  # the layers are measured next
     return layers

@@ -321,7 +321,8 @@ class ClientRunner:
             made = ClientNetwork(network)
             if self.settings.compile:
                 made.receive(self.supernet.views(arch, self._shared))
-                batch = torch.zeros(self.settings.batch_size, *self.supernet.input_shape, device=self.device)
+                shape, dtype = self.supernet.input_shape, self.supernet.input_dtype
+                batch = torch.zeros(self.settings.batch_size, *shape, dtype=dtype, device=self.device)
                 with self.trainer.precision_plugin.train_step_context():
                     compile_network(network, batch)
             self._networks[arch] = made

@@ -64,7 +64,7 @@ class TierNetwork(PlainNetwork):
     """
 
     def __init__(self, supernet: Supernet, arch: Any, network: nn.Module) -> None:
-        super().__init__(network, supernet.input_shape, supernet.num_classes)
+        super().__init__(network, supernet.input_shape, supernet.num_classes, supernet.input_dtype)
         self._targets = partial(supernet.targets, arch)
 
     @override

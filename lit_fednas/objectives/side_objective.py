@@ -44,7 +44,9 @@ class SideObjective(AllOutputs):
     def check_supernet(self, supernet: Supernet) -> None:
         super().check_supernet(supernet)
         network = cast(OutputsNetwork, supernet.skeleton(supernet.space.largest))
-        two = torch.empty(2, *supernet.input_shape, device="meta")  # batch norm refuses a batch of one
+        two = torch.empty(
+            2, *supernet.input_shape, dtype=supernet.input_dtype, device="meta"
+        )  # batch norm refuses a batch of one
         if len(network.outputs(two)) == 1:
             raise ConfigError(
                 "model.objective: SideObjective trains several exits, and the largest architecture holds one; set "
@@ -60,7 +62,7 @@ class SideObjective(AllOutputs):
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
         if task.arch not in self._macs_of:
             whole = _AllHeads(self._supernet.skeleton(task.arch))
-            self._macs_of[task.arch] = count_macs(whole, self._supernet.input_shape)
+            self._macs_of[task.arch] = count_macs(whole, self._supernet.input_shape, self._supernet.input_dtype)
         self._macs_per_example = self._macs_of[task.arch]
         self._seen = 0
         super().begin(network, task, generator)

@@ -109,12 +109,14 @@ class Supernet(nn.Module, ABC):
 
     Attributes:
         space: The architectures.
+        input_dtype: Type of the inputs: float32, or int64 where they are tokens.
 
     Raises:
         ConfigError: A size is not positive.
     """
 
     space: SearchSpace[Any]
+    input_dtype: torch.dtype = torch.float32
 
     def __init__(self, input_shape: Iterable[int], num_classes: int) -> None:
         super().__init__()
@@ -215,7 +217,7 @@ class Supernet(nn.Module, ABC):
             unit: What is counted.
             arch: The architecture.
         """
-        return _COUNTERS[unit](self.skeleton(arch), self.input_shape)
+        return _COUNTERS[unit](self.skeleton(arch), self.input_shape, self.input_dtype)
 
     def targets(self, arch: Any, classes: Tensor) -> Tensor:
         """Returns the targets of an architecture: the classes, unless its classifier has another label set.

@@ -32,6 +32,7 @@ class PlainNetwork(NestedSupernet):
         network: The network.
         input_shape: Shape of one example.
         num_classes: Width of its output.
+        input_dtype: Type of its inputs.
 
     Example:
         >>> net = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2), 2)
@@ -40,8 +41,15 @@ class PlainNetwork(NestedSupernet):
         (torch.Size([3, 2]), 'whole')
     """
 
-    def __init__(self, network: nn.Module, input_shape: Iterable[int], num_classes: int) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        input_shape: Iterable[int],
+        num_classes: int,
+        input_dtype: torch.dtype = torch.float32,
+    ) -> None:
         super().__init__(input_shape, num_classes)
+        self.input_dtype = input_dtype
         self.network = network
         self.space = Ladder(["whole"])
 

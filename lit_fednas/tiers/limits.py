@@ -97,7 +97,9 @@ class ArchitectureCosts:
             "macs": supernet.macs,
             "parameters": lambda arch: supernet.cost(arch).parameters,
             "bytes": lambda arch: supernet.cost(arch).bytes,
-            "activation_bytes": lambda arch: peak_activation_bytes(supernet.skeleton(arch), supernet.input_shape),
+            "activation_bytes": lambda arch: peak_activation_bytes(
+                supernet.skeleton(arch), supernet.input_shape, supernet.input_dtype
+            ),
             "memory_bytes": lambda arch: self.cost(arch, "bytes") + self.cost(arch, "activation_bytes"),
             "operations": supernet.operations,
             "latency_ms": self._latency,
@@ -164,7 +166,10 @@ class ArchitectureCosts:
         if self.latency is None:
             return None
         networks = [self.supernet.skeleton(arch) for arch in archs]
-        return {"source": type(self.latency).__name__, **self.latency.prepare(networks, self.supernet.input_shape)}
+        return {
+            "source": type(self.latency).__name__,
+            **self.latency.prepare(networks, self.supernet.input_shape, self.supernet.input_dtype),
+        }
 
     def _latency(self, arch: Any) -> float:
         if self.latency is None:
@@ -172,7 +177,9 @@ class ArchitectureCosts:
                 "search.latency: is null, but a tier or the objective needs latency_ms; "
                 "set it to lit_fednas.costs.MeasuredLatency or LatencyTable"
             )
-        milliseconds = self.latency.milliseconds(self.supernet.skeleton(arch), self.supernet.input_shape)
+        milliseconds = self.latency.milliseconds(
+            self.supernet.skeleton(arch), self.supernet.input_shape, self.supernet.input_dtype
+        )
         if self._files is not None:
             self._files.append("latencies", [{"arch": str(arch), "latency_ms": milliseconds}])
         return milliseconds
