@@ -235,7 +235,7 @@ def _tested(
         batches = datamodule.test_dataloader()
     except DataError:
         return {"test_accuracy": None, "test_examples": 0}
-    evaluator = Evaluator(model.supernet, batches, EvaluationSettings())
+    evaluator = Evaluator(model.supernet, batches, EvaluationSettings(), task=datamodule.task)
     accuracy = evaluator.metrics(network, partial(model.supernet.targets, arch)).accuracy
     return {"test_accuracy": accuracy, "test_examples": evaluator.num_examples}
 

@@ -177,10 +177,11 @@ class ClientResult:
         reason: One line for the log; empty when all went well.
         num_steps: Optimizer steps taken.
         num_seen: Examples that went through the network, repetitions counted.
-        loss: Mean local training loss over those examples; NaN without an update.
+        loss: Mean local training loss over those examples (over their tokens, if the task is on tokens); NaN without an
+            update.
         seconds: Wall time of the fit.
         reports: What the objective reported, at most one of each type.
-        accuracy: On the client's own validation split; NaN where it was not tested.
+        tested: What the task averages, on the client's own validation split; empty where it was not tested.
         num_tested: Examples that it was tested on.
     """
 
@@ -192,8 +193,13 @@ class ClientResult:
     loss: float = float("nan")
     seconds: float = 0.0
     reports: tuple[Report, ...] = ()
-    accuracy: float = float("nan")
+    tested: Mapping[str, float] = field(default_factory=dict)
     num_tested: int = 0
+
+    @property
+    def accuracy(self) -> float:
+        """The accuracy among :attr:`tested`; NaN if there is none."""
+        return self.tested.get("accuracy", float("nan"))
 
     @property
     def ok(self) -> bool:

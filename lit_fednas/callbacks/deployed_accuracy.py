@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from lit_fednas.data import Classification, Task
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.client_evaluation import (
@@ -38,9 +39,9 @@ _BATCH_SIZE = 512
 class DeployedAccuracy(FederatedCallback):
     """Evaluates every client on its own split, with the global weights of the model that it would use.
 
-    Nothing is trained. Logs ``deployed/accuracy``, the mean over the clients, each of which counts once;
-    ``deployed/iqr``, the interquartile range of their accuracies (linear interpolation); and ``deployed/worst``.
-    At the end of training ``clients.csv`` in the run's folder has a row per client
+    Nothing is trained. Logs ``deployed/accuracy`` (or the task's metric), the mean over the clients, each of which
+    counts once; ``deployed/iqr``, the interquartile range over them (linear interpolation); and ``deployed/worst``. At
+    the end of training ``clients.csv`` in the run's folder has a row per client
     (``lit_fednas.records.run``). Clients without examples in the split are left out.
 
     Args:
@@ -63,7 +64,14 @@ class DeployedAccuracy(FederatedCallback):
         self.every_n_rounds = every_n_rounds
         self.rows: list[dict[str, Any]] = []
         self.rounds: int | None = None
-        self.metric_names = ["deployed/accuracy", "deployed/worst"] if every_n_rounds is None else []
+        self.task: Task = Classification(2)
+        self.metric_names: list[str] = []
+
+    def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
+        """Finds what is measured; ``metric_names`` says what will be logged at a validation."""
+        self.task = trainer.datamodule.task
+        if self.every_n_rounds is None:
+            self.metric_names = [f"deployed/{self.task.metric}", "deployed/worst"]
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that clients can be evaluated; the assignment has been set up before."""
@@ -98,20 +106,23 @@ class DeployedAccuracy(FederatedCallback):
             write_client_scores(run_folder(trainer), self.rows, ["arch"])
         if trainer.is_global_zero:
             log.info(
-                "%d clients with the model that each would use, on its own %s examples: accuracy %.2f %%, "
-                "interquartile range %.2f %%, worst %.2f %%",
+                "%d clients with the model that each would use, on its own %s examples: %s %.4g, "
+                "interquartile range %.4g, worst %.4g",
                 len(self.rows),
                 self.split,
-                *(100 * value for value in self.figures().values()),
+                self.task.metric,
+                *self.figures().values(),
             )
 
     # ---- what -----------------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, float]:
         """Returns what the last evaluation logged, without ``deployed/``."""
-        accuracies = [row["accuracy"] for row in self.rows]
-        low, high = np.quantile(accuracies, [0.25, 0.75])
-        return {"accuracy": float(np.mean(accuracies)), "iqr": float(high - low), "worst": min(accuracies)}
+        metric = self.task.metric
+        figures = [row[metric] for row in self.rows]
+        low, high = np.quantile(figures, [0.25, 0.75])
+        worst = min(figures) if self.task.metrics[metric] else max(figures)
+        return {metric: float(np.mean(figures)), "iqr": float(high - low), "worst": worst}
 
     def _evaluate_and_log(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
         self._evaluate(trainer, module)
@@ -164,7 +175,7 @@ class DeployedAccuracy(FederatedCallback):
             )
             for score in scores:
                 tier = module.population.tier(score.client)
-                rows.append({**score._asdict(), "tier": tier.name if tier else ALL_TIERS, "arch": str(arch)})
+                rows.append({**score.row(), "tier": tier.name if tier else ALL_TIERS, "arch": str(arch)})
         return rows
 
 

@@ -55,9 +55,9 @@ class DeviceAverage(FederatedCallback):
         self._prepare(trainer, pl_module)
 
     def _prepare(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
-        self._metrics = SubnetMetrics(module.subnets, module.supernet.num_classes, module.evaluation.top_k)
+        self._metrics = SubnetMetrics(module.subnets, trainer.datamodule.task, module.evaluation.top_k)
         self._metrics.to(trainer.strategy.root_device)
-        self.metric_names = [f"val/devices/{name}" for name in self._metrics.by_name()]
+        self.metric_names = [f"val/devices/{name}" for name in self._metrics.metric_names]
 
     # ---- what devices trained -------------------------------------------------------------------------
 

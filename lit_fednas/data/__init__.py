@@ -21,6 +21,7 @@ from lit_fednas.data.sources.image_source import ImageFolder, LazyImageFolder
 from lit_fednas.data.sources.image_table import ImageTable
 from lit_fednas.data.sources.leaf import Leaf, LeafImages
 from lit_fednas.data.sources.torchvision_sets import CIFAR10, CIFAR100, MNIST, FashionMNIST
+from lit_fednas.data.tasks import Classification, MultiLabel, NextToken, Regression, Task
 from lit_fednas.data.transforms import Augmentation, Cutout, Normalize, RandomCrop, RandomFlip
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "BalancedDirichlet",
     "ByColumn",
     "CelebA",
+    "Classification",
     "ClientData",
     "Cutout",
     "DataSource",
@@ -48,12 +50,16 @@ __all__ = [
     "Leaf",
     "LeafImages",
     "LoaderReader",
+    "MultiLabel",
+    "NextToken",
     "Normalize",
     "Partition",
     "Partitioner",
     "RandAugment",
     "RandomCrop",
     "RandomFlip",
+    "Regression",
     "Shards",
+    "Task",
     "TensorReader",
 ]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_fednas.data.readers import Batch, Reader
+from lit_fednas.data.tasks import Classification, Task
 from lit_fednas.errors import DataError
 
 
@@ -22,6 +23,7 @@ class ClientData:
         reader: Reads rows of the data set.
         indices: For each split, the rows of each client.
         test_reader: Reads the rows of the split ``test``, where they are of another data set.
+        task: What targets are; classes if not given.
 
     Raises:
         DataError: The train split is missing, or splits have different numbers of clients.
@@ -38,7 +40,11 @@ class ClientData:
     """
 
     def __init__(
-        self, reader: Reader, indices: Mapping[str, Sequence[np.ndarray]], test_reader: Reader | None = None
+        self,
+        reader: Reader,
+        indices: Mapping[str, Sequence[np.ndarray]],
+        test_reader: Reader | None = None,
+        task: Task | None = None,
     ) -> None:
         if "train" not in indices:
             raise DataError(f"indices: has only {sorted(indices)}; give the rows of the split 'train'")
@@ -47,6 +53,7 @@ class ClientData:
             raise DataError(f"indices: {counts} clients per split; give as many for each split")
         self.reader = reader
         self._test_reader = reader if test_reader is None else test_reader
+        self.task = Classification(int(reader.targets.max()) + 1) if task is None else task
         self._rows = {
             split: tuple(torch.as_tensor(np.asarray(rows, dtype=np.int64)) for rows in clients)
             for split, clients in indices.items()
@@ -82,14 +89,14 @@ class ClientData:
             DataError: The client does not exist.
         """
         rows = {split: [self.rows(client, split).numpy()] for split in self._rows}
-        return ClientData(self.reader, rows, self._test_reader)
+        return ClientData(self.reader, rows, self._test_reader, self.task)
 
     def classes(self, client: int) -> tuple[int, ...]:
         """Returns the classes of which a client has training examples, in ascending order."""
         return tuple(self._targets(client, "train").unique().tolist())
 
     def label_counts(self, client: int, num_classes: int, splits: Sequence[str] = ("train", "val")) -> np.ndarray:
-        """Counts a client's examples of each class, which it reports to the server.
+        """Counts a client's examples of each class, which it reports to the server; all as class 0 if they have none.
 
         Args:
             client: The client's number.
@@ -133,7 +140,7 @@ class ClientData:
             drop_last: Leaves a smaller last batch out, unless it is the client's only one.
 
         Returns:
-            float32 normalised inputs and int64 targets, on the device of the data.
+            Normalised float32 inputs, or integers as they are, and targets, on the device of the data.
 
         Raises:
             DataError: The client or the split does not exist.
@@ -159,4 +166,4 @@ class ClientData:
 
     def _targets(self, client: int, split: str) -> Tensor:
         targets = self._reader(split).targets
-        return targets[self.rows(client, split).to(targets.device)]
+        return self.task.strata(targets[self.rows(client, split).to(targets.device)])

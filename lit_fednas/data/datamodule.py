@@ -18,6 +18,7 @@ from lit_fednas.data.partitioners import Partition, Partitioner
 from lit_fednas.data.readers import EvalBatches, LoaderReader, Reader, TensorReader
 from lit_fednas.data.sources.base import DataSource, Split
 from lit_fednas.data.splits import client_split, deal_by_class, stratified_rows
+from lit_fednas.data.tasks import Task
 from lit_fednas.data.transforms import Augmentation, as_float
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, ShareBelowOne, checked
@@ -53,7 +54,8 @@ class FederatedDataModule(LightningDataModule):
     Attributes:
         clients: The clients' data; set by ``setup``, like the following.
         partition: Rows of each client, before its local hold-outs, into ``targets``.
-        targets: The class of each training example that is dealt out: the training split without ``server_val``.
+        targets: The class of each training example that is dealt out (0 where examples have none): the training split
+            without ``server_val``.
 
     Raises:
         ConfigError: A setting is out of range, or settings contradict each other.
@@ -107,10 +109,16 @@ class FederatedDataModule(LightningDataModule):
 
     @property
     def num_classes(self) -> int:
-        """The number of classes; known before ``setup``."""
-        if (count := self.source.num_classes) < 2:
+        """The width of a network's output: the number of classes; known before ``setup``."""
+        count = self.task.num_outputs
+        if self.task.has_classes and count < 2:
             raise DataError(f"data.source: {type(self.source).__name__} has {count} class; give two at least")
         return count
+
+    @property
+    def task(self) -> Task:
+        """What targets are; known before ``setup``."""
+        return self.source.task
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -119,8 +127,13 @@ class FederatedDataModule(LightningDataModule):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """One name per class; known before ``setup``."""
+        """One name per class or other output; known before ``setup``."""
         return self.source.class_names
+
+    @property
+    def strata(self) -> tuple[str, ...]:
+        """The names of what :attr:`targets` number: the classes, or one for all examples where they have none."""
+        return self.class_names if self.task.labelled else ("examples",)
 
     @override
     def prepare_data(self) -> None:
@@ -130,7 +143,8 @@ class FederatedDataModule(LightningDataModule):
         """Loads the training examples and partitions them; a second call does nothing.
 
         Raises:
-            DataError: The data are missing, or too few for what was asked.
+            ConfigError: The partitioner deals out by class, and the examples have none.
+            DataError: The data are missing, not of the task, or too few for what was asked.
         """
         if hasattr(self, "clients"):
             return
@@ -138,16 +152,21 @@ class FederatedDataModule(LightningDataModule):
         if train is None or not len(train):
             raise DataError(f"source: {type(self.source).__name__} has no training examples; give some")
         val = self._open("val")
-        all_targets = train.targets.cpu().numpy()
+        all_targets = self.task.strata(train.targets).cpu().numpy()
         held = self._server_rows(all_targets, val is not None)
         pool = np.setdiff1d(np.arange(len(all_targets)), held)
         columns = {name: column[pool] for name, column in train.columns.items()}
         self.targets = all_targets[pool]
+        if self.partitioner.by_class and not self.task.labelled:
+            raise ConfigError(
+                f"data.partitioner: {type(self.partitioner).__name__} deals out by class, and the examples of "
+                f"{type(self.source).__name__} have none; use ByColumn or IID"
+            )
         self.partition = self.partitioner.partition(self.targets, self.num_clients, self.seed, columns)
         reader = self._reader(train, self.source.augmentation if self.augment else ())
         self._readers = {"train": reader}
         rows = self._client_rows(pool)
-        self.clients = ClientData(reader, rows, self._readers.get("test"))
+        self.clients = ClientData(reader, rows, self._readers.get("test"), self.task)
         if val is not None:
             self._readers["val"] = self._reader(val)
             self._val_batches = EvalBatches(self._readers["val"], None, self.eval_batch_size)
@@ -192,6 +211,7 @@ class FederatedDataModule(LightningDataModule):
             "mean": normalization and list(normalization.mean),
             "std": normalization and list(normalization.std),
             "class_names": list(self.class_names),
+            "task": type(self.task).__name__,
         }
 
     def predict_dataloader(self) -> EvalBatches:
@@ -219,8 +239,12 @@ class FederatedDataModule(LightningDataModule):
             return None
         if isinstance(data, Examples) and (row := data.first_not_finite()) is not None:
             raise DataError(f"data.source: example {row} of {split} holds NaN or infinity; correct or remove it")
-        present = set(data.targets.unique().tolist())
-        names = self.class_names
+        try:
+            self.task.check(data.targets)
+        except DataError as error:
+            raise DataError(f"data.source: {split} {error}") from None
+        present = set(self.task.strata(data.targets).unique().tolist())
+        names = self.strata
         if missing := [name for label, name in enumerate(names) if label not in present]:
             shown = ", ".join(missing[:5] + ["..."] * (len(missing) > 5))
             log.warning(
@@ -284,8 +308,10 @@ class FederatedDataModule(LightningDataModule):
         if reader is None:
             name = type(self.source).__name__
             raise DataError(f"data.client_test: official is a test split, which {name} does not have; give a fraction")
-        counts = self.partition.class_counts(self.targets, self.num_classes)
-        return deal_by_class(reader.targets.cpu().numpy(), counts, numpy_generator(self.seed, "client-test"))
+        counts = self.partition.class_counts(self.targets, len(self.strata))
+        return deal_by_class(
+            self.task.strata(reader.targets).cpu().numpy(), counts, numpy_generator(self.seed, "client-test")
+        )
 
 
 def _share(client_test: float | str) -> float:

@@ -21,7 +21,7 @@ class ExampleDataset(Protocol):
 
     @property
     def targets(self) -> Tensor:
-        """The int64 targets [N]."""
+        """The targets [N, ...]."""
 
     @property
     def columns(self) -> Mapping[str, np.ndarray]:
@@ -40,11 +40,11 @@ class Examples:
 
     Attributes:
         inputs: uint8 or float [N, C, H, W], or any [N, ...]. Images stay uint8 until they are batched.
-        targets: int64 [N].
+        targets: [N, ...]: int64 classes [N], or what another task has (``lit_fednas.data.tasks``).
         columns: Natural groupings of the examples (a speaker, a site, ...), each [N].
 
     Raises:
-        DataError: Lengths differ, or the targets are not int64 [N].
+        DataError: Lengths differ.
 
     Example:
         >>> sites = {"site": np.array(["a", "a", "b"])}
@@ -57,9 +57,6 @@ class Examples:
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.targets.ndim != 1 or self.targets.dtype != torch.int64:
-            shape, dtype = tuple(self.targets.shape), self.targets.dtype
-            raise DataError(f"targets: {dtype} {shape} are not classes; give an int64 tensor of shape [N]")
         lengths = {"targets": len(self.targets), **{name: len(col) for name, col in self.columns.items()}}
         for name, length in lengths.items():
             if length != len(self.inputs):

@@ -34,7 +34,7 @@ class Reader(ABC):
 
     Args:
         dataset: Gives a raw input and a target per row number.
-        normalize: Makes a raw batch float32; by default it scales uint8 to [0, 1].
+        normalize: Makes a raw batch float32; by default it scales uint8 to [0, 1], and leaves other integers.
         augmentation: Applied to the raw batch, in this order, before it is normalised.
     """
 
@@ -50,7 +50,7 @@ class Reader(ABC):
 
     @property
     def targets(self) -> Tensor:
-        """The int64 targets of all examples, [N]; no input is decoded for them."""
+        """The targets of all examples, [N, ...]; no input is decoded for them."""
         return self.dataset.targets
 
     @abstractmethod

@@ -117,7 +117,7 @@ class ShowPartition:
         data = self.datamodule
         data.prepare_data()
         data.setup("fit")
-        shown = data.partition, data.targets, data.class_names
+        shown = data.partition, data.targets, data.strata
         print(partition_table(*shown))
         write_partition(*shown, Path(output))
         print(f"written: {output}/partition.csv, {output}/partition.png")

@@ -172,10 +172,11 @@ class ClientRunner:
             reason = f"{type(error).__name__}: {error}"
         else:
             share = (perf_counter() - start) / len(tasks)
-            for row, (loss_sum, size) in enumerate(outcomes):
+            for row, (loss_sum, units, size) in enumerate(outcomes):
                 client = module.clients[row]
                 weights = {name: tensor[row] for name, tensor in module.weights.items()}
-                judge = partial(_judge, client.task, weights, client.num_steps, client.num_seen, loss_sum, size)
+                loss = loss_sum / max(units, 1)
+                judge = partial(_judge, client.task, weights, client.num_steps, client.num_seen, loss, size)
                 yield _timed(*self._settle(client.task, judge), share)
             return
         self._stacks.clear()
@@ -248,7 +249,7 @@ class ClientRunner:
             shuffle=generator(0, "local-test", client),
         )
         for score in scores:
-            tested = replace(update.result, accuracy=score.accuracy, num_tested=score.num_examples)
+            tested = replace(update.result, tested=score.means, num_tested=score.num_examples)
             update = replace(update, result=tested)
         return update
 
@@ -274,8 +275,8 @@ class ClientRunner:
             self.trainer.fit(module, train_dataloaders=self._batches(task, module))
         network.forget_gradients()
         reports = self.objective.report() if module.num_steps else ()
-        loss_sum, size = module.outcome()  # after the objective has touched the weights for the last time
-        update = _judge(task, network.weights, module.num_steps, module.num_seen, loss_sum, size)
+        loss_sum, units, size = module.outcome()  # after the objective has touched the weights for the last time
+        update = _judge(task, network.weights, module.num_steps, module.num_seen, loss_sum / max(units, 1), size)
         return replace(update, result=replace(update.result, reports=reports))
 
     def _goes_away(self, task: ClientTask) -> bool:
@@ -344,7 +345,7 @@ def _judge(
     weights: Mapping[str, Tensor],
     num_steps: int,
     num_seen: int,
-    loss_sum: float,
+    loss: float,
     size: float,
 ) -> ClientUpdate:
     """Returns a trained client's update.
@@ -354,7 +355,7 @@ def _judge(
         weights: Its weights, by name.
         num_steps: Steps taken.
         num_seen: Examples seen.
-        loss_sum: The sum of their losses.
+        loss: Their mean loss.
         size: The sum of the norms of the weights.
 
     Raises:
@@ -362,10 +363,10 @@ def _judge(
     """
     if num_steps == 0:
         raise _Skip("empty", f"no batch to train on among {task.num_examples} examples")
-    if not isfinite(size) or not isfinite(loss_sum):
+    if not isfinite(size) or not isfinite(loss):
         what = "loss is" if isfinite(size) else "trained weights are"
         raise _Skip("non-finite", f"the {what} not finite; lower client.optimizer's lr or set client.clip_norm")
-    result = ClientResult(task, num_steps=num_steps, num_seen=num_seen, loss=loss_sum / num_seen)
+    result = ClientResult(task, num_steps=num_steps, num_seen=num_seen, loss=loss)
     return ClientUpdate(result, weights)
 
 

@@ -1,13 +1,13 @@
-"""The accuracy of a network on single clients' own data."""
+"""A network's metrics on single clients' own data."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_fednas.data import ClientData
@@ -16,12 +16,17 @@ from lit_fednas.rng import generator
 
 
 class ClientScore(NamedTuple):
-    """A network on one client's examples."""
+    """A network on one client's examples: what the task averages over units, and all its metrics."""
 
     client: int
     num_examples: int
-    accuracy: float
-    loss: float
+    num_units: int
+    means: Mapping[str, float]
+    metrics: Mapping[str, float]
+
+    def row(self) -> dict[str, float]:
+        """Returns a row of ``clients.csv``, without its tier."""
+        return {"client": self.client, "num_examples": self.num_examples, **self.metrics}
 
 
 @torch.no_grad()
@@ -51,6 +56,7 @@ def client_scores(
     Returns:
         One score per client that has examples.
     """
+    task = data.task
     clients = [client for client in clients if data.size(client, split)]
     if not clients:
         return []
@@ -63,35 +69,18 @@ def client_scores(
     if len(clients) > 1:
         inputs, classes = zip(*batches, strict=True)
         batches = [(torch.cat(inputs), torch.cat(classes))]
-    hits, losses = [], []
+    rows = []
     for x, y in batches:
-        correct, loss = answers(settings.logits(network, x), targets(y), settings.top_k)
-        hits.append(correct)
-        losses.append(loss)
+        labels = targets(y)
+        values = task.values(settings.logits(network, x), labels, settings.top_k)
+        rows.append(torch.stack([task.units(labels).double(), *(values[name].double() for name in task.averaged)], 1))
     sizes = [data.size(client, split) for client in clients]
-    parts = zip(torch.cat(hits).cpu().split(sizes), torch.cat(losses).double().cpu().split(sizes), strict=True)
-    return [
-        ClientScore(client, size, int(correct.sum()) / size, float(loss.sum()) / size)
-        for client, size, (correct, loss) in zip(clients, sizes, parts, strict=True)
-    ]
-
-
-def answers(logits: Tensor, targets: Tensor, top_k: int = 1) -> tuple[Tensor, Tensor]:
-    """Compares logits with targets.
-
-    Args:
-        logits: ``[batch, labels]``.
-        targets: ``[batch]``.
-        top_k: A target among so many most likely labels counts as correct.
-
-    Returns:
-        Which examples are correct, and the cross-entropy of each; both ``[batch]``.
-    """
-    losses = functional.cross_entropy(logits, targets, reduction="none")
-    if top_k == 1:
-        return logits.argmax(1) == targets, losses
-    likeliest = logits.topk(min(top_k, logits.shape[1])).indices
-    return (likeliest == targets[:, None]).any(1), losses
+    scores = []
+    for client, size, part in zip(clients, sizes, torch.cat(rows).cpu().split(sizes), strict=True):
+        units, *sums = part.sum(0).tolist()
+        means = {name: one / units if units else math.nan for name, one in zip(task.averaged, sums, strict=True)}
+        scores.append(ClientScore(client, size, int(units), means, task.derived(means)))
+    return scores
 
 
 def batches_of_clients(sizes: Mapping[int, int], batch_size: int) -> list[list[int]]:

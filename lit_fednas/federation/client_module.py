@@ -92,6 +92,7 @@ class ClientModule(pl.LightningModule):
         self.num_steps = 0
         self.num_seen = 0
         self._loss_sum: Tensor | float = 0.0
+        self._units: Tensor | int = 0
 
     def configure_optimizers(self) -> Optimizer:
         """Returns the local optimizer at the round's learning rate; its scheduler is kept."""
@@ -127,13 +128,15 @@ class ClientModule(pl.LightningModule):
         trainer.client_strategy.apply_gradients(self)
         if self._scheduler is not None:
             self._scheduler.step()
-        self._loss_sum = self._loss_sum + loss.detach() * size
+        units = self.objective.task.units(targets).sum()
+        self._loss_sum = self._loss_sum + loss.detach() * units
+        self._units = self._units + units
         self.num_seen += size
         self.num_steps += 1
         return -1 if self.num_steps == self.settings.steps else None
 
-    def outcome(self) -> tuple[float, float]:
-        """Returns the sum of the losses and :meth:`ClientNetwork.size`, with one read from the device."""
+    def outcome(self) -> tuple[float, float, float]:
+        """Returns the sum of the losses, the number of their units and :meth:`ClientNetwork.size`, by one read."""
         size = self.client_network.size()
-        loss_sum = torch.as_tensor(self._loss_sum, device=size.device)
-        return tuple(torch.stack([loss_sum, size]).tolist())
+        figures = [torch.as_tensor(one, device=size.device) for one in (self._loss_sum, self._units)]
+        return tuple(torch.stack([*(one.double() for one in figures), size.double()]).tolist())

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
-from torchmetrics import Accuracy, MeanMetric, Metric
+from torchmetrics import Metric, MetricCollection
+from typing_extensions import override
 
+from lit_fednas.data import Task
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
 from lit_fednas.supernets import Supernet
@@ -106,64 +107,104 @@ class EvaluationSettings:
 
 
 class SubnetMetrics(nn.Module):
-    """Accuracy and loss of several subnets on one data set.
+    """The metrics of several subnets on one data set: the task's, and others that a user adds.
 
     Args:
         names: The subnets' names.
-        num_classes: Classes.
+        task: What targets are.
         top_k: As in :class:`EvaluationSettings`.
+        added: Metrics by name, which are given outputs and targets of whole batches; they are copied.
+
+    Raises:
+        ConfigError: ``top_k`` does not fit the task, or a metric's name is one of the task's.
     """
 
-    def __init__(self, names: Iterable[str], num_classes: int, top_k: int = 1) -> None:
-        if top_k > num_classes:
-            raise ConfigError(f"evaluation.top_k: {top_k} is more than the {num_classes} classes; give less")
+    def __init__(
+        self, names: Iterable[str], task: Task, top_k: int = 1, added: Mapping[str, Metric] | None = None
+    ) -> None:
+        if top_k > 1 and not task.has_classes:
+            raise ConfigError(f"evaluation.top_k: {top_k} needs classes, which a {type(task).__name__} has not; give 1")
+        if top_k > task.num_outputs:
+            raise ConfigError(f"evaluation.top_k: {top_k} is more than the {task.num_outputs} classes; give less")
+        for name in added or {}:
+            if name in task.metrics:
+                raise ConfigError(f"model.metrics: {name!r} is a metric of every {type(task).__name__}; rename it")
         super().__init__()
-        self.num_classes = num_classes
+        self.task = task
         self.names = list(names)
-        self.accuracy = nn.ModuleList(
-            Accuracy(task="multiclass", num_classes=num_classes, average="micro", top_k=top_k) for _ in self.names
-        )
-        self.loss = nn.ModuleList(MeanMetric() for _ in self.names)
+        self._of_task = nn.ModuleList(TaskMetrics(task, top_k) for _ in self.names)
+        self._added = nn.ModuleList(MetricCollection(dict(added or {})).clone() for _ in self.names)
 
-    def update(self, index: int, logits: Tensor, targets: Tensor) -> None:
+    def update(self, index: int, outputs: Tensor, targets: Tensor) -> None:
         """Adds a batch of a subnet.
 
         Args:
             index: The subnet's index among the names.
-            logits: ``[batch, labels]``; at most as many labels as classes.
-            targets: ``[batch]``.
+            outputs: ``[batch, ...]``.
+            targets: ``[batch, ...]``.
         """
-        accuracy, loss = self.metrics_at(index)
-        missing = self.num_classes - logits.shape[1]  # a label set has fewer labels than there are classes
-        padded = functional.pad(logits, (0, missing), value=-torch.inf) if missing else logits
-        accuracy.update(padded, targets)
-        loss.update(functional.cross_entropy(logits, targets), weight=len(targets))
-
-    def metrics_at(self, index: int) -> tuple[Metric, Metric]:
-        """Returns accuracy and loss of a subnet, by its index among the names."""
-        accuracy, loss = self.accuracy[index], self.loss[index]
-        assert isinstance(accuracy, Metric)
-        assert isinstance(loss, Metric)
-        return accuracy, loss
+        for metric in self._of_subnet(index):
+            metric.update(outputs, targets)
 
     def compute(self) -> dict[str, Tensor]:
-        """Returns all values over the batches of all ranks, by name, and resets the metrics."""
-        values = {}
+        """Returns all values over the batches of all ranks, named ``<subnet>/<metric>``, and resets the metrics."""
+        values: dict[str, Tensor] = {}
         with warnings.catch_warnings():
             # a rank may have had no batch of a subnet
             warnings.filterwarnings("ignore", message=".*was called before the ``update`` method.*")
-            for name, metric in self.by_name().items():
-                values[name] = metric.compute()
-                with torch.inference_mode(False):  # a fit after validate could not add to inference tensors
-                    metric.reset()
+            for index, subnet in enumerate(self.names):
+                for metric in self._of_subnet(index):
+                    values |= {f"{subnet}/{name}": value for name, value in metric.compute().items()}
+                    with torch.inference_mode(False):  # a fit after validate could not add to inference tensors
+                        metric.reset()
         return values
 
-    def by_name(self) -> dict[str, Metric]:
-        """Returns the metrics, named ``<subnet>/accuracy`` and ``<subnet>/loss``."""
-        named: dict[str, Metric] = {}
-        for index, name in enumerate(self.names):
-            named[f"{name}/accuracy"], named[f"{name}/loss"] = self.metrics_at(index)
-        return named
+    @property
+    def metric_names(self) -> list[str]:
+        """What :meth:`compute` returns: ``<subnet>/<metric>``."""
+        reported = [*self.task.metrics, *(cast(MetricCollection, self._added[0]) if self.names else ())]
+        return [f"{subnet}/{name}" for subnet in self.names for name in reported]
+
+    def _of_subnet(self, index: int) -> tuple[TaskMetrics, MetricCollection]:
+        return cast(TaskMetrics, self._of_task[index]), cast(MetricCollection, self._added[index])
+
+
+class TaskMetrics(Metric):
+    """The metrics of a task, from sums over units.
+
+    Args:
+        task: The task.
+        top_k: As in :class:`EvaluationSettings`.
+
+    Example:
+        >>> from lit_fednas.data import Classification
+        >>> metrics = TaskMetrics(Classification(2))
+        >>> metrics.update(torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1]))
+        >>> float(metrics.compute()["accuracy"])
+        0.5
+    """
+
+    full_state_update = False
+    sums: Tensor
+    units: Tensor
+
+    def __init__(self, task: Task, top_k: int = 1) -> None:
+        super().__init__()
+        self.task = task
+        self.top_k = top_k
+        self.add_state("sums", torch.zeros(len(task.averaged)), dist_reduce_fx="sum")
+        self.add_state("units", torch.zeros(()), dist_reduce_fx="sum")
+
+    @override
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        values = self.task.values(outputs, targets, self.top_k)
+        self.sums += torch.stack([values[name].sum() for name in self.task.averaged])
+        self.units += self.task.units(targets).sum()
+
+    @override
+    def compute(self) -> dict[str, Tensor]:
+        means = self.sums / self.units
+        return self.task.derived(dict(zip(self.task.averaged, means, strict=True)))
 
 
 @dataclass

@@ -15,11 +15,12 @@ from lightning.pytorch.cli import OptimizerCallable
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor
 from torch.optim import Optimizer
+from torchmetrics import Metric
 
 from lit_fednas import __version__
 from lit_fednas.aggregation import Aggregation
 from lit_fednas.assignment import Assignment, Round
-from lit_fednas.data import ClientData
+from lit_fednas.data import Classification, ClientData, Task
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.cohort import CohortSampler, UniformCohort
 from lit_fednas.federation.evaluation import SAMPLED, EvaluationSettings, Recalibration, SubnetMetrics
@@ -29,7 +30,7 @@ from lit_fednas.federation.round import ServerRound
 from lit_fednas.federation.server_optimizers import is_plain_averaging
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.messages import WILD, ClientTask
-from lit_fednas.objectives import CrossEntropy, Objective
+from lit_fednas.objectives import Objective, TaskLoss
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import ClientTiers, Population
@@ -53,6 +54,8 @@ class FederatedLightningModule(pl.LightningModule):
         faults: What happens when a client fails.
         evaluation: Which subnets are evaluated, and how.
         tiers: The clients' device tiers, where they differ in what they can afford.
+        metrics: Metrics of torchmetrics by name, reported of every evaluated subnet beside those of the task. They are
+            given the network's outputs and the targets.
         seed: The root of all randomness of the run but the initial weights (those are drawn when the supernet
             is made, after ``seed_everything``).
 
@@ -61,8 +64,8 @@ class FederatedLightningModule(pl.LightningModule):
 
     Metrics are named by what was evaluated on what: ``val/<subnet>/accuracy`` and ``/loss`` are the global
     weights on the server's validation set, without local training; ``val/mean/accuracy`` is their mean over the
-    subnets; ``test/...`` likewise on the test set. ``clients/loss`` is the mean over the cohort, weighted by
-    examples, of each client's mean loss *during* its local training. ``clients/accuracy`` is that of the clients
+    subnets; ``test/...`` likewise on the test set. Other tasks than classes have other metrics, such as ``perplexity``
+    (``lit_fednas.data.tasks``). ``clients/loss`` is the mean over the cohort, weighted by examples, of each client's mean loss *during* its local training. ``clients/accuracy`` is that of the clients
     on their own validation splits, if they were asked for it (``client.validate``). ``clients/lr`` is the learning
     rate of the clients' first step (Lightning's ``LearningRateMonitor`` shows the server optimizer's).
     ``clients/used`` counts updates, ``clients/failed`` clients that could not answer or whose update was wild;
@@ -76,12 +79,13 @@ class FederatedLightningModule(pl.LightningModule):
         assignment: Assignment,
         aggregation: Aggregation,
         client: ClientSettings,
-        objective: Objective = CrossEntropy(),
+        objective: Objective = TaskLoss(),
         cohort: CohortSampler = UniformCohort(ratio=0.1),
         server_optimizer: OptimizerCallable = lambda params: torch.optim.SGD(params, lr=1.0),
         faults: FaultPolicy = FaultPolicy(),
         evaluation: EvaluationSettings = EvaluationSettings(),
         tiers: ClientTiers | None = None,
+        metrics: dict[str, Metric] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -96,7 +100,9 @@ class FederatedLightningModule(pl.LightningModule):
         self.faults = faults
         self.evaluation = evaluation
         self.tiers = tiers
+        self.metrics = dict(metrics or {})
         self.seed = int(seed)
+        self.task: Task = Classification(supernet.num_classes)
         self._prepare_evaluation()
         self._recalibration: Recalibration | None = None
 
@@ -104,9 +110,9 @@ class FederatedLightningModule(pl.LightningModule):
         """Finds the subnets that are evaluated, and creates their metrics."""
         self.subnets = self.evaluation.named(self.supernet)
         evaluated = [*self.subnets, SAMPLED] if self.evaluation.sampled else self.subnets
-        classes, top_k = self.supernet.num_classes, self.evaluation.top_k
-        self.val_metrics = SubnetMetrics(evaluated, classes, top_k).to(self.device)
-        self.test_metrics = SubnetMetrics(evaluated, classes, top_k).to(self.device)
+        figures = self.task, self.evaluation.top_k, self.metrics
+        self.val_metrics = SubnetMetrics(evaluated, *figures).to(self.device)
+        self.test_metrics = SubnetMetrics(evaluated, *figures).to(self.device)
 
     # ---- before the first round -----------------------------------------------------------------------
 
@@ -122,6 +128,11 @@ class FederatedLightningModule(pl.LightningModule):
                 f"model.supernet.input_shape: {list(self.supernet.input_shape)} does not match the data's, "
                 f"{list(data.input_shape)}"
             )
+        if data.source.input_dtype != self.supernet.input_dtype:
+            raise ConfigError(
+                f"model.supernet: {type(self.supernet).__name__} reads {self.supernet.input_dtype}, and the data are "
+                f"{data.source.input_dtype}; choose one that reads what the source gives"
+            )
         if data.num_classes != self.supernet.num_classes:
             raise ConfigError(
                 f"model.supernet.num_classes: {self.supernet.num_classes} does not match the data's, {data.num_classes}"
@@ -132,6 +143,10 @@ class FederatedLightningModule(pl.LightningModule):
                 f"faults.min_survivors: {self.faults.min_survivors} is more than the {cohort_size} clients of a "
                 f"round, so the weights would never change; lower it, or raise the cohort"
             )
+        if type(data.task) is not type(self.task):
+            self.task = data.task
+            self._prepare_evaluation()
+        self.task = data.task
         self.divide(data.clients)
         self.objective.setup(self.supernet, data.clients)
         self.aggregation.setup(self.supernet)
@@ -264,8 +279,12 @@ class FederatedLightningModule(pl.LightningModule):
             self.log("clients/wild", float(scaled + sum(result.status == WILD for result in batch.results)))
         tested = sum(result.num_tested for result in batch.results)
         if tested:
-            right = sum(result.accuracy * result.num_tested for result in batch.results if result.num_tested)
-            self.log("clients/accuracy", right / tested, prog_bar=True)
+            of_clients = [result for result in batch.results if result.num_tested]
+            means = {
+                name: sum(result.tested[name] * result.num_tested for result in of_clients) / tested
+                for name in self.task.averaged
+            }
+            self.log(f"clients/{self.task.metric}", self.task.derived(means)[self.task.metric], prog_bar=True)
         if used >= self.faults.min_survivors:  # otherwise nothing was merged
             for name, value in self.aggregation.metrics(batch.survivors).items():
                 self.log(name, value)
@@ -275,7 +294,7 @@ class FederatedLightningModule(pl.LightningModule):
     @property
     def validation_metrics(self) -> list[str]:
         """The names of the metrics that are logged when the server's validation set is evaluated."""
-        return [f"val/{name}" for name in self.val_metrics.by_name()] + ["val/mean/accuracy"]
+        return [f"val/{name}" for name in (*self.val_metrics.metric_names, f"mean/{self.task.metric}")]
 
     def forward(self, x: Tensor, arch: Any = None) -> Tensor:
         """Runs a subnet of the global weights."""
@@ -301,7 +320,7 @@ class FederatedLightningModule(pl.LightningModule):
     on_test_epoch_start = on_predict_epoch_start = on_validation_epoch_start
 
     def on_validation_epoch_end(self) -> None:
-        """Logs ``val/<subnet>/accuracy``, ``val/<subnet>/loss`` and ``val/mean/accuracy``."""
+        """Logs ``val/<subnet>/<metric>``, and the mean over subnets of the one that counts most."""
         self._log_metrics("val", self.val_metrics)
 
     def on_test_epoch_end(self) -> None:
@@ -357,12 +376,12 @@ class FederatedLightningModule(pl.LightningModule):
         return batches
 
     def _log_metrics(self, split: str, metrics: SubnetMetrics) -> None:
-        accuracies = []
+        means = []
         for name, value in metrics.compute().items():
-            if name.endswith("/accuracy") and not name.startswith(f"{SAMPLED}/"):
-                accuracies.append(value)
+            if name.endswith(f"/{self.task.metric}") and not name.startswith(f"{SAMPLED}/"):
+                means.append(value)
             self.log(f"{split}/{name}", value, sync_dist=True)  # all ranks have it; Lightning wants to be told
-        self.log(f"{split}/mean/accuracy", torch.stack(accuracies).mean(), prog_bar=True, sync_dist=True)
+        self.log(f"{split}/mean/{self.task.metric}", torch.stack(means).mean(), prog_bar=True, sync_dist=True)
 
     # ---- checkpoints ----------------------------------------------------------------------------------
 

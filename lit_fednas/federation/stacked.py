@@ -123,6 +123,7 @@ class StackedModule(pl.LightningModule):
         self._ended: list[tuple[Rows, list[Tensor]]] = []
         some = next(tensor for tensor in weights.values() if tensor.is_floating_point())
         self._loss_sums = some.new_zeros(len(clients))
+        self._units = some.new_zeros(len(clients), dtype=torch.int64)
 
     def steps(self) -> Iterator[dict[int, Batch]]:
         """Draws the clients' batches, but for those of one example if the network normalises over batches.
@@ -183,12 +184,15 @@ class StackedModule(pl.LightningModule):
         self._ended.clear()
 
     @torch.no_grad()
-    def outcomes(self) -> list[tuple[float, float]]:
-        """Returns, per client, the sum of its losses and of its weights' norms, with one read from the device."""
+    def outcomes(self) -> list[tuple[float, float, float]]:
+        """Returns, per client, the sum of its losses, their units, and its weights' norms, with one read."""
         count = len(self.clients)
         floating = [t.reshape(count, -1) for t in self.weights.values() if t.is_floating_point()]
         norms = torch.stack([torch.linalg.vector_norm(tensor, dim=1) for tensor in floating]).sum(0)
-        return [tuple(pair) for pair in torch.stack([self._loss_sums, norms], dim=1).tolist()]
+        return [
+            tuple(row)
+            for row in torch.stack([self._loss_sums.double(), self._units.double(), norms.double()], 1).tolist()
+        ]
 
     def _leave_out(self, rows: list[int]) -> None:
         """Keeps the weights of clients that have no more batches."""
@@ -203,11 +207,12 @@ class StackedModule(pl.LightningModule):
         at = Rows(rows, self._loss_sums.device)
         clients = [self.clients[row] for row in rows]
         others = {name: at.read(tensor) for name, tensor in self._others.items()}
+        targets = torch.stack([labels for _, labels in batches])
         gradients, losses = self.gradients(
             {name: at.read(leaf.detach()) for name, leaf in self._trained.items()},
             others,
             torch.stack([inputs for inputs, _ in batches]),
-            torch.stack([targets for _, targets in batches]),
+            targets,
             [client.draws for client in clients],
         )
         for name, leaf in self._trained.items():
@@ -221,7 +226,9 @@ class StackedModule(pl.LightningModule):
             for name, tensor in self._others.items():
                 at.write(tensor, others[name])
         size = len(batches[0][1])
-        at.write(self._loss_sums, at.read(self._loss_sums) + losses * size)
+        units = self.gradients.objective.task.units(targets.flatten(0, 1)).view(len(rows), size).sum(1)
+        at.write(self._loss_sums, at.read(self._loss_sums) + losses * units)
+        at.write(self._units, at.read(self._units) + units)
         for client in clients:
             client.num_steps += 1
             client.num_seen += size

@@ -39,9 +39,11 @@ class StackedGradients:
         objective: The local loss.
         weights: The architecture's tensors by name.
         input_shape: Shape of one example.
+        input_dtype: Type of inputs.
         settings: The number of clients in a fit, and whether full batches of as many are compiled.
 
     Attributes:
+        objective: The local loss.
         trained: Names of the parameters that the loss depends on.
         needs_two: Whether the network normalises over batches, which one example does not allow.
 
@@ -55,15 +57,18 @@ class StackedGradients:
         objective: Objective,
         weights: Mapping[str, Tensor],
         input_shape: tuple[int, ...],
+        input_dtype: torch.dtype,
         settings: ClientSettings,
     ) -> None:
         self._network = network
+        self.objective = objective
         self._with_loss = _NetworkWithLoss(network, objective)
         self._mapped = vmap(grad_and_value(self._loss), randomness="error")
         self.needs_two = any(isinstance(module, _BatchNorm) for module in network.modules())
         self.start()
         some = next(tensor for tensor in weights.values() if tensor.is_floating_point())
-        batch = some.new_zeros(2, *input_shape), some.new_zeros(2, dtype=torch.int64)
+        inputs = torch.zeros(2, *input_shape, dtype=input_dtype, device=some.device)
+        batch = inputs, objective.task.example_targets(2, input_shape, some.device)
         self.trained = self._dry_run_of_one(weights, batch)
         self._has_dropout = self._dry_run_of_two(weights, batch, settings.clients_per_fit)
         self._compiled: Callable[..., tuple[dict[str, Tensor], Tensor]] | None = None
@@ -169,6 +174,7 @@ class Stacks:
                     self._objective,
                     supernet.views(arch),
                     supernet.input_shape,
+                    supernet.input_dtype,
                     self._settings,
                 )
         self._functions.move_to_end(arch)

@@ -152,7 +152,7 @@ def dealt(eligible: Mapping[str, Sequence[int]], data: FederatedDataModule) -> d
                 f"{len(theirs)}), which cannot be dealt out among them; set finetune.tier_aware or "
                 f"finetune.in_groups to false"
             )
-    counts = np.stack([data.clients.label_counts(client, data.num_classes, ["train"]) for client in clients])
+    counts = np.stack([data.clients.label_counts(client, len(data.strata), ["train"]) for client in clients])
     holders = int(counts.any(axis=1).sum())
     if holders < len(eligible):
         raise ConfigError(

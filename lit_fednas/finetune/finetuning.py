@@ -38,7 +38,7 @@ from lit_fednas.finetune.candidates import Candidate, candidates_of, dealt, elig
 from lit_fednas.finetune.client_tests import write_tests
 from lit_fednas.finetune.settings import FinetuneSettings
 from lit_fednas.loggers import RunLogger
-from lit_fednas.objectives import CrossEntropy, HeadOnly, Objective
+from lit_fednas.objectives import HeadOnly, Objective, TaskLoss
 from lit_fednas.records import FinetuneFiles, SearchFiles, note_after_training, read_rounds
 from lit_fednas.rng import isolated
 from lit_fednas.search import Evaluator
@@ -229,7 +229,7 @@ class Finetuning:
         )
         folder = self.files.folder / "runs" / candidate.folder
         head = folder.with_name(f"{folder.name}-head")
-        objective = self.settings.objective or CrossEntropy()
+        objective = self.settings.objective or TaskLoss()
         if self.settings.head_rounds and _last(folder) is None:
             self._fit(network, eligible, HeadOnly(objective), head, self.settings.head_rounds)
         self._fit(network, eligible, objective, folder, rounds)
@@ -324,7 +324,8 @@ class Finetuning:
         batches = self._batches(split)
         if batches is None:
             return {f"{split}_accuracy": None, f"{split}_loss": None}
-        metrics = Evaluator(network, batches, self.model.evaluation, self.recalibration)("whole")
+        task = self.datamodule.task
+        metrics = Evaluator(network, batches, self.model.evaluation, self.recalibration, task)("whole")
         return {f"{split}_accuracy": metrics.accuracy, f"{split}_loss": metrics.loss}
 
     # ---- results --------------------------------------------------------------------------------------

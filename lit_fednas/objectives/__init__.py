@@ -2,7 +2,7 @@
 
 from lit_fednas.objectives.architecture_gradients import ArchitectureGradient, FirstOrder, MixedLevel, SecondOrder
 from lit_fednas.objectives.base import Objective
-from lit_fednas.objectives.cross_entropy import CrossEntropy, MaskedCrossEntropy
+from lit_fednas.objectives.cross_entropy import CrossEntropy, MaskedCrossEntropy, TaskLoss
 from lit_fednas.objectives.differentiable_search import DifferentiableSearch
 from lit_fednas.objectives.head_only import HeadOnly
 from lit_fednas.objectives.independent_bases import IndependentBases
@@ -31,6 +31,7 @@ __all__ = [
     "RandomLoad",
     "SecondOrder",
     "SideObjective",
+    "TaskLoss",
     "UnitChanges",
     "WrappedObjective",
 ]

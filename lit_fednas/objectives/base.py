@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lit_fednas.data import ClientData
+from lit_fednas.data import Classification, ClientData, Task
 from lit_fednas.messages import ClientTask, Report
 from lit_fednas.parts import Part
 from lit_fednas.supernets import Supernet
@@ -26,12 +26,14 @@ class Objective(Part, ABC):
             not called then. It is False in a subclass that defines one of the three and does not set it.
         compilable: Whether :meth:`loss` runs the network by calling it, which is what ``client.compile`` compiles.
         report_types: The types of what :meth:`report` returns.
+        task: What targets are; that of the clients' data after :meth:`setup`.
     """
 
     field: ClassVar[str] = "model.objective"
     stackable: ClassVar[bool] = False
     compilable: ClassVar[bool] = True
     report_types: ClassVar[tuple[type[Report], ...]] = ()
+    task: Task = Classification(2)
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
@@ -51,6 +53,7 @@ class Objective(Part, ABC):
         """
         self.check_supernet(supernet)
         self._supernet: Any = supernet
+        self.task = clients.task
 
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
         """Called before the first batch, with the weights as they were received.
@@ -63,12 +66,12 @@ class Objective(Part, ABC):
 
     @abstractmethod
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of one batch, a scalar to minimise (the batch's mean).
+        """The loss of one batch, a scalar to minimise (the mean over the batch's units).
 
         Args:
             network: The client's network.
             inputs: ``[batch, ...]``.
-            targets: ``[batch]``.
+            targets: ``[batch, ...]``, of the task.
         """
 
     def report(self) -> tuple[Report, ...]:

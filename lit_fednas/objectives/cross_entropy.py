@@ -1,25 +1,44 @@
-"""The plain supervised loss, and HeteroFL's masked one (Diao et al., 2021, section 3: the masking trick)."""
+"""The plain supervised losses, and HeteroFL's masked one (Diao et al., 2021, section 3: the masking trick)."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from lit_fednas.data import ClientData
+from lit_fednas.data import Classification, ClientData
+from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClassesReport, ClientTask, Report
 from lit_fednas.objectives.base import Objective
 from lit_fednas.supernets import Supernet
 
 
+class TaskLoss(Objective):
+    """The loss of the data's task, as it is: cross-entropy for classes (``lit_fednas.data.tasks``).
+
+    Example:
+        >>> float(TaskLoss().loss(nn.Identity(), torch.zeros(1, 4), torch.tensor([2])))  # log 4
+        1.3862943649291992
+    """
+
+    stackable = True
+
+    @override
+    def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self.task.loss(network(inputs), targets)
+
+
 class CrossEntropy(Objective):
-    """Cross-entropy of the network's logits.
+    """Cross-entropy of the network's logits, with label smoothing.
 
     Args:
         label_smoothing: As in ``torch.nn.functional.cross_entropy``.
+
+    Raises:
+        ConfigError: The task of the data has no classes (reported before training).
 
     Example:
         >>> float(CrossEntropy().loss(nn.Identity(), torch.zeros(1, 4), torch.tensor([2])))  # log 4
@@ -32,8 +51,17 @@ class CrossEntropy(Objective):
         self.label_smoothing = label_smoothing
 
     @override
+    def setup(self, supernet: Supernet, clients: ClientData) -> None:
+        super().setup(supernet, clients)
+        if not isinstance(clients.task, Classification):
+            raise ConfigError(
+                f"model.objective: {type(self).__name__} needs classes, and the data's task is "
+                f"{type(clients.task).__name__}; use TaskLoss"
+            )
+
+    @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        return functional.cross_entropy(network(inputs), targets, label_smoothing=self.label_smoothing)
+        return cast(Classification, self.task).loss(network(inputs), targets, self.label_smoothing)
 
 
 class MaskedCrossEntropy(CrossEntropy):
@@ -54,6 +82,11 @@ class MaskedCrossEntropy(CrossEntropy):
     @override
     def setup(self, supernet: Supernet, clients: ClientData) -> None:
         super().setup(supernet, clients)
+        if not clients.task.labelled:
+            raise ConfigError(
+                f"model.objective: {type(self).__name__} needs one class per example, and the data's task is "
+                f"{type(clients.task).__name__}; use TaskLoss"
+            )
         self._num_classes = supernet.num_classes
         self._clients = clients
 

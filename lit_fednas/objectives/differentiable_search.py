@@ -19,7 +19,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, MacsReport, Report
 from lit_fednas.objectives.architecture_gradients import ArchitectureGradient, MixedLevel
 from lit_fednas.objectives.base import Objective
-from lit_fednas.objectives.cross_entropy import CrossEntropy
+from lit_fednas.objectives.cross_entropy import TaskLoss
 from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.ranges import NonNegativeFloat, PositiveFloat, checked
 from lit_fednas.supernets import CellSupernet, MixedNetwork, Supernet
@@ -58,7 +58,7 @@ class DifferentiableSearch(WrappedObjective):
 
     def __init__(
         self,
-        objective: Objective = CrossEntropy(),
+        objective: Objective = TaskLoss(),
         gradient: ArchitectureGradient = MixedLevel(),
         lr: PositiveFloat = 3e-4,
         weight_decay: NonNegativeFloat = 1e-3,

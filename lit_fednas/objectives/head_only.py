@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_fednas.objectives.base import Objective
-from lit_fednas.objectives.cross_entropy import CrossEntropy
+from lit_fednas.objectives.cross_entropy import TaskLoss
 from lit_fednas.objectives.wrapped import WrappedObjective
 
 
@@ -26,7 +26,7 @@ class HeadOnly(WrappedObjective):
         (True, False)
     """
 
-    def __init__(self, objective: Objective = CrossEntropy(), head: str = "heads") -> None:
+    def __init__(self, objective: Objective = TaskLoss(), head: str = "heads") -> None:
         super().__init__(objective)
         self.head = head
 

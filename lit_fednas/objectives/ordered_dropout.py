@@ -14,7 +14,7 @@ from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, MacsReport, Report
 from lit_fednas.objectives.base import Objective
-from lit_fednas.objectives.cross_entropy import CrossEntropy
+from lit_fednas.objectives.cross_entropy import TaskLoss
 from lit_fednas.objectives.wrapped import KnownLogits, WrappedObjective
 from lit_fednas.ranges import PositiveFloat, UnitInterval, checked
 from lit_fednas.supernets import Supernet, Width, WidthSupernet
@@ -46,7 +46,8 @@ class OrderedDropout(WrappedObjective):
 
     Raises:
         ConfigError: ``alpha`` or ``temperature`` is out of range; reported before training: the supernet has no
-            widths; in a round: a client keeps single units, so that it contains no widths.
+            widths, or ``distill`` is asked for and examples have no classes; in a round: a client keeps single units,
+            so that it contains no widths.
     """
 
     compilable = False  # it runs parts of the network
@@ -55,7 +56,7 @@ class OrderedDropout(WrappedObjective):
 
     def __init__(
         self,
-        objective: Objective = CrossEntropy(),
+        objective: Objective = TaskLoss(),
         distill: bool = False,
         alpha: UnitInterval = 1.0,
         temperature: PositiveFloat = 1.0,
@@ -68,6 +69,11 @@ class OrderedDropout(WrappedObjective):
     @override
     def setup(self, supernet: Supernet, clients: ClientData) -> None:
         super().setup(supernet, clients)
+        if self.distill and not clients.task.labelled:
+            raise ConfigError(
+                f"model.objective.distill: true compares the classes of examples, and the data's task is "
+                f"{type(clients.task).__name__}; set it to false"
+            )
         self._macs_of = {width: supernet.macs(Width(width)) for width in self._supernet.space.widths}
 
     @override

@@ -14,7 +14,7 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, MacsReport, OperatorReport, Report
 from lit_fednas.objectives.base import Objective
-from lit_fednas.objectives.cross_entropy import CrossEntropy
+from lit_fednas.objectives.cross_entropy import TaskLoss
 from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.ranges import UnitInterval, checked
 from lit_fednas.supernets import PathNetwork, PathSupernet, path_sampler
@@ -85,7 +85,7 @@ class PathSampling(WrappedObjective):
     supernet_kind: ClassVar[type] = PathSupernet
     added_reports: ClassVar[tuple[type[Report], ...]] = (OperatorReport, MacsReport)
 
-    def __init__(self, objective: Objective = CrossEntropy(), load: Load = NoLoad()) -> None:
+    def __init__(self, objective: Objective = TaskLoss(), load: Load = NoLoad()) -> None:
         super().__init__(objective)
         self.load = load
         self.highest_cost = 0

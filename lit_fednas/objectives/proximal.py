@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lit_fednas.messages import ClientTask, Report
 from lit_fednas.objectives.base import Objective
-from lit_fednas.objectives.cross_entropy import CrossEntropy
+from lit_fednas.objectives.cross_entropy import TaskLoss
 from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.ranges import NonNegativeFloat, checked
 
@@ -44,7 +44,7 @@ class Proximal(WrappedObjective):
         2.6931
     """
 
-    def __init__(self, objective: Objective = CrossEntropy(), mu: NonNegativeFloat = 0.01) -> None:
+    def __init__(self, objective: Objective = TaskLoss(), mu: NonNegativeFloat = 0.01) -> None:
         super().__init__(objective)
         self.mu = mu
 

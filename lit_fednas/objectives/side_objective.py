@@ -13,7 +13,7 @@ from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, MacsReport, Report
 from lit_fednas.objectives.base import Objective
-from lit_fednas.objectives.cross_entropy import CrossEntropy
+from lit_fednas.objectives.cross_entropy import TaskLoss
 from lit_fednas.objectives.wrapped import AllOutputs
 from lit_fednas.ranges import NonNegativeFloat, checked
 from lit_fednas.supernets import OutputsNetwork, Supernet
@@ -36,7 +36,7 @@ class SideObjective(AllOutputs):
 
     added_reports: ClassVar[tuple[type[Report], ...]] = (MacsReport,)
 
-    def __init__(self, objective: Objective = CrossEntropy(), weight: NonNegativeFloat = 1.0) -> None:
+    def __init__(self, objective: Objective = TaskLoss(), weight: NonNegativeFloat = 1.0) -> None:
         super().__init__(objective)
         self.weight = weight
 
@@ -50,7 +50,7 @@ class SideObjective(AllOutputs):
         if len(network.outputs(two)) == 1:
             raise ConfigError(
                 "model.objective: SideObjective trains several exits, and the largest architecture holds one; set "
-                "supernet.early_heads to true, give more exits, or use CrossEntropy"
+                "supernet.early_heads to true, give more exits, or use TaskLoss"
             )
 
     @override

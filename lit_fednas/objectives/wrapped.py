@@ -12,7 +12,7 @@ from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, Report
 from lit_fednas.objectives.base import Objective
-from lit_fednas.objectives.cross_entropy import CrossEntropy
+from lit_fednas.objectives.cross_entropy import TaskLoss
 from lit_fednas.supernets import OutputsNetwork, Supernet
 
 
@@ -28,7 +28,7 @@ class WrappedObjective(Objective):
 
     added_reports: ClassVar[tuple[type[Report], ...]] = ()
 
-    def __init__(self, objective: Objective = CrossEntropy()) -> None:
+    def __init__(self, objective: Objective = TaskLoss()) -> None:
         self.objective = objective
 
     @property

@@ -122,7 +122,9 @@ def write_client_scores(folder: Path, rows: Iterable[Mapping[str, Any]], further
         rows: One per client.
         further: Columns that the rows have besides.
     """
-    replace_table(folder / CLIENTS_FILE, (*CLIENT_SCORE_COLUMNS, *further), rows)
+    rows = list(rows)
+    metrics = [name for row in rows[:1] for name in row if name not in (*CLIENT_SCORE_COLUMNS, *further)]
+    replace_table(folder / CLIENTS_FILE, (*CLIENT_SCORE_COLUMNS, *metrics, *further), rows)
 
 
 def reaches(value: float, target: float) -> bool:

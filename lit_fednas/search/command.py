@@ -124,7 +124,7 @@ class Search(AfterTraining):
             return FederatedEvaluator(model.supernet, draw, model.evaluation, recalibration, size)
         batches = self._batches() if search.client is None else self._batches_of(search.client, clients)
         share = share_of(batches, search.validation_share, seed)
-        return Evaluator(model.supernet, share, model.evaluation, recalibration)
+        return Evaluator(model.supernet, share, model.evaluation, recalibration, clients.task)
 
     def _batches(self) -> EvalBatches:
         """Returns the server's validation data."""
@@ -153,7 +153,8 @@ class Search(AfterTraining):
         except DataError as error:
             log.warning("no test: %s", error)
             return None
-        return Evaluator(self.model.supernet, batches, self.model.evaluation, like.recalibration)
+        task = self.datamodule.task
+        return Evaluator(self.model.supernet, batches, self.model.evaluation, like.recalibration, task)
 
 
 class SearchProgress:

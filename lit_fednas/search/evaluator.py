@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lit_fednas.data import Classification, Task
 from lit_fednas.data.readers import EvalBatches
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.evaluation import EvaluationSettings, SubnetMetrics, recalibrated
@@ -36,6 +37,10 @@ class Evaluator:
         batches: ``(inputs, targets)``, on the supernet's device.
         settings: How: top-k, precision, layout.
         recalibration: Batches of training data to gather batch-norm statistics on; none to leave them.
+        task: What targets are; classes if not given.
+
+    Raises:
+        ConfigError: The task has no accuracy.
     """
 
     def __init__(
@@ -44,13 +49,19 @@ class Evaluator:
         batches: Iterable[tuple[Tensor, Tensor]],
         settings: EvaluationSettings = EvaluationSettings(),
         recalibration: Sequence[Tensor] = (),
+        task: Task | None = None,
     ) -> None:
+        if task is not None and "accuracy" not in task.metrics:
+            raise ConfigError(
+                f"data.source: its task, {type(task).__name__}, has no accuracy, by which networks are "
+                f"compared; fit and test know others"
+            )
         self.supernet = supernet
         self.batches = list(batches)
         self.settings = settings
         self.recalibration = recalibration
         device = next(supernet.parameters()).device
-        self._metrics = SubnetMetrics(["arch"], supernet.num_classes, settings.top_k).to(device)
+        self._metrics = SubnetMetrics(["arch"], task or Classification(supernet.num_classes), settings.top_k).to(device)
 
     @property
     def num_examples(self) -> int:

@@ -19,7 +19,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 from typing_extensions import override
 
 from lit_fednas.data import ClientData
@@ -148,7 +147,7 @@ class FederatedEvaluator(Evaluator):
         recalibration: Sequence[Tensor] = (),
         batch_size: int = 512,
     ) -> None:
-        super().__init__(supernet, [], settings, recalibration)
+        super().__init__(supernet, [], settings, recalibration, draw.clients.task)
         self.draw = draw
         self.batch_size = batch_size
         if not recalibration and normalises_over_batches(supernet.skeleton(supernet.space.smallest)):
@@ -185,10 +184,12 @@ class FederatedEvaluator(Evaluator):
 
     def score(self, arch: Any, clients: Sequence[int]) -> Metrics:
         """Returns the mean over all examples of some clients."""
-        count = sum(map(self.draw.size, clients))
+        units, *sums = self.answers(arch, clients).sum(0)
         # float32, as torchmetrics gives it to the central evaluator
-        accuracy, loss = (self.answers(arch, clients).sum(0) / count).astype(np.float32).tolist()
-        return Metrics(accuracy, loss)
+        means = dict(
+            zip(self.draw.clients.task.averaged, (np.array(sums) / units).astype(np.float32).tolist(), strict=True)
+        )
+        return Metrics(means["accuracy"], means["loss"])
 
     @torch.no_grad()
     def answers(self, arch: Any, clients: Sequence[int]) -> np.ndarray:
@@ -199,7 +200,8 @@ class FederatedEvaluator(Evaluator):
             clients: The clients.
 
         Returns:
-            float64 ``[clients, 2]``: the number of right answers, and the sum of the losses.
+            float64 ``[clients, 1 + values]``: the units (examples, or tokens), and the sums over them of what the task
+            averages.
         """
         network = self.running(arch)
         targets = partial(self.supernet.targets, arch)
@@ -225,11 +227,9 @@ class FederatedEvaluator(Evaluator):
         return {"communication": {name: sum(row[name] for row in rows) for name in _COSTS}}
 
     def _answer(self, network: Callable[[Tensor], Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
-        logits = self.settings.logits(network, inputs)
-        top = min(self.settings.top_k, logits.shape[1])
-        likeliest = logits.topk(top, 1).indices if top > 1 else logits.argmax(1, keepdim=True)
-        right = (likeliest == targets[:, None]).sum()
-        return torch.stack([right.float(), functional.cross_entropy(logits, targets, reduction="sum")])
+        task = self.draw.clients.task
+        values = task.values(self.settings.logits(network, inputs), targets, self.settings.top_k)
+        return torch.stack([task.units(targets).sum().float(), *(values[name].sum() for name in task.averaged)])
 
     def _batches(self, clients: Sequence[int]) -> list[list[tuple[Tensor, Tensor]]]:
         """Returns each client's examples in batches of near-equal size; kept until others are asked."""

@@ -106,7 +106,7 @@ def client_rows(
     network: nn.Module,
     clients: Iterable[int],
 ) -> list[dict[str, Any]]:
-    """Returns the accuracy of a network for single clients, on their own test examples.
+    """Returns the metrics of a network for single clients, on their own test examples.
 
     Args:
         model: Has the settings of evaluation, and the supernet.
@@ -123,7 +123,7 @@ def client_rows(
     groups = batches_of_clients(sizes, 1 if normalises_over_batches(network) else _BATCH_SIZE)
     targets = partial(model.supernet.targets, arch)
     score = partial(client_scores, network, data, settings=model.evaluation, targets=targets)
-    return [one._asdict() for group in groups for one in score(group)]
+    return [one.row() for group in groups for one in score(group)]
 
 
 def write_clients(model: FederatedLightningModule, datamodule: FederatedDataModule, files: TierFiles) -> None:

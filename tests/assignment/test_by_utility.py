@@ -304,8 +304,8 @@ def test_deployed_on_what_was_tried():
     assert own.deployed(3) == Model(1)  # as its tier
     assert own.deployed(0) == Model(0)
     tested = (
-        replace(result(2, 1, 1.0), accuracy=0.6, num_tested=5),
-        replace(result(2, 2, 3.0), accuracy=0.7, num_tested=5),
+        replace(result(2, 1, 1.0), tested={"accuracy": 0.6}, num_tested=5),
+        replace(result(2, 2, 3.0), tested={"accuracy": 0.7}, num_tested=5),
     )
     for one in tested:
         own.observe([one])

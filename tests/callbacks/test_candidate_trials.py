@@ -32,7 +32,7 @@ def prepared(
 
 def result(unit: str, client: int, accuracy: float, tested: int = 10, **settings: Any) -> ClientResult:
     task = ClientTask(0, client, Model(1, unit), 5, group=client)
-    return ClientResult(task, accuracy=accuracy, num_tested=tested, **settings)
+    return ClientResult(task, tested={"accuracy": accuracy}, num_tested=tested, **settings)
 
 
 # ---- accuracies ---------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_with_no_rounds_all_candidates_are_rejected() -> None:
 
 
 def test_the_initial_model_is_trained_unless_it_is_measured() -> None:
-    tested = [ClientResult(ClientTask(0, n, Model(0), 5), accuracy=0.1 * n, num_tested=n) for n in (1, 3)]
+    tested = [ClientResult(ClientTask(0, n, Model(0), 5), tested={"accuracy": 0.1 * n}, num_tested=n) for n in (1, 3)]
     callback = PruneByBudgets(0.5, initial_rounds=2)
     assert after_results(callback, pruned_sequence(), tested).rejected == set()
     callback.measuring = True

@@ -23,8 +23,8 @@ class Values(FederatedCallback):
 
     def on_validation_epoch_end(self, trainer, pl_module):
         value = self.values[trainer.current_epoch]
-        for metric in pl_module.val_metrics.accuracy:
-            metric.compute = lambda: torch.tensor(value)
+        metrics = pl_module.val_metrics
+        metrics.compute = lambda: dict.fromkeys(metrics.metric_names, torch.tensor(value))
 
 
 def run(folder, checkpoint, rounds=4, callbacks=(), **settings):

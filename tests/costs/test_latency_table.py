@@ -35,12 +35,20 @@ class Machine:
         self.layers: list[str] = []
         self.networks = 0
 
-    def layer(self, layer: nn.Module, batch_shape: tuple[int, ...], settings: MeasuredLatency) -> float:
+    def layer(
+        self,
+        layer: nn.Module,
+        batch_shape: tuple[int, ...],
+        settings: MeasuredLatency,
+        dtype: torch.dtype = torch.float32,
+    ) -> float:
         assert not layer._forward_pre_hooks
         self.layers.append(str(layer))
         return 1 + batch_shape[0] * count_macs(layer, batch_shape[1:]) / 1000
 
-    def network(self, settings: MeasuredLatency, network: nn.Module, input_shape: tuple[int, ...]) -> float:
+    def network(
+        self, settings: MeasuredLatency, network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype
+    ) -> float:
         self.networks += 1
         return self.expected(network, input_shape, settings.batch_size)
 

@@ -192,7 +192,6 @@ class TestExamples:
         ("targets", "columns"),
         [
             (torch.zeros(2, dtype=torch.int64), {}),
-            (torch.zeros(3), {}),
             (torch.zeros(3, dtype=torch.int64), {"a": [1]}),
         ],
     )

@@ -55,15 +55,16 @@ def by_hand(network, clients, split="test", settings=EvaluationSettings(), targe
         better = (logits > logits.gather(1, labels[:, None])).sum(1)
         loss = (logits.logsumexp(1) - logits.gather(1, labels[:, None])[:, 0]).mean()
         accuracy = (better < settings.top_k).double().mean()
-        found.append(ClientScore(client, len(labels), float(accuracy), float(loss)))
+        means = {"accuracy": float(accuracy), "loss": float(loss)}
+        found.append(ClientScore(client, len(labels), len(labels), means, means))
     return found
 
 
 def assert_equal(found, wanted):
     assert [score[:2] for score in found] == [score[:2] for score in wanted]
     for one, other in zip(found, wanted, strict=True):
-        assert one.accuracy == pytest.approx(other.accuracy, abs=1e-7)
-        assert one.loss == pytest.approx(other.loss, rel=1e-5)
+        assert one.metrics["accuracy"] == pytest.approx(other.metrics["accuracy"], abs=1e-7)
+        assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 13, 512])
@@ -72,7 +73,7 @@ def test_equal_to_one_by_one(batch_size, top_k):
     clients, network = clients_of(), net()
     settings = EvaluationSettings(top_k=top_k)
     wanted = by_hand(network, clients, settings=settings)
-    assert len({score.accuracy for score in wanted}) > 2
+    assert len({score.metrics["accuracy"] for score in wanted}) > 2
     found, batches = jointly(network, clients, batch_size, settings=settings)
     assert_equal(found, wanted)
     assert (len(batches) == 1) == (batch_size == 512)
@@ -91,14 +92,17 @@ def test_settings_and_labels_are_respected():
     wanted = by_hand(network, clients, **given)
     assert_equal(jointly(network, clients, 512, **given)[0], wanted)
     full = jointly(network, clients, 512, **{**given, "settings": EvaluationSettings()})[0]
-    assert any(one.loss != pytest.approx(other.loss, rel=1e-5) for one, other in zip(full, wanted, strict=True))
+    assert any(
+        one.metrics["loss"] != pytest.approx(other.metrics["loss"], rel=1e-5)
+        for one, other in zip(full, wanted, strict=True)
+    )
 
 
 def test_more_likeliest_labels_than_there_are():
     clients, network = clients_of(), net(2)
     given = {"settings": EvaluationSettings(top_k=3), "targets": lambda classes: classes // 2}
     found, _ = jointly(network, clients, 512, **given)
-    assert {score.accuracy for score in found} == {1.0}
+    assert {score.metrics["accuracy"] for score in found} == {1.0}
 
 
 def test_batches_by_hand():

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from lit_fednas.assignment import TrackingSandwich
 from lit_fednas.callbacks import RoundCheckpoint
+from lit_fednas.data import Classification
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, ServerRound, UniformCohort
 from lit_fednas.federation.evaluation import Recalibration, SubnetMetrics, recalibrated
@@ -35,12 +36,12 @@ from tests.support import (
 
 
 def computed(metrics):
-    return {name: float(metric.compute()) for name, metric in metrics.by_name().items()}
+    return {name: float(value) for name, value in metrics.compute().items()}
 
 
 def test_metrics_by_hand_with_unequal_batches():
     """The loss is a mean over the four examples, not over the two batches."""
-    metrics = SubnetMetrics(["a", "b"], num_classes=2)
+    metrics = SubnetMetrics(["a", "b"], Classification(2))
     # softmax of (log 3, 0) is (3/4, 1/4)
     likely, unlikely = [math.log(3.0), 0.0], [0.0, math.log(3.0)]
     metrics.update(0, torch.tensor([likely, likely, unlikely]), torch.tensor([0, 0, 0]))
@@ -58,14 +59,14 @@ def test_metrics_by_hand_with_unequal_batches():
 
 @pytest.mark.parametrize(("top_k", "accuracy"), [(1, 0.25), (2, 0.5), (3, 0.75)])
 def test_top_k_counts_a_class_among_the_likeliest(top_k, accuracy):
-    metrics = SubnetMetrics(["a"], num_classes=4, top_k=top_k)
+    metrics = SubnetMetrics(["a"], Classification(4), top_k=top_k)
     logits = torch.tensor([4.0, 3.0, 2.0, 1.0]).repeat(4, 1)
     metrics.update(0, logits, torch.tensor([0, 1, 2, 3]))
     assert computed(metrics)["a/accuracy"] == accuracy
 
 
 def test_metrics_take_half_precision():
-    metrics = SubnetMetrics(["a"], num_classes=2)
+    metrics = SubnetMetrics(["a"], Classification(2))
     metrics.update(0, torch.tensor([[300.0, 0.0]], dtype=torch.bfloat16), torch.tensor([1]))
     assert computed(metrics)["a/loss"] == pytest.approx(300.0)
 

@@ -46,8 +46,8 @@ def test_scores_are_those_counted_by_hand(split, batch_size):
         inputs, targets = one_by_one(data, score.client, split)
         accuracy, loss = accuracy_and_loss(network, inputs, targets)
         assert score.num_examples == len(targets) == round({"val": 0.3, "test": 0.2}[split] * SIZES[score.client])
-        assert score.accuracy == pytest.approx(accuracy, abs=1e-6)
-        assert score.loss == pytest.approx(loss, rel=1e-5)
+        assert score.metrics["accuracy"] == pytest.approx(accuracy, abs=1e-6)
+        assert score.metrics["loss"] == pytest.approx(loss, rel=1e-5)
 
 
 def test_clients_without_such_data_are_left_out():
@@ -62,7 +62,9 @@ def test_settings_of_evaluation_are_kept():
     data = small_data(client_test=0.2)
     data.setup("fit")
     settings = EvaluationSettings(top_k=4)
-    assert {score.accuracy for score in client_scores(Brightest(), data.clients, range(6), settings=settings)} == {1.0}
+    assert {
+        score.metrics["accuracy"] for score in client_scores(Brightest(), data.clients, range(6), settings=settings)
+    } == {1.0}
 
 
 @pytest.mark.parametrize("kind", ["search", "finetune"])

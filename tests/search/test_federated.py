@@ -146,8 +146,9 @@ def test_answers_are_those_of_each_client_alone(trained):
         inputs, targets = examples_of(data, [client])
         with torch.no_grad():
             logits = module.supernet(inputs, arch)
-        assert answer[0] == int((logits.argmax(1) == targets).sum())
-        assert answer[1] == pytest.approx(float(functional.cross_entropy(logits, targets, reduction="sum")), rel=1e-5)
+        assert answer[0] == len(targets)
+        assert answer[1] == int((logits.argmax(1) == targets).sum())
+        assert answer[2] == pytest.approx(float(functional.cross_entropy(logits, targets, reduction="sum")), rel=1e-5)
 
 
 def test_clients_may_score_on_what_they_trained_on(trained):

@@ -151,11 +151,11 @@ class CountedLatency(LatencySource):
         self.prepared = 0
         self.asked = 0
 
-    def prepare(self, networks, input_shape):
+    def prepare(self, networks, input_shape, dtype):
         self.prepared = len(networks)
         return {"device_name": "counted"}
 
-    def milliseconds(self, network, input_shape):
+    def milliseconds(self, network, input_shape, dtype):
         self.asked += 1
         return sum(parameter.numel() for parameter in network.parameters()) / 1000
 

@@ -67,10 +67,12 @@ class Partitioner(ABC):
 
     To add one, subclass this, return each client's rows from ``split``, and export it from
     ``lit_fednas.data.partitioners``. ``partition`` validates that every example goes to exactly one client, and
-    that no client is empty. A partitioner that leaves examples out sets ``deals_all`` to False.
+    that no client is empty. A partitioner that leaves examples out sets ``deals_all`` to False; one that needs
+    classes sets ``by_class`` to True.
     """
 
     deals_all: bool = True
+    by_class: bool = False
 
     @abstractmethod
     def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> Rows:

@@ -37,6 +37,8 @@ class Dirichlet(Partitioner):
         (1000, True)
     """
 
+    by_class = True
+
     alpha: PositiveFloat
     min_size: PositiveInt = 10
     balance: bool = True
@@ -103,6 +105,8 @@ class BalancedDirichlet(Partitioner):
         >>> BalancedDirichlet(alpha=0.1).partition(targets, num_clients=3).sizes
         (334, 333, 333)
     """
+
+    by_class = True
 
     alpha: PositiveFloat
 

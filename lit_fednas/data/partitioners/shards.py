@@ -42,6 +42,8 @@ class Shards(Partitioner):
         2
     """
 
+    by_class = True
+
     def __init__(self, shards_per_client: PositiveInt = 2) -> None:
         self.shards_per_client = shards_per_client
 

@@ -13,7 +13,8 @@ from typing_extensions import override
 from lit_fednas.data.examples import Examples
 from lit_fednas.data.sources.base import DataSource, Split
 from lit_fednas.data.splits import stratified_rows
-from lit_fednas.data.transforms import Augmentation, Normalize
+from lit_fednas.data.tasks import Classification, Task
+from lit_fednas.data.transforms import Augmentation, Normalize, as_float
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import NonNegativeFloat, PositiveInt, ShareBelowOne, checked
 from lit_fednas.rng import generator, numpy_generator
@@ -26,13 +27,14 @@ class ArraySource(DataSource):
         train: The training examples.
         val: None lets the data module take them from ``train``.
         test: None for no test split.
-        num_classes: None counts from the training targets.
+        num_classes: None counts from the training targets; of ``task``, if that is given.
         class_names: None numbers the classes.
         normalization: None scales uint8 to [0, 1] and leaves floats as they are.
         augmentation: Applied to training batches, in this order.
+        task: What targets are; one class per example if not given.
 
     Raises:
-        ConfigError: ``class_names`` are not one per class.
+        ConfigError: ``class_names`` are not one per class, or ``num_classes`` is given beside ``task``.
         DataError: A split is empty, or has a target outside the classes or inputs of another shape.
 
     Example:
@@ -49,12 +51,20 @@ class ArraySource(DataSource):
         class_names: Sequence[str] | None = None,
         normalization: Normalize | None = None,
         augmentation: Sequence[Augmentation] = (),
+        task: Task | None = None,
     ) -> None:
         if not len(train):
             raise DataError("train: has no examples; give at least one")
         self._splits: dict[str, Examples | None] = {"train": train, "val": val, "test": test}
-        self.num_classes = int(train.targets.max()) + 1 if num_classes is None else num_classes
+        if task is not None and num_classes is not None:
+            raise ConfigError(f"num_classes: {num_classes} is given beside task, which has it; give one")
+        if task is None:
+            Classification(1).check(train.targets[:0])  # targets of another type cannot be counted
+            task = Classification(int(train.targets.max()) + 1 if num_classes is None else num_classes)
+        self.task = task
+        self.num_classes = task.num_outputs
         self.input_shape = tuple(train.inputs.shape[1:])
+        self.input_dtype = as_float(train.inputs[:1]).dtype if normalization is None else torch.float32
         self.class_names = tuple(class_names or map(str, range(self.num_classes)))
         self.normalization = normalization
         self.augmentation = tuple(augmentation)
@@ -72,9 +82,10 @@ class ArraySource(DataSource):
     def _check(self, split: str, examples: Examples) -> None:
         if not len(examples):
             raise DataError(f"{split}: has no examples; leave it out")
-        low, high = int(examples.targets.min()), int(examples.targets.max())
-        if low < 0 or high >= self.num_classes:
-            raise DataError(f"{split}: has targets {low}..{high}; give targets from 0 to {self.num_classes - 1}")
+        try:
+            self.task.check(examples.targets)
+        except DataError as error:
+            raise DataError(f"{split}: {error}") from None
         shape = tuple(examples.inputs.shape[1:])
         if shape != self.input_shape:
             raise DataError(f"{split}: has inputs of shape {shape}; give {self.input_shape}, as in train")

@@ -8,8 +8,10 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+import torch
 
 from lit_fednas.data.examples import ExampleDataset, Examples
+from lit_fednas.data.tasks import Classification, Task
 from lit_fednas.data.transforms import Augmentation, Normalize
 
 Split = Literal["train", "val", "test"]
@@ -28,20 +30,28 @@ class DataSource(ABC):
 
     Attributes:
         num_classes: The number of classes.
+        task: What targets are; one class per example, unless a source says otherwise.
         input_shape: The shape of one input: (C, H, W) for images.
+        input_dtype: The type of batches: float32, or int64 where inputs are tokens.
         normalization: What makes inputs float; None scales uint8 to [0, 1].
         augmentation: What is usually done to training batches, in this order.
     """
 
     num_classes: int
     input_shape: tuple[int, ...]
+    input_dtype: torch.dtype = torch.float32
     normalization: Normalize | None = None
     augmentation: Sequence[Augmentation] = ()
 
     @cached_property
+    def task(self) -> Task:
+        """What targets are."""
+        return Classification(self.num_classes)
+
+    @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """One name per class; their numbers where they have no names."""
-        return tuple(str(label) for label in range(self.num_classes))
+        """One name per class or other output; their numbers where they have no names."""
+        return tuple(str(label) for label in range(self.task.num_outputs))
 
     def prepare(self, in_memory: bool = True) -> None:  # noqa: B027 - most sources have nothing to prepare
         """Downloads or decodes, if the source needs it.

@@ -1,0 +1,324 @@
+"""Tasks: what targets are, what is lost, and what is measured.
+
+Everything that trains or evaluates asks the task of the data, and nothing else knows what a target is. A task's figures
+are sums over units, so that they add up over batches and clients: a unit is an example, or a token where every position
+has a target of its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from typing_extensions import override
+
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
+
+
+class Task(ABC):
+    """What a network's outputs are compared with, and how.
+
+    Attributes:
+        num_outputs: The width of a network's output.
+        metrics: What is reported, by name, and whether higher is better; the first is the one that counts most.
+            Each is in :attr:`averaged` or what :meth:`derived` adds.
+        averaged: The names of :meth:`values`.
+        has_classes: Whether outputs are logits of classes, of which the ``k`` most likely can be named.
+        labelled: Whether each example has one class, by which examples can be dealt out.
+    """
+
+    num_outputs: int
+    metrics: ClassVar[Mapping[str, bool]]
+    averaged: ClassVar[tuple[str, ...]] = ("accuracy", "loss")
+    has_classes: ClassVar[bool] = False
+    labelled: ClassVar[bool] = False
+
+    @property
+    def metric(self) -> str:
+        """The metric that counts most."""
+        return next(iter(self.metrics))
+
+    @abstractmethod
+    def values(self, outputs: Tensor, targets: Tensor, top_k: int = 1) -> dict[str, Tensor]:
+        """Returns what is averaged over units: sums over each example's units, by name.
+
+        Args:
+            outputs: ``[batch, ...]``, of the network.
+            targets: ``[batch, ...]``.
+            top_k: Where targets are classes: one among so many most likely counts as correct.
+
+        Returns:
+            ``[batch]`` each.
+        """
+
+    def units(self, targets: Tensor) -> Tensor:
+        """Returns the number of units of each example, ``[batch]``; one if a subclass does not count them."""
+        return torch.ones(len(targets), dtype=torch.int64, device=targets.device)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Returns the mean loss over a batch's units, a scalar; arguments as of :meth:`values`."""
+        return self.values(outputs, targets)["loss"].sum() / self.units(targets).sum().clamp_min(1)
+
+    def derived(self, means: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns all metrics, given the means of :meth:`values` over units, as numbers or tensors."""
+        return dict(means)
+
+    def strata(self, targets: Tensor) -> Tensor:
+        """Returns what is kept in proportion when examples are held out: int64 ``[N]``; alike if there are no classes.
+
+        Args:
+            targets: ``[N, ...]``.
+        """
+        return torch.zeros(len(targets), dtype=torch.int64, device=targets.device)
+
+    @abstractmethod
+    def check(self, targets: Tensor) -> None:
+        """Validates a split's targets.
+
+        Args:
+            targets: ``[N, ...]``.
+
+        Raises:
+            DataError: They are not of this task; the message begins with what they are.
+        """
+
+    def example_targets(self, count: int, input_shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """Returns targets of some value for a dry run, ``[count, ...]``."""
+        return torch.zeros(count, dtype=torch.int64, device=device)
+
+
+@checked("data.task")
+class Classification(Task):
+    """One class per example, by cross-entropy.
+
+    Args:
+        num_classes: The number of classes.
+
+    Example:
+        >>> task = Classification(3)
+        >>> values = task.values(torch.tensor([[2.0, 1.0, 0.0], [0.0, 0.0, 5.0]]), torch.tensor([1, 2]))
+        >>> values["accuracy"].tolist()
+        [0.0, 1.0]
+    """
+
+    metrics: ClassVar[Mapping[str, bool]] = {"accuracy": True, "loss": False}
+    has_classes = True
+    labelled = True
+
+    #: Which target is not counted.
+    ignored: int | None = None
+
+    def __init__(self, num_classes: PositiveInt) -> None:
+        self.num_outputs = num_classes
+
+    @override
+    def values(self, outputs: Tensor, targets: Tensor, top_k: int = 1) -> dict[str, Tensor]:
+        losses = functional.cross_entropy(outputs, targets, reduction="none")
+        return {"accuracy": hits(outputs, targets, top_k).to(losses.dtype), "loss": losses}
+
+    @override
+    def loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
+        return functional.cross_entropy(outputs, targets, label_smoothing=label_smoothing)
+
+    @override
+    def strata(self, targets: Tensor) -> Tensor:
+        return targets
+
+    @override
+    def check(self, targets: Tensor) -> None:
+        shape, dtype = tuple(targets.shape), targets.dtype
+        if targets.ndim != 1 or dtype != torch.int64:
+            raise DataError(f"targets: {dtype} {shape} are not classes; give an int64 tensor of shape [N]")
+        _check_range(targets, self.num_outputs)
+
+
+@checked("data.task")
+class NextToken(Classification):
+    """A token at every position, by cross-entropy; losses and metrics are means over tokens.
+
+    The outputs are ``[batch, length, num_classes]``, the targets ``[batch, length]``: the next token of each input.
+
+    Args:
+        num_classes: The size of the vocabulary.
+        ignored: A token that is not counted as a target: the padding.
+
+    Example:
+        >>> task = NextToken(2, ignored=0)
+        >>> targets = torch.tensor([[1, 1, 0]])
+        >>> task.units(targets).tolist(), round(float(task.loss(torch.zeros(1, 3, 2), targets)), 4)
+        ([2], 0.6931)
+        >>> round(task.derived({"accuracy": 0.5, "loss": 0.0})["perplexity"], 4)
+        1.0
+    """
+
+    metrics: ClassVar[Mapping[str, bool]] = {"perplexity": False, "accuracy": True, "loss": False}
+    labelled = False
+
+    def __init__(self, num_classes: PositiveInt, ignored: NonNegativeInt | None = None) -> None:
+        super().__init__(num_classes)
+        if ignored is not None and ignored >= num_classes:
+            raise ConfigError(f"data.task.ignored: {ignored} is not a token; give one from 0 to {num_classes - 1}")
+        self.ignored = ignored
+
+    @override
+    def values(self, outputs: Tensor, targets: Tensor, top_k: int = 1) -> dict[str, Tensor]:
+        losses = functional.cross_entropy(outputs.mT, targets, reduction="none", ignore_index=self._index)
+        right = hits(outputs, targets, top_k) & self._counted(targets)
+        return {"accuracy": right.sum(1).to(losses.dtype), "loss": losses.sum(1)}
+
+    @override
+    def units(self, targets: Tensor) -> Tensor:
+        return self._counted(targets).sum(1)
+
+    @override
+    def loss(self, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
+        return functional.cross_entropy(
+            outputs.flatten(0, 1), targets.flatten(), ignore_index=self._index, label_smoothing=label_smoothing
+        )
+
+    @override
+    def derived(self, means: Mapping[str, Any]) -> dict[str, Any]:
+        loss = means["loss"]
+        return {"perplexity": torch.as_tensor(loss).exp() if isinstance(loss, Tensor) else _exp(loss), **means}
+
+    @override
+    def strata(self, targets: Tensor) -> Tensor:
+        return Task.strata(self, targets)
+
+    @override
+    def check(self, targets: Tensor) -> None:
+        if targets.ndim != 2 or targets.dtype != torch.int64:
+            shape, dtype = tuple(targets.shape), targets.dtype
+            raise DataError(f"targets: {dtype} {shape} are not tokens; give an int64 tensor of shape [N, length]")
+        _check_range(targets, self.num_outputs)
+
+    @override
+    def example_targets(self, count: int, input_shape: tuple[int, ...], device: torch.device) -> Tensor:
+        token = 1 if self.ignored == 0 else 0
+        return torch.full((count, input_shape[0]), token, dtype=torch.int64, device=device)
+
+    @property
+    def _index(self) -> int:
+        return -100 if self.ignored is None else self.ignored  # torch's own default, which is no token
+
+    def _counted(self, targets: Tensor) -> Tensor:
+        return targets != self._index
+
+
+@checked("data.task")
+class MultiLabel(Task):
+    """Any number of labels per example, by binary cross-entropy of each; ``accuracy`` is the share of right labels.
+
+    The outputs and the targets are ``[batch, num_classes]``; targets are float32, 0 or 1. The loss of an example is the
+    mean over its labels.
+
+    Args:
+        num_classes: The number of labels.
+
+    Example:
+        >>> values = MultiLabel(2).values(torch.tensor([[3.0, -3.0]]), torch.tensor([[1.0, 1.0]]))
+        >>> values["accuracy"].tolist()
+        [0.5]
+    """
+
+    metrics: ClassVar[Mapping[str, bool]] = {"accuracy": True, "loss": False}
+
+    def __init__(self, num_classes: PositiveInt) -> None:
+        self.num_outputs = num_classes
+
+    @override
+    def values(self, outputs: Tensor, targets: Tensor, top_k: int = 1) -> dict[str, Tensor]:
+        losses = functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+        right = (outputs > 0) == (targets > 0.5)
+        return {"accuracy": right.to(losses.dtype).mean(1), "loss": losses.mean(1)}
+
+    @override
+    def check(self, targets: Tensor) -> None:
+        _check_floats(targets, self.num_outputs, "labels")
+        if not bool(((targets == 0) | (targets == 1)).all()):
+            raise DataError("targets: are not labels; give 0 or 1 for each")
+
+    @override
+    def example_targets(self, count: int, input_shape: tuple[int, ...], device: torch.device) -> Tensor:
+        return torch.zeros(count, self.num_outputs, device=device)
+
+
+@checked("data.task")
+class Regression(Task):
+    """Numbers per example, by the squared error; ``mae`` is the mean absolute error, ``rmse`` the root of the loss.
+
+    The outputs and the targets are float32 ``[batch, num_outputs]``. The loss of an example is the mean over its
+    numbers.
+
+    Args:
+        num_outputs: How many numbers are predicted.
+
+    Example:
+        >>> task = Regression()
+        >>> values = task.values(torch.tensor([[3.0]]), torch.zeros(1, 1))
+        >>> task.derived({name: float(value) for name, value in values.items()})
+        {'rmse': 3.0, 'mae': 3.0, 'loss': 9.0}
+    """
+
+    metrics: ClassVar[Mapping[str, bool]] = {"rmse": False, "mae": False, "loss": False}
+    averaged = ("mae", "loss")
+
+    def __init__(self, num_outputs: PositiveInt = 1) -> None:
+        self.num_outputs = num_outputs
+
+    @override
+    def values(self, outputs: Tensor, targets: Tensor, top_k: int = 1) -> dict[str, Tensor]:
+        errors = outputs - targets
+        return {"mae": errors.abs().mean(1), "loss": errors.square().mean(1)}
+
+    @override
+    def derived(self, means: Mapping[str, Any]) -> dict[str, Any]:
+        return {"rmse": means["loss"] ** 0.5, **means}
+
+    @override
+    def check(self, targets: Tensor) -> None:
+        _check_floats(targets, self.num_outputs, "numbers")
+        if not bool(targets.isfinite().all()):
+            raise DataError("targets: hold NaN or infinity; correct or remove these examples")
+
+    @override
+    def example_targets(self, count: int, input_shape: tuple[int, ...], device: torch.device) -> Tensor:
+        return torch.zeros(count, self.num_outputs, device=device)
+
+
+def hits(outputs: Tensor, targets: Tensor, top_k: int = 1) -> Tensor:
+    """Returns whether classes are among the most likely ones.
+
+    Args:
+        outputs: ``[..., classes]``.
+        targets: ``[...]``.
+        top_k: How many most likely ones.
+
+    Returns:
+        bool ``[...]``.
+    """
+    if top_k == 1:
+        return outputs.argmax(-1) == targets
+    likeliest = outputs.topk(min(top_k, outputs.shape[-1]), -1).indices
+    return (likeliest == targets[..., None]).any(-1)
+
+
+def _exp(loss: float) -> float:
+    return float(torch.tensor(loss, dtype=torch.float64).exp())
+
+
+def _check_range(targets: Tensor, count: int) -> None:
+    if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < count:
+        low, high = int(targets.min()), int(targets.max())
+        raise DataError(f"has targets {low}..{high}; give targets from 0 to {count - 1}")
+
+
+def _check_floats(targets: Tensor, count: int, what: str) -> None:
+    if targets.dtype != torch.float32 or targets.shape[1:] != (count,):
+        shape, dtype = tuple(targets.shape), targets.dtype
+        raise DataError(f"targets: {dtype} {shape} are not {what}; give a float32 tensor of shape [N, {count}]")
