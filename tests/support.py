@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from lit_fednas.aggregation import Aggregation, OverlapAverage
 from lit_fednas.assignment import Assignment, FixedArchitecture
-from lit_fednas.data import IID, ArraySource, Digits, Examples, FederatedDataModule
+from lit_fednas.data import IID, ArraySource, Classification, Digits, Examples, FederatedDataModule
 from lit_fednas.federation import (
     ClientSettings,
     CohortSampler,
@@ -24,6 +25,9 @@ from lit_fednas.federation import (
     UniformCohort,
 )
 from lit_fednas.supernets import ElasticResNet, PlainNetwork, Supernet
+
+#: What objectives that read no data need of the clients' data.
+NO_DATA: Any = SimpleNamespace(task=Classification(4))
 
 #: Where runs without a folder of their own write what callbacks write.
 _ANYWHERE = TemporaryDirectory(prefix="lit-fednas-tests-")

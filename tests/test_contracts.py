@@ -72,7 +72,7 @@ def test_no_type_of_a_concrete_part_is_asked_for_outside_its_folder() -> None:
 
 def test_the_engine_names_no_method_and_no_concrete_part() -> None:
     """Its defaults (plain averaging of a plain loss) are the parts of no method."""
-    allowed = {"CrossEntropy"}
+    allowed = {"TaskLoss"}
     methods = r"SuperFed|FedorAS|FedHeN|FedNAS|FedTrans|HeteroFL|FjORD|FedRolex|SplitMix|FLuID"
     named = []
     parts = {name for name, where in concrete_parts().items() if where != "callbacks"} - allowed

@@ -65,7 +65,8 @@ class RoundsToTarget(Callback):
         names = list(pl_module.validation_metrics)
         for callback in trainer.callbacks:
             names += getattr(callback, "metric_names", [])
-        names = [name for name in names if not name.endswith("/loss")]  # better when lower
+        better = pl_module.task.metrics  # all but these are better when higher
+        names = [name for name in names if better.get(name.rpartition("/")[2], True)]
         for metric in self.targets:
             if metric not in names:
                 raise ConfigError(

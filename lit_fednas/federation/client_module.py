@@ -128,7 +128,7 @@ class ClientModule(pl.LightningModule):
         trainer.client_strategy.apply_gradients(self)
         if self._scheduler is not None:
             self._scheduler.step()
-        units = self.objective.task.units(targets).sum()
+        units = self.objective.data_task.units(targets).sum()
         self._loss_sum = self._loss_sum + loss.detach() * units
         self._units = self._units + units
         self.num_seen += size

@@ -65,9 +65,10 @@ class FederatedLightningModule(pl.LightningModule):
     Metrics are named by what was evaluated on what: ``val/<subnet>/accuracy`` and ``/loss`` are the global
     weights on the server's validation set, without local training; ``val/mean/accuracy`` is their mean over the
     subnets; ``test/...`` likewise on the test set. Other tasks than classes have other metrics, such as ``perplexity``
-    (``lit_fednas.data.tasks``). ``clients/loss`` is the mean over the cohort, weighted by examples, of each client's mean loss *during* its local training. ``clients/accuracy`` is that of the clients
-    on their own validation splits, if they were asked for it (``client.validate``). ``clients/lr`` is the learning
-    rate of the clients' first step (Lightning's ``LearningRateMonitor`` shows the server optimizer's).
+    (``lit_fednas.data.tasks``). ``clients/loss`` is the mean over the cohort, weighted by examples, of each client's
+    mean loss *during* its local training. ``clients/accuracy`` is that of the clients on their own validation splits,
+    weighted by examples, if they were asked for it (``client.validate``). ``clients/lr``
+    is the learning rate of the clients' first step (Lightning's ``LearningRateMonitor`` shows the server optimizer's).
     ``clients/used`` counts updates, ``clients/failed`` clients that could not answer or whose update was wild;
     ``clients/wild`` counts updates above ``faults.norm_bound``, if there is one. An aggregation adds its own, such as
     ``aggregation/changed`` (:meth:`~lit_fednas.aggregation.OperatorAverage.metrics`).

@@ -226,7 +226,7 @@ class StackedModule(pl.LightningModule):
             for name, tensor in self._others.items():
                 at.write(tensor, others[name])
         size = len(batches[0][1])
-        units = self.gradients.objective.task.units(targets.flatten(0, 1)).view(len(rows), size).sum(1)
+        units = self.gradients.objective.data_task.units(targets.flatten(0, 1)).view(len(rows), size).sum(1)
         at.write(self._loss_sums, at.read(self._loss_sums) + losses * units)
         at.write(self._units, at.read(self._units) + units)
         for client in clients:

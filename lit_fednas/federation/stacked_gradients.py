@@ -67,8 +67,9 @@ class StackedGradients:
         self.needs_two = any(isinstance(module, _BatchNorm) for module in network.modules())
         self.start()
         some = next(tensor for tensor in weights.values() if tensor.is_floating_point())
-        inputs = torch.zeros(2, *input_shape, dtype=input_dtype, device=some.device)
-        batch = inputs, objective.task.example_targets(2, input_shape, some.device)
+        dtype = some.dtype if input_dtype.is_floating_point else input_dtype
+        inputs = torch.zeros(2, *input_shape, dtype=dtype, device=some.device)
+        batch = inputs, objective.data_task.example_targets(2, input_shape, some.device)
         self.trained = self._dry_run_of_one(weights, batch)
         self._has_dropout = self._dry_run_of_two(weights, batch, settings.clients_per_fit)
         self._compiled: Callable[..., tuple[dict[str, Tensor], Tensor]] | None = None

@@ -26,14 +26,14 @@ class Objective(Part, ABC):
             not called then. It is False in a subclass that defines one of the three and does not set it.
         compilable: Whether :meth:`loss` runs the network by calling it, which is what ``client.compile`` compiles.
         report_types: The types of what :meth:`report` returns.
-        task: What targets are; that of the clients' data after :meth:`setup`.
+        data_task: What targets are; that of the clients' data after :meth:`setup`.
     """
 
     field: ClassVar[str] = "model.objective"
     stackable: ClassVar[bool] = False
     compilable: ClassVar[bool] = True
     report_types: ClassVar[tuple[type[Report], ...]] = ()
-    task: Task = Classification(2)
+    data_task: Task = Classification(2)
 
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
@@ -53,7 +53,7 @@ class Objective(Part, ABC):
         """
         self.check_supernet(supernet)
         self._supernet: Any = supernet
-        self.task = clients.task
+        self.data_task = clients.task
 
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
         """Called before the first batch, with the weights as they were received.

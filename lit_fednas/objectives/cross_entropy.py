@@ -28,7 +28,7 @@ class TaskLoss(Objective):
 
     @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        return self.task.loss(network(inputs), targets)
+        return self.data_task.loss(network(inputs), targets)
 
 
 class CrossEntropy(Objective):
@@ -61,7 +61,7 @@ class CrossEntropy(Objective):
 
     @override
     def loss(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        return cast(Classification, self.task).loss(network(inputs), targets, self.label_smoothing)
+        return cast(Classification, self.data_task).loss(network(inputs), targets, self.label_smoothing)
 
 
 class MaskedCrossEntropy(CrossEntropy):

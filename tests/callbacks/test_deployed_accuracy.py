@@ -157,8 +157,8 @@ def test_by_hand_at_every_validation(tmp_path, caplog, monkeypatch):
     last = figures(witness.wanted[-1])
     assert last["deployed/iqr"] > 0
     (said,) = [text for text in caplog.messages if "model that each would use" in text]
-    mean, iqr, worst = (100 * value for value in last.values())
-    assert f"accuracy {mean:.2f} %, interquartile range {iqr:.2f} %, worst {worst:.2f} %" in said
+    mean, iqr, worst = last.values()
+    assert f"accuracy {mean:.4g}, interquartile range {iqr:.4g}, worst {worst:.4g}" in said
     assert said.startswith(f"{CLIENTS} clients")
     with open(tmp_path / "clients.csv", newline="") as file:
         rows = list(csv.DictReader(file))

@@ -431,7 +431,7 @@ def test_other_resources(tmp_path, resource: str) -> None:
 def test_latency_as_the_resource(tmp_path, monkeypatch) -> None:
     """As a clock that says a nanosecond for each parameter."""
 
-    def said(self, network, input_shape):
+    def said(self, network, input_shape, dtype):
         return 1e-6 * sum(parameter.numel() for parameter in network.parameters())
 
     monkeypatch.setattr(MeasuredLatency, "milliseconds", said)

@@ -312,7 +312,7 @@ def test_each_model_has_a_group_of_clients(grouped, paths):
 class Counted:
     """Clients 0 and 3 have examples of one class, 1 and 2 of the other, 4 and 5 none; val would change it."""
 
-    num_classes = 2
+    strata = ("one", "other")
     train = ([9, 0], [0, 9], [0, 9], [9, 0], [0, 0], [0, 0])
 
     @property

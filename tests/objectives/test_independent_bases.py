@@ -18,7 +18,7 @@ from lit_fednas.supernets import BaseNetworks, Bases, BatchNorm, GroupNorm
 from lit_fednas.supernets.families import NetworkFamily
 from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TierShares
-from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, weights
+from tests.support import NO_DATA, assert_same, fit, linear_net, make_module, sgd, tiny_data, weights
 
 
 def bases(norm=BatchNorm(), count: int = 4) -> BaseNetworks:
@@ -138,14 +138,14 @@ def test_the_objective_inside_is_asked():
 
 def test_wrong_compositions():
     net = bases()
-    IndependentBases().setup(net, None)  # type: ignore[arg-type]
+    IndependentBases().setup(net, NO_DATA)
     with pytest.raises(
         ConfigError, match=r"model.objective: IndependentBases trains several outputs, and PlainNetwork has one;"
     ):
-        IndependentBases().setup(linear_net(), None)  # type: ignore[arg-type]
+        IndependentBases().setup(linear_net(), NO_DATA)
     for inside in (Proximal(), HeadOnly()):
         with pytest.raises(
             ConfigError,
             match=rf"model.objective.objective: .*put IndependentBases inside {type(inside).__name__}",
         ):
-            IndependentBases(inside).setup(net, None)  # type: ignore[arg-type]
+            IndependentBases(inside).setup(net, NO_DATA)

@@ -16,7 +16,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, MacsReport, OperatorReport, Report
 from lit_fednas.objectives import CrossEntropy, Load, NoLoad, Objective, PathSampling, RandomLoad
 from lit_fednas.supernets import Operators, PathCNN
-from tests.support import linear_net, tiny_supernet
+from tests.support import NO_DATA, linear_net, tiny_supernet
 
 NET = PathCNN((1, 8, 8), 4, width=8, stage_layers=[2, 1], strides=[2, 2])
 HALF = Operators(
@@ -71,7 +71,7 @@ def begun(objective: PathSampling, asked: ClientTask, seed: int = 0) -> nn.Modul
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = NET.subnet(asked.arch)
-    objective.setup(NET, None)  # type: ignore[arg-type]
+    objective.setup(NET, NO_DATA)
     objective.begin(network, asked, torch.Generator().manual_seed(seed))
     return network
 
@@ -381,7 +381,7 @@ def test_a_supernet_without_operators_is_refused_at_setup(make):
         ConfigError,
         match=rf"model.objective: PathSampling does not work with .* {type(make()).__name__}; use PathSupernet",
     ):
-        PathSampling().setup(make(), None)
+        PathSampling().setup(make(), NO_DATA)
 
 
 def test_it_is_not_trained_for_several_clients_at_once():

@@ -14,6 +14,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientTask, OperatorReport
 from lit_fednas.objectives import CrossEntropy, HeadOnly, Objective, PathSampling, Proximal
 from lit_fednas.supernets import PathCNN
+from tests.support import NO_DATA
 
 TASK = ClientTask(round=0, client=0, arch="whole", num_examples=8)
 
@@ -166,7 +167,7 @@ def test_around_path_sampling() -> None:
         torch.manual_seed(0)
         net = supernet.subnet(arch)
     objective = Proximal(PathSampling(), mu=0.1)
-    objective.setup(supernet, None)  # type: ignore[arg-type]
+    objective.setup(supernet, NO_DATA)
     objective.begin(net, ClientTask(0, 0, arch, 8), torch.Generator().manual_seed(0))
     loss = objective.loss(net, torch.randn(8, 1, 8, 8), torch.randint(4, (8,)))
     loss.backward()

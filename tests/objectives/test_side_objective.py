@@ -11,6 +11,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, MacsReport
 from lit_fednas.objectives import CrossEntropy, Proximal, SideObjective
 from lit_fednas.supernets import EarlyExitResNet, GroupNorm, PlainNetwork
+from tests.support import NO_DATA
 
 INPUTS = (3, 8, 8)
 
@@ -23,7 +24,7 @@ def net(exits=(1, 3), **settings) -> EarlyExitResNet:
 
 def begun(supernet, arch, **settings):
     objective = SideObjective(**settings)
-    objective.setup(supernet, None)
+    objective.setup(supernet, NO_DATA)
     network = supernet.subnet(arch)
     objective.begin(network, ClientTask(0, 0, arch, 8), torch.Generator())
     return objective, network
@@ -90,9 +91,9 @@ def test_errors():
     with pytest.raises(ConfigError, match=r"objective.weight: -1 must be at least 0"):
         SideObjective(weight=-1)
     with pytest.raises(ConfigError, match="Proximal needs a network, and SideObjective has only logits for it"):
-        SideObjective(Proximal()).setup(net(), None)
+        SideObjective(Proximal()).setup(net(), NO_DATA)
     plain = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(192, 5)), INPUTS, 5)
     with pytest.raises(ConfigError, match="PlainNetwork has one; use a supernet such as EarlyExitResNet"):
-        SideObjective().setup(plain, None)
+        SideObjective().setup(plain, NO_DATA)
     with pytest.raises(ConfigError, match=r"the largest architecture holds one; set supernet.early_heads to true"):
-        SideObjective().setup(net(early_heads=False), None)
+        SideObjective().setup(net(early_heads=False), NO_DATA)

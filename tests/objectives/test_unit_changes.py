@@ -18,7 +18,7 @@ from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.supernets.width.space import UnitMask, Width
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, ListedTiers
-from tests.support import linear_net, make_module, make_trainer, sgd, tiny_data
+from tests.support import NO_DATA, linear_net, make_module, make_trainer, sgd, tiny_data
 
 GROUPS = {"layer0": 4, "layer1": 6}
 SIZED = ("conv.weight", "conv.bias", "norm.weight", "norm.bias")
@@ -49,7 +49,7 @@ def changes_of(objective: UnitChanges) -> dict[str, list[float]]:
 
 def begun(net: WidthSupernet, arch, objective: UnitChanges | None = None) -> tuple[UnitChanges, nn.Module]:
     objective = objective or UnitChanges()
-    objective.setup(net, None)  # type: ignore[arg-type]
+    objective.setup(net, NO_DATA)
     network = net.subnet(arch)
     objective.begin(network, ClientTask(0, 0, arch, 10), torch.Generator())
     return objective, network
@@ -157,7 +157,7 @@ def test_the_objective_inside_is_asked():
 def test_a_supernet_without_units_is_refused():
     words = r"model.objective: UnitChanges does not work with model.supernet PlainNetwork; use WidthSupernet"
     with pytest.raises(ConfigError, match=words):
-        UnitChanges().setup(linear_net(), None)  # type: ignore[arg-type]
+        UnitChanges().setup(linear_net(), NO_DATA)
 
 
 @pytest.mark.parametrize("lr", [0.0, 0.1])

@@ -1,0 +1,139 @@
+"""What tasks lose and measure, by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lit_fednas.data import (
+    ArraySource,
+    ByColumn,
+    Classification,
+    Dirichlet,
+    Examples,
+    FederatedDataModule,
+    MultiLabel,
+    NextToken,
+    Regression,
+    Task,
+)
+from lit_fednas.errors import ConfigError, DataError
+
+LOG3 = math.log(3.0)
+TOKENS = torch.tensor([[1, 2, 0], [2, 0, 0]])  # 0 pads
+# softmax of (-inf, log 3, 0) is (0, 3/4, 1/4): token 1 is always the guess
+GUESS_ONE = torch.tensor([-torch.inf, LOG3, 0.0]).expand(2, 3, 3)
+
+
+def test_next_tokens_count_one_by_one_and_padding_does_not() -> None:
+    task = NextToken(3, ignored=0)
+    values = task.values(GUESS_ONE, TOKENS)
+    assert values["accuracy"].tolist() == [1.0, 0.0]
+    assert values["loss"].tolist() == pytest.approx([math.log(4 / 3) + math.log(4), math.log(4)])
+    assert task.units(TOKENS).tolist() == [2, 1]
+    mean = (math.log(4 / 3) + 2 * math.log(4)) / 3
+    assert float(task.loss(GUESS_ONE, TOKENS)) == pytest.approx(mean)
+    derived = task.derived({"accuracy": 1 / 3, "loss": mean})
+    assert derived["perplexity"] == pytest.approx((4 / 3 * 4 * 4) ** (1 / 3))  # the geometric mean of 1 / p
+    assert task.metric == "perplexity"
+    assert not task.metrics["perplexity"]
+
+
+def test_without_padding_every_token_counts() -> None:
+    task = NextToken(3)
+    assert task.units(TOKENS).tolist() == [3, 3]
+    uniform = torch.zeros(2, 3, 3)
+    assert float(task.loss(uniform, TOKENS)) == pytest.approx(LOG3)
+    assert task.values(uniform, TOKENS, top_k=3)["accuracy"].tolist() == [3.0, 3.0]
+
+
+def test_labels_by_hand() -> None:
+    outputs, targets = torch.tensor([[LOG3, -LOG3], [0.0, LOG3]]), torch.tensor([[1.0, 1.0], [0.0, 1.0]])
+    values = MultiLabel(2).values(outputs, targets)
+    assert values["loss"].tolist() == pytest.approx(
+        [(math.log(4 / 3) + math.log(4)) / 2, (math.log(2) + math.log(4 / 3)) / 2]
+    )
+    assert values["accuracy"].tolist() == [0.5, 1.0]
+    assert float(MultiLabel(2).loss(outputs, targets)) == pytest.approx(float(values["loss"].mean()))
+
+
+def test_numbers_by_hand() -> None:
+    outputs, targets = torch.tensor([[1.0, 3.0], [0.0, 0.0]]), torch.tensor([[0.0, 0.0], [0.0, 2.0]])
+    values = Regression(2).values(outputs, targets)
+    assert (values["mae"].tolist(), values["loss"].tolist()) == ([2.0, 1.0], [5.0, 2.0])
+    assert Regression(2).derived({"mae": 1.5, "loss": 3.5}) == {"rmse": 3.5**0.5, "mae": 1.5, "loss": 3.5}
+
+
+@pytest.mark.parametrize(
+    ("task", "outputs"),
+    [
+        (Classification(4), (4,)),
+        (NextToken(4, ignored=0), (5, 4)),
+        (NextToken(4), (5, 4)),
+        (MultiLabel(3), (3,)),
+        (Regression(2), (2,)),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Task) else None,
+)
+def test_a_task_agrees_with_itself(task: Task, outputs: tuple[int, ...]) -> None:
+    """The loss of a batch is the mean of what is added up; metrics and directions name the same figures."""
+    targets = task.example_targets(6, (5,), torch.device("cpu"))
+    task.check(targets)
+    logits = torch.randn(6, *outputs, generator=torch.Generator().manual_seed(0))
+    values = task.values(logits, targets)
+    assert tuple(values) == task.averaged
+    assert all(value.shape == (6,) for value in values.values())
+    assert float(task.loss(logits, targets)) == pytest.approx(float(values["loss"].sum() / task.units(targets).sum()))
+    means = {name: float(value.sum() / task.units(targets).sum()) for name, value in values.items()}
+    assert set(task.derived(means)) == set(task.metrics)
+    assert task.strata(targets).shape == (6,)
+
+
+@pytest.mark.parametrize(
+    ("task", "targets", "said"),
+    [
+        (Classification(2), torch.tensor([[0, 1]]), r"torch.int64 \(1, 2\) are not classes"),
+        (Classification(2), torch.tensor([0, 2]), r"has targets 0..2; give targets from 0 to 1"),
+        (NextToken(3), torch.tensor([0, 1]), r"are not tokens; give an int64 tensor of shape \[N, length\]"),
+        (NextToken(3), torch.tensor([[0, 3]]), "has targets 0..3"),
+        (MultiLabel(2), torch.tensor([[0.0, 0.5]]), "give 0 or 1 for each"),
+        (MultiLabel(2), torch.tensor([[0, 1]]), "are not labels; give a float32"),
+        (Regression(1), torch.tensor([1.0]), r"give a float32 tensor of shape \[N, 1\]"),
+        (Regression(1), torch.tensor([[torch.nan]]), "NaN"),
+    ],
+)
+def test_targets_of_another_task_are_refused(task: Task, targets: torch.Tensor, said: str) -> None:
+    train = Examples(torch.zeros(len(targets), 2), targets)
+    with pytest.raises(DataError, match=f"train: .*{said}"):
+        ArraySource(train, task=task)
+
+
+def test_a_padding_token_is_one_of_the_vocabulary() -> None:
+    with pytest.raises(ConfigError, match=r"data.task.ignored: 3 is not a token; give one from 0 to 2"):
+        NextToken(3, ignored=3)
+
+
+def token_data(partitioner: Any, **settings: Any) -> FederatedDataModule:
+    rows = torch.randint(1, 5, (40, 7), generator=torch.Generator().manual_seed(0))
+    examples = Examples(rows[:, :-1], rows[:, 1:], {"role": np.repeat(["a", "b", "c", "d"], 10)})
+    return FederatedDataModule(ArraySource(examples, task=NextToken(5, ignored=0)), partitioner, **settings)
+
+
+def test_tokens_stay_whole_numbers_and_go_by_role() -> None:
+    data = token_data(ByColumn("role"), server_val=0.0)
+    data.setup()
+    assert (data.num_classes, data.strata, data.clients.num_clients) == (5, ("examples",), 4)
+    draws = torch.Generator().manual_seed(0)
+    for inputs, targets in data.clients.batches(2, 4, draws):
+        assert inputs.dtype == targets.dtype == torch.int64
+        assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert data.clients.label_counts(1, 1).tolist() == [10]
+
+
+def test_no_dealing_by_class_where_examples_have_none() -> None:
+    with pytest.raises(ConfigError, match=r"data.partitioner: Dirichlet deals out by class, .* use ByColumn or IID"):
+        token_data(Dirichlet(1.0), num_clients=2).setup()
