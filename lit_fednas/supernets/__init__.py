@@ -19,6 +19,7 @@ from lit_fednas.supernets.growing.vit import GrowableViT
 from lit_fednas.supernets.labels import OWN, labelled_space, labels_of, with_labels
 from lit_fednas.supernets.norms import BatchNorm, GroupNorm, NoNorm, Norm
 from lit_fednas.supernets.paths.cnn import PathCNN
+from lit_fednas.supernets.paths.rnn import PathRNN
 from lit_fednas.supernets.paths.sampling import PathSampler, path_sampler
 from lit_fednas.supernets.paths.space import Operators, PathCosts
 from lit_fednas.supernets.paths.supernet import PathNetwork, PathSupernet
@@ -84,6 +85,7 @@ __all__ = [
     "PathCNN",
     "PathCosts",
     "PathNetwork",
+    "PathRNN",
     "PathSampler",
     "PathSupernet",
     "PlainNetwork",

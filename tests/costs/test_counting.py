@@ -60,6 +60,21 @@ def test_recurrent_layers(network: nn.Module, macs: int) -> None:
     assert count_macs(network, (6, 5)) == macs
 
 
+#: Per step: biases, and additions and products of 7 hidden units.
+UNITS = [
+    (nn.RNN(5, 7), 2 * 7 + 7),
+    (nn.GRU(5, 7), 3 * 2 * 7 + 7 * 7),
+    (nn.LSTM(5, 7), 4 * 2 * 7 + 10 * 7),
+    (nn.LSTM(5, 7, bias=False), 10 * 7),
+    (nn.LSTM(5, 7, num_layers=2, batch_first=True, bidirectional=True), 2 * 2 * (4 * 2 * 7 + 10 * 7)),
+]
+
+
+@pytest.mark.parametrize(("network", "extra"), UNITS, ids=lambda value: str(value))
+def test_operations_of_recurrent_layers(network: nn.Module, extra: int) -> None:
+    assert count_operations(network, (6, 5)) == count_macs(network, (6, 5)) + 6 * extra
+
+
 def test_recurrent_cells() -> None:
     assert count_macs(nn.LSTMCell(5, 7), (5,)) == 4 * 7 * (5 + 7)
     assert count_macs(nn.GRUCell(5, 7), (5,)) == 3 * 7 * (5 + 7)

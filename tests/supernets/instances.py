@@ -43,6 +43,7 @@ from lit_fednas.supernets import (
     NoNorm,
     Norm,
     PathCNN,
+    PathRNN,
     PlainNetwork,
     PrunedSequence,
     Region,
@@ -230,6 +231,10 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "path-cnn-labels": lambda: PathCNN(
         (3, 8, 8), 6, 8, [1, 1], [2, 2], ["sep_e1", "id"], label_sets={"pairs": [0, 0, 1, 1, 2, 2]}
     ),
+    "path-cnn-pooled": lambda: PathCNN(
+        (1, 10, 13), 5, 8, [1, 2], [2, 2], ["sep1_e2", "conv3"], reduction="pooled", growth=2, stem_stride=2
+    ),
+    "path-rnn": lambda: PathRNN((7,), 9, embedding=4, width=6),
     "plain": plain,
     "pruned-sequence": lambda: PrunedSequence((3, 8, 8), 5, SlicedMobileNet(1.0, (4, 6), (1, 2))),
     "pruned-sequence-of-several": pruned,
@@ -269,7 +274,15 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
 
 #: Their kinds are there without them; what is parametrized by :func:`names` runs them among the slow tests.
 VARIANTS = (
-    *("bases-one", "elastic-groupnorm", "elastic-narrow", "early-exit", "path-cnn", "path-cnn-groupnorm"),
+    *(
+        "bases-one",
+        "elastic-groupnorm",
+        "elastic-narrow",
+        "early-exit",
+        "path-cnn",
+        "path-cnn-groupnorm",
+        "path-cnn-pooled",
+    ),
     *("pruned-sequence", "separate-elastic", "suite-nasbench201", "suite-vit"),
     *("widths-cnn-groupnorm", "widths-convnet", "widths-resnet", "widths-smallcnn", "widths-transformer"),
 )
@@ -299,6 +312,8 @@ kept_instance = functools.cache(instance)
 
 def batch(net: Supernet, size: int = 4) -> Tensor:
     """Draws a batch of inputs."""
+    if net.input_dtype == torch.int64:
+        return torch.randint(net.num_classes, (size, *net.input_shape), generator=generator(0, "inputs"))
     return torch.randn(size, *net.input_shape, generator=generator(0, "inputs"))
 
 

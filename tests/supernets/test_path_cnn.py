@@ -11,7 +11,7 @@ from torch.nn import functional
 from lit_fednas.costs import count_macs, count_operations
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import BatchNorm, Operators, PathCNN
-from lit_fednas.supernets.paths.operators import OPERATORS, reduction
+from lit_fednas.supernets.paths.operators import OPERATORS, REDUCTIONS, reduction
 from lit_fednas.tiers import CumulativeCostTiers
 from tests.supernets.instances import batch, kept_instance
 
@@ -31,7 +31,7 @@ def test_table_8s_number_of_models_and_range():
 
 def test_the_wider_networks_range():
     """App. J.1: 53.77 million operations in what is fixed, 4450.72 million in the dearest path."""
-    net = PathCNN(stage_layers=[4, 4, 4, 4, 8, 8], strides=[2, 2, 1, 1, 1, 2], link="separable")
+    net = PathCNN(stage_layers=[4, 4, 4, 4, 8, 8], strides=[2, 2, 1, 1, 1, 2], reduction="separable")
     assert net.operations(net.space.smallest) == pytest.approx(53.77e6, rel=3e-4)
     assert net.operations(net.space.largest) == pytest.approx(4450.72e6, rel=1e-5)
 
@@ -48,6 +48,21 @@ def test_table_8s_boundaries_come_out(high, bounds):
     source = CumulativeCostTiers(count=4, high=high)
     smallest, largest = net.operations(net.space.smallest), net.operations(net.space.largest)
     assert source.bounds(sampled, smallest, largest) == pytest.approx(bounds, rel=0.01)
+
+
+def test_table_8s_keyword_spotting():
+    net = PathCNN((1, 40, 51), 12, 16, [1, 1, 2, 2], [2] * 4, [*OPERATORS], reduction="pooled", growth=2, stem_stride=2)
+    assert net.space.size == 11**6 == 1_771_561
+    assert net.operations(net.space.largest) == pytest.approx(20.0e6, rel=1e-4)
+    totals = np.array([net.path_costs("operations").fixed])
+    for layer in net.path_costs("operations").layers:
+        totals = np.add.outer(totals, layer).ravel()
+    models, _ = np.histogram(totals, [0, 5.0e6, 7.5e6, 10.1e6, 20.0e6])
+    assert models == pytest.approx([827.5e3, 617.4e3, 260.2e3, 66.4e3], rel=0.02)
+    bounds = CumulativeCostTiers(count=4, low=0.3, high=0.925).bounds(totals, totals.min(), totals.max())
+    assert bounds == pytest.approx([5.0e6, 7.5e6, 10.1e6, 20.0e6], rel=0.01)
+    assert PathCNN().operators == CNN.operators  # the nine for CIFAR by default
+    assert len(CNN.operators) == 9
 
 
 def conv(inputs: int, outputs: int, kernel: int, pixels: int, groups: int = 1) -> int:
@@ -68,6 +83,8 @@ def test_operators_by_hand(channels):
         "mb3_e1": conv(c, c, 3, px) + 2 * c**2 + conv(c, c, 1, px),
         "mb3_e2": conv(c, double, 3, px) + 2 * double**2 + conv(double, c, 1, px),
         "id": 0,
+        "conv3": conv(c, c, 3, px),
+        "sep1_e2": conv(c, double, 1, px, c) + conv(double, c, 1, px),
     }
     assert expected.keys() == OPERATORS.keys()
     for name, macs in expected.items():
@@ -113,10 +130,23 @@ def test_a_separable_link_takes_odd_maps():
     expected = block.pointwise(block.depthwise(x)) + link.pointwise(link.depthwise(x))
     assert expected.shape == (2, 6, 4, 3)
     torch.testing.assert_close(module(x), expected)
-    net = PathCNN((1, 28, 28), 10, width=8, stage_layers=[1] * 3, strides=[2] * 3, operators=["id"], link="separable")
+    net = PathCNN(
+        (1, 28, 28), 10, width=8, stage_layers=[1] * 3, strides=[2] * 3, operators=["id"], reduction="separable"
+    )
     path = net.space.smallest
     assert net(torch.zeros(2, 1, 28, 28), path).shape == (2, 10)
     assert net.macs(path) == count_macs(net.skeleton(path), (1, 28, 28))
+
+
+@pytest.mark.parametrize(("stride", "sides"), [(2, (4, 3)), (1, (7, 5))])
+def test_a_pooled_reduction_by_hand(stride, sides):
+    module = REDUCTIONS["pooled"](4, 6, stride, NORM).eval()
+    x = torch.randn(2, 4, 7, 5)
+    weight = torch.full((4, 1, 3, 3), 1 / 9)
+    means = functional.conv2d(x, weight, stride=stride, padding=1, groups=4)
+    expected = torch.relu(module.pointwise[1](functional.conv2d(means, module.pointwise[0].weight)))
+    assert expected.shape == (2, 6, *sides)
+    torch.testing.assert_close(module(x), expected)
 
 
 def test_macs_and_operations_add_up_over_operators():
@@ -188,8 +218,9 @@ def test_a_subspace_is_not_searched():
         ({"input_shape": (3, 8, 10)}, r"strides: \[2, 2\] cannot halve \[8, 10\] pixels evenly; .* multiple of 4"),
         ({"input_shape": (3, 2, 2)}, "cannot halve"),
         ({"strides": [3, 1]}, r"supernet.strides\[0\]: 3 is unknown; choose from 1, 2"),
-        ({"operators": ["conv3"]}, "operators"),
+        ({"operators": ["conv7"]}, "operators"),
         ({"operators": []}, "operators"),
+        ({"growth": 0.5}, "growth"),
         ({"width": 6}, "must be even; choose a multiple of 4"),
         ({"input_shape": (8,)}, "channels, height, width"),
     ],

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from lit_fednas.costs import count_macs, count_operations, count_parameters, sent_bytes
 from lit_fednas.supernets.base import NestedSupernet
+from lit_fednas.supernets.labels import ALL, OWN, LabelSets
 from lit_fednas.supernets.paths.space import Operators, PathCosts, PathSpace
+
+#: Counts a module's cost, given the shape of one example and, unless it is float32, the type of the inputs.
+Counter = Callable[..., int]
+
+_COUNTERS: dict[str, Counter] = {
+    "macs": count_macs,
+    "operations": count_operations,
+    "parameters": lambda module, *_: count_parameters(module),
+    "bytes": lambda module, *_: sent_bytes(module),
+}
 
 
 class PathNetwork(nn.Module):
@@ -21,6 +35,7 @@ class PathNetwork(nn.Module):
         layers: The searchable layers, each with its operators by name.
         reductions: The fixed parts behind layers, by the layers' numbers.
         heads: The fixed part at the end, by label set; several only if all weights are held.
+        parallel: Of so many layers in a row all read the same input, and their outputs are added.
 
     Attributes:
         path: The path to run, one operator's name per layer; a client sets it for every batch.
@@ -32,8 +47,10 @@ class PathNetwork(nn.Module):
         layers: Iterable[nn.ModuleDict],
         reductions: Mapping[int, nn.Module],
         heads: Mapping[str, nn.Module],
+        parallel: int = 1,
     ) -> None:
         super().__init__()
+        self.parallel = parallel
         self.stem = stem
         self.layers = nn.ModuleList(layers)
         self.reductions = nn.ModuleDict({str(number): module for number, module in reductions.items()})
@@ -44,43 +61,93 @@ class PathNetwork(nn.Module):
         """Runs a path.
 
         Args:
-            x: ``[batch, channels, height, width]``.
+            x: What the stem takes: ``[batch, channels, height, width]``, or tokens ``[batch, positions]``.
             path: One operator's name per layer; by default :attr:`path`, or the only possible one.
 
         Returns:
-            Logits, ``[batch, num_classes]`` (of the first label set that the network has).
+            Logits (of the first label set that the network has), ``[batch, num_classes]``, or of every position,
+            ``[batch, positions, num_classes]``.
 
         Raises:
             ValueError: The network holds a subspace and no path is given.
         """
         names: Sequence[str | None] = path or self.path or [None] * len(self.layers)
+        operators = [_operator(layer, name) for layer, name in zip(self.layers, names, strict=True)]
         x = self.stem(x)
-        for number, (layer, name) in enumerate(zip(self.layers, names, strict=True)):
-            assert isinstance(layer, nn.ModuleDict)
-            if name is None and len(layer) > 1:
-                raise ValueError("the network holds a subspace of several paths; name the one to run")
-            x = layer[name or next(iter(layer))](x)
-            if str(number) in self.reductions:
-                x = self.reductions[str(number)](x)
+        for first in range(0, len(operators), self.parallel):
+            end = first + self.parallel
+            x = functools.reduce(torch.add, [operator(x) for operator in operators[first:end]])
+            if str(end - 1) in self.reductions:
+                x = self.reductions[str(end - 1)](x)
         return next(iter(self.heads.values()))(x)
+
+
+def _operator(layer: nn.Module, name: str | None) -> nn.Module:
+    """Returns a layer's operator of this name, or its only one."""
+    assert isinstance(layer, nn.ModuleDict)
+    if name is None and len(layer) > 1:
+        raise ValueError("the network holds a subspace of several paths; name the one to run")
+    return layer[name or next(iter(layer))]
 
 
 class PathSupernet(NestedSupernet):
     """A supernet whose architectures are paths and subspaces of operators, and whose costs are sums over them.
 
-    Its networks are :class:`PathNetwork`; a subclass implements :meth:`build` and :meth:`path_costs`.
+    Its networks are :class:`PathNetwork`; a subclass implements :meth:`build`, :meth:`head` and
+    :meth:`operator_costs`, and sets :attr:`space`, :attr:`network` and :attr:`head_shape` in its constructor.
+
+    Args:
+        input_shape: Shape of one example, without the batch dimension.
+        num_classes: Classes, or tokens.
+        label_sets: Label sets beside the data's own classes (App. H).
+
+    Attributes:
+        head_shape: Shape of one example's features before the classifier.
     """
 
     space: PathSpace
+    head_shape: tuple[int, ...]
 
     #: The arguments of :meth:`path_costs`.
     ADDITIVE_COSTS = ("macs", "operations", "parameters", "bytes")
 
+    def __init__(
+        self, input_shape: Iterable[int], num_classes: int, label_sets: Mapping[str, Sequence[int]] | None = None
+    ) -> None:
+        super().__init__(input_shape, num_classes)
+        self.label_sets = LabelSets(self.num_classes, label_sets)
+        self._path_costs: dict[str, PathCosts] = {}
+
     @abstractmethod
+    def head(self, labels: str) -> nn.Module:
+        """Builds the classifier of a label set."""
+
+    @abstractmethod
+    def operator_costs(self, count: Counter) -> list[list[int]]:
+        """Returns a cost per layer and candidate."""
+
     def path_costs(self, cost: str) -> PathCosts:
-        """Returns a cost by operators."""
+        """Returns a cost by operators: one of :attr:`ADDITIVE_COSTS`."""
+        if cost not in self._path_costs:
+            self._path_costs[cost] = self._count(_COUNTERS[cost])
+        return self._path_costs[cost]
+
+    @override
+    def targets(self, arch: Operators, classes: Tensor) -> Tensor:
+        return self.label_sets.targets(arch.labels, classes)
 
     @override
     def computation(self, unit: Literal["macs", "operations"], arch: Operators) -> int:
         """Returns the computation of a path, or of the most expensive path of a subspace."""
         return self.path_costs(unit).of(arch)
+
+    def _count(self, count: Counter) -> PathCosts:
+        """Returns a cost of the operators, and of all that is fixed together."""
+        layers, path = self.operator_costs(count), self.space.smallest
+        with torch.device("meta"):
+            whole = count(self.build(path), self.input_shape, self.input_dtype)
+            heads = {name: count(self.head(name), self.head_shape) for name in self.label_sets.names}
+        own = PathCosts(self.space, layers, 0).of(path)
+        extra = {name: head - heads[OWN] for name, head in heads.items()}
+        extra[ALL] = sum(heads.values()) - heads[OWN]
+        return PathCosts(self.space, layers, whole - own, extra)

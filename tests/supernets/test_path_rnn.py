@@ -1,0 +1,241 @@
+"""FedorAS' recurrent supernet against the paper's figures, and its operators against their publications' equations."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lit_fednas.aggregation import OperatorAverage
+from lit_fednas.assignment import Subspaces
+from lit_fednas.costs import count_macs, count_operations, count_parameters
+from lit_fednas.errors import ConfigError
+from lit_fednas.messages import OperatorReport
+from lit_fednas.rng import isolated
+from lit_fednas.supernets import Operators, PathRNN, PathSupernet, path_sampler
+from lit_fednas.supernets.paths.recurrent import OPERATORS
+from lit_fednas.tiers import Population
+from tests.aggregation.instances import aggregate, changed, update
+from tests.references.fedoras import equation_5
+from tests.supernets.instances import batch, kept_instance
+
+RNN = kept_instance("path-rnn")
+STEPS, INPUTS, WIDTH = 7, 4, 6
+
+
+def operator(name: str, inputs: int = INPUTS) -> nn.Module:
+    with isolated(0, name):
+        return OPERATORS[name](inputs, WIDTH)
+
+
+def features(inputs: int = INPUTS) -> Tensor:
+    return torch.randn(3, STEPS, inputs, generator=torch.Generator().manual_seed(0))
+
+
+def test_table_8s_models_and_tiers() -> None:
+    net = PathRNN()
+    costs = net.path_costs("operations")
+    assert net.space.size == 6 * 7 * 7 * 8 == 2352
+    assert costs.of(net.space.largest) == pytest.approx(33.8e6, abs=0.05e6)
+    totals = [costs.fixed + sum(path) for path in itertools.product(*costs.layers)]
+    models, _ = np.histogram(totals, [0, 7.8e6, 12.8e6, 17.8e6, 22.8e6, 33.8e6])
+    assert models.sum() == 2352
+    assert models == pytest.approx([316, 577, 787, 473, 196], rel=0.11)  # the paper's are of 2,349
+
+
+#: Multiply-accumulates, operations beside them, and parameters of one step.
+BY_HAND: dict[str, Callable[[int, int], tuple[int, int, int]]] = {
+    "lstm": lambda i, h: (4 * h * (i + h), 8 * h + 10 * h, 4 * h * (i + h + 2)),
+    "gru": lambda i, h: (3 * h * (i + h), 6 * h + 7 * h, 3 * h * (i + h + 2)),
+    "ligru": lambda i, h: (2 * h * (i + h), 2 * h, 2 * h * (i + h + 1)),
+    "qrnn": lambda i, h: (3 * h * i, 3 * h, 3 * h * (i + 1)),
+    "linear": lambda i, h: (h * i, 2 * h, h * (i + 1)),  # bias and sigmoid
+    "conv5": lambda i, h: (5 * h * i, 2 * h, h * (5 * i + 1)),
+    "id": lambda i, h: (0, 0, 0),
+    "zero": lambda i, h: (0, 0, 0),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_costs_by_hand(name: str) -> None:
+    macs, others, parameters = BY_HAND[name](INPUTS, WIDTH)
+    module = operator(name)
+    assert count_macs(module, (STEPS, INPUTS)) == STEPS * macs
+    assert count_operations(module, (STEPS, INPUTS)) == STEPS * (macs + others)
+    assert count_parameters(module) == parameters
+
+
+def lstm(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+    h = c = torch.zeros(len(x), WIDTH)
+    outputs = []
+    for t in range(STEPS):
+        gates = x[:, t] @ w["weight_ih_l0"].T + w["bias_ih_l0"] + h @ w["weight_hh_l0"].T + w["bias_hh_l0"]
+        i, f, g, o = gates.split(WIDTH, 1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        outputs.append(h)
+    return torch.stack(outputs, 1)
+
+
+def gru(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+    h, outputs = torch.zeros(len(x), WIDTH), []
+    for t in range(STEPS):
+        rx, zx, nx = (x[:, t] @ w["weight_ih_l0"].T + w["bias_ih_l0"]).split(WIDTH, 1)
+        rh, zh, nh = (h @ w["weight_hh_l0"].T + w["bias_hh_l0"]).split(WIDTH, 1)
+        z = torch.sigmoid(zx + zh)
+        h = z * h + (1 - z) * torch.tanh(nx + torch.sigmoid(rx + rh) * nh)
+        outputs.append(h)
+    return torch.stack(outputs, 1)
+
+
+def ligru(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+    wz, wh = w["input.weight"].split(WIDTH)
+    bz, bh = w["input.bias"].split(WIDTH)
+    uz, uh = w["recurrent.weight"].split(WIDTH)
+    h, outputs = torch.zeros(len(x), WIDTH), []
+    for t in range(STEPS):
+        z = torch.sigmoid(x[:, t] @ wz.T + bz + h @ uz.T)
+        h = z * h + (1 - z) * torch.tanh(x[:, t] @ wh.T + bh + h @ uh.T)
+        outputs.append(h)
+    return torch.stack(outputs, 1)
+
+
+def qrnn(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+    (wz, wf, wo), (bz, bf, bo) = w["gates.weight"].split(WIDTH), w["gates.bias"].split(WIDTH)
+    c, outputs = torch.zeros(len(x), WIDTH), []
+    for t in range(STEPS):
+        f = torch.sigmoid(x[:, t] @ wf.T + bf)
+        c = f * c + (1 - f) * torch.tanh(x[:, t] @ wz.T + bz)
+        outputs.append(torch.sigmoid(x[:, t] @ wo.T + bo) * c)
+    return torch.stack(outputs, 1)
+
+
+def conv5(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+    outputs = []
+    for t in range(STEPS):
+        taps = [x[:, t - back] @ w["conv.weight"][:, :, 4 - back].T for back in range(5) if t >= back]
+        outputs.append(torch.sigmoid(torch.stack(taps).sum(0) + w["conv.bias"]))
+    return torch.stack(outputs, 1)
+
+
+REFERENCES: dict[str, Callable[[Tensor, dict[str, Tensor]], Tensor]] = {
+    "lstm": lstm,
+    "gru": gru,
+    "ligru": ligru,
+    "qrnn": qrnn,
+    "linear": lambda x, w: torch.sigmoid(x @ w["linear.weight"].T + w["linear.bias"]),
+    "conv5": conv5,
+    "id": lambda x, w: x,
+    "zero": lambda x, w: torch.zeros(*x.shape[:2], WIDTH),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_are_their_equations(name: str) -> None:
+    module, x = operator(name), features()
+    weights = dict(module.named_parameters())
+    torch.testing.assert_close(module(x), REFERENCES[name](x, weights))
+    others = {key: tensor.detach() * 2 for key, tensor in weights.items()}  # none is remembered from before
+    torch.testing.assert_close(torch.func.functional_call(module, others, x), REFERENCES[name](x, others))
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATORS if name not in ("id", "zero")])
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_gradients_under_vmap_are_those_of_each_client(name: str) -> None:
+    module, x = operator(name), torch.stack([features(), 2 * features()])
+    stacked = {key: torch.stack([w.detach(), -w.detach()]) for key, w in module.named_parameters()}
+
+    def loss(weights: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(module, weights, x).square().sum()
+
+    together = torch.func.vmap(torch.func.grad(loss))(stacked, x)
+    for client in range(2):
+        alone = {key: w[client].clone().requires_grad_() for key, w in stacked.items()}
+        loss(alone, x[client]).backward()
+        for key, weight in alone.items():
+            torch.testing.assert_close(together[key][client], weight.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("layer", range(4))
+def test_no_logit_sees_what_comes_later(layer: int) -> None:
+    tokens = batch(RNN, 2)
+    for name in RNN.space.choices[layer]:
+        names = ["linear"] * 4
+        names[layer] = name
+        path = RNN.space.parse(" ".join(names))
+        before = RNN.eval()(tokens, path)
+        for t in range(STEPS):
+            other = tokens.clone()
+            other[:, t] = (other[:, t] + 1) % RNN.num_classes
+            after = RNN(other, path)
+            torch.testing.assert_close(after[:, :t], before[:, :t], rtol=0, atol=0)
+            assert not torch.allclose(after[:, t], before[:, t])
+
+
+def test_what_reads_the_same_input_is_added() -> None:
+    path = RNN.space.parse("gru linear conv5 id")
+    network = RNN.subnet(path)
+    first, skip, second, _ = (next(iter(layer.values())) for layer in network.layers)
+    x = network.stem(batch(RNN))
+    x = first(x) + skip(x)
+    x = second(x) + x
+    expected = functional.linear(x, network.heads["own"].weight, network.heads["own"].bias)
+    torch.testing.assert_close(network(batch(RNN)), expected)
+
+
+def test_costs_add_up_over_operators() -> None:
+    rng = np.random.default_rng(0)
+    for arch in [RNN.space.smallest, RNN.space.largest, *(RNN.space.sample(rng) for _ in range(10))]:
+        network = RNN.skeleton(arch)
+        assert RNN.macs(arch) == count_macs(network, (STEPS,), torch.int64)
+        assert RNN.operations(arch) == count_operations(network, (STEPS,), torch.int64)
+        assert RNN.path_costs("parameters").of(arch) == count_parameters(network)
+
+
+def test_a_round_of_subspaces() -> None:
+    """Two clients' subspaces, a path that each can afford, and Eq. 5 over what they return."""
+    net, rng = RNN, np.random.default_rng(0)
+    subspaces = Subspaces(share=0.6)
+    subspaces.setup(net, Population(2))
+    limit = 0.3 * net.operations(net.space.largest)
+    updates, counts = [], []
+    for client in range(2):
+        arch = subspaces.draw(client, rng)
+        assert net.cost(arch).parameters <= 0.6 * net.cost(net.space.superset).parameters
+        path, cost = path_sampler(net, arch, {"operations": limit}).sample(rng)
+        assert cost == net.operations(Operators(tuple((name,) for name in path))) <= limit
+        counts.append({f"layers.{layer}.{name}": 10 + client for layer, name in enumerate(path)})
+        one = update(net, client, arch, 20)
+        updates.append(changed(one, num_seen=10 + client, reports=(OperatorReport(counts[-1]),)))
+    result = aggregate(OperatorAverage(min_clients=1), net, updates)
+    for name, old in net.shared_tensors().items():
+        short = name.removeprefix("network.")
+        key = ".".join(short.split(".")[:3]) if short.startswith("layers.") else None
+        seen = [10 + client if key is None else counts[client].get(key, 0) for client in range(2)]
+        expected = equation_5(old, [one.weights.get(short) for one in updates], seen, 1)
+        torch.testing.assert_close(result[name].double(), expected, rtol=1e-5, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"input_shape": (3, 8, 8)}, r"input_shape: \[3, 8, 8\] must be one number of positions"),
+        ({"operators": ["lstm", "rnn"]}, "must be distinct and among lstm"),
+        ({"operators": ["gru", "gru"]}, "must be distinct"),
+        ({"operators": ["id", "zero"]}, "nothing that widens"),
+        ({"width": 0}, "supernet.width: 0"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        PathRNN(**{"input_shape": (5,), "num_classes": 9, "width": 4, **settings})  # type: ignore[arg-type]
+
+
+def test_candidates_can_be_fewer() -> None:
+    net: PathSupernet = PathRNN((5,), 9, width=4, operators=["id", "linear", "gru"])
+    assert net.space.choices == (("gru", "linear"),) * 2 + (("gru", "linear", "id"),) * 2
