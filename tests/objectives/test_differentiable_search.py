@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_fednas.assignment import FixedArchitecture
+from lit_fednas.data import Classification
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, UniformCohort
 from lit_fednas.messages import ClientTask, MacsReport
@@ -110,6 +111,8 @@ def test_second_order_is_that_of_the_validation_loss_after_a_step(lr: float) -> 
 
 class Rows:
     """One client whose splits are batches that are known."""
+
+    task = Classification(4)
 
     num_clients = 1
     reader = None

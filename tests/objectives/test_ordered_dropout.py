@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from lit_fednas.aggregation import ClassAverage
 from lit_fednas.assignment import FixedArchitecture
-from lit_fednas.data import Shards
+from lit_fednas.data import Classification, Shards
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, UniformCohort
 from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, MacsReport, Report
@@ -46,6 +46,8 @@ with torch.random.fork_rng():
 
 class Classes:
     """Clients that have classes 0 and 2."""
+
+    task = Classification(4)
 
     def classes(self, client: int) -> tuple[int, ...]:
         return (0, 2)
