@@ -20,7 +20,7 @@ from lit_fednas.federation import UniformCohort
 from lit_fednas.parts import described
 from lit_fednas.records.models import write_suite
 from lit_fednas.supernets import ElasticArch, GrowablePerceptron, ModelSuite
-from lit_fednas.supernets.elastic_resnet import ElasticSpace
+from lit_fednas.supernets.elastic_space import ElasticSpace
 from lit_fednas.supernets.growing.growth import plan, to_plain
 from lit_fednas.tiers import ArchitectureCosts, Capacities
 from tests.support import one_of_many
