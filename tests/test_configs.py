@@ -48,7 +48,14 @@ LOGGERS = [path for path in sorted(CONFIGS.glob("loggers/*.yaml")) if "online" n
 
 
 def test_all_are_found():
-    assert [path.stem for path in BASES] == ["cifar10", "cifar100", "cifar10_small", "cinic10", "digits", "digits_transformer"]
+    assert [path.stem for path in BASES] == [
+        "cifar10",
+        "cifar100",
+        "cifar10_small",
+        "cinic10",
+        "digits",
+        "digits_transformer",
+    ]
     assert len(OVERLAYS) == 18
     assert [path.stem for path in LOGGERS] == ["csv", "tensorboard", "wandb_offline"]
     searches = [
@@ -218,7 +225,9 @@ def run(tmp_path, monkeypatch, folder, *configs, rounds=1):
     return list(tmp_path.glob("runs/*/version_0/rounds.jsonl"))
 
 
-@pytest.mark.parametrize("config", one_of_many(BASES, "cifar10", "digits", "digits_transformer"), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "config", one_of_many(BASES, "cifar10", "digits", "digits_transformer"), ids=lambda path: path.stem
+)
 def test_every_experiment_runs(tmp_path, monkeypatch, folder, config):
     assert len(run(tmp_path, monkeypatch, folder, config)) == 1
 

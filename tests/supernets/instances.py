@@ -287,14 +287,9 @@ VARIANTS = (
 )
 
 
-#: They have an output per position, not one per example.
-PER_POSITION = ("elastic-tcn", "elastic-tcn-untied", "elastic-transformer-text")
-
-
-def names(without: Sequence[str] = ()) -> list[Any]:
-    """The instances' names, as parameters of tests, without some."""
-    kept = [name for name in sorted(INSTANCES) if name not in without]
-    return [pytest.param(name, marks=pytest.mark.slow) if name in VARIANTS else name for name in kept]
+def names() -> list[Any]:
+    """The instances' names, as parameters of tests."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in VARIANTS else name for name in sorted(INSTANCES)]
 
 
 def instance(name: str) -> Supernet:
