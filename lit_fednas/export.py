@@ -358,5 +358,5 @@ def _compare(
                 f"{allowed:.3g} is allowed; nothing was written; try the other format"
             )
         greatest = max(greatest, difference)
-        agreement = float((logits.argmax(1) == expected.argmax(1)).float().mean())
+        agreement = float((logits.argmax(-1) == expected.argmax(-1)).float().mean())
     return greatest, agreement

@@ -20,7 +20,7 @@ from lit_fednas.federation import UniformCohort
 from lit_fednas.parts import described
 from lit_fednas.records.models import write_suite
 from lit_fednas.supernets import ElasticArch, GrowablePerceptron, ModelSuite
-from lit_fednas.supernets.elastic_resnet import ElasticSpace
+from lit_fednas.supernets.elastic_space import ElasticSpace
 from lit_fednas.supernets.growing.growth import plan, to_plain
 from lit_fednas.tiers import ArchitectureCosts, Capacities
 from tests.support import one_of_many
@@ -48,7 +48,14 @@ LOGGERS = [path for path in sorted(CONFIGS.glob("loggers/*.yaml")) if "online" n
 
 
 def test_all_are_found():
-    assert [path.stem for path in BASES] == ["cifar10", "cifar100", "cifar10_small", "cinic10", "digits"]
+    assert [path.stem for path in BASES] == [
+        "cifar10",
+        "cifar100",
+        "cifar10_small",
+        "cinic10",
+        "digits",
+        "digits_transformer",
+    ]
     assert len(OVERLAYS) == 18
     assert [path.stem for path in LOGGERS] == ["csv", "tensorboard", "wandb_offline"]
     searches = [
@@ -106,6 +113,8 @@ def small(folder, configs, rounds):
         "trainer": {"max_rounds": rounds, "check_val_every_n_rounds": 1, "accelerator": "cpu"},
         "model": {"supernet": SMALL_RESNET, "client": {"steps": 1, "batch_size": 4}},
     }
+    if any(path.stem == "digits_transformer" for path in configs):  # small as it is
+        del settings["model"]["supernet"]
     if fedoras:
         settings["model"].update(small_paths({path.stem for path in configs}))
     if tiered:
@@ -114,7 +123,7 @@ def small(folder, configs, rounds):
         settings.update(small_suite(configs, settings))
     if mixed:
         settings["model"]["supernet"] = small_cells(configs)
-    if not any(path.stem == "digits" for path in configs):
+    if not any(path.stem.startswith("digits") for path in configs):
         settings["data"] = {
             "source": {
                 "class_path": "lit_fednas.data.ImageFolder",
@@ -216,7 +225,9 @@ def run(tmp_path, monkeypatch, folder, *configs, rounds=1):
     return list(tmp_path.glob("runs/*/version_0/rounds.jsonl"))
 
 
-@pytest.mark.parametrize("config", one_of_many(BASES, "cifar10", "digits"), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "config", one_of_many(BASES, "cifar10", "digits", "digits_transformer"), ids=lambda path: path.stem
+)
 def test_every_experiment_runs(tmp_path, monkeypatch, folder, config):
     assert len(run(tmp_path, monkeypatch, folder, config)) == 1
 

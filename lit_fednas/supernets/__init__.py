@@ -6,7 +6,11 @@ from lit_fednas.supernets.cells.network import MixedNetwork
 from lit_fednas.supernets.cells.space import Genotype
 from lit_fednas.supernets.cells.supernet import CellSupernet, GenotypeNetwork
 from lit_fednas.supernets.early_exit import EarlyExitResNet, Exits
-from lit_fednas.supernets.elastic_resnet import ElasticArch, ElasticResNet
+from lit_fednas.supernets.elastic_mlp import ElasticMLP
+from lit_fednas.supernets.elastic_resnet import ElasticResNet
+from lit_fednas.supernets.elastic_space import ElasticArch
+from lit_fednas.supernets.elastic_tcn import ElasticTCN
+from lit_fednas.supernets.elastic_transformer import ElasticTransformer
 from lit_fednas.supernets.families import NetworkFamily
 from lit_fednas.supernets.growing.blueprint import GrowableFamily
 from lit_fednas.supernets.growing.cnn import GrowableCNN, GrowableResNet18
@@ -52,7 +56,10 @@ __all__ = [
     "Cut",
     "EarlyExitResNet",
     "ElasticArch",
+    "ElasticMLP",
     "ElasticResNet",
+    "ElasticTCN",
+    "ElasticTransformer",
     "Exits",
     "FamilyNetwork",
     "FilterCriterion",

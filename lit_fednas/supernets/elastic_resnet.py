@@ -13,14 +13,9 @@ room for one block (of two convolutions) only.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Sequence
 from itertools import product
-from math import prod
-from typing import Any, Literal
+from typing import Literal
 
 from torch import nn
 from typing_extensions import override
@@ -28,10 +23,10 @@ from typing_extensions import override
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, checked
 from lit_fednas.supernets.base import NestedSupernet, he_normal
+from lit_fednas.supernets.elastic_space import ElasticArch, ElasticSpace
 from lit_fednas.supernets.families import check_image
 from lit_fednas.supernets.layers import basic_block, convolution, pooled_classifier, sequential
 from lit_fednas.supernets.norms import BatchNorm, Norm
-from lit_fednas.supernets.space import SearchSpace
 
 #: The nine subnetworks of SuperFed's figures (Table 4), smallest first.
 TABLE_4 = (
@@ -45,164 +40,6 @@ TABLE_4 = (
     "d: [1,2,2,2], e: 0.22",
     "d: [2,2,2,2], e: 0.25",
 )
-
-
-@dataclass(frozen=True)
-class ElasticArch:
-    """A member of the family, written as in SuperFed's Tables 4 and 5.
-
-    Attributes:
-        depths: Blocks beyond the first, per stage.
-        ratios: Expand ratio per block, stage by stage; an absent block has the ratio of the one before it.
-
-    Example:
-        >>> str(ElasticArch((0, 0, 0, 1), (0.14,) * 12))
-        'd: [0,0,0,1], e: 0.14'
-    """
-
-    depths: tuple[int, ...]
-    ratios: tuple[float, ...]
-
-    def __str__(self) -> str:
-        """Writes it as in Table 5, with one number for all ratios if they are equal."""
-        ratios = self.ratios[0] if len(set(self.ratios)) == 1 else self.ratios
-        # JSON has all digits, so that parse reads the same number
-        depths, expand = (json.dumps(values, separators=(",", ":")) for values in (self.depths, ratios))
-        return f"d: {depths}, e: {expand}"
-
-
-class ElasticSpace(SearchSpace[ElasticArch]):
-    """All depths and ratios of an elastic network.
-
-    Args:
-        depths: The choices of depth, ascending.
-        ratios: The choices of expand ratio, ascending.
-        stage_widths: Output channels per stage.
-        divisor: Middle channels are a multiple of this.
-
-    Example:
-        >>> ElasticSpace((0, 1, 2), (0.1, 0.14, 0.18, 0.22, 0.25), (256, 512, 1024, 2048), 8).size
-        577200625
-    """
-
-    def __init__(
-        self, depths: Sequence[int], ratios: Sequence[float], stage_widths: Sequence[int], divisor: int
-    ) -> None:
-        self.depths = tuple(depths)
-        self.ratios = tuple(ratios)
-        self.stage_widths = tuple(stage_widths)
-        self.divisor = divisor
-        self.blocks = 1 + self.depths[-1]
-        stages = len(self.stage_widths)
-        self.choices = [self.depths] * stages + [self.ratios] * (stages * self.blocks)
-
-    def middle_width(self, stage: int, ratio: float) -> int:
-        """Returns the middle channels of a block of a stage."""
-        return divisible(round(self.stage_widths[stage] * ratio), self.divisor)
-
-    def blocks_of(self, arch: ElasticArch) -> Iterator[tuple[int, int, int, int]]:
-        """Yields the stage, middle channels, output channels and stride of each block."""
-        for stage, (out, depth) in enumerate(zip(self.stage_widths, arch.depths, strict=True)):
-            for block in range(1 + depth):
-                middle = self.middle_width(stage, arch.ratios[stage * self.blocks + block])
-                yield stage, middle, out, 2 if block == 0 and stage > 0 else 1
-
-    @override
-    def decode(self, genes: Sequence[int]) -> ElasticArch:
-        stages = len(self.stage_widths)
-        depths = tuple(self.depths[gene] for gene in genes[:stages])
-        ratios = tuple(self.ratios[gene] for gene in genes[stages:])
-        return self.canonical(ElasticArch(depths, ratios))
-
-    @override
-    def encode(self, arch: ElasticArch) -> tuple[int, ...]:
-        self.validate(arch)
-        return (*map(self.depths.index, arch.depths), *map(self.ratios.index, arch.ratios))
-
-    def canonical(self, arch: ElasticArch) -> ElasticArch:
-        """Returns the canonical architecture: with fixed ratios of absent blocks and of equal widths."""
-        depths = tuple(self.depths[self.depths.index(depth)] for depth in arch.depths)  # 1 for 1.0
-        ratios = list(arch.ratios)
-        for stage, depth in enumerate(depths):
-            for block in range(self.blocks):
-                i = stage * self.blocks + block
-                ratios[i] = self._canonical_ratios[stage][ratios[i]] if block <= depth else ratios[i - 1]
-        return ElasticArch(depths, tuple(ratios))
-
-    @cached_property
-    def _canonical_ratios(self) -> list[dict[float, float]]:
-        """Per stage and ratio: the largest ratio that gives the same middle width (narrow stages round alike)."""
-        canonical = []
-        for stage in range(len(self.stage_widths)):
-            largest = {self.middle_width(stage, ratio): ratio for ratio in self.ratios}  # ratios ascend
-            canonical.append({ratio: largest[self.middle_width(stage, ratio)] for ratio in self.ratios})
-        return canonical
-
-    @property
-    @override
-    def smallest(self) -> ElasticArch:
-        return self.decode([0] * len(self.cardinalities))
-
-    @property
-    @override
-    def largest(self) -> ElasticArch:
-        return self.decode([n - 1 for n in self.cardinalities])
-
-    @property
-    @override
-    def size(self) -> int:
-        per_stage = []  # the sum over depths of the products of distinct middle widths
-        for stage in range(len(self.stage_widths)):
-            widths = len({self.middle_width(stage, ratio) for ratio in self.ratios})
-            per_stage.append(sum(widths ** (1 + depth) for depth in self.depths))
-        return prod(per_stage)
-
-    def validate(self, arch: ElasticArch) -> None:
-        """Validates that an architecture is in the space; raises ``ConfigError`` if not."""
-        stages = len(self.stage_widths)
-        if len(arch.depths) != stages or len(arch.ratios) != stages * self.blocks:
-            raise ConfigError(
-                f"architecture {arch}: has {len(arch.depths)} depths and {len(arch.ratios)} ratios; "
-                f"give {stages} depths and {stages * self.blocks} ratios"
-            )
-        for depth in arch.depths:
-            if depth not in self.depths:
-                raise ConfigError(f"architecture {arch}: depth {depth} is not one of {list(self.depths)}")
-        for ratio in arch.ratios:
-            if ratio not in self.ratios:
-                raise ConfigError(f"architecture {arch}: expand ratio {ratio} is not one of {list(self.ratios)}")
-
-    @override
-    def parse(self, text: Any) -> ElasticArch:
-        """Returns the architecture of ``d: [0,1,0,1], e: 0.14``, of a mapping with ``d`` and ``e``, or itself.
-
-        Example:
-            >>> space = ElasticSpace((0, 1, 2), (0.1, 0.25), (256, 512, 1024, 2048), 8)
-            >>> print(space.parse("d: 2, e: 0.25"))
-            d: [2,2,2,2], e: 0.25
-        """
-        arch = text if isinstance(text, ElasticArch) else self._read(text)
-        self.validate(arch)
-        return self.canonical(arch)
-
-    def _read(self, text: Any) -> ElasticArch:
-        try:
-            read = text
-            if not isinstance(text, dict):
-                match = re.fullmatch(r"\s*d:\s*(.+?)\s*,\s*e:\s*(.+?)\s*", str(text))
-                read = {"d": json.loads(match[1]), "e": json.loads(match[2])} if match else {}
-            stages = len(self.stage_widths)
-            numbers = []
-            for values, count in ((read["d"], stages), (read["e"], stages * self.blocks)):
-                numbers.append(tuple(values if isinstance(values, list) else [values] * count))
-                if any(isinstance(value, bool) or not isinstance(value, int | float) for value in numbers[-1]):
-                    raise ValueError
-            return ElasticArch(*numbers)
-        except (KeyError, ValueError):
-            raise ConfigError(
-                f"architecture: {text!r} cannot be read; write it as 'd: [0,1,0,1], e: 0.14', with one number "
-                f"for all if they are equal"
-            ) from None
 
 
 @checked("supernet")
@@ -247,11 +84,6 @@ class ElasticResNet(NestedSupernet):
         relu_before_sum: bool = False,
     ) -> None:
         super().__init__(input_shape, num_classes)
-        for name, values in (("depths", depths), ("ratios", ratios)):
-            if not values or list(values) != sorted(set(values)):
-                raise ConfigError(f"supernet.{name}: {list(values)} must be at least one number, ascending, distinct")
-        if any(depth != int(depth) for depth in depths):
-            raise ConfigError(f"supernet.depths: {list(depths)} must be whole numbers of blocks")
         if not stage_widths:
             raise ConfigError("supernet.stage_widths: is empty; give the output channels of each stage")
         check_image(self, self.input_shape)
@@ -325,14 +157,3 @@ def elastic_block(width: int, middle: int, out: int, stride: int, norm: Norm, re
     if relu_before_sum:
         residual.block.add_module("relu2", ReLUBeforeSum(inplace=True))
     return residual
-
-
-def divisible(value: float, divisor: int) -> int:
-    """Returns the multiple of ``divisor`` nearest to a width, at least one divisor and not below 90 %.
-
-    Example:
-        >>> [divisible(round(256 * ratio), 8) for ratio in (0.1, 0.14, 0.18, 0.22, 0.25)]
-        [24, 40, 48, 56, 64]
-    """
-    nearest = max(divisor, int(value + divisor / 2) // divisor * divisor)
-    return nearest + divisor if nearest < 0.9 * value else nearest

@@ -16,7 +16,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import BaseNetworks, Ladder, PathCNN, SearchSpace, Supernet
-from lit_fednas.supernets.elastic_resnet import ElasticSpace
+from lit_fednas.supernets.elastic_space import ElasticSpace
 from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from tests.assignment.instances import (

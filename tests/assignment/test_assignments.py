@@ -7,7 +7,7 @@ from lit_fednas.assignment import Assignment, FixedArchitecture, RandomArchitect
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets.elastic_resnet import ElasticSpace
+from lit_fednas.supernets.elastic_space import ElasticSpace
 from tests.assignment.instances import plan, planned, set_up
 from tests.references.superfed import least_seen
 

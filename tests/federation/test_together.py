@@ -16,12 +16,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lit_fednas.aggregation import Aggregation
 from lit_fednas.assignment import RandomArchitectures, TrackingSandwich
-from lit_fednas.data import IID, ArraySource, Dirichlet, FederatedDataModule
+from lit_fednas.data import IID, ArraySource, Dirichlet, Examples, FederatedDataModule, NextToken
 from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation import ClientSettings, CosineRate, FaultPolicy, FederatedCallback, UniformCohort
 from lit_fednas.federation.stacked import StackedModule
 from lit_fednas.objectives import CrossEntropy, Objective
-from lit_fednas.supernets import BatchNorm, ElasticResNet, GroupNorm, PlainNetwork, SmallCNN
+from lit_fednas.supernets import (
+    BatchNorm,
+    ElasticMLP,
+    ElasticResNet,
+    ElasticTCN,
+    ElasticTransformer,
+    GroupNorm,
+    PlainNetwork,
+    SmallCNN,
+)
 from tests.support import (
     assert_same,
     fit,
@@ -188,6 +197,46 @@ def test_equals_one_by_one_in_single_precision():
     settings = {"supernet": linear_net(), "rounds": 1, "dtype": torch.float32, "local": {"epochs": 2}}
     alone, together = (run(count, data=unequal_data(normalization=None), **settings) for count in (1, 4))
     assert_alike(together, alone, atol=1e-6, rtol=1e-5)
+
+
+def tokens(seed, count=40):
+    """Random texts of eight tokens, with the next ones as targets."""
+    rows = torch.randint(5, (count, 9), generator=torch.Generator().manual_seed(seed))
+    return Examples(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
+
+
+#: What torch says of attention under vmap on a CPU: it goes through the clients one by one.
+SLOW_ATTENTION = pytest.mark.filterwarnings("ignore:There is a performance drop")
+
+TOKENS = {
+    "tcn": lambda: ElasticTCN((8,), 5, channels=10),
+    "tcn-untied": lambda: ElasticTCN((8,), 5, channels=10, embedding=4, tied=False),
+    "transformer": lambda: ElasticTransformer((8,), 5, dim=8),
+}
+
+
+@SLOW_ATTENTION
+@pytest.mark.parametrize("make", TOKENS.values(), ids=TOKENS)
+def test_networks_of_tokens_equal_one_by_one(make, stacked_fits):
+    source = ArraySource(tokens(0, 100), tokens(1), tokens(2), task=NextToken(5))
+    data = FederatedDataModule(source, num_clients=CLIENTS, partitioner=IID())
+    settings = {"supernet": made(make), "data": data, "rounds": 1}
+    alone, together = (run(count, **settings) for count in (1, 4))
+    assert stacked_fits == [4, 3]
+    assert_alike(together, alone)
+
+
+OTHERS = {
+    "transformer": lambda: ElasticTransformer((1, 8, 8), 4, dim=8),
+    "mlp": lambda: ElasticMLP((1, 8, 8), 4, dim=8),
+}
+
+
+@SLOW_ATTENTION
+@pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
+def test_other_elastic_networks_equal_one_by_one(make):
+    alone, together = (run(count, made(make), rounds=1) for count in (1, 4))
+    assert_alike(together, alone)
 
 
 def test_steps_of_unequal_clients_differ():

@@ -50,7 +50,7 @@ def subnet(net: Supernet, which: str, again: bool = True) -> nn.Module:
 
 
 def draws(net: Supernet, count: int) -> Tensor:
-    return torch.randn(count, *net.input_shape, generator=generator(7, "export"))
+    return batch(net, count, seed=7)
 
 
 def read(path: Path, format: str) -> Callable[[Tensor], Tensor]:

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from lit_fednas.assignment import RandomArchitectures
+from lit_fednas.data import Classification, NextToken
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedTrainer
 from lit_fednas.federation.evaluation import recalibrated
@@ -30,7 +31,7 @@ from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.search.tier_search import TierSearch
 from lit_fednas.supernets import ElasticResNet
 from lit_fednas.tiers import Budgets, CumulativeCostTiers
-from tests.supernets.instances import INSTANCES, names
+from tests.supernets.instances import INSTANCES, batch, names
 from tests.support import fit, make_module, sgd, tiny_data, tiny_supernet
 
 TIERS = Budgets({"small": {"macs": 70_000.0}, "large": {"macs": 120_000.0, "parameters": 4_000.0}})
@@ -358,11 +359,13 @@ def test_a_checkpoint_is_searched(trained, tmp_path):
 def test_every_supernet_can_be_searched(tmp_path, name):
     supernet = INSTANCES[name]()
     draws = torch.Generator().manual_seed(0)
-    inputs = torch.randn(6, *supernet.input_shape, generator=draws)
-    targets = torch.randint(supernet.num_classes, (6,), generator=draws)
+    inputs = batch(supernet, 6)
+    shape = supernet(inputs).shape[:-1]  # of classes, or of tokens at every position
+    targets = torch.randint(supernet.num_classes, shape, generator=draws)
+    task = (NextToken if len(shape) > 1 else Classification)(supernet.num_classes)
     settings = SearchSettings(tiers=CumulativeCostTiers(samples=20), method=NSGA2(4, 2), evaluations=6)
     files = SearchFiles(tmp_path)
-    search = TierSearch(settings, Evaluator(supernet, [(inputs, targets)]), files, 0)
+    search = TierSearch(settings, Evaluator(supernet, [(inputs, targets)], task=task), files, 0)
     search.run()
     rows = search.write_tiers(search.evaluator)
     assert rows

@@ -8,7 +8,7 @@ from torch import nn
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import BatchNorm, ElasticArch, ElasticResNet, GroupNorm, NestedSupernet, NoNorm
-from lit_fednas.supernets.elastic_resnet import ElasticSpace
+from lit_fednas.supernets.elastic_space import ElasticSpace
 from tests.supernets.instances import elastic, instance
 
 TABLE_4 = [

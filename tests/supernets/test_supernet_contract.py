@@ -94,8 +94,7 @@ def test_subnet_alone_equals_in_place(kept: Supernet, training: bool) -> None:
             alone = subnet(x)
         with isolated(0, "dropout"):
             in_place = net(x, arch)
-        examples = x.shape if net.input_dtype == torch.int64 else x.shape[:1]  # of tokens, every position
-        assert in_place.shape == (*examples, net.num_classes)
+        assert (in_place.shape[0], in_place.shape[-1]) == (len(x), net.num_classes)
         torch.testing.assert_close(in_place, alone, rtol=1e-4, atol=1e-5)
         if arch == net.space.largest:
             net.load_state_dict(before)
@@ -335,7 +334,9 @@ def test_copies_are_whole_and_apart(net: Supernet, how: str) -> None:
 
 
 def test_state_dict_is_the_shared_tensors(kept: Supernet) -> None:
-    assert set(kept.state_dict()) == set(kept.shared_tensors())
+    state, shared = kept.state_dict(), kept.shared_tensors()
+    assert set(shared) <= set(state)  # a tensor that two modules share has two names there
+    assert {tensor.data_ptr() for tensor in state.values()} == {tensor.data_ptr() for tensor in shared.values()}
     parameters = [name for name, _ in kept.named_parameters()]
     assert list(kept.shared_tensors())[: len(parameters)] == parameters
 

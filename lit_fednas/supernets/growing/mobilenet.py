@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
-from lit_fednas.supernets.elastic_resnet import divisible
+from lit_fednas.supernets.elastic_space import divisible
 from lit_fednas.supernets.families import Sizes, check_image
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.cells import Cell, EntryCell, Head, check_affine

@@ -6,58 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
+from lit_fednas.supernets.attention import PatchEmbedding, TokenMean, count_patches, transformer_block
 from lit_fednas.supernets.families import Sizes, check_image
 from lit_fednas.supernets.growing.blueprint import Blueprint, GrowableFamily
 from lit_fednas.supernets.growing.cells import Cell, Head
-from lit_fednas.supernets.layers import Residual, sequential
-
-_POSITION_STD = 0.02  # small beside the patches' embeddings, as is usual
-
-
-class PatchEmbedding(nn.Module):
-    """A linear map of every patch, and a learned vector for its position."""
-
-    def __init__(self, channels: int, dim: int, patch_size: int, tokens: int) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(channels, dim, patch_size, stride=patch_size)
-        self.positions = nn.Parameter(torch.empty(1, tokens, dim))
-        nn.init.trunc_normal_(self.positions, std=_POSITION_STD)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, channels, h, w]`` to ``[batch, tokens, dim]``."""
-        return self.patches(x).flatten(2).transpose(1, 2) + self.positions
-
-
-class Attention(nn.Module):
-    """Self-attention with any number of heads of a fixed size."""
-
-    def __init__(self, dim: int, heads: int, head_dim: int) -> None:
-        super().__init__()
-        self.head_dim = head_dim
-        self.query, self.key, self.value = (nn.Linear(dim, heads * head_dim) for _ in range(3))
-        self.output = nn.Linear(heads * head_dim, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, tokens, dim]`` to the same shape."""
-        parts = (layer(x) for layer in (self.query, self.key, self.value))  # [batch, tokens, heads * head_dim]
-        heads = (part.unflatten(2, (-1, self.head_dim)).transpose(1, 2) for part in parts)
-        mixed = functional.scaled_dot_product_attention(*heads)  # [batch, heads, tokens, head_dim]
-        return self.output(mixed.transpose(1, 2).flatten(2))
-
-
-class TokenMean(nn.Module):
-    """The mean over tokens."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Maps ``[batch, tokens, dim]`` to ``[batch, dim]``."""
-        return x.mean(1)
+from lit_fednas.supernets.layers import sequential
 
 
 @dataclass(frozen=True)
@@ -106,14 +64,7 @@ class TransformerCell(Cell):
 
     @override
     def build(self, inputs: int, outputs: int, hidden: Sizes) -> nn.Module:
-        attention = Attention(inputs, hidden["heads"], self.head_dim)
-        perceptron = sequential(
-            norm=nn.LayerNorm(inputs),
-            hidden=nn.Linear(inputs, hidden["units"]),
-            gelu=nn.GELU(),
-            output=nn.Linear(hidden["units"], inputs),
-        )
-        return nn.Sequential(Residual(sequential(norm=nn.LayerNorm(inputs), attention=attention)), Residual(perceptron))
+        return transformer_block(inputs, hidden["heads"], self.head_dim, hidden["units"])
 
     @override
     def follower(self, name: str) -> TransformerCell:
@@ -172,9 +123,7 @@ class GrowableViT(GrowableFamily):
     def blueprint(self, input_shape: Sequence[int], num_classes: int) -> Blueprint:
         check_image(self, input_shape, self.patch_size)
         height, width = input_shape[1:]
-        if height % self.patch_size or width % self.patch_size:
-            raise ConfigError(f"supernet.family.patch_size: {self.patch_size} does not divide {height}x{width} pixels")
-        tokens = height // self.patch_size * (width // self.patch_size)
+        tokens = count_patches("supernet.family.patch_size", self.patch_size, height, width)
         cells: list[tuple[Cell, Sizes]] = [(PatchCell("patches", self.patch_size, tokens), {"out": self.dim})]
         for layer in range(1, self.depth + 1):
             cell = TransformerCell(f"layer{layer}", self.dim // self.heads, self.mlp_ratio)

@@ -1,0 +1,108 @@
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets import ElasticTCN
+from tests.supernets.instances import instance
+
+
+def paper(**settings: object) -> ElasticTCN:
+    """SuperFed's network on rows of 80 tokens, with Penn Treebank's 10,000 words."""
+    with torch.device("meta"):
+        return ElasticTCN((80,), 10_000, **settings)  # type: ignore[arg-type]
+
+
+def test_size_of_the_paper() -> None:
+    """Four ratios in each of two, three or four blocks."""
+    assert paper().space.size == 4**2 + 4**3 + 4**4 == 336
+
+
+@pytest.mark.parametrize(
+    ("text", "middles"), [("d: 2, e: 1.0", [600] * 4), ("d: 1, e: [0.1,0.2,0.5,1]", [60, 120, 300])]
+)
+def test_costs_by_hand(text: str, middles: list[int]) -> None:
+    """Two convolutions of three tokens per block; the decoder's weight is the embedding's, and looking up is free."""
+    net, weights = paper(), sum(3 * 600 * middle * 2 for middle in middles)
+    cost = net.cost(net.space.parse(text))
+    assert cost.macs == 80 * (weights + 600 * 10_000)
+    assert cost.parameters == weights + sum(middle + 600 for middle in middles) + 600 * 10_000 + 10_000
+
+
+def test_costs_by_hand_with_an_embedding_of_its_own() -> None:
+    net = paper(embedding=100, tied=False, kernel=2)
+    cost = net.cost(net.space.smallest)
+    weights = 2 * (100 * 60 + 60 * 600) + 100 * 600 + 2 * (600 * 60 + 60 * 600)  # with a 1x1 shortcut, without
+    assert cost.macs == 80 * (weights + 600 * 10_000)
+    assert cost.parameters == weights + (60 + 600) * 2 + 600 + 100 * 10_000 + 601 * 10_000
+
+
+@pytest.mark.parametrize(("depth", "kernel"), [(0, 3), (2, 3), (1, 2)])
+def test_causality_and_receptive_field(depth: int, kernel: int) -> None:
+    """A token changes no output before it, and all up to 2 * (kernel - 1) * (1 + 2 + ...) after it."""
+    tokens, at = 80, 9
+    field = 1 + 2 * (kernel - 1) * (2 ** (2 + depth) - 1)
+    torch.manual_seed(0)
+    net = ElasticTCN((tokens,), 11, channels=20, kernel=kernel).double().eval()
+    for parameter in net.parameters():
+        parameter.data.abs_()  # no ReLU hides anything
+    x = torch.randint(10, (1, tokens))
+    other = x.clone()
+    other[0, at] = 10
+    arch = net.space.parse(f"d: {depth}, e: 0.5")
+    differing = (net(x, arch) != net(other, arch)).any(-1)[0].nonzero().flatten()
+    assert differing.tolist() == list(range(at, at + field))
+
+
+def test_a_subnet_by_hand() -> None:
+    """From the first blocks and channels of the shared tensors."""
+    net = instance("elastic-tcn-untied").eval()
+    arch, x = net.space.parse("d: 0, e: [0.5,0.2,1.0]"), torch.randint(7, (3, 6))
+    w = net.network.state_dict()
+    h = w["embedding.weight"][x].transpose(1, 2)
+    for i, middle in enumerate([4, 2]):  # of 8 channels
+        own = {name.removeprefix(f"blocks.{i}."): tensor for name, tensor in w.items() if f"blocks.{i}." in name}
+        past = nn.ConstantPad1d((2 * 2**i, 0), 0.0)
+        y = functional.conv1d(
+            past(h), own["block.conv1.weight"][:middle], own["block.conv1.bias"][:middle], dilation=2**i
+        )
+        y = functional.conv1d(
+            past(y.relu()), own["block.conv2.weight"][:, :middle], own["block.conv2.bias"], dilation=2**i
+        )
+        shortcut = functional.conv1d(h, own["shortcut.weight"], own["shortcut.bias"]) if i == 0 else h
+        h = (y.relu() + shortcut).relu()
+    expected = h.transpose(1, 2) @ w["decoder.weight"].T + w["decoder.bias"]
+    torch.testing.assert_close(net(x, arch), expected)
+
+
+def test_tied_weights_are_one_and_train_as_one() -> None:
+    net = instance("elastic-tcn")
+    for network in (net.network, net.subnet(net.space.smallest)):
+        assert network.decoder.weight is network.embedding.weight
+    net(torch.zeros(1, 6, dtype=torch.int64), net.space.smallest).square().sum().backward()
+    assert net.network.embedding.weight.grad.any(1).all()  # every row decodes, one is looked up
+
+
+def test_initial_weights() -> None:
+    torch.manual_seed(0)
+    network = ElasticTCN((6,), 500, channels=40, tied=False).network
+    for weight in (network.embedding.weight, network.decoder.weight):
+        assert weight.std().item() == pytest.approx(0.01, rel=0.05)
+    assert not network.decoder.bias.any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"input_shape": (3, 8, 8)}, "supernet.input_shape: [3, 8, 8] must be a number of tokens"),
+        ({"embedding": 4}, "supernet.embedding: 4 is not the decoder's width, 8 channels"),
+        ({"ratios": [1.0, 0.5]}, "supernet.ratios"),
+        ({"dropout": 1.0}, "supernet.dropout: 1.0"),
+    ],
+)
+def test_settings_that_cannot_work(settings: dict, told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        ElasticTCN(**{"input_shape": (6,), "num_classes": 7, "channels": 8, **settings})
