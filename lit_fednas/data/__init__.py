@@ -20,6 +20,7 @@ from lit_fednas.data.sources.celeba import CelebA
 from lit_fednas.data.sources.image_source import ImageFolder, LazyImageFolder
 from lit_fednas.data.sources.image_table import ImageTable
 from lit_fednas.data.sources.leaf import Leaf, LeafImages
+from lit_fednas.data.sources.text import TextFiles
 from lit_fednas.data.sources.torchvision_sets import CIFAR10, CIFAR100, MNIST, FashionMNIST
 from lit_fednas.data.tasks import Classification, MultiLabel, NextToken, Regression, Task
 from lit_fednas.data.transforms import Augmentation, Cutout, Normalize, RandomCrop, RandomFlip
@@ -62,4 +63,5 @@ __all__ = [
     "Shards",
     "Task",
     "TensorReader",
+    "TextFiles",
 ]
