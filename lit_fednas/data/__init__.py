@@ -19,7 +19,8 @@ from lit_fednas.data.sources.base import DataSource
 from lit_fednas.data.sources.celeba import CelebA
 from lit_fednas.data.sources.image_source import ImageFolder, LazyImageFolder
 from lit_fednas.data.sources.image_table import ImageTable
-from lit_fednas.data.sources.leaf import Leaf, LeafImages
+from lit_fednas.data.sources.leaf import Leaf, LeafImages, LeafText
+from lit_fednas.data.sources.shakespeare import ShakespeareRoles
 from lit_fednas.data.sources.text import TextFiles
 from lit_fednas.data.sources.torchvision_sets import CIFAR10, CIFAR100, MNIST, FashionMNIST
 from lit_fednas.data.tasks import Classification, MultiLabel, NextToken, Regression, Task
@@ -50,6 +51,7 @@ __all__ = [
     "LazyImageFolder",
     "Leaf",
     "LeafImages",
+    "LeafText",
     "LoaderReader",
     "MultiLabel",
     "NextToken",
@@ -60,6 +62,7 @@ __all__ = [
     "RandomCrop",
     "RandomFlip",
     "Regression",
+    "ShakespeareRoles",
     "Shards",
     "Task",
     "TensorReader",

@@ -1,11 +1,15 @@
 """Sources of text, from small files to windows of tokens."""
 
+import json
+import sys
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 import torch
 
-from lit_fednas.data import DataSource, Examples, TextFiles
+from lit_fednas.data import DataSource, Examples, LeafText, ShakespeareRoles, TextFiles
 from lit_fednas.errors import ConfigError, DataError
 
 
@@ -91,3 +95,69 @@ class TestTextFiles:
         for bad in ({"val": 0.5, "test": 0.5}, {"val": -0.1}, {"length": 0}, {"clients": "line"}, {"level": "line"}):
             with pytest.raises(ConfigError):
                 TextFiles("x", **bad)  # type: ignore[arg-type]
+
+
+class TestShakespeareRoles:
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        for split, roles in (("train", {"PLAY_B": [b"dh~d", b"l"], "PLAY_A": [b"\r"]}), ("test", {"PLAY_B": [b""]})):
+            with h5py.File(tmp_path / f"shakespeare_{split}.h5", "w") as file:
+                for role, snippets in roles.items():
+                    file[f"examples/{role}/snippets"] = np.array(snippets, dtype="S9")
+        return tmp_path
+
+    def test_windows_of_each_snippet(self, root: Path) -> None:
+        source = ShakespeareRoles(root, length=4)
+        assert (source.num_classes, len(set(source.class_names)), source.input_shape) == (90, 90, (4,))
+        train = load(source)
+        pad, oov, bos, eos = 0, 87, 88, 89
+        assert train.columns["role"].tolist() == ["PLAY_A", "PLAY_B", "PLAY_B", "PLAY_B"]
+        assert train.inputs.tolist() == [[bos, 86, pad, pad], [bos, 1, 2, oov], [1, pad, pad, pad], [bos, 3, pad, pad]]
+        assert train.targets.tolist() == [[86, eos, pad, pad], [1, 2, oov, 1], [eos, pad, pad, pad], [3, eos, pad, pad]]
+        assert load(source, "test").targets.tolist() == [[eos, pad, pad, pad]]
+        assert source.load("val") is None
+        source.task.check(train.targets)
+        assert source.task.units(train.targets).tolist() == [2, 4, 1, 2]  # type: ignore[attr-defined]
+
+    def test_faults_are_named(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with h5py.File(root / "shakespeare_test.h5", "w") as file:
+            file["other"] = 1
+        with pytest.raises(DataError, match=r"test\.h5 has no examples/<role>/snippets"):
+            load(ShakespeareRoles(root), "test")
+        (root / "shakespeare_test.h5").unlink()
+        with pytest.raises(DataError, match=r"data\.source\.root: .*test\.h5 is missing"):
+            load(ShakespeareRoles(root), "test")
+        monkeypatch.setitem(sys.modules, "h5py", None)
+        with pytest.raises(ConfigError, match=r"needs h5py; pip install 'lit-fednas\[text\]'"):
+            load(ShakespeareRoles(root))
+
+
+class TestLeafText:
+    def write(self, root: Path, x: list[object], y: list[object]) -> Path:
+        for part in ("train", "test"):
+            (root / part).mkdir(exist_ok=True)
+            data = {"users": ["u"], "num_samples": [len(x)], "user_data": {"u": {"x": x, "y": y}}}
+            (root / part / "a.json").write_text(json.dumps(data))
+        return root
+
+    def test_targets_are_the_next_characters(self, tmp_path: Path) -> None:
+        source = LeafText(self.write(tmp_path, ["dhl", "hlp"], ["p", "~"]), length=3)
+        train = load(source)
+        assert train.inputs.tolist() == [[1, 2, 3], [2, 3, 4]]
+        assert train.targets.tolist() == [[2, 3, 4], [3, 4, 87]]
+        assert train.columns["client"].tolist() == ["u", "u"]
+        source.task.check(load(source, "test").targets)
+        assert len(load(LeafText(tmp_path, 3, deal="all"))) == 4
+
+    @pytest.mark.parametrize(
+        ("x", "y", "message"),
+        [
+            (["dh"], ["d"], "an x of 2 characters; give a length that fits, not 3"),
+            ([[1, 2, 3]], ["d"], "an x that is not a string; use Leaf"),
+            (["dhl"], ["dh"], "the y 'dh'; give one character"),
+            (["dhl"], [1], "the y 1; give one character"),
+        ],
+    )
+    def test_faults_are_named(self, tmp_path: Path, x: list[object], y: list[object], message: str) -> None:
+        with pytest.raises(DataError, match=message):
+            load(LeafText(self.write(tmp_path, x, y), length=3))
