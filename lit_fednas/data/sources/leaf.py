@@ -170,7 +170,7 @@ class LeafText(DataSource):
             Path(root).expanduser(), deal, least, self.num_classes, self._characters, next_character
         )
 
-    @property
+    @cached_property
     def task(self) -> Task:
         """The next character."""
         return NextToken(self.num_classes, PAD)

@@ -6,6 +6,7 @@ appendix, those of LEAF before small ones are left out. This is the former; ``Le
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ class ShakespeareRoles(DataSource):
         self.root = Path(root).expanduser()
         self.input_shape = (length,)
 
-    @property
+    @cached_property
     def task(self) -> Task:
         """The next character."""
         return NextToken(self.num_classes, PAD)
