@@ -21,8 +21,11 @@ from lit_fednas.data.sources.image_source import ImageFolder, LazyImageFolder
 from lit_fednas.data.sources.image_table import ImageTable
 from lit_fednas.data.sources.leaf import Leaf, LeafImages, LeafText
 from lit_fednas.data.sources.shakespeare import ShakespeareRoles
+from lit_fednas.data.sources.speech import SpeechFolder
+from lit_fednas.data.sources.speech_features import SpeechFeatures
 from lit_fednas.data.sources.text import TextFiles
 from lit_fednas.data.sources.torchvision_sets import CIFAR10, CIFAR100, MNIST, FashionMNIST
+from lit_fednas.data.speech_augmentation import AddNoise, TimeShift
 from lit_fednas.data.tasks import Classification, MultiLabel, NextToken, Regression, Task
 from lit_fednas.data.transforms import Augmentation, Cutout, Normalize, RandomCrop, RandomFlip
 
@@ -31,6 +34,7 @@ __all__ = [
     "CIFAR100",
     "IID",
     "MNIST",
+    "AddNoise",
     "ArraySource",
     "Augmentation",
     "BalancedDirichlet",
@@ -64,7 +68,10 @@ __all__ = [
     "Regression",
     "ShakespeareRoles",
     "Shards",
+    "SpeechFeatures",
+    "SpeechFolder",
     "Task",
     "TensorReader",
     "TextFiles",
+    "TimeShift",
 ]
