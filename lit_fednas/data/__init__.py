@@ -14,6 +14,7 @@ from lit_fednas.data.partitioners import (
 )
 from lit_fednas.data.rand_augment import RandAugment
 from lit_fednas.data.readers import LoaderReader, TensorReader
+from lit_fednas.data.sources.array_files import ArrayFiles
 from lit_fednas.data.sources.arrays import ArraySource, Digits, DistortedDigits
 from lit_fednas.data.sources.base import DataSource
 from lit_fednas.data.sources.celeba import CelebA
@@ -35,6 +36,7 @@ __all__ = [
     "IID",
     "MNIST",
     "AddNoise",
+    "ArrayFiles",
     "ArraySource",
     "Augmentation",
     "BalancedDirichlet",
