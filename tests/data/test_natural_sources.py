@@ -534,6 +534,11 @@ class TestLeast:
         ("Leaf", {"root": "x", "input_shape": [1, 28, 28], "deal": "all"}),
         ("LeafImages", {"root": "x", "images": "y", "image_size": 84}),
         ("CelebA", {"root": "x", "attributes": ["Male"], "least": 5}),
+        ("LeafText", {"root": "x", "deal": "all"}),
+        ("TextFiles", {"files": "x.txt", "clients": "role", "val": 0.1, "test": "y.txt"}),
+        ("ShakespeareRoles", {"root": "x"}),
+        ("SpeechFolder", {"root": "x", "split": {"test": "_0"}, "features": {"kind": "log_mel"}}),
+        ("ArrayFiles", {"files": {"train": "x.csv"}, "target": ["a", "b"], "task": {"class_path": "Regression"}}),
     ],
 )
 def test_can_be_named_in_a_configuration(name: str, settings: dict[str, Any]) -> None:
