@@ -49,11 +49,18 @@ class TestTextFiles:
         ]
 
     def test_shares_are_the_end_of_each_text_and_do_not_overlap(self, folder: Path) -> None:
+        (folder / "a.txt").write_text("abccabbca")
         source = TextFiles(str(folder / "a.txt"), length=9, val=1 / 3, test=1 / 3)
-        (folder / "a.txt").write_text("abcdefghi")
-        parts = [load(source, split) for split in ("train", "val", "test")]
-        assert source.class_names == ("<pad>", "a", "b", "c", "<oov>")
-        assert [part.inputs[0].tolist()[:3] for part in parts] == [[1, 2, 0], [4, 4, 0], [4, 4, 0]]
+        texts = {"train": ("ab", "bc"), "val": ("ca", "ab"), "test": ("bc", "ca")}
+        for split, (inputs, targets) in texts.items():
+            part = load(source, split)
+            assert (read(source, part.inputs), read(source, part.targets)) == ([inputs], [targets])
+
+    def test_the_vocabulary_is_that_of_the_training_part(self, folder: Path) -> None:
+        (folder / "a.txt").write_text("aabcdc")
+        source = TextFiles(str(folder / "a.txt"), length=9, test=1 / 2)
+        assert source.class_names == ("<pad>", "a", "b", "<oov>")
+        assert load(source, "test").inputs[0].tolist()[:3] == [3, 3, 0]
 
     def test_words_of_several_paths(self, tmp_path: Path) -> None:
         """As Penn Treebank is laid out; the end of a line is a word."""
