@@ -14,13 +14,19 @@ from lit_fednas.data.partitioners import (
 )
 from lit_fednas.data.rand_augment import RandAugment
 from lit_fednas.data.readers import LoaderReader, TensorReader
+from lit_fednas.data.sources.array_files import ArrayFiles
 from lit_fednas.data.sources.arrays import ArraySource, Digits, DistortedDigits
 from lit_fednas.data.sources.base import DataSource
 from lit_fednas.data.sources.celeba import CelebA
 from lit_fednas.data.sources.image_source import ImageFolder, LazyImageFolder
 from lit_fednas.data.sources.image_table import ImageTable
-from lit_fednas.data.sources.leaf import Leaf, LeafImages
+from lit_fednas.data.sources.leaf import Leaf, LeafImages, LeafText
+from lit_fednas.data.sources.shakespeare import ShakespeareRoles
+from lit_fednas.data.sources.speech import SpeechFolder
+from lit_fednas.data.sources.speech_features import SpeechFeatures
+from lit_fednas.data.sources.text import TextFiles
 from lit_fednas.data.sources.torchvision_sets import CIFAR10, CIFAR100, MNIST, FashionMNIST
+from lit_fednas.data.speech_augmentation import AddNoise, TimeShift
 from lit_fednas.data.tasks import Classification, MultiLabel, NextToken, Regression, Task
 from lit_fednas.data.transforms import Augmentation, Cutout, Normalize, RandomCrop, RandomFlip
 
@@ -29,6 +35,8 @@ __all__ = [
     "CIFAR100",
     "IID",
     "MNIST",
+    "AddNoise",
+    "ArrayFiles",
     "ArraySource",
     "Augmentation",
     "BalancedDirichlet",
@@ -49,6 +57,7 @@ __all__ = [
     "LazyImageFolder",
     "Leaf",
     "LeafImages",
+    "LeafText",
     "LoaderReader",
     "MultiLabel",
     "NextToken",
@@ -59,7 +68,12 @@ __all__ = [
     "RandomCrop",
     "RandomFlip",
     "Regression",
+    "ShakespeareRoles",
     "Shards",
+    "SpeechFeatures",
+    "SpeechFolder",
     "Task",
     "TensorReader",
+    "TextFiles",
+    "TimeShift",
 ]

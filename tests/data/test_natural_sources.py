@@ -279,8 +279,8 @@ class TestLeaf:
             ("[]", "no 'users' and 'user_data'"),
             ('{"users": ["a"], "user_data": {}}', "no data of user 'a'"),
             ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": []}}}', "one length for user 'a'"),
-            ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": ["q"]}}}', "class 'q' for user 'a'"),
-            ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": [0.5]}}}', r"class 0\.5 for user 'a'"),
+            ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": ["q"]}}}', "user 'a' the class 'q'"),
+            ('{"users": ["a"], "user_data": {"a": {"x": [[1]], "y": [0.5]}}}', r"user 'a' the class 0\.5"),
             ('{"users": ["a"], "user_data": {"a": {"x": ["1.jpg"], "y": [0]}}}', "use LeafImages"),
             ('{"users": ["a"], "user_data": {"a": {"x": [[1], [1, 2]], "y": [0, 0]}}}', "not a list of numbers"),
             ('{"users": ["a"], "user_data": {"a": {"x": [], "y": []}}}', "has no examples"),
@@ -534,6 +534,11 @@ class TestLeast:
         ("Leaf", {"root": "x", "input_shape": [1, 28, 28], "deal": "all"}),
         ("LeafImages", {"root": "x", "images": "y", "image_size": 84}),
         ("CelebA", {"root": "x", "attributes": ["Male"], "least": 5}),
+        ("LeafText", {"root": "x", "deal": "all"}),
+        ("TextFiles", {"files": "x.txt", "clients": "role", "val": 0.1, "test": "y.txt"}),
+        ("ShakespeareRoles", {"root": "x"}),
+        ("SpeechFolder", {"root": "x", "split": {"test": "_0"}, "features": {"kind": "log_mel"}}),
+        ("ArrayFiles", {"files": {"train": "x.csv"}, "target": ["a", "b"], "task": {"class_path": "Regression"}}),
     ],
 )
 def test_can_be_named_in_a_configuration(name: str, settings: dict[str, Any]) -> None:

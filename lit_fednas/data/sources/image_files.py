@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import logging
 import os
@@ -17,8 +16,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from tqdm.contrib.concurrent import thread_map
 
+from lit_fednas.data.sources.cache import cached
 from lit_fednas.errors import DataError
-from lit_fednas.records.files import replacing
 
 log = logging.getLogger(__name__)
 
@@ -257,10 +256,8 @@ class LazyImages:
     def decoded(self, cache: bool) -> np.ndarray:
         """Returns all decoded files, uint8 [N, C, H, W]; with ``cache`` from the cache, or kept there.
 
-        The cache has one uint8 ``.npy`` file per split and size, in ``<root>/.lit_fednas_cache``, or in the user's
-        cache folder where the root cannot be written; where neither can, nothing is kept. A file's name holds a
-        digest of the image size and of every image's name, size and modification time, so that a changed folder is
-        decoded anew.
+        The cache has one file per split and size, whose name holds a digest of the image size and of every image's
+        name, size and modification time, so that a changed folder is decoded anew.
 
         Raises:
             DataError: As for :meth:`decode`.
@@ -269,40 +266,4 @@ class LazyImages:
             return self.decode()
         stem = "-".join([self.files.label, "x".join(map(str, self.shape))])
         content = json.dumps([CACHE_VERSION, self.shape, self.files.names, self.files.stamps])
-        name = f"{stem}-{_digest(content)[:32]}.npy"
-        user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lit_fednas"
-        root = self.files.root
-        folders = (root / ".lit_fednas_cache", user / _digest(str(root.resolve()))[:16])
-        for folder in folders:
-            images = _read(folder / name, (len(self), *self.shape))
-            if images is not None:
-                return images
-        images = self.decode()
-        any(_written(folder / name, stem, images) for folder in folders)
-        return images
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _read(path: Path, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Reads a cache file; None where it is missing or damaged."""
-    try:
-        images = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    return images if images.shape == shape and images.dtype == np.uint8 else None
-
-
-def _written(path: Path, stem: str, images: np.ndarray) -> bool:
-    """Writes a cache file if it can be written, and removes those of the folder's earlier states."""
-    try:
-        with replacing(path) as file:
-            np.save(file, images, allow_pickle=False)
-    except OSError:
-        return False
-    for old in path.parent.glob(f"{stem}-*.npy"):
-        if old != path:
-            old.unlink(missing_ok=True)
-    return True
+        return cached(self.files.root, stem, content, (len(self), *self.shape), self.decode)

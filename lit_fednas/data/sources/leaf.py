@@ -23,6 +23,8 @@ from lit_fednas.data.examples import Examples
 from lit_fednas.data.sources.base import DataSource, Deal, Split, of_large_clients
 from lit_fednas.data.sources.image_files import ImageFiles
 from lit_fednas.data.sources.image_source import ImageSource, given_normalization
+from lit_fednas.data.sources.tokens import PAD, SHAKESPEARE
+from lit_fednas.data.tasks import NextToken, Task
 from lit_fednas.data.transforms import Augmentation
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveInt, checked
@@ -89,7 +91,9 @@ class Leaf(DataSource):
         try:
             array = np.asarray(x, dtype=np.float32)
         except (TypeError, ValueError) as error:
-            raise ValueError("an x that is not a list of numbers; use LeafImages for names of files") from error
+            raise ValueError(
+                "an x that is not a list of numbers; use LeafImages for names of files, LeafText for text"
+            ) from error
         if array.size != len(x) * math.prod(self.input_shape):
             size, shape = array.size // len(x), list(self.input_shape)
             raise ValueError(f"an x of {size} numbers; give an input_shape that has as many, not {shape}")
@@ -137,6 +141,74 @@ class LeafImages(ImageSource):
         return ImageFiles(self.root, tuple(names.tolist()), labels, {"client": users}, f"leaf-{split}")
 
 
+@checked("data.source")
+class LeafText(DataSource):
+    """LEAF's Shakespeare, whose ``x`` are strings of 80 characters and whose ``y`` are the characters after them.
+
+    Inputs are the characters of ``x``, in the 90 tokens of :class:`ShakespeareRoles`. Targets are the next
+    character at every position: ``x`` without its first character, and ``y``. LEAF's examples of a user begin one
+    character after the other, so that most characters are targets of 80
+    examples; LEAF itself predicts ``y`` alone.
+    The examples have a column ``client``, the user.
+
+    Args:
+        root: The folder that holds ``train`` and ``test``.
+        length: Characters per ``x``.
+        deal: As for :class:`Leaf`.
+        least: As for :class:`Leaf`.
+    """
+
+    class_names = SHAKESPEARE.names
+    num_classes = len(class_names)
+    input_dtype = torch.int64
+
+    def __init__(
+        self, root: str | Path, length: PositiveInt = 80, deal: Deal = "train", least: PositiveInt = 1
+    ) -> None:
+        self.input_shape = (length,)
+        self._files = LeafFiles(
+            Path(root).expanduser(), deal, least, self.num_classes, self._characters, next_character
+        )
+
+    @cached_property
+    def task(self) -> Task:
+        """The next character."""
+        return NextToken(self.num_classes, PAD)
+
+    @override
+    def load(self, split: Split) -> Examples | None:
+        part = self._files.split(split)
+        if part is None:
+            return None
+        inputs, following, users = part
+        targets = np.concatenate([inputs[:, 1:], following[:, None]], axis=1)
+        return Examples(torch.from_numpy(inputs), torch.from_numpy(targets), {"client": users})
+
+    def _characters(self, x: list[Any]) -> np.ndarray:
+        """Makes tokens of a user's strings."""
+        length = self.input_shape[0]
+        for text in x:
+            if not isinstance(text, str):
+                raise ValueError("an x that is not a string; use Leaf for lists of numbers")
+            if len(text) != length:
+                raise ValueError(f"an x of {len(text)} characters; give a length that fits, not {length}")
+        return SHAKESPEARE.encoded("".join(x)).reshape(len(x), length)
+
+
+def next_character(value: Any) -> int:
+    """Returns the token of an element of ``y``; raises ValueError where it is not a character."""
+    if not isinstance(value, str) or len(value) != 1:
+        raise ValueError(f"the y {value!r}; give one character")
+    return int(SHAKESPEARE.encoded(value)[0])
+
+
+def whole_number(value: Any) -> int:
+    """Returns the class that an element of ``y`` is; raises ValueError where it is not one."""
+    if isinstance(value, (int, float)) and float(value).is_integer() and value >= 0:
+        return int(value)
+    raise ValueError(f"the class {value!r}; give whole numbers from 0")
+
+
 @dataclass
 class LeafFiles:
     """The JSON files below a folder, each of the folders ``train`` and ``test`` read once.
@@ -147,6 +219,7 @@ class LeafFiles:
         least: Users with fewer examples to be dealt are left out.
         num_classes: None counts from all labels.
         convert: Makes an array [N, ...] of a user's list ``x``; raises ValueError where it cannot.
+        label: Makes a class of one element of ``y``; raises ValueError where it cannot.
     """
 
     root: Path
@@ -154,6 +227,7 @@ class LeafFiles:
     least: int
     num_classes: int | None
     convert: Callable[[list[Any]], np.ndarray]
+    label: Callable[[Any], int] = whole_number
     _parts: dict[str, Part] = field(default_factory=dict)
 
     @cached_property
@@ -180,16 +254,17 @@ class LeafFiles:
 
     def _read(self, part: str) -> Part:
         if part not in self._parts:
-            self._parts[part] = read_leaf(self.root / part, self.convert)
+            self._parts[part] = read_leaf(self.root / part, self.convert, self.label)
         return self._parts[part]
 
 
-def read_leaf(folder: Path, convert: Callable[[list[Any]], np.ndarray]) -> Part:
+def read_leaf(folder: Path, convert: Callable[[list[Any]], np.ndarray], label: Callable[[Any], int]) -> Part:
     """Reads all JSON files of a folder, in the order of their names.
 
     Args:
         folder: The folder ``train`` or ``test``.
         convert: Makes an array [N, ...] of a user's list ``x``; ValueError where it cannot.
+        label: Makes a class of one element of ``y``; ValueError where it cannot.
 
     Returns:
         What ``x`` became, [N, ...]; classes, int64 [N]; users' names, [N].
@@ -214,9 +289,9 @@ def read_leaf(folder: Path, convert: Callable[[list[Any]], np.ndarray]) -> Part:
                 continue
             try:
                 inputs.append(convert(x))
+                labels.extend(map(label, y))
             except ValueError as error:
                 raise DataError(f"root: {path} has for user {user!r} {error}") from error
-            labels.extend(_label(value, path, user) for value in y)
             users.extend([user] * len(y))
     if not inputs:
         raise DataError(f"root: {folder} has no examples in its JSON files; give some")
@@ -242,9 +317,3 @@ def _users(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         if not isinstance(content["user_data"].get(user), dict):
             raise DataError(f"root: {path} has no data of user {user!r}; correct the file")
         yield str(user), content["user_data"][user]
-
-
-def _label(value: Any, path: Path, user: str) -> int:
-    if isinstance(value, (int, float)) and float(value).is_integer() and value >= 0:
-        return int(value)
-    raise DataError(f"root: {path} has the class {value!r} for user {user!r}; give whole numbers from 0")

@@ -1,0 +1,211 @@
+"""Arrays and tables in files: .npz, .npy, .csv and .parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from lit_fednas.data.examples import Examples
+from lit_fednas.data.sources.arrays import ArraySource
+from lit_fednas.data.sources.base import SPLITS, DataSource, Split
+from lit_fednas.data.sources.tables import Table, is_table, read_table
+from lit_fednas.data.tasks import Classification, Regression, Task
+from lit_fednas.data.transforms import Augmentation, Normalize, as_float
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.ranges import checked
+
+#: Inputs, targets (numbers), natural groupings.
+Arrays = tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]
+
+
+@checked("data.source")
+class ArrayFiles(DataSource):
+    """Examples from a file per split: arrays of inputs and targets, or a table with a row per example.
+
+    An array file is ``.npz`` with the keys ``inputs`` and ``targets``, or a folder with ``inputs.npy`` and
+    ``targets.npy``; their first axis is that of the examples. uint8 stays as it is, floats become float32, other
+    integers int64, which are taken for tokens.
+
+    A table is ``.csv`` or ``.parquet`` (which needs pyarrow); all its inputs become float32. Text in the target column
+    is the names of classes, in alphabetical order.
+
+    Args:
+        files: The file or folder of ``train`` and, if they exist, of ``val`` and ``test``.
+        target: For tables: the column, or several for several numbers or labels.
+        client: The column, key or file ``<client>.npy`` that becomes the column of that name, for ``ByColumn``.
+        inputs: For tables: the columns; None is all but target and client.
+        categorical: For tables: the input columns that become one column of 0 and 1 per value in ``train``.
+        standardize: Whether channels (the columns of tables, but for those of 0 and 1) have mean 0 and standard
+            deviation 1 in ``train``; one that is constant there becomes 0.
+        task: What targets are. None is one class per example where they are whole numbers, text or booleans, and
+            regression where they are floats.
+        augmentation: Applied to training batches, in this order.
+
+    Raises:
+        ConfigError: A setting is out of range, or ``files`` has no ``train``.
+
+    Example:
+        >>> source = ArrayFiles({"train": "houses.csv"}, "price", client="city", standardize=True)
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, str],
+        target: str | Sequence[str] = "target",
+        client: str | None = None,
+        inputs: Sequence[str] | None = None,
+        categorical: Sequence[str] = (),
+        standardize: bool = False,
+        task: Task | None = None,
+        augmentation: Sequence[Augmentation] = (),
+    ) -> None:
+        if "train" not in files or not set(files) <= set(SPLITS):
+            raise ConfigError(f"data.source.files: {sorted(files)} are not the splits; give train, and val and test")
+        self.files = {split: Path(files[split]).expanduser() for split in SPLITS if split in files}
+        self.target = [target] if isinstance(target, str) else list(target)
+        self.client = client
+        self.inputs = inputs
+        self.categorical = categorical
+        self.standardize = standardize
+        self.augmentation = tuple(augmentation)
+        self._task = task
+
+    @cached_property
+    def task(self) -> Task:
+        """As given, or by the type of the targets."""
+        return self._source.task
+
+    @cached_property
+    def num_classes(self) -> int:  # type: ignore[override]
+        """The number of classes or other outputs."""
+        return self._source.num_classes
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """The text or the numbers of classes."""
+        return self._source.class_names
+
+    @cached_property
+    def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        """That of one example."""
+        return self._source.input_shape
+
+    @cached_property
+    def input_dtype(self) -> torch.dtype:  # type: ignore[override]
+        """int64 for tokens, else float32."""
+        return self._source.input_dtype
+
+    @cached_property
+    def normalization(self) -> Normalize | None:  # type: ignore[override]
+        """By mean and standard deviation of the training examples, if asked for."""
+        return self._source.normalization
+
+    @override
+    def load(self, split: Split) -> Examples | None:
+        return self._source.load(split)
+
+    @cached_property
+    def _source(self) -> ArraySource:
+        """All splits, read once."""
+        train_path = self.files["train"]
+        table = self._table(train_path) if is_table(train_path) else None
+        parts = {split: self._arrays(path, table) for split, path in self.files.items()}
+        task = self._task or _task(parts["train"][1])
+        splits = {split: _examples(*arrays, task) for split, arrays in parts.items()}
+        normalization = None
+        if self.standardize:
+            normalization = standardization(splits["train"].inputs, 0 if table is None else table.num_indicators)
+        names = table.class_names if table is not None else None
+        return ArraySource(**splits, class_names=names, normalization=normalization, task=task)  # type: ignore[arg-type]
+
+    def _table(self, path: Path) -> Table:
+        return Table(read_table(path), path, self.target, self.client, self.inputs, self.categorical)
+
+    def _arrays(self, path: Path, table: Table | None) -> Arrays:
+        if is_table(path) != (table is not None):
+            raise DataError(f"data.source.files: {path} and train are not of one kind; give tables or arrays")
+        if table is not None:
+            return table.arrays(table.train if path == table.path else read_table(path), path)
+        if self.inputs is not None or self.categorical:
+            raise ConfigError(f"data.source.inputs: {path} has no columns; leave inputs and categorical out")
+        arrays = _read_arrays(path)
+        for key in ("inputs", "targets", *([self.client] if self.client else [])):
+            if key not in arrays:
+                known = ", ".join(sorted(arrays))
+                raise DataError(f"data.source.files: {path} has no {key!r}; add it, it has: {known}")
+        return arrays["inputs"], arrays["targets"], {self.client: arrays[self.client]} if self.client else {}
+
+
+def standardization(inputs: Tensor, num_indicators: int = 0) -> Normalize:
+    """Returns what gives each channel mean 0 and standard deviation 1.
+
+    Args:
+        inputs: uint8 or float ``[N, channels, ...]``.
+        num_indicators: So many last channels are left as they are.
+
+    Raises:
+        ConfigError: The inputs are tokens, or have no channels.
+
+    Example:
+        >>> standardization(torch.tensor([[1.0, 7.0], [3.0, 7.0]]))
+        Normalize(mean=[2.0, 7.0], std=[1.0, 1.0])
+    """
+    if inputs.ndim < 2 or inputs.dtype == torch.int64:
+        shape, dtype = tuple(inputs.shape), inputs.dtype
+        raise ConfigError(f"data.source.standardize: {dtype} inputs {shape} have no channels of numbers; leave it out")
+    channels = as_float(inputs).double().transpose(0, 1).flatten(1)
+    mean, std = channels.mean(1), channels.std(1, correction=0)
+    std[std == 0] = 1
+    if num_indicators:
+        mean[-num_indicators:], std[-num_indicators:] = 0, 1
+    return Normalize(mean.tolist(), std.tolist())
+
+
+def _task(targets: np.ndarray) -> Task:
+    """Returns the task that targets of this type usually have."""
+    if targets.dtype.kind == "f":
+        return Regression(1 if targets.ndim == 1 else targets.shape[1])
+    return Classification(1 + int(targets.max(initial=0)))
+
+
+def _examples(inputs: np.ndarray, targets: np.ndarray, columns: dict[str, np.ndarray], task: Task) -> Examples:
+    if inputs.dtype.kind in "fb":
+        inputs = inputs.astype(np.float32)
+    elif inputs.dtype != np.uint8:
+        inputs = inputs.astype(np.int64)
+    if not task.has_classes:
+        targets = targets.astype(np.float32).reshape(len(targets), -1)
+    elif targets.dtype.kind != "f":
+        targets = targets.astype(np.int64)
+    return Examples(torch.from_numpy(inputs), torch.from_numpy(targets), columns)
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Returns the arrays of an .npz file or of a folder of .npy files, by their names.
+
+    Raises:
+        DataError: It is missing, damaged, or holds an array that is not of numbers or text.
+    """
+    if not path.is_dir() and path.suffix != ".npz":
+        raise DataError(f"data.source.files: {path} is no folder, .npz, .csv or .parquet; give one of them")
+    try:
+        if path.is_dir():
+            arrays = {file.stem: np.load(file, allow_pickle=False) for file in sorted(path.glob("*.npy"))}
+        else:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = dict(file)
+    except FileNotFoundError:
+        raise DataError(f"data.source.files: {path} is missing; correct the path") from None
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise DataError(f"data.source.files: {path} cannot be read ({error}); replace it") from error
+    for name in ("inputs", "targets"):
+        if name in arrays and arrays[name].dtype.kind not in "biuf":
+            raise DataError(f"data.source.files: {path} has {name} of type {arrays[name].dtype}; give numbers")
+    return arrays

@@ -1,0 +1,221 @@
+"""Recordings of spoken words, as Speech Commands (Warden, 2018) and the Free Spoken Digit Dataset are laid out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+from typing_extensions import override
+
+from lit_fednas.data.examples import Examples
+from lit_fednas.data.sources.base import DataSource, Split
+from lit_fednas.data.sources.cache import cached
+from lit_fednas.data.sources.speech_features import SpeechFeatures, fitted, read_wave
+from lit_fednas.data.transforms import Augmentation, Normalize
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.ranges import NonNegativeFloat, checked
+from lit_fednas.rng import numpy_generator
+
+#: Raise this when the computation of features changes, so that older cache files are not read.
+CACHE_VERSION = 1
+#: Speech Commands' folder of long recordings without words.
+BACKGROUND = "_background_noise_"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A file, relative to the folder; who says what; and its split."""
+
+    name: str
+    label: str
+    speaker: str
+    split: Split
+
+
+@checked("data.source")
+class SpeechFolder(DataSource):
+    r"""WAV files below a folder, whose paths tell the word and the speaker; with a column ``speaker``.
+
+    Features of all files are computed once, and kept as one array in the folder or in the user's cache folder. They
+    are normalised by mean and standard deviation of those of the training split.
+
+    The defaults are for Speech Commands. The Free Spoken Digit Dataset, whose recordings 0 to 4 are its test split, is
+    ``SpeechFolder("fsdd", r"(?P<label>\d)_(?P<speaker>[a-z]+)_\d+\.wav", {"test": r"_[0-4]\.wav"})``.
+
+    Args:
+        root: The folder.
+        pattern: A regular expression that is found in each path below the folder; with groups ``label`` and
+            ``speaker``.
+        split: Regular expressions ``val`` and ``test``, which are found in the paths of these splits and in no
+            others. None is the rule of Speech Commands: by a hash of the speaker's name (what comes before
+            ``_nohash_``), about a tenth of the speakers are ``val`` and a tenth ``test``.
+        classes: The words that are kept, in the order of their classes; None is all, in alphabetical order.
+        unknown: Whether all other words are one more class, ``unknown``; else they are left out.
+        silence: As many examples of one more class, ``silence``, as this share of each split's recordings: pieces of
+            the recordings in ``_background_noise_``, at a volume from 0 to 1; zeros, if there are none. Each is given
+            to the speaker of a recording that is drawn for it.
+        features: What is computed from each recording.
+        augmentation: Applied to training batches, in this order; ``TimeShift`` and ``AddNoise`` are made for it.
+
+    Raises:
+        ConfigError: A setting is out of range, or a pattern is not as described.
+
+    Example:
+        >>> source = SpeechFolder("speech_commands", classes=["yes", "no"], unknown=True, silence=0.1)
+        >>> source.class_names, source.input_shape
+        (('yes', 'no', 'unknown', 'silence'), (1, 40, 51))
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        pattern: str = r"(?P<label>[^/]+)/(?P<speaker>[0-9a-f]{8})_nohash_",
+        split: Mapping[str, str] | None = None,
+        classes: Sequence[str] | None = None,
+        unknown: bool = False,
+        silence: NonNegativeFloat = 0.0,
+        features: SpeechFeatures = SpeechFeatures(),
+        augmentation: Sequence[Augmentation] = (),
+    ) -> None:
+        self.root = Path(root).expanduser()
+        self.pattern = _compiled(pattern, "pattern")
+        if not {"label", "speaker"} <= set(self.pattern.groupindex):
+            raise ConfigError(f"data.source.pattern: {pattern!r} lacks groups; name (?P<label>...), (?P<speaker>...)")
+        if split is not None and not set(split) <= {"val", "test"}:
+            raise ConfigError(f"data.source.split: {sorted(split)} are not splits; give patterns of val and test")
+        self.split = None if split is None else {name: _compiled(one, f"split.{name}") for name, one in split.items()}
+        if unknown and classes is None:
+            raise ConfigError("data.source.unknown: true leaves nothing over of all words; give classes")
+        self.classes = classes
+        self.unknown = unknown
+        self.silence = silence
+        self.features = features
+        self.input_shape = features.shape
+        self.augmentation = tuple(augmentation)
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """The words, and ``unknown`` and ``silence`` where they are classes."""
+        words = self.classes or sorted({one.label for one in self._recordings})
+        return (*words, *["unknown"] * self.unknown, *["silence"] * bool(self.silence))
+
+    @cached_property
+    def num_classes(self) -> int:  # type: ignore[override]
+        """The number of class names."""
+        return len(self.class_names)
+
+    @cached_property
+    def normalization(self) -> Normalize:  # type: ignore[override]
+        """By mean and standard deviation of the training split."""
+        if (train := self.load("train")) is None:
+            raise DataError(f"data.source.root: {self.root} has no training recordings; give some")
+        values = train.inputs.double()
+        return Normalize([float(values.mean())], [float(values.std(correction=0))])
+
+    @override
+    def prepare(self, in_memory: bool = True) -> None:
+        self._features()
+
+    @override
+    def load(self, split: Split) -> Examples | None:
+        numbers = {name: number for number, name in enumerate(self.class_names)}
+        labels = [numbers.get(one.label, numbers["unknown"] if self.unknown else -1) for one in self._recordings]
+        kept = np.array([one.split == split for one in self._recordings]) & (np.array(labels) >= 0)
+        rows = np.flatnonzero(kept)
+        if not len(rows):
+            return None
+        inputs = self._features()[rows]
+        targets = np.array(labels, dtype=np.int64)[rows]
+        speakers = np.array([one.speaker for one in self._recordings])[rows]
+        if count := round(self.silence * len(rows)):
+            draws = numpy_generator(0, f"speech-silence-{split}")
+            inputs = np.concatenate([inputs, self.features(self._silence(count, draws))])
+            targets = np.append(targets, [numbers["silence"]] * count)
+            speakers = np.append(speakers, draws.choice(speakers, count))
+        return Examples(torch.from_numpy(inputs), torch.from_numpy(targets), {"speaker": speakers})
+
+    @cached_property
+    def _recordings(self) -> list[Recording]:
+        """All files but those of the background, in the order of their names."""
+        if not self.root.is_dir():
+            raise DataError(f"data.source.root: {self.root} is not a folder; give the one that holds the recordings")
+        names = sorted(path.relative_to(self.root).as_posix() for path in self.root.rglob("*.wav"))
+        recordings = []
+        for name in names:
+            if name.startswith((f"{BACKGROUND}/", ".")):
+                continue
+            if not (found := self.pattern.search(name)):
+                raise DataError(f"data.source.pattern: is not found in {name}; correct it, or move the file away")
+            recordings.append(Recording(name, found["label"], found["speaker"], self._split(name, found["speaker"])))
+        if not recordings:
+            raise DataError(f"data.source.root: {self.root} has no *.wav; give the folder that holds the recordings")
+        words = {one.label for one in recordings}
+        if missing := sorted(set(self.classes or ()) - words):
+            known = ", ".join(sorted(words))
+            raise ConfigError(f"data.source.classes: {missing[0]!r} is not a word of {self.root}; choose from: {known}")
+        return recordings
+
+    def _split(self, name: str, speaker: str) -> Split:
+        if self.split is not None:
+            found = [split for split, pattern in self.split.items() if pattern.search(name)]
+            if len(found) > 1:
+                raise ConfigError(
+                    f"data.source.split: val and test are both found in {name}; give patterns that differ"
+                )
+            return found[0] if found else "train"  # type: ignore[return-value]
+        return official_split(speaker)
+
+    def _features(self) -> np.ndarray:
+        """Returns those of all recordings, from the cache or computed."""
+        names = [one.name for one in self._recordings]
+        stamps = [(status.st_size, status.st_mtime_ns) for status in ((self.root / name).stat() for name in names)]
+        content = json.dumps([CACHE_VERSION, asdict(self.features), names, stamps])
+        shape = (len(names), *self.features.shape)
+        stem = "-".join([self.features.kind, "x".join(map(str, self.features.shape))])
+        return cached(self.root, stem, content, shape, lambda: self._computed(names), np.float32)
+
+    def _computed(self, names: Sequence[str]) -> np.ndarray:
+        features = np.empty((len(names), *self.features.shape), dtype=np.float32)
+        for start in tqdm(range(0, len(names), 256), desc="Features", unit="x256", disable=None):
+            part = names[start : start + 256]
+            waves = [fitted(read_wave(self.root / name, self.features.rate), self.features.samples) for name in part]
+            features[start : start + 256] = self.features(np.stack(waves))
+        return features
+
+    def _silence(self, count: int, draws: np.random.Generator) -> np.ndarray:
+        """Returns pieces of the background, float32 ``[count, samples]``."""
+        samples, rate = self.features.samples, self.features.rate
+        noises = [read_wave(path, rate) for path in sorted((self.root / BACKGROUND).glob("*.wav"))]
+        waves = np.zeros((count, samples), dtype=np.float32)
+        for wave in waves if noises else ():
+            noise = noises[draws.integers(len(noises))]
+            start = draws.integers(max(1, len(noise) - samples + 1))
+            wave[:] = fitted(noise[start:], samples) * draws.random()
+        return waves
+
+
+def official_split(speaker: str) -> Split:
+    """Returns the split of a speaker in Speech Commands, by the rule in its README.
+
+    Example:
+        >>> official_split("004ae714"), official_split("00f0204f")
+        ('train', 'train')
+    """
+    most = 2**27 - 1
+    percentage = int(hashlib.sha1(speaker.encode()).hexdigest(), 16) % (most + 1) * (100 / most)
+    return "val" if percentage < 10 else "test" if percentage < 20 else "train"
+
+
+def _compiled(pattern: str, field: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"data.source.{field}: {pattern!r} is not a regular expression ({error})") from None

@@ -1,0 +1,183 @@
+"""Arrays and tables in files."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lit_fednas.data import ArrayFiles, Examples, FederatedDataModule, MultiLabel, NextToken, Regression
+from lit_fednas.data.partitioners import ByColumn
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.rng import generator
+
+TABLE = """size,rooms,kind,city,price
+10,1,flat,Bonn,100.5
+30,2,house,Köln,300.0
+20,3,flat,Bonn,200.0
+"""
+
+
+def load(source: ArrayFiles, split: str = "train") -> Examples:
+    examples = source.load(split)  # type: ignore[arg-type]
+    assert examples is not None
+    source.task.check(examples.targets)
+    return examples
+
+
+class TestTables:
+    @pytest.fixture
+    def table(self, tmp_path: Path) -> str:
+        (tmp_path / "train.csv").write_text(TABLE)
+        (tmp_path / "test.csv").write_text("price,kind,rooms,size\n1,house,5,40\n")
+        return str(tmp_path / "train.csv")
+
+    def source(self, table: str, **settings: Any) -> ArrayFiles:
+        defaults = {"target": "price", "client": "city", "categorical": ["kind"]}
+        files = {"train": table, "test": table.replace("/train.", "/test.")}
+        return ArrayFiles(files, **{**defaults, **settings})
+
+    def test_columns_become_inputs_targets_and_clients(self, table: str) -> None:
+        source = self.source(table)
+        train = load(source)
+        assert train.inputs.dtype == source.input_dtype == torch.float32
+        assert train.inputs.tolist() == [[10, 1, 1, 0], [30, 2, 0, 1], [20, 3, 1, 0]]
+        assert train.targets.tolist() == [[100.5], [300], [200]]
+        assert train.columns["city"].tolist() == ["Bonn", "Köln", "Bonn"]
+        assert (source.input_shape, source.num_classes, type(source.task)) == ((4,), 1, Regression)
+        test = load(source, "test")  # its columns are in another order
+        assert (test.inputs.tolist(), test.targets.tolist(), test.columns) == ([[40, 5, 0, 1]], [[1]], {})
+        assert source.load("val") is source.normalization is None
+
+    def test_standardized_by_the_training_split(self, table: str) -> None:
+        data = FederatedDataModule(self.source(table, standardize=True), ByColumn("city"), server_val=0)
+        data.setup("fit")
+        ((inputs, _),) = data.clients.batches(0, 9, generator(0, "b"), shuffle=False)
+        z = (3 / 2) ** 0.5
+        assert inputs.tolist() == [pytest.approx([-z, -z, 1, 0]), pytest.approx([0, z, 1, 0], abs=1e-6)]
+
+    @pytest.mark.parametrize(
+        ("settings", "targets", "names"),
+        [
+            ({"target": "rooms"}, [1, 2, 3], ("0", "1", "2", "3")),
+            ({"target": "kind", "categorical": [], "inputs": ["size"]}, [0, 1, 0], ("flat", "house")),
+            ({"target": ["size", "price"]}, [[10, 100.5], [30, 300], [20, 200]], ("0", "1")),
+            ({"target": "rooms", "task": Regression(1)}, [[1], [2], [3]], ("0",)),
+        ],
+    )
+    def test_tasks(self, table: str, settings: dict[str, Any], targets: list[Any], names: tuple[str, ...]) -> None:
+        source = self.source(table, **settings)
+        if settings["target"] == "rooms":
+            (Path(table).parent / "test.csv").write_text("price,kind,rooms,size\n1,house,3,40\n")
+        assert load(source).targets.tolist() == targets
+        assert source.class_names == names
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"categorical": []}, r"data\.source\.inputs: kind of .*train\.csv are not numbers; name them as cat"),
+            ({"target": "cost"}, r"data\.source\.target: .*no column 'cost'; name one of: size, rooms, kind"),
+            ({"client": "town"}, r"data\.source\.client: .* no column 'town'"),
+            ({"inputs": ["size", "age", "kind"]}, r"data\.source\.inputs: .* no column 'age'"),
+            ({"categorical": ["kind", "price"]}, r"data\.source\.categorical: 'price' is not an input"),
+            ({"target": "kind", "categorical": [], "inputs": ["city"]}, "inputs: city of"),
+        ],
+    )
+    def test_wrong_columns_are_named(self, table: str, settings: dict[str, Any], message: str) -> None:
+        with pytest.raises(DataError, match=message):
+            load(self.source(table, **settings))
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("size,rooms,kind\n1,2,flat\n", r"target: .*test\.csv has no column 'price'"),
+            ("size,kind,price\n1,flat,2\n", r"inputs: .*test\.csv has no column 'rooms'"),
+            ("size,rooms,kind,price\n1,2,flat,3\n1,,flat,3\n", r"test\.csv has no value of 'rooms' in row 1"),
+            ("size,rooms,kind,price\n1,2,flat,\n", r"test\.csv has no value of 'price' in row 0"),
+            ("size,rooms,kind,price\n1,2,tent,3\n", r"test\.csv has kind 'tent', which train does not"),
+            ("size,rooms,kind,price\n1,two,flat,3\n", r"'rooms' of .*test\.csv holds text"),
+            ("size,rooms,kind,price\n", r"test\.csv has no rows"),
+            ("", r"test\.csv cannot be read"),
+        ],
+    )
+    def test_faults_of_another_split_are_named(self, table: str, text: str, message: str) -> None:
+        (Path(table).parent / "test.csv").write_text(text)
+        with pytest.raises(DataError, match=message):
+            load(self.source(table))
+
+    def test_parquet(self, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = table.replace(".csv", ".parquet")
+        frame = pd.read_csv(table)
+        monkeypatch.setattr(pd, "read_parquet", lambda path: frame)
+        assert torch.equal(load(self.source(path, categorical=["kind"])).inputs[:, 0], torch.tensor([10.0, 30, 20]))
+
+        def missing(path: Path) -> None:
+            raise ImportError("no engine")
+
+        monkeypatch.setattr(pd, "read_parquet", missing)
+        with pytest.raises(ConfigError, match=r"train\.parquet needs pyarrow"):
+            load(self.source(path))
+
+
+class TestArrays:
+    def write(self, path: Path, **arrays: np.ndarray) -> str:
+        np.savez(path, **arrays)  # type: ignore[arg-type]
+        return str(path)
+
+    def test_images_stay_uint8(self, tmp_path: Path) -> None:
+        images = np.arange(3 * 1 * 2 * 2, dtype=np.uint8).reshape(3, 1, 2, 2)
+        targets, site = np.array([0, 2, 1], dtype=np.int32), np.array(["a", "b", "a"])
+        source = ArrayFiles(
+            {"train": self.write(tmp_path / "a.npz", inputs=images, targets=targets, site=site)}, client="site"
+        )
+        train = load(source)
+        assert (train.inputs.dtype, source.input_dtype, source.input_shape) == (torch.uint8, torch.float32, (1, 2, 2))
+        assert (train.targets.tolist(), source.num_classes) == ([0, 2, 1], 3)
+        assert train.columns["site"].tolist() == ["a", "b", "a"]
+        assert source.load("test") is None
+        scaled = ArrayFiles({"train": str(tmp_path / "a.npz")}, standardize=True).normalization
+        assert scaled is not None
+        assert scaled.mean == pytest.approx([5.5 / 255])
+
+    def test_tokens_stay_whole_numbers(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "inputs.npy", np.array([[1, 2], [3, 0]], dtype=np.int64))
+        np.save(tmp_path / "targets.npy", np.array([[2, 3], [0, 0]], dtype=np.int64))
+        source = ArrayFiles({"train": str(tmp_path)}, task=NextToken(4, 0))
+        train = load(source)
+        assert (train.inputs.tolist(), source.input_dtype) == ([[1, 2], [3, 0]], torch.int64)
+        assert train.targets.tolist() == [[2, 3], [0, 0]]
+        with pytest.raises(ConfigError, match=r"standardize: torch\.int64 inputs"):
+            load(ArrayFiles({"train": str(tmp_path)}, task=NextToken(4, 0), standardize=True))
+
+    def test_labels(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path / "a.npz", inputs=np.zeros((2, 3)), targets=np.array([[True, False], [True, True]]))
+        assert load(ArrayFiles({"train": path}, task=MultiLabel(2))).targets.tolist() == [[1, 0], [1, 1]]
+        assert load(ArrayFiles({"train": path}, task=MultiLabel(2))).inputs.dtype == torch.float32
+
+    def test_faults_are_named(self, tmp_path: Path) -> None:
+        path = self.write(tmp_path / "a.npz", inputs=np.zeros((2, 3)), targets=np.array([0, 1]))
+        with pytest.raises(DataError, match=r"a\.npz has no 'site'; add it, it has: inputs, targets"):
+            load(ArrayFiles({"train": path}, client="site"))
+        with pytest.raises(DataError, match=r"none\.npz is missing"):
+            load(ArrayFiles({"train": str(tmp_path / "none.npz")}))
+        with pytest.raises(DataError, match=r"a\.bin is no folder, \.npz"):
+            load(ArrayFiles({"train": str(tmp_path / "a.bin")}))
+        (tmp_path / "t.csv").write_text(TABLE)
+        with pytest.raises(DataError, match=r"t\.csv and train are not of one kind"):
+            load(ArrayFiles({"train": path, "val": str(tmp_path / "t.csv")}))
+        with pytest.raises(ConfigError, match=r"data\.source\.inputs: .*a\.npz has no columns"):
+            load(ArrayFiles({"train": path}, inputs=["x"]))
+        (tmp_path / "b.npz").write_bytes(b"no zip")
+        with pytest.raises(DataError, match=r"b\.npz cannot be read"):
+            load(ArrayFiles({"train": str(tmp_path / "b.npz")}))
+        text = self.write(tmp_path / "c.npz", inputs=np.array(["a"]), targets=np.array([0]))
+        with pytest.raises(DataError, match=r"c\.npz has inputs of type <U1; give numbers"):
+            load(ArrayFiles({"train": text}))
+        other = self.write(tmp_path / "d.npz", inputs=np.zeros((2, 3)), targets=np.array([0, 7]))
+        with pytest.raises(DataError, match=r"val: .*targets 0\.\.7"):
+            load(ArrayFiles({"train": path, "val": other}))
+        for files in ({}, {"test": path}, {"train": path, "dev": path}):
+            with pytest.raises(ConfigError, match=r"data\.source\.files: "):
+                ArrayFiles(files)

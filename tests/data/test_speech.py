@@ -1,0 +1,231 @@
+"""Recordings, from WAV files to features and clients."""
+
+from math import cos, log10, pi, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.io import wavfile
+
+from lit_fednas.data import (
+    AddNoise,
+    ByColumn,
+    Examples,
+    FederatedDataModule,
+    SpeechFeatures,
+    SpeechFolder,
+    TimeShift,
+)
+from lit_fednas.data.sources import speech
+from lit_fednas.data.sources.speech import official_split
+from lit_fednas.data.sources.speech_features import mel_filters, read_wave
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.rng import generator
+
+TRAIN, OTHER, VAL, TEST = "004ae714", "00f0204f", "00000007", "00000018"
+
+
+def tone(hertz: float, seconds: float = 1.0, rate: int = 16_000) -> np.ndarray:
+    return (20_000 * np.sin(2 * pi * hertz * np.arange(round(seconds * rate)) / rate)).astype(np.int16)
+
+
+def write(path: Path, wave: np.ndarray, rate: int = 16_000) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    wavfile.write(path, rate, wave)
+
+
+def load(source: SpeechFolder, split: str = "train") -> Examples:
+    examples = source.load(split)  # type: ignore[arg-type]
+    assert examples is not None
+    return examples
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for word, speakers in (("yes", (TRAIN, VAL, TEST)), ("no", (TRAIN, OTHER)), ("bed", (OTHER, TEST))):
+        for speaker in speakers:
+            write(tmp_path / word / f"{speaker}_nohash_0.wav", tone(len(word) * 300, 0.7))
+    return tmp_path
+
+
+class TestFeatures:
+    def test_those_of_a_tone_by_the_formulas(self) -> None:
+        """A frame written out with sums: Fourier transform, HTK's mel triangles, logarithm, cosine transform."""
+        features = SpeechFeatures(rate=800, window=0.04, stride=0.02, mels=5, coefficients=4, seconds=0.1)
+        size, wave = 32, np.sin(2 * pi * 90 * np.arange(80) / 800) + 0.3
+        frame = wave[32:64]  # the third of the frames, which are 16 samples apart and 32 long, from -16
+        window = [0.5 - 0.5 * cos(2 * pi * k / size) for k in range(size)]
+        power = [
+            abs(
+                sum(w * x * np.exp(-2j * pi * k * n / size) for n, (w, x) in enumerate(zip(window, frame, strict=True)))
+            )
+            ** 2
+            for k in range(size // 2 + 1)
+        ]
+
+        def mel(hertz: float) -> float:
+            return 2595 * log10(1 + hertz / 700)
+
+        edges = [700 * (10 ** (mel(400) * k / 6 / 2595) - 1) for k in range(7)]
+        logs = []
+        for low, centre, high in zip(edges, edges[1:], edges[2:], strict=False):
+            weights = [
+                max(0, min((hertz - low) / (centre - low), (high - hertz) / (high - centre)))
+                for hertz in (25 * k for k in range(size // 2 + 1))
+            ]
+            logs.append(np.log(sum(w * p for w, p in zip(weights, power, strict=True)) + 1e-6))
+        expected = [
+            sqrt((1 if k == 0 else 2) / 5) * sum(x * cos(pi * k * (n + 0.5) / 5) for n, x in enumerate(logs))
+            for k in range(4)
+        ]
+        computed = features(wave[None].astype(np.float32))
+        assert computed.shape == (1, *features.shape) == (1, 1, 4, 6)
+        assert computed[0, 0, :, 3] == pytest.approx(expected, rel=1e-4)
+        log_mel = SpeechFeatures("log_mel", 800, mels=5, seconds=0.1)(wave[None].astype(np.float32))
+        assert log_mel[0, 0, :, 3] == pytest.approx(logs, rel=1e-4)
+
+    def test_the_papers_size(self) -> None:
+        assert SpeechFeatures().shape == (1, 40, 51)
+        assert SpeechFeatures()(np.zeros((2, 8000), dtype=np.float32)).shape == (2, 1, 40, 51)
+
+    def test_too_many_bands(self) -> None:
+        with pytest.raises(ConfigError, match=r"features\.mels: 128 are too many for frames of 320 samples"):
+            mel_filters(128, 320, 8000)
+        for settings in ({"coefficients": 41}, {"window": 2.1}, {"stride": 1e-6}, {"mels": 0}, {"kind": "mel"}):
+            with pytest.raises(ConfigError):
+                SpeechFeatures(**settings)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("dtype", [np.int16, np.int32, np.uint8, np.float32])
+    def test_samples_of_all_types_are_from_minus_one_to_one(self, tmp_path: Path, dtype: Any) -> None:
+        wave = np.sin(2 * pi * 200 * np.arange(1600) / 16_000) / 2
+        scale, zero = (1, 0) if dtype is np.float32 else (128, 128) if dtype is np.uint8 else (-np.iinfo(dtype).min, 0)
+        stereo = np.stack([wave * 1.5, wave * 0.5], axis=1)
+        write(tmp_path / "a.wav", (stereo * float(scale) + zero).astype(dtype))
+        assert read_wave(tmp_path / "a.wav", 16_000) == pytest.approx(wave, abs=0.01)
+        halved = read_wave(tmp_path / "a.wav", 8000)
+        assert halved[100:700] == pytest.approx(wave[::2][100:700], abs=0.01)
+
+    def test_a_file_that_is_no_sound(self, tmp_path: Path) -> None:
+        (tmp_path / "a.wav").write_bytes(b"no sound")
+        with pytest.raises(DataError, match=r"a\.wav cannot be read"):
+            read_wave(tmp_path / "a.wav", 8000)
+
+
+class TestSpeechFolder:
+    def test_words_speakers_and_splits(self, root: Path) -> None:
+        source = SpeechFolder(root)
+        assert (source.class_names, source.input_shape, source.num_classes) == (("bed", "no", "yes"), (1, 40, 51), 3)
+        train = load(source)
+        assert train.targets.tolist() == [0, 1, 1, 2]
+        assert train.columns["speaker"].tolist() == [OTHER, TRAIN, OTHER, TRAIN]
+        assert load(source, "val").columns["speaker"].tolist() == [VAL]
+        assert load(source, "test").targets.tolist() == [0, 2]
+        wave = np.pad(read_wave(root / "yes" / f"{TRAIN}_nohash_0.wav", 8000), (0, 2400))
+        assert np.array_equal(train.inputs[3], SpeechFeatures()(wave[None])[0])
+
+    def test_the_rule_of_speech_commands(self) -> None:
+        """As the function in its README computes it; a tenth each."""
+        assert [official_split(name) for name in (TRAIN, OTHER, VAL, TEST)] == ["train", "train", "val", "test"]
+        splits = [official_split(f"{number:08x}") for number in range(4000)]
+        assert splits.count("val") / 4000 == pytest.approx(0.1, abs=0.02)
+        assert splits.count("test") / 4000 == pytest.approx(0.1, abs=0.02)
+
+    def test_digits_by_patterns(self, tmp_path: Path) -> None:
+        for name in ("7_jackson_4", "7_jackson_40", "3_theo_0", "3_theo_11", "10_theo_12"):
+            write(tmp_path / "recordings" / f"{name}.wav", tone(440, 1.5, 8000), 8000)
+        pattern = r"(?P<label>\d+)_(?P<speaker>[a-z]+)_\d+\.wav"
+        source = SpeechFolder(tmp_path, pattern, {"test": r"_[0-4]\.wav"}, ["3", "7"])
+        assert load(source).targets.tolist() == [0, 1]
+        assert load(source, "test").columns["speaker"].tolist() == ["theo", "jackson"]
+        assert source.load("val") is None
+
+    def test_kept_words_unknown_ones_and_silence(self, root: Path) -> None:
+        few = SpeechFolder(root, classes=["yes", "no"])
+        assert load(few).targets.tolist() == [1, 1, 0]
+        source = SpeechFolder(root, classes=["yes", "no"], unknown=True, silence=0.5)
+        assert source.class_names == ("yes", "no", "unknown", "silence")
+        train = load(source)
+        assert train.targets.tolist() == [2, 1, 1, 0, 3, 3]
+        zeros = SpeechFeatures()(np.zeros((1, 8000), dtype=np.float32))[0]
+        assert np.array_equal(train.inputs[4], zeros)
+        assert set(train.columns["speaker"][4:]) <= {TRAIN, OTHER}
+        write(root / "_background_noise_" / "hum.wav", tone(100, 3))
+        again = load(source)
+        assert not np.array_equal(again.inputs[4], zeros)
+        assert not np.array_equal(again.inputs[4], again.inputs[5])
+        assert torch.equal(load(SpeechFolder(root, **vars_of(source))).inputs, again.inputs)
+
+    def test_normalized_by_the_training_split(self, root: Path) -> None:
+        source = SpeechFolder(root)
+        data = FederatedDataModule(source, ByColumn("speaker"), augment=False)
+        data.prepare_data()
+        data.setup("fit")
+        assert data.clients.num_clients == 2
+        batches = [b for k in range(2) for b in data.clients.batches(k, 4, generator(0, "b"), shuffle=False)]
+        values = torch.cat([inputs for inputs, _ in batches])
+        assert float(values.mean()) == pytest.approx(0, abs=1e-4)
+        assert float(values.std(correction=0)) == pytest.approx(1, abs=1e-4)
+
+    def test_features_are_computed_once(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        log: list[Path] = []
+        monkeypatch.setattr(speech, "read_wave", lambda path, rate: log.append(path) or read_wave(path, rate))
+        SpeechFolder(root).prepare()
+        assert len(log) == 7
+        for split in ("train", "val", "test"):
+            load(SpeechFolder(root, classes=["yes"]), split)
+        assert len(log) == 7
+        load(SpeechFolder(root, features=SpeechFeatures(stride=0.0199)))  # of the same shape
+        assert len(log) == 14
+
+    def test_faults_are_named(self, root: Path, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"data\.source\.root: .*none is not a folder"):
+            load(SpeechFolder(tmp_path / "none"))
+        with pytest.raises(ConfigError, match=r"classes: 'dog' is not a word of .*; choose from: bed, no, yes"):
+            load(SpeechFolder(root, classes=["dog"]))
+        with pytest.raises(ConfigError, match="val and test are both found in bed"):
+            load(SpeechFolder(root, split={"val": "bed", "test": "bed"}))
+        write(root / "odd.wav", tone(100))
+        with pytest.raises(DataError, match=r"pattern: is not found in odd\.wav"):
+            load(SpeechFolder(root))
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(DataError, match=r"empty has no \*\.wav"):
+            load(SpeechFolder(tmp_path / "empty"))
+        for bad in (
+            {"pattern": "(?P<label>x)"},
+            {"pattern": "("},
+            {"split": {"dev": "x"}},
+            {"split": {"val": "["}},
+            {"unknown": True},
+            {"silence": -1.0},
+        ):
+            with pytest.raises(ConfigError):
+                SpeechFolder(root, **bad)  # type: ignore[arg-type]
+
+
+def vars_of(source: SpeechFolder) -> dict[str, Any]:
+    return {"classes": source.classes, "unknown": source.unknown, "silence": source.silence}
+
+
+class TestAugmentation:
+    def test_frames_are_moved_together_and_the_end_is_repeated(self) -> None:
+        batch = torch.stack([torch.arange(6.0), 10 + torch.arange(6.0)])[None, None].repeat(200, 1, 1, 1)
+        moved = TimeShift(2)(batch, generator(0, "augment"))
+        rows = {tuple(row.tolist()) for row in moved[:, 0, 0]}
+        assert rows == {
+            (2, 3, 4, 5, 5, 5),
+            (1, 2, 3, 4, 5, 5),
+            (0, 1, 2, 3, 4, 5),
+            (0, 0, 1, 2, 3, 4),
+            (0, 0, 0, 1, 2, 3),
+        }
+        assert torch.equal(moved[:, :, 1], moved[:, :, 0] + 10)
+
+    def test_noise_is_as_strong_as_its_share_of_each_examples_spread(self) -> None:
+        spread = torch.tensor([1.0, 5.0])[:, None, None, None]
+        batch = torch.randn(2, 1, 100, 200, generator=generator(1, "batch")) * spread
+        noise = AddNoise(0.2)(batch, generator(0, "augment")) - batch
+        assert noise.std(dim=(1, 2, 3)).tolist() == pytest.approx([0.2, 1.0], rel=0.03)
+        assert float(noise.mean()) == pytest.approx(0, abs=0.02)
+        assert torch.equal(AddNoise(0.0)(batch, generator(0, "augment")), batch)

@@ -1,0 +1,170 @@
+"""Sources of text, from small files to windows of tokens."""
+
+import json
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from lit_fednas.data import DataSource, Examples, LeafText, ShakespeareRoles, TextFiles
+from lit_fednas.errors import ConfigError, DataError
+
+
+def load(source: DataSource, split: str = "train") -> Examples:
+    examples = source.load(split)  # type: ignore[arg-type]
+    assert examples is not None
+    assert examples.inputs.dtype == examples.targets.dtype == source.input_dtype == torch.int64
+    return examples
+
+
+def read(source: DataSource, rows: torch.Tensor) -> list[str]:
+    """Tokens as text, without the padding."""
+    return ["".join(source.class_names[int(number)] for number in row if number) for row in rows]
+
+
+class TestTextFiles:
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        (tmp_path / "a.txt").write_text("abacad")
+        (tmp_path / "b.txt").write_text("aaz")
+        (tmp_path / "note.md").write_text("left out")
+        return tmp_path
+
+    def test_targets_are_the_next_characters(self, folder: Path) -> None:
+        source = TextFiles(str(folder), length=3)
+        train = load(source)
+        assert source.class_names == ("<pad>", "a", "b", "c", "d", "z", "<oov>")
+        assert train.inputs.tolist() == [[1, 2, 1], [3, 1, 0], [1, 1, 0]]
+        assert train.targets.tolist() == [[2, 1, 3], [1, 4, 0], [1, 5, 0]]
+        assert train.columns["client"].tolist() == ["a.txt", "a.txt", "b.txt"]
+        assert (source.task.num_outputs, source.task.units(train.targets).tolist()) == (7, [3, 2, 2])  # type: ignore[attr-defined]
+        source.task.check(train.targets)
+        assert source.load("val") is source.load("test") is None
+        assert read(TextFiles(str(folder / "?.txt"), length=9), load(TextFiles(str(folder), length=9)).inputs) == [
+            "abaca",
+            "aa",
+        ]
+
+    def test_shares_are_the_end_of_each_text_and_do_not_overlap(self, folder: Path) -> None:
+        (folder / "a.txt").write_text("abccabbca")
+        source = TextFiles(str(folder / "a.txt"), length=9, val=1 / 3, test=1 / 3)
+        texts = {"train": ("ab", "bc"), "val": ("ca", "ab"), "test": ("bc", "ca")}
+        for split, (inputs, targets) in texts.items():
+            part = load(source, split)
+            assert (read(source, part.inputs), read(source, part.targets)) == ([inputs], [targets])
+
+    def test_the_vocabulary_is_that_of_the_training_part(self, folder: Path) -> None:
+        (folder / "a.txt").write_text("aabcdc")
+        source = TextFiles(str(folder / "a.txt"), length=9, test=1 / 2)
+        assert source.class_names == ("<pad>", "a", "b", "<oov>")
+        assert load(source, "test").inputs[0].tolist()[:3] == [3, 3, 0]
+
+    def test_words_of_several_paths(self, tmp_path: Path) -> None:
+        """As Penn Treebank is laid out; the end of a line is a word."""
+        (tmp_path / "train.txt").write_text(" the cat sat \n the cat \n")
+        (tmp_path / "valid.txt").write_text("the dog sat\n")
+        settings = {"clients": "blocks", "block": 4, "level": "words", "length": 2, "vocabulary_size": 3}
+        source = TextFiles(str(tmp_path / "train.txt"), val=str(tmp_path / "valid.txt"), **settings)  # type: ignore[arg-type]
+        assert source.class_names == ("<pad>", "\n", "cat", "the", "<oov>")
+        train = load(source)
+        assert train.inputs.tolist() == [[3, 2], [4, 0], [3, 2]]
+        assert train.targets.tolist() == [[2, 4], [1, 0], [2, 1]]
+        assert train.columns["client"].tolist() == ["000000", "000000", "000001"]
+        assert load(source, "val").inputs.tolist() == [[3, 4], [4, 0]]
+
+    def test_roles(self, tmp_path: Path) -> None:
+        play = "First Citizen:\nSpeak.\n\nAll:\nAy, sir:\nno.\n\nFirst Citizen:\nOn\n\nwe go.\n"
+        (tmp_path / "play.txt").write_text(play)
+        source = TextFiles(str(tmp_path / "play.txt"), clients="role")
+        train = load(source)
+        assert train.columns["client"].tolist() == ["First Citizen", "All"]
+        assert read(source, train.targets) == ["peak.\nOn\nwe go.\n", "y, sir:\nno.\n"]
+        (tmp_path / "other.txt").write_text("All:\nYes.\n")
+        clients = load(TextFiles(str(tmp_path), clients="role")).columns["client"]
+        assert set(clients) == {"other.txt/All", "play.txt/All", "play.txt/First Citizen"}
+
+    def test_faults_are_named(self, folder: Path) -> None:
+        with pytest.raises(DataError, match=r"data\.source\.files: .*none is not a file"):
+            load(TextFiles(str(folder / "none")))
+        with pytest.raises(DataError, match=r"data\.source\.val: .*none is not a file"):
+            load(TextFiles(str(folder), val=str(folder / "none")))
+        with pytest.raises(DataError, match=r"clients: a\.txt begins with 'abacad', which is no role"):
+            load(TextFiles(str(folder), clients="role"))
+        (folder / "b.txt").write_bytes("süd".encode("latin-1"))
+        with pytest.raises(DataError, match=r"b\.txt cannot be read"):
+            load(TextFiles(str(folder)))
+        (folder / "a.txt").write_text("a")
+        with pytest.raises(DataError, match="train has no client with two characters"):
+            load(TextFiles(str(folder / "a.txt")))
+        for bad in ({"val": 0.5, "test": 0.5}, {"val": -0.1}, {"length": 0}, {"clients": "line"}, {"level": "line"}):
+            with pytest.raises(ConfigError):
+                TextFiles("x", **bad)  # type: ignore[arg-type]
+
+
+class TestShakespeareRoles:
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        for split, roles in (("train", {"PLAY_B": [b"dh~d", b"l"], "PLAY_A": [b"\r"]}), ("test", {"PLAY_B": [b""]})):
+            with h5py.File(tmp_path / f"shakespeare_{split}.h5", "w") as file:
+                for role, snippets in roles.items():
+                    file[f"examples/{role}/snippets"] = np.array(snippets, dtype="S9")
+        return tmp_path
+
+    def test_windows_of_each_snippet(self, root: Path) -> None:
+        source = ShakespeareRoles(root, length=4)
+        assert (source.num_classes, len(set(source.class_names)), source.input_shape) == (90, 90, (4,))
+        train = load(source)
+        pad, oov, bos, eos = 0, 87, 88, 89
+        assert train.columns["role"].tolist() == ["PLAY_A", "PLAY_B", "PLAY_B", "PLAY_B"]
+        assert train.inputs.tolist() == [[bos, 86, pad, pad], [bos, 1, 2, oov], [1, pad, pad, pad], [bos, 3, pad, pad]]
+        assert train.targets.tolist() == [[86, eos, pad, pad], [1, 2, oov, 1], [eos, pad, pad, pad], [3, eos, pad, pad]]
+        assert load(source, "test").targets.tolist() == [[eos, pad, pad, pad]]
+        assert source.load("val") is None
+        source.task.check(train.targets)
+        assert source.task.units(train.targets).tolist() == [2, 4, 1, 2]  # type: ignore[attr-defined]
+
+    def test_faults_are_named(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with h5py.File(root / "shakespeare_test.h5", "w") as file:
+            file["other"] = 1
+        with pytest.raises(DataError, match=r"test\.h5 has no examples/<role>/snippets"):
+            load(ShakespeareRoles(root), "test")
+        (root / "shakespeare_test.h5").unlink()
+        with pytest.raises(DataError, match=r"data\.source\.root: .*test\.h5 is missing"):
+            load(ShakespeareRoles(root), "test")
+        monkeypatch.setitem(sys.modules, "h5py", None)
+        with pytest.raises(ConfigError, match=r"needs h5py; pip install 'lit-fednas\[text\]'"):
+            load(ShakespeareRoles(root))
+
+
+class TestLeafText:
+    def write(self, root: Path, x: list[object], y: list[object]) -> Path:
+        for part in ("train", "test"):
+            (root / part).mkdir(exist_ok=True)
+            data = {"users": ["u"], "num_samples": [len(x)], "user_data": {"u": {"x": x, "y": y}}}
+            (root / part / "a.json").write_text(json.dumps(data))
+        return root
+
+    def test_targets_are_the_next_characters(self, tmp_path: Path) -> None:
+        source = LeafText(self.write(tmp_path, ["dhl", "hlp"], ["p", "~"]), length=3)
+        train = load(source)
+        assert train.inputs.tolist() == [[1, 2, 3], [2, 3, 4]]
+        assert train.targets.tolist() == [[2, 3, 4], [3, 4, 87]]
+        assert train.columns["client"].tolist() == ["u", "u"]
+        source.task.check(load(source, "test").targets)
+        assert len(load(LeafText(tmp_path, 3, deal="all"))) == 4
+
+    @pytest.mark.parametrize(
+        ("x", "y", "message"),
+        [
+            (["dh"], ["d"], "an x of 2 characters; give a length that fits, not 3"),
+            ([[1, 2, 3]], ["d"], "an x that is not a string; use Leaf"),
+            (["dhl"], ["dh"], "the y 'dh'; give one character"),
+            (["dhl"], [1], "the y 1; give one character"),
+        ],
+    )
+    def test_faults_are_named(self, tmp_path: Path, x: list[object], y: list[object], message: str) -> None:
+        with pytest.raises(DataError, match=message):
+            load(LeafText(self.write(tmp_path, x, y), length=3))
