@@ -53,7 +53,8 @@ def check_supernet(supernet: Supernet, saved: Mapping[str, Any], tensors: Mappin
             f"checkpoint: it is of a {name}, model.supernet is a {own['class']}; "
             f"use the config that the run was started with"
         )
-    shapes = {tensor: list(content.shape) for tensor, content in tensors.items()}
+    second = supernet.state_dict().keys() - saved["shapes"].keys()  # further names of tensors that layers share
+    shapes = {tensor: list(content.shape) for tensor, content in tensors.items() if tensor not in second}
     if shapes != own["shapes"]:
         names = sorted(set(shapes) ^ set(own["shapes"]))
         names += [tensor for tensor, shape in own["shapes"].items() if shapes.get(tensor, shape) != shape]

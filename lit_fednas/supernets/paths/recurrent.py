@@ -29,7 +29,7 @@ class LSTM(nn.LSTM):
 
     @override
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        state = x.new_zeros(1, len(x), self.hidden_size)
+        state = x.new_zeros(1, x.shape[0], self.hidden_size)
         return torch.lstm(x, (state, state), _weights(self), True, 1, 0.0, self.training, False, True)[0]
 
 
@@ -41,7 +41,7 @@ class GRU(nn.GRU):
 
     @override
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        state = x.new_zeros(1, len(x), self.hidden_size)
+        state = x.new_zeros(1, x.shape[0], self.hidden_size)
         return torch.gru(x, state, _weights(self), True, 1, 0.0, self.training, False, True)[0]
 
 
@@ -62,7 +62,7 @@ class LiGRU(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Runs over all positions."""
-        state, states = x.new_zeros(len(x), self.recurrent.in_features), []
+        state, states = x.new_zeros(x.shape[0], self.recurrent.in_features), []
         for driven in self.input(x).unbind(1):
             gate, candidate = (driven + self.recurrent(state)).chunk(2, dim=-1)
             gate = gate.sigmoid()
