@@ -126,6 +126,11 @@ class FederatedDataModule(LightningDataModule):
         return self.source.input_shape
 
     @property
+    def input_dtype(self) -> torch.dtype:
+        """The type of batches; known before ``setup``."""
+        return self.source.input_dtype
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """One name per class or other output; known before ``setup``."""
         return self.source.class_names

@@ -129,10 +129,10 @@ class FederatedLightningModule(pl.LightningModule):
                 f"model.supernet.input_shape: {list(self.supernet.input_shape)} does not match the data's, "
                 f"{list(data.input_shape)}"
             )
-        if data.source.input_dtype != self.supernet.input_dtype:
+        if data.input_dtype != self.supernet.input_dtype:
             raise ConfigError(
                 f"model.supernet: {type(self.supernet).__name__} reads {self.supernet.input_dtype}, and the data are "
-                f"{data.source.input_dtype}; choose one that reads what the source gives"
+                f"{data.input_dtype}; choose one that reads what the source gives"
             )
         if data.num_classes != self.supernet.num_classes:
             raise ConfigError(

@@ -88,7 +88,7 @@ class ElasticSpace(SearchSpace[ElasticArch]):
         #: Of each kind of choice: its name, its key in texts, the choices, how many an architecture has.
         self._kinds: list[tuple[str, str, tuple[float, ...], int]] = [
             ("depth", "d", self.depths, stages),
-            ("ratio", "e", self.ratios, total),
+            ("expand ratio", "e", self.ratios, total),
             ("head count", "h", self.heads, total if self.heads else 0),
         ]
         self.choices = [values for _, _, values, count in self._kinds for _ in range(count)]

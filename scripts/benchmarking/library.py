@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarking.tasks import CLASSES, Setting
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import Assignment, FixedArchitecture
-from lit_fednas.data import ClientData, Examples, TensorReader
+from lit_fednas.data import Classification, ClientData, Examples, TensorReader
 from lit_fednas.federation import (
     ClientSettings,
     FaultPolicy,
@@ -31,6 +31,8 @@ class BenchmarkData(LightningDataModule):
     """The data as the engine wants them."""
 
     num_classes = CLASSES
+    task = Classification(CLASSES)
+    input_dtype = torch.float32
 
     def __init__(self, setting: Setting, data: Examples) -> None:
         super().__init__()

@@ -14,6 +14,7 @@ from lit_fednas.supernets import BatchNorm, EarlyExitResNet, Exits, GroupNorm
 from lit_fednas.supernets.early_exit import MixedPool
 from lit_fednas.supernets.layers import preactivated_block
 from lit_fednas.supernets.space import SubsetSpace
+from tests.support import NO_DATA
 
 
 def net(**settings) -> EarlyExitResNet:
@@ -46,7 +47,7 @@ def test_the_papers_side_objective_adds_one_linear_layer():
         return side * side * out * (9 * (before + 3 * out) + (before if before != out else 0))
 
     paper, objective = EarlyExitResNet((3, 32, 32), 10), SideObjective()
-    objective.setup(paper, None)
+    objective.setup(paper, NO_DATA)
     seen = {}
     for arch in paper.space.each():
         objective.begin(paper.skeleton(arch), ClientTask(0, 0, arch, 1), torch.Generator())
