@@ -61,6 +61,7 @@ class FederatedLightningModule(pl.LightningModule):
 
     Attributes:
         population: The clients and their tiers, once :meth:`setup` has seen the data.
+        task: What targets are: classes until :meth:`setup` has seen the data.
 
     Metrics are named by what was evaluated on what: ``val/<subnet>/accuracy`` and ``/loss`` are the global
     weights on the server's validation set, without local training; ``val/mean/accuracy`` is their mean over the
@@ -144,10 +145,9 @@ class FederatedLightningModule(pl.LightningModule):
                 f"faults.min_survivors: {self.faults.min_survivors} is more than the {cohort_size} clients of a "
                 f"round, so the weights would never change; lower it, or raise the cohort"
             )
-        if type(data.task) is not type(self.task):
+        if (type(data.task), vars(data.task)) != (type(self.task), vars(self.task)):
             self.task = data.task
             self._prepare_evaluation()
-        self.task = data.task
         self.divide(data.clients)
         self.objective.setup(self.supernet, data.clients)
         self.aggregation.setup(self.supernet)
