@@ -20,7 +20,7 @@ class ElasticMLP(NestedSupernet):
 
     A linear layer maps the flattened input to ``dim`` entries; each block adds ``Linear(ReLU(Linear(norm(x))))`` to
     them; the head is ``Linear(ReLU(norm(x)))``. The norm is a layer norm, where Gorishniy et al. have a batch norm,
-    so that it is of the fixed ``dim`` and has no running statistics. There is no dropout.
+    because it has the fixed size ``dim`` and no running statistics. There is no dropout.
 
     Args:
         input_shape: Shape of one example; it is flattened.

@@ -162,7 +162,7 @@ class TestArrays:
             load(ArrayFiles({"train": path}, client="site"))
         with pytest.raises(DataError, match=r"none\.npz is missing"):
             load(ArrayFiles({"train": str(tmp_path / "none.npz")}))
-        with pytest.raises(DataError, match=r"a\.bin is no folder, \.npz"):
+        with pytest.raises(DataError, match=r"a\.bin is not a folder, \.npz"):
             load(ArrayFiles({"train": str(tmp_path / "a.bin")}))
         (tmp_path / "t.csv").write_text(TABLE)
         with pytest.raises(DataError, match=r"t\.csv and train are not of one kind"):

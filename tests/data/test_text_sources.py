@@ -91,7 +91,7 @@ class TestTextFiles:
             load(TextFiles(str(folder / "none")))
         with pytest.raises(DataError, match=r"data\.source\.val: .*none is not a file"):
             load(TextFiles(str(folder), val=str(folder / "none")))
-        with pytest.raises(DataError, match=r"clients: a\.txt begins with 'abacad', which is no role"):
+        with pytest.raises(DataError, match=r"clients: a\.txt begins with 'abacad', not with a role"):
             load(TextFiles(str(folder), clients="role"))
         (folder / "b.txt").write_bytes("süd".encode("latin-1"))
         with pytest.raises(DataError, match=r"b\.txt cannot be read"):

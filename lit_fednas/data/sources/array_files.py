@@ -194,7 +194,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
         DataError: It is missing, damaged, or holds an array that is not of numbers or text.
     """
     if not path.is_dir() and path.suffix != ".npz":
-        raise DataError(f"data.source.files: {path} is no folder, .npz, .csv or .parquet; give one of them")
+        raise DataError(f"data.source.files: {path} is not a folder, .npz, .csv or .parquet; give one of them")
     try:
         if path.is_dir():
             arrays = {file.stem: np.load(file, allow_pickle=False) for file in sorted(path.glob("*.npy"))}

@@ -194,6 +194,6 @@ def _roles(text: str, name: str) -> dict[str, str]:
         if first.rstrip().endswith(":"):
             role, part = first.rstrip()[:-1], rest
         elif not role:
-            raise DataError(f"data.source.clients: {name} begins with {first!r}, which is no role; begin with 'Name:'")
+            raise DataError(f"data.source.clients: {name} begins with {first!r}, not with a role; write 'Name:'")
         speeches.setdefault(role, []).append(f"{part}\n" if part else "")
     return {role: "".join(parts) for role, parts in speeches.items()}
