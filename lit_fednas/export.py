@@ -9,7 +9,8 @@ What it takes and how good it is, is in its metadata (``metadata.json`` of a ``.
 ``metadata_props`` of ONNX, whose values are JSON where they are no text): ``class_names`` in the order of the logits,
 ``input_shape`` of one example, for images (channels, height, width), ``input_type``, ``input_range``; the ``mean`` and
 ``std`` that the network applies to inputs scaled to [0, 1]; ``tier``, ``arch``, ``macs`` (of one example),
-``parameters``, ``test_accuracy`` (null without a test split) on ``test_examples``, ``lit_fednas_version``.
+``parameters``, the metrics on ``test_examples``, such as ``test_accuracy`` (null without a test split),
+``lit_fednas_version``.
 """
 
 from __future__ import annotations
@@ -230,14 +231,14 @@ def _check_searched(supernet: Supernet, files: TierFiles, tier: str, arch: Any, 
 def _tested(
     network: nn.Module, model: FederatedLightningModule, datamodule: FederatedDataModule, arch: Any
 ) -> dict[str, Any]:
-    """Returns the accuracy on the test split, in float32."""
+    """Returns the task's metrics on the test split, in float32."""
     try:
         batches = datamodule.test_dataloader()
     except DataError:
-        return {"test_accuracy": None, "test_examples": 0}
+        return {**{f"test_{name}": None for name in datamodule.task.metrics}, "test_examples": 0}
     evaluator = Evaluator(model.supernet, batches, EvaluationSettings(), task=datamodule.task)
-    accuracy = evaluator.metrics(network, partial(model.supernet.targets, arch)).accuracy
-    return {"test_accuracy": accuracy, "test_examples": evaluator.num_examples}
+    metrics = evaluator.metrics(network, partial(model.supernet.targets, arch))
+    return {**{f"test_{name}": value for name, value in metrics.items()}, "test_examples": evaluator.num_examples}
 
 
 def export_network(

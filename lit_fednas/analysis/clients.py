@@ -1,8 +1,9 @@
-"""How alike the clients fare: each one's accuracy on its own test split, with the network that it would use.
+"""How alike the clients fare: each one's metric on its own test split, with the network that it would use.
 
 A search, a fine-tuning, or a run with ``deployed_accuracy`` writes it as ``clients.csv`` (``records.run``). Here
 it becomes FedorAS' Table 7 and Fig. 4 (section 4.4), and FedTrans' Fig. 6 and "IQR": several methods, each with
-runs of several seeds. A client counts once, whatever the number of its examples.
+runs of several seeds. A client counts once, whatever the number of its examples. The metric is the one that counts
+most for the runs' task; what both papers measure is ``accuracy``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from matplotlib.figure import Figure
 from lit_fednas.analysis.style import GREY, draw_line, label, legend, look, new_figure
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import text_table
-from lit_fednas.records import ALL_TIERS
+from lit_fednas.records import ALL_TIERS, directions_of
 from lit_fednas.records.files import read_json, reading
 from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE
 
@@ -35,7 +36,8 @@ def read_client_scores(folder: Path | str) -> pd.DataFrame:
 
     Returns:
         ``client``, ``tier`` (a categorical, ordered as the settings beside it list the tiers, else by name),
-        ``num_examples``, ``accuracy`` (0 to 1), ``loss``; ``arch`` where the file has it.
+        ``num_examples``, the metric that counts most, as ``accuracy`` (0 to 1), ``loss``; ``arch`` where the file has
+        it. Its ``attrs`` name the ``metric``, and say whether ``higher`` is better.
 
     Raises:
         DataError: It is missing, lacks a column, has no or duplicated clients, or a cell is not a number.
@@ -45,17 +47,22 @@ def read_client_scores(folder: Path | str) -> pd.DataFrame:
         raise DataError(f"{path}: is missing; clients need test data of their own, set data.client_test")
     with reading(path):
         table = pd.read_csv(path, dtype={"tier": str}, keep_default_na=False, na_values={"loss": ["", "nan"]})
-    missing = [name for name in CLIENT_SCORE_COLUMNS if name not in table]
+    directions = directions_of(path.parent)
+    metric = next(iter(directions))
+    columns = list(dict.fromkeys((*CLIENT_SCORE_COLUMNS, metric, "loss")))
+    missing = [name for name in columns if name not in table]
     if missing or table.empty:
         fault = f"has no column {missing[0]!r}" if missing else "holds no client"
-        raise DataError(f"{path}: {fault}; it needs {', '.join(CLIENT_SCORE_COLUMNS)} and a row per client")
-    for name in ("client", "num_examples", "accuracy", "loss"):
+        raise DataError(f"{path}: {fault}; it needs {', '.join(columns)} and a row per client")
+    for name in set(columns) - {"tier"}:
         if not pd.api.types.is_numeric_dtype(table[name]):
             raise DataError(f"{path}: {name} has a cell that is not a number; write it again")
     for duplicate in table["client"][table["client"].duplicated()]:
         raise DataError(f"{path}: client {duplicate} is duplicated; give one row per client")
     table["tier"] = pd.Categorical(table["tier"], _tiers(path.parent, set(table["tier"])), ordered=True)
-    return table[[name for name in (*CLIENT_SCORE_COLUMNS, "arch") if name in table]]
+    table = table[[name for name in (*columns, "arch") if name in table]]
+    table.attrs = {"metric": metric, "higher": directions[metric] is not False}
+    return table
 
 
 def _tiers(folder: Path, names: set[str]) -> list[str]:
@@ -69,12 +76,25 @@ def read_groups(groups: Groups) -> dict[str, list[pd.DataFrame]]:
     """Returns the clients of all runs, as :func:`read_client_scores` does, by name.
 
     Raises:
-        DataError: A name has no folder, or a file is missing or broken.
+        DataError: A name has no folder, a file is missing or broken, or metrics differ.
     """
     for name, folders in groups.items():
         if not folders:
             raise DataError(f"{name}: has no folder; give at least one with {CLIENTS_FILE}")
-    return {name: [read_client_scores(folder) for folder in folders] for name, folders in groups.items()}
+    tables = {name: [read_client_scores(folder) for folder in folders] for name, folders in groups.items()}
+    metrics = {_metric([table]) for runs in tables.values() for table in runs}
+    if len(metrics) > 1:
+        raise DataError(f"clients: are measured by {' and by '.join(sorted(metrics))}; compare those of one task")
+    return tables
+
+
+def _metric(tables: Sequence[pd.DataFrame]) -> str:
+    return str(tables[0].attrs["metric"])
+
+
+def _scaled(metric: str, text: str) -> tuple[float, str]:
+    """Returns what values of a metric are multiplied by to be shown, and its axis' label: accuracies are in percent."""
+    return (100.0, f"{text} (%)") if metric == "accuracy" else (1.0, text)
 
 
 def fairness_table(groups: Groups) -> pd.DataFrame:
@@ -87,28 +107,38 @@ def fairness_table(groups: Groups) -> pd.DataFrame:
         groups: The runs' folders.
 
     Returns:
-        ``name``, ``tier`` (``*`` first), ``runs``, ``clients`` (mean over runs), and of their accuracies, from 0 to 1,
-        ``mean``, ``deviation``, ``iqr``, ``worst``; a tier without clients in some run is averaged over the others.
+        ``name``, ``tier`` (``*`` first), ``runs``, ``clients`` (mean over runs), and of their metric (accuracies from
+        0 to 1) ``mean``, ``deviation``, ``iqr``, ``worst``; a tier without clients in some run is averaged over the
+        others.
 
     Raises:
         DataError: A name has no folder, or a file is missing or broken.
     """
     rows = []
     for name, tables in read_groups(groups).items():
+        metric, higher = tables[0].attrs["metric"], tables[0].attrs["higher"]
         runs = [
-            {ALL_TIERS: table["accuracy"], **dict(list(table.groupby("tier", observed=True)["accuracy"]))}
-            for table in tables
+            {ALL_TIERS: table[metric], **dict(list(table.groupby("tier", observed=True)[metric]))} for table in tables
         ]
         for tier in dict.fromkeys(tier for table in tables for tier in (ALL_TIERS, *table["tier"].cat.categories)):
-            figures = pd.DataFrame([_figures(run[tier]) for run in runs if tier in run])
+            figures = pd.DataFrame([_figures(run[tier], higher) for run in runs if tier in run])
             rows.append({"name": name, "tier": tier, "runs": len(figures), **figures.mean()})
-    return pd.DataFrame(rows, columns=["name", "tier", "runs", "clients", "mean", "deviation", "iqr", "worst"])
+    found = pd.DataFrame(rows, columns=["name", "tier", "runs", "clients", "mean", "deviation", "iqr", "worst"])
+    if rows:
+        found.attrs["metric"] = metric
+    return found
 
 
-def _figures(accuracies: pd.Series) -> dict[str, float]:
-    low, high = accuracies.quantile([0.25, 0.75])
-    spread = {"deviation": accuracies.std(ddof=0), "iqr": high - low, "worst": accuracies.min()}
-    return {"clients": len(accuracies), "mean": accuracies.mean(), **spread}
+def _figures(values: pd.Series, higher: bool) -> dict[str, float]:
+    low, high = values.quantile([0.25, 0.75])
+    worst = values.min() if higher else values.max()
+    return {
+        "clients": len(values),
+        "mean": values.mean(),
+        "deviation": values.std(ddof=0),
+        "iqr": high - low,
+        "worst": worst,
+    }
 
 
 def fairness_text(table: pd.DataFrame) -> str:
@@ -121,17 +151,18 @@ def fairness_text(table: pd.DataFrame) -> str:
         a        1        2  50.00 ± 10.00  50.00 ± 10.00  40.00
     """
     tiers = list(dict.fromkeys((ALL_TIERS, *table["tier"])))
+    times, _ = _scaled(table.attrs.get("metric", "accuracy"), "")
     body = []
     for name, lines in table.groupby("name", sort=False):
-        by_tier = {row.tier: f"{100 * row.mean:.2f} ± {100 * row.deviation:.2f}" for row in lines.itertuples()}
+        by_tier = {row.tier: f"{times * row.mean:.2f} ± {times * row.deviation:.2f}" for row in lines.itertuples()}
         every = lines.set_index("tier").loc[ALL_TIERS]
         own = [str(name), f"{every['runs']}", f"{every['clients']:g}"]
-        body.append([*own, *(by_tier.get(tier, "–") for tier in tiers), f"{100 * every['worst']:.2f}"])
+        body.append([*own, *(by_tier.get(tier, "–") for tier in tiers), f"{times * every['worst']:.2f}"])
     return text_table(["name", "runs", "clients", "all tiers", *tiers[1:], "worst"], body)
 
 
 def ordered_scores(groups: Groups) -> pd.DataFrame:
-    """Returns accuracies of the clients in ascending order, for Fig. 4.
+    """Returns the metric of the clients in ascending order, for Fig. 4.
 
     As a run's seed also partitions the data, every run's clients are ordered by themselves, and those of the same
     rank are averaged.
@@ -149,27 +180,34 @@ def ordered_scores(groups: Groups) -> pd.DataFrame:
     for name, tables in read_groups(groups).items():
         if len({len(table) for table in tables}) > 1:
             raise DataError(f"{name}: its runs have different numbers of clients; compare those of as many")
-        scores = pd.DataFrame([table["accuracy"].sort_values(ignore_index=True) for table in tables])
+        scores = pd.DataFrame([table[_metric(tables)].sort_values(ignore_index=True) for table in tables])
         ranks = {"name": name, "rank": scores.columns + 1}
         parts.append(pd.DataFrame({**ranks, "mean": scores.mean(), "deviation": scores.std()}))
-    return pd.concat(parts, ignore_index=True)
+        metric = _metric(tables)
+    found = pd.concat(parts, ignore_index=True)
+    found.attrs["metric"] = metric
+    return found
 
 
 def fairness_figure(groups: Groups) -> Figure:
-    """Draws FedorAS' Fig. 4: clients by ascending accuracy; the band is the deviation over runs."""
+    """Draws FedorAS' Fig. 4: clients by ascending metric; the band is the deviation over runs."""
     figure = new_figure()
     axes = figure.axes[0]
-    for index, (name, lines) in enumerate(ordered_scores(groups).groupby("name", sort=False)):
-        low, high = (100 * (lines["mean"] + sign * lines["deviation"]).clip(0, 1) for sign in (-1, 1))
-        line = pd.DataFrame({"mean": 100 * lines["mean"], "min": low, "max": high})
+    scores = ordered_scores(groups)
+    metric = scores.attrs["metric"]
+    times, text = _scaled(metric, f"test {metric}")
+    most = 1 if metric == "accuracy" else None
+    for index, (name, lines) in enumerate(scores.groupby("name", sort=False)):
+        low, high = (times * (lines["mean"] + sign * lines["deviation"]).clip(0, most) for sign in (-1, 1))
+        line = pd.DataFrame({"mean": times * lines["mean"], "min": low, "max": high})
         draw_line(axes, line.set_index(lines["rank"]), index, str(name))
-    label(axes, "clients by accuracy", "test accuracy (%)")
+    label(axes, f"clients by {metric}", text)
     legend(figure)
     return figure
 
 
 def client_boxes(groups: Groups) -> Figure:
-    """Returns FedTrans' Fig. 6: a box of the clients' accuracies per method.
+    """Returns FedTrans' Fig. 6: a box of the clients' metric per method.
 
     A box goes from the lower to the upper quartile, its line is the median, the white diamond the mean. Whiskers
     end at the furthest clients within 1.5 interquartile ranges of the box; clients beyond are dots. (The paper
@@ -183,9 +221,11 @@ def client_boxes(groups: Groups) -> Figure:
     axes = figure.axes[0]
     for index, runs in enumerate(tables.values()):
         color = look(index)["color"]
+        metric = _metric(runs)
+        times, text = _scaled(metric, f"{metric} of clients")
         lines = {"color": color, "linewidth": 1.1}
         axes.boxplot(
-            100 * pd.concat(runs)["accuracy"].to_numpy(),
+            times * pd.concat(runs)[metric].to_numpy(),
             positions=[index],
             widths=0.55,
             showmeans=True,
@@ -202,5 +242,5 @@ def client_boxes(groups: Groups) -> Figure:
     axes.set_xticks(range(len(tables)), list(tables), **tilted)
     axes.set_xlim(-0.6, len(tables) - 0.4)
     axes.grid(visible=False, axis="x")
-    label(axes, "", "accuracy of clients (%)")
+    label(axes, "", text)
     return figure

@@ -14,7 +14,7 @@ from lit_fednas.analysis.tables import stairs
 from lit_fednas.formatting import axis
 from lit_fednas.records import ALL_TIERS
 
-#: Searches of several seeds, by method; all with the same objective cost.
+#: Searches of several seeds, by method; all with the same objective cost and metric.
 Searches = Mapping[str, Sequence[SearchResult]]
 
 
@@ -23,8 +23,8 @@ def pareto_figure(search: SearchResult) -> Figure:
     figure = new_figure()
     axes = figure.axes[0]
     points = search.evaluations
-    scale = _cost_axis(axes, search.cost, points[search.cost])
-    axes.scatter(points[search.cost] / scale, points["accuracy"], s=6, color=GREY, alpha=0.5, linewidths=0)
+    scale = _cost_axis(axes, search.cost, search.metric, points[search.cost])
+    axes.scatter(points[search.cost] / scale, points[search.metric], s=6, color=GREY, alpha=0.5, linewidths=0)
     for index, tier in enumerate(search.tier_names or [ALL_TIERS]):
         _draw_tier(axes, search, tier, index, scale)
     legend(figure)
@@ -32,12 +32,13 @@ def pareto_figure(search: SearchResult) -> Figure:
 
 
 def fronts_figure(searches: Searches, tier: str = ALL_TIERS) -> Figure:
-    """Draws a tier's fronts: per method the mean accuracy within a cost, and its range over seeds."""
+    """Draws a tier's fronts: per method the mean metric within a cost, and its range over seeds."""
     figure = new_figure()
     axes = figure.axes[0]
     fronts = {name: [_front(one, tier) for one in group] for name, group in searches.items()}
     costs = sorted({cost for group in fronts.values() for front in group for cost in front.index})
-    scale = _cost_axis(axes, next((one.cost for group in searches.values() for one in group), "macs"), costs)
+    names = ((one.cost, one.metric) for group in searches.values() for one in group)
+    scale = _cost_axis(axes, *next(names, ("macs", "accuracy")), costs)
     for index, (name, group) in enumerate(fronts.items()):
         line = stairs(group, costs).agg(RANGE, axis=1)
         draw_line(axes, line.set_index(line.index / scale), index, name, drawstyle="steps-post")
@@ -46,13 +47,14 @@ def fronts_figure(searches: Searches, tier: str = ALL_TIERS) -> Figure:
 
 
 def progress_figure(searches: Searches, tier: str) -> Figure:
-    """Returns hypervolume and best accuracy of a tier against evaluations: mean, and range over seeds.
+    """Returns hypervolume and best metric of a tier against evaluations: mean, and range over seeds.
 
     A search keeps what it has reached until its next generation. Lines run from where all searches of a method
     have their first generation to where the first of them ends: every mean is over the same searches.
     """
     figure = new_figure(2)
-    texts = {"hypervolume": "hypervolume", "best_accuracy": "best validation accuracy"}
+    metric = next((one.metric for group in searches.values() for one in group), "accuracy")
+    texts = {"hypervolume": "hypervolume", f"best_{metric}": f"best validation {metric}"}
     for axes, (column, text) in zip(figure.axes, texts.items(), strict=True):
         for index, (name, group) in enumerate(searches.items()):
             histories = [one.history[one.history["tier"] == tier] for one in group]
@@ -64,9 +66,9 @@ def progress_figure(searches: Searches, tier: str) -> Figure:
 
 
 def _front(search: SearchResult, tier: str) -> pd.Series:
-    """Returns the accuracies of a front by ascending cost."""
+    """Returns the metric of a front by ascending cost."""
     front = search.front[search.front["tier"] == tier]
-    return front.set_index(search.cost)["accuracy"].sort_index()
+    return front.set_index(search.cost)[search.metric].sort_index()
 
 
 def _draw_tier(axes: Axes, search: SearchResult, tier: str, index: int, scale: float) -> None:
@@ -81,16 +83,16 @@ def _draw_tier(axes: Axes, search: SearchResult, tier: str, index: int, scale: f
     if budget is not None:
         axes.axvline(budget / scale, color=colour, linewidth=0.9, linestyle=(0, (4, 3)))
     for _, best in search.tiers[search.tiers["tier"] == tier].iterrows():
-        x, y = [best[search.cost] / scale], [best["val_accuracy"]]
+        x, y = [best[search.cost] / scale], [best[f"val_{search.metric}"]]
         axes.plot(x, y, marker="*", markersize=11, color=colour, markeredgecolor="white", zorder=4)
 
 
-def _cost_axis(axes: Axes, cost: str, values: Iterable[float]) -> float:
-    """Labels the axes of accuracy over a cost, logarithmic beyond a factor of 20; returns the costs' divisor."""
+def _cost_axis(axes: Axes, cost: str, metric: str, values: Iterable[float]) -> float:
+    """Labels the axes of a metric over a cost, logarithmic beyond a factor of 20; returns the costs' divisor."""
     known = pd.Series(list(values), dtype=float).dropna()
     largest = float(known.max()) if len(known) else 1.0
     scale, text = axis(cost, largest)
-    label(axes, text, "validation accuracy")
+    label(axes, text, f"validation {metric}")
     if len(known) and known.min() > 0 and largest / known.min() > 20:
         axes.set_xscale("log")
     return scale

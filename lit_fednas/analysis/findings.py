@@ -26,7 +26,7 @@ from lit_fednas.analysis.style import GREY, PALETTE, label, new_figure
 from lit_fednas.errors import DataError
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.records.files import reading
-from lit_fednas.records.run import reaches
+from lit_fednas.records.measures import reaches
 
 #: The measure that the runner adds to those of the file: processor time of all commands of a run.
 MINUTES = "minutes"

@@ -16,13 +16,13 @@ import yaml
 
 from lit_fednas.errors import DataError
 from lit_fednas.records import (
-    FINETUNED_COLUMNS,
     LEDGER_FILE,
     ROUNDS_FILE,
-    SEARCH_FILES,
-    TESTED_COLUMNS,
+    Directions,
+    FinetuneFiles,
     SearchFiles,
     TierModel,
+    directions_of,
     read_rounds,
 )
 from lit_fednas.records.files import read_json, reading
@@ -31,7 +31,7 @@ CLIENT_COLUMNS = (
     *("round", "client", "arch", "status", "reason", "num_examples", "num_seen", "num_steps", "loss"),
     *("macs", "bytes_down", "bytes_up", "seconds"),
 )
-SUBNET_COLUMNS = ("subnet", "arch", "split", "accuracy", "loss", "macs", "parameters", "bytes")
+_COSTS = ("macs", "parameters", "bytes")
 _TEXTS = {"arch", "status", "reason", "tier", "encoding"}
 
 
@@ -59,8 +59,13 @@ class SearchResult:
 
     @property
     def cost(self) -> str:
-        """The cost that was traded against accuracy."""
+        """The cost that was traded against the metric."""
         return self.settings.get("cost", "macs")
+
+    @property
+    def metric(self) -> str:
+        """What the networks were chosen by."""
+        return str(self.settings.get("metric", "accuracy"))
 
     @property
     def tier_names(self) -> list[str]:
@@ -85,7 +90,7 @@ def read_search(folder: Path | str) -> SearchResult:
     if not files.exists():
         raise DataError(f"{folder}: holds no search (no settings.json); make one with lit-fednas search")
     names = ("evaluations", "history", "front", "tiers")
-    tables = {name: _frame(files.rows(name), SEARCH_FILES[name]) for name in names}
+    tables = {name: _frame(files.rows(name), files.columns(name)) for name in names}
     models = {tier: files.tier_model(tier) for tier in files.tier_names}
     return SearchResult(files.folder.name, files.settings(), **tables, models=models)
 
@@ -130,7 +135,18 @@ class Run:
 
     def subnets(self, split: str) -> pd.DataFrame:
         """Returns the evaluated subnets of a split, ``val`` or ``test``."""
-        return self._table(f"subnets-{split}.csv", {"subnet": str, "arch": str}, SUBNET_COLUMNS)
+        columns = ("subnet", "arch", "split", *self.metrics, *_COSTS)
+        return self._table(f"subnets-{split}.csv", {"subnet": str, "arch": str}, columns)
+
+    @cached_property
+    def metrics(self) -> Directions:
+        """What the run's task is measured by, the one that counts most first."""
+        return directions_of(self.folder)
+
+    @property
+    def metric(self) -> str:
+        """The metric that counts most."""
+        return next(iter(self.metrics))
 
     @cached_property
     def ledger(self) -> dict[str, Any] | None:
@@ -148,11 +164,12 @@ class Run:
 
     def finetuned(self, name: str = "finetune") -> pd.DataFrame:
         """Returns ``tiers.csv`` (``lit_fednas.records.tiers``) of a fine-tuning; empty before its end."""
-        return self._table(f"{name}/tiers.csv", {"tier": str, "arch": str}, FINETUNED_COLUMNS)
+        columns = FinetuneFiles(self.folder / name).columns("tiers")
+        return self._table(f"{name}/tiers.csv", {"tier": str, "arch": str}, columns)
 
     def tested(self, name: str = "finetune") -> pd.DataFrame:
         """Returns ``models.csv`` (``lit_fednas.records.tiers``) of a fine-tuning; empty without."""
-        return self._table(f"{name}/models.csv", {"arch": str}, TESTED_COLUMNS)
+        return self._table(f"{name}/models.csv", {"arch": str}, FinetuneFiles(self.folder / name).columns("models"))
 
     @cached_property
     def _records(self) -> list[dict[str, Any]]:

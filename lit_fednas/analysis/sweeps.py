@@ -123,7 +123,8 @@ def _panel(axes: Axes, done: pd.DataFrame, name: str, metrics: Sequence[str]) ->
         axes.set_xlim(-0.5, len(values) - 0.5)
     elif values[0] > 0 and values[-1] > 20 * values[0]:
         axes.set_xscale("log")
-    label(axes, name, "validation accuracy" if all(one.endswith("/accuracy") for one in metrics) else "")
+    measured = {metric.rpartition("/")[2] for metric in metrics}
+    label(axes, name, f"validation {measured.pop()}" if len(measured) == 1 else "")
 
 
 def _finished(table: pd.DataFrame, metrics: Sequence[str] | None) -> tuple[pd.DataFrame, list[str]]:

@@ -10,11 +10,11 @@ import pandas as pd
 from lit_fednas.analysis.runs import Run
 
 
-def subnet_accuracies(run: Run) -> pd.DataFrame:
-    """Returns the validation accuracies: a row per round, a column per subnet; NaN where it was not validated."""
-    table = run.rounds.set_index("round").filter(regex="^val/.*/accuracy$")
-    table = table.drop(columns="val/mean/accuracy", errors="ignore")
-    return table.rename(columns=lambda name: name.removeprefix("val/").removesuffix("/accuracy"))
+def subnet_metric(run: Run) -> pd.DataFrame:
+    """Returns the run's metric on the validation data: a row per round, a column per subnet; NaN without validation."""
+    table = run.rounds.set_index("round").filter(regex=f"^val/.*/{run.metric}$")
+    table = table.drop(columns=f"val/mean/{run.metric}", errors="ignore")
+    return table.rename(columns=lambda name: name.removeprefix("val/").removesuffix(f"/{run.metric}"))
 
 
 def stairs(curves: Sequence[pd.Series], xs: Sequence[float] | None = None) -> pd.DataFrame:

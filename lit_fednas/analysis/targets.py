@@ -15,7 +15,7 @@ import pandas as pd
 from lit_fednas.analysis.methods import COSTS, Methods, Metrics, each_run
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import short, text_table
-from lit_fednas.records.run import reaches
+from lit_fednas.records.measures import reaches
 
 Value = Literal["rounds", "macs", "bytes"]
 TITLES: dict[Value, str] = {

@@ -19,7 +19,7 @@ _MAX_ARCHS = 4
 
 
 class RoundProgress(FederatedCallback, ProgressBar):
-    """Shows rounds, clients, their loss and the mean validation accuracy.
+    """Shows rounds, clients, their loss and the mean validation metric.
 
     While the cohort trains several architectures, it shows how many clients train which.
 
@@ -114,7 +114,8 @@ class RoundProgress(FederatedCallback, ProgressBar):
         self._rounds = self._cohort = None
 
     def _figures(self, trainer: FederatedTrainer) -> dict[str, str]:
-        shown = {"clients/loss": "loss", "val/mean/accuracy": "val accuracy", "clients/failed": "failed"}
+        metric = trainer.datamodule.task.metric
+        shown = {"clients/loss": "loss", f"val/mean/{metric}": f"val {metric}", "clients/failed": "failed"}
         return {
             label: f"{float(trainer.callback_metrics[name]):.4g}"
             for name, label in shown.items()

@@ -69,7 +69,8 @@ class RunRecorder(FederatedCallback):
             for callback in trainer.callbacks
         )
         # of subnets that were evaluated once and are no more: a supernet may change in training
-        former = {name for name in trainer.callback_metrics if re.fullmatch("val/[^/]+/(accuracy|loss)", name)}
+        measured = "|".join(map(re.escape, pl_module.val_metrics.directions))
+        former = {name for name in trainer.callback_metrics if re.fullmatch(f"val/[^/]+/({measured})", name)}
         former -= set(pl_module.validation_metrics)
         of_this_round = {"val": validated, "deployed": deployed, "clients/loss": trained}
         metrics = {  # without those that Lightning still holds from an earlier round

@@ -13,24 +13,26 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.formatting import short, text_table
-from lit_fednas.ranges import PositiveShare, checked
+from lit_fednas.ranges import PositiveFloat, checked
 from lit_fednas.records.files import replace_table
-from lit_fednas.records.run import TARGET_COLUMNS, TARGETS_FILE, reaches
+from lit_fednas.records.measures import reaches
+from lit_fednas.records.run import TARGET_COLUMNS, TARGETS_FILE
 
 
 @final
 @checked("rounds_to_target")
 class RoundsToTarget(Callback):
-    """Notes the first round after which a validation metric is at least a target.
+    """Notes the first round after which a validation metric is as good as a target.
 
     Rounds count from 1: as many as were trained. From then on ``rounds_to/<subnet>/<target>`` is logged, and the run's
     folder holds ``targets.csv`` (``lit_fednas.records.run``). What the clients had spent by then is in it where a
     :class:`CostLedger` counts. Deviation: the paper looks at test accuracy; a run sees only its validation set.
 
     Args:
-        targets: Accuracies above 0 and at most 1 by the metric that shall reach them, for instance
-            ``{"val/largest/accuracy": [0.5, 0.6]}``. The metrics are the module's and those that other callbacks
-            announce in an attribute ``metric_names`` and log while validating.
+        targets: Values above 0 by the metric that shall reach them, for instance
+            ``{"val/largest/accuracy": [0.5, 0.6]}``, or fall to them, as ``{"val/largest/perplexity": [8]}``. The
+            metrics are the module's and those that other callbacks announce in an attribute ``metric_names`` and log
+            while validating; one not named after a metric, as ``deployed/worst``, is as the task's first.
         stop: Whether training ends when all are reached.
 
     Raises:
@@ -42,17 +44,23 @@ class RoundsToTarget(Callback):
         [0.5, 0.6]
     """
 
-    def __init__(self, targets: Mapping[str, Sequence[PositiveShare]], stop: bool = False) -> None:
+    def __init__(self, targets: Mapping[str, Sequence[PositiveFloat]], stop: bool = False) -> None:
         if not all(targets.values()) or not targets:
             raise ConfigError(
                 f"rounds_to_target.targets: {dict(targets)} asks for nothing; give every metric at least one "
-                f"accuracy, or set rounds_to_target to null"
+                f"value, or set rounds_to_target to null"
             )
         self.targets = {metric: sorted({float(value) for value in values}) for metric, values in targets.items()}
+        for metric, values in self.targets.items():
+            if metric.endswith("/accuracy") and values[-1] > 1:
+                raise ConfigError(
+                    f"rounds_to_target.targets: {metric} cannot reach {values[-1]:g}; give shares of 1, such as 0.8"
+                )
         self.stop = stop
         self.rows = self._nothing_reached()
         self.looked = 0  # the last round that was validated
         self._from_the_start = False
+        self._higher: dict[str, bool | None] = {}
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that every metric will be logged; other callbacks may learn theirs in ``setup``."""
@@ -65,13 +73,18 @@ class RoundsToTarget(Callback):
         names = list(pl_module.validation_metrics)
         for callback in trainer.callbacks:
             names += getattr(callback, "metric_names", [])
-        better = pl_module.task.metrics  # all but these are better when higher
-        names = [name for name in names if better.get(name.rpartition("/")[2], True)]
+        directions = pl_module.val_metrics.directions
+        main = directions[pl_module.task.metric]
+        self._higher = {metric: directions.get(metric.rpartition("/")[2], main) for metric in self.targets}
         for metric in self.targets:
             if metric not in names:
                 raise ConfigError(
-                    f"rounds_to_target.targets: {metric!r} will not be logged, or is not an accuracy; "
-                    f"choose from {', '.join(names)}"
+                    f"rounds_to_target.targets: {metric!r} will not be logged; choose from {', '.join(names)}"
+                )
+            if self._higher[metric] is None:
+                raise ConfigError(
+                    f"rounds_to_target.targets: {metric!r} does not say whether higher is better; choose another of "
+                    f"{', '.join(names)}"
                 )
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
@@ -96,7 +109,7 @@ class RoundsToTarget(Callback):
         ledgers = [one for one in trainer.callbacks if isinstance(one, CostLedger)]
         for row in self.rows:
             value = trainer.callback_metrics.get(row["metric"])
-            if row["round"] is None and value is not None and reaches(float(value), row["target"]):
+            if row["round"] is None and value is not None and self._reaches(row, float(value)):
                 row["round"] = self.looked
                 row.update(asdict(ledgers[0].total) if ledgers else {})
 
@@ -137,6 +150,9 @@ class RoundsToTarget(Callback):
         """Restores what has been reached."""
         self.looked, self.rows = state_dict["looked"], [dict(row) for row in state_dict["rows"]]
         self._from_the_start = True
+
+    def _reaches(self, row: Mapping[str, Any], value: float) -> bool:
+        return reaches(value, row["target"], bool(self._higher[row["metric"]]))
 
     def _nothing_reached(self) -> list[dict[str, Any]]:
         return [

@@ -1,4 +1,4 @@
-"""The evaluated subnets as a table: costs beside accuracy."""
+"""The evaluated subnets as a table: costs beside metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.formatting import text_table
 from lit_fednas.records.files import replace_table
 
-COLUMNS = ("subnet", "arch", "split", "accuracy", "loss", "macs", "parameters", "bytes")
+NAMES = ("subnet", "arch", "split")
+COSTS = ("macs", "parameters", "bytes")
 
 
 class SubnetTable(Callback):
@@ -53,7 +54,7 @@ class SubnetTable(Callback):
         if not rows:
             return
         if keeps_files(trainer):
-            replace_table(run_folder(trainer) / f"subnets-{split}.csv", COLUMNS, rows)
+            replace_table(run_folder(trainer) / f"subnets-{split}.csv", list(rows[0]), rows)
         if trainer.is_global_zero:
             print(format_table(rows))
 
@@ -62,7 +63,7 @@ def table_rows(module: FederatedLightningModule, metrics: Any, split: str) -> li
     """Returns one row per evaluated subnet that has metrics of the split."""
     rows = []
     for name, arch in module.subnets.items():
-        if f"{split}/{name}/accuracy" not in metrics:
+        if f"{split}/{name}/{module.task.metric}" not in metrics:
             continue
         cost = module.supernet.cost(arch)
         rows.append(
@@ -70,11 +71,8 @@ def table_rows(module: FederatedLightningModule, metrics: Any, split: str) -> li
                 "subnet": name,
                 "arch": str(arch),
                 "split": split,
-                "accuracy": round(float(metrics[f"{split}/{name}/accuracy"]), 6),
-                "loss": round(float(metrics[f"{split}/{name}/loss"]), 6),
-                "macs": cost.macs,
-                "parameters": cost.parameters,
-                "bytes": cost.bytes,
+                **{one: round(float(metrics[f"{split}/{name}/{one}"]), 6) for one in module.val_metrics.directions},
+                **{one: getattr(cost, one) for one in COSTS},
             }
         )
     return rows
@@ -82,7 +80,8 @@ def table_rows(module: FederatedLightningModule, metrics: Any, split: str) -> li
 
 def format_table(rows: Sequence[dict[str, Any]]) -> str:
     """Returns the rows as aligned text, costs in millions."""
-    head = ["subnet", "architecture", "MMACs", "M params", "MB", f"{rows[0]['split']} accuracy", "loss"]
+    first, *others = metrics = [name for name in rows[0] if name not in (*NAMES, *COSTS)]
+    head = ["subnet", "architecture", "MMACs", "M params", "MB", f"{rows[0]['split']} {first}", *others]
     body = [
         [
             row["subnet"],
@@ -90,8 +89,7 @@ def format_table(rows: Sequence[dict[str, Any]]) -> str:
             f"{row['macs'] / 1e6:.2f}",
             f"{row['parameters'] / 1e6:.3f}",
             f"{row['bytes'] / 1e6:.2f}",
-            f"{row['accuracy']:.4f}",
-            f"{row['loss']:.4f}",
+            *(f"{row[name]:.4f}" for name in metrics),
         ]
         for row in rows
     ]

@@ -11,10 +11,10 @@ from typing import Any
 from lightning.pytorch.loggers import WandbLogger
 from lightning_utilities.core.imports import lazy_import
 
-from lit_fednas.callbacks.subnet_table import COLUMNS, table_rows
+from lit_fednas.callbacks.subnet_table import table_rows
 from lit_fednas.data.statistics import plot_partition
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
-from lit_fednas.records import SEARCH_FILES, SearchFiles
+from lit_fednas.records import SearchFiles
 from lit_fednas.supernets import ModelCollection
 
 wandb: Any = lazy_import("wandb")  # takes half a second
@@ -82,36 +82,37 @@ class WandbLogging(FederatedCallback):
     def _log_subnets(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, split: str) -> None:
         rows = table_rows(pl_module, trainer.callback_metrics, split)
         for run in _runs(trainer) if rows else []:
-            cells = [[row[column] for column in COLUMNS] for row in rows]
-            run.log({f"subnets/{split}": _table(COLUMNS, cells)})
+            metric = pl_module.task.metric
+            run.log({f"subnets/{split}": _table(list(rows[0]), [list(row.values()) for row in rows])})
             for row in rows:
-                run.summary[f"subnets/{split}/{row['subnet']}/accuracy"] = row["accuracy"]
+                run.summary[f"subnets/{split}/{row['subnet']}/{metric}"] = row[metric]
 
 
 def search_charts(files: SearchFiles) -> dict[str, Any]:
     """Returns what W&B shows of a search.
 
     Returns:
-        ``front``: the table of that name; ``evaluations``: a scatter chart of accuracy against the traded cost, with a
-        table whose column ``front`` names the tiers whose fronts an architecture is on; ``fronts``: a line per tier.
+        ``front``: the table of that name; ``evaluations``: a scatter chart of the metric against the traded cost, with
+        a table whose column ``front`` names the tiers whose fronts an architecture is on; ``fronts``: a line per tier.
     """
-    cost = files.settings().get("cost", "macs")
+    settings = files.settings()
+    cost, metric = settings.get("cost", "macs"), settings["metric"]
     front, rows = files.rows("front"), files.rows("evaluations")
     points: dict[str, list[Any]] = {}
     on: dict[str, list[str]] = {}
     for row in front:
         points.setdefault(row["tier"], []).append(row)
         on.setdefault(row["arch"], []).append(row["tier"])
-    columns = list(SEARCH_FILES["evaluations"])
+    columns = list(files.columns("evaluations"))
     marked = [[*(row[name] for name in columns), " ".join(on.get(row["arch"], []))] for row in rows]
     return {
-        "front": _table(SEARCH_FILES["front"], [list(row.values()) for row in front]),
+        "front": _table(files.columns("front"), [list(row.values()) for row in front]),
         "evaluations": wandb.plot.scatter(
-            _table([*columns, "front"], marked), cost, "accuracy", f"validation accuracy against {cost}"
+            _table([*columns, "front"], marked), cost, metric, f"validation {metric} against {cost}"
         ),
         "fronts": wandb.plot.line_series(
             [[row[cost] for row in line] for line in points.values()],
-            [[row["accuracy"] for row in line] for line in points.values()],
+            [[row[metric] for row in line] for line in points.values()],
             keys=list(points),
             title="front of each tier",
             xname=cost,

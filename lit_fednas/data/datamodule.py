@@ -217,6 +217,7 @@ class FederatedDataModule(LightningDataModule):
             "std": normalization and list(normalization.std),
             "class_names": list(self.class_names),
             "task": type(self.task).__name__,
+            "metrics": dict(self.task.metrics),
         }
 
     def predict_dataloader(self) -> EvalBatches:

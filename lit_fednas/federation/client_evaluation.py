@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lit_fednas.data import ClientData
+from lit_fednas.data import ClientData, Task
 from lit_fednas.federation.evaluation import EvaluationSettings
 from lit_fednas.rng import generator
 
@@ -81,6 +81,22 @@ def client_scores(
         means = {name: one / units if units else math.nan for name, one in zip(task.averaged, sums, strict=True)}
         scores.append(ClientScore(client, size, int(units), means, task.derived(means)))
     return scores
+
+
+def pooled(scores: Iterable[ClientScore], task: Task) -> dict[str, float]:
+    """Returns the task's metrics over the examples of several clients together; NaN where they have none.
+
+    Example:
+        >>> from lit_fednas.data import Classification
+        >>> scores = [ClientScore(0, 1, 1, {"accuracy": 1.0, "loss": 0.0}, {}),
+        ...     ClientScore(1, 4, 4, {"accuracy": 0.5, "loss": 1.0}, {})]
+        >>> pooled(scores, Classification(2))
+        {'accuracy': 0.6, 'loss': 0.8}
+    """
+    counted = [score for score in scores if score.num_units]
+    units = sum(score.num_units for score in counted)
+    sums = {name: sum(score.means[name] * score.num_units for score in counted) for name in task.averaged}
+    return task.derived({name: one / units if units else math.nan for name, one in sums.items()})
 
 
 def batches_of_clients(sizes: Mapping[int, int], batch_size: int) -> list[list[int]]:

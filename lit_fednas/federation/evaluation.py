@@ -21,6 +21,7 @@ from typing_extensions import override
 from lit_fednas.data import Task
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
+from lit_fednas.records import Directions
 from lit_fednas.supernets import Supernet
 
 #: The name of the mean over sampled architectures among the subnets.
@@ -115,6 +116,9 @@ class SubnetMetrics(nn.Module):
         top_k: As in :class:`EvaluationSettings`.
         added: Metrics by name, which are given outputs and targets of whole batches; they are copied.
 
+    Attributes:
+        directions: All metrics by name, and whether higher is better; None where an added metric does not say.
+
     Raises:
         ConfigError: ``top_k`` does not fit the task, or a metric's name is one of the task's.
     """
@@ -132,6 +136,8 @@ class SubnetMetrics(nn.Module):
         super().__init__()
         self.task = task
         self.names = list(names)
+        higher = {name: metric.higher_is_better for name, metric in (added or {}).items()}
+        self.directions: Directions = {**task.metrics, **higher}
         self._of_task = nn.ModuleList(TaskMetrics(task, top_k) for _ in self.names)
         self._added = nn.ModuleList(MetricCollection(dict(added or {})).clone() for _ in self.names)
 

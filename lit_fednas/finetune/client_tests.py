@@ -6,16 +6,17 @@ each simplified model." The clients' results are pooled: every example counts on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import nn
 
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.federation.client_evaluation import pooled
 from lit_fednas.formatting import text_table
 from lit_fednas.records import FinetuneFiles
-from lit_fednas.search.tier_models import client_rows, load_tier_network
+from lit_fednas.search.tier_models import load_tier_network, scores_of_clients
 
 Rows = list[dict[str, Any]]
 
@@ -48,43 +49,42 @@ def write_tests(
     models: Rows = []
     clients: Rows = []
     for arch in dict.fromkeys([*getattr(model.supernet.space, "rungs", ()), *tuned]):
-        rows = client_rows(model, datamodule, arch, before(arch), everyone)
-        rows = [{**row, "arch": str(arch), "accuracy_before": row["accuracy"], "accuracy": None} for row in rows]
-        if arch in tuned:
-            after = client_rows(model, datamodule, arch, tuned[arch], everyone)
-            rows = [{**row, "accuracy": one["accuracy"]} for row, one in zip(rows, after, strict=True)]
-        pooled = {name: pooled_accuracy(rows, name) for name in ("accuracy_before", "accuracy")}
-        counts = {"clients": len(rows), "examples": sum(row["num_examples"] for row in rows)}
-        models.append({"arch": str(arch), "macs_per_example": model.supernet.macs(arch), **counts, **pooled})
-        clients += [{name: row[name] for name in files.tables["models-clients"]} for row in rows]
+        networks = {"_before": before(arch), **({"": tuned[arch]} if arch in tuned else {})}
+        scores = {when: scores_of_clients(model, datamodule, arch, one, everyone) for when, one in networks.items()}
+        tested = scores["_before"]
+        models.append(
+            {
+                "arch": str(arch),
+                "macs_per_example": model.supernet.macs(arch),
+                "clients": len(tested),
+                "examples": sum(score.num_examples for score in tested),
+                **_named({when: pooled(one, model.task) for when, one in scores.items()}),
+            }
+        )
+        for each in zip(*scores.values(), strict=True):
+            own = _named({when: score.metrics for when, score in zip(scores, each, strict=True)})
+            clients.append({"arch": str(arch), "client": each[0].client, "num_examples": each[0].num_examples, **own})
     files.write("models", models)
     files.write("models-clients", clients)
     return models
 
 
-def pooled_accuracy(rows: Sequence[Mapping[str, Any]], name: str = "accuracy") -> float | None:
-    """Returns the share of all clients' examples that are right; ``None`` where clients have no accuracy.
-
-    Example:
-        >>> pooled_accuracy([{"num_examples": 1, "accuracy": 1.0}, {"num_examples": 4, "accuracy": 0.5}])
-        0.6
-    """
-    if any(row[name] is None for row in rows):
-        return None
-    return sum(row[name] * row["num_examples"] for row in rows) / sum(row["num_examples"] for row in rows)
+def _named(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Returns metrics by the columns' names, which end with when they were measured."""
+    return {f"{name}{when}": value for when, values in metrics.items() for name, value in values.items()}
 
 
-def format_tests(rows: Rows) -> str:
-    """Returns the rows of ``models.csv`` as aligned text, costs in millions."""
-    head = ["model", "MMACs", "clients", "test examples", "clients' test before", "fine-tuned"]
+def format_tests(rows: Rows, metric: str) -> str:
+    """Returns a metric in the rows of ``models.csv`` as aligned text, costs in millions."""
+    head = ["model", "MMACs", "clients", "test examples", f"clients' {metric} before", "fine-tuned"]
     body = [
         [
             row["arch"],
             f"{row['macs_per_example'] / 1e6:.2f}",
             str(row["clients"]),
             str(row["examples"]),
-            f"{row['accuracy_before']:.4f}",
-            "" if row["accuracy"] is None else f"{row['accuracy']:.4f}",
+            f"{row[f'{metric}_before']:.4f}",
+            f"{row[metric]:.4f}" if metric in row else "",
         ]
         for row in rows
     ]

@@ -11,8 +11,6 @@ from lit_fednas.formatting import text_table
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.search.command import AfterTraining
 
-SHOWN = ("val_accuracy_before", "val_accuracy", "test_accuracy")
-
 
 class Finetune(AfterTraining):
     """The command ``finetune``."""
@@ -35,17 +33,21 @@ class Finetune(AfterTraining):
         """
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         tuning = Finetuning(finetune, self.trainer, self.model, self.datamodule, self.folder)
-        print(format_finetuned(tuning.run()))
+        print(format_finetuned(tuning.run(), tuning.metric))
         if (tau := tuning.files.rank_correlation()) is not None:
-            print(f"Kendall's tau of val before and test accuracy, of {len(tuning.candidates)} networks: {tau:.2f}")
+            print(
+                f"Kendall's tau of val before and test {tuning.metric}, of {len(tuning.candidates)} networks: {tau:.2f}"
+            )
         if tuning.tests:
-            print(f"\n{format_tests(tuning.tests)}")
+            own = self.datamodule.task.metrics  # clients know no others
+            print(f"\n{format_tests(tuning.tests, tuning.metric if tuning.metric in own else next(iter(own)))}")
         return tuning.files
 
 
-def format_finetuned(rows: list[dict[str, Any]]) -> str:
-    """Returns the rows of ``tiers.csv`` as aligned text, costs in millions."""
-    head = ["tier", "architecture", "clients", "rounds", "MMACs", "val before", "val accuracy", "test accuracy"]
+def format_finetuned(rows: list[dict[str, Any]], metric: str = "accuracy") -> str:
+    """Returns a metric in the rows of ``tiers.csv`` as aligned text, costs in millions."""
+    head = ["tier", "architecture", "clients", "rounds", "MMACs", "val before", f"val {metric}", f"test {metric}"]
+    shown = (f"val_{metric}_before", f"val_{metric}", f"test_{metric}")
     body = [
         [
             row["tier"],
@@ -53,7 +55,7 @@ def format_finetuned(rows: list[dict[str, Any]]) -> str:
             str(row["eligible"]),
             str(row["rounds"]),
             f"{row['macs_per_example'] / 1e6:.2f}",
-            *("" if row[key] is None else f"{row[key]:.4f}" for key in SHOWN),
+            *("" if row[key] is None else f"{row[key]:.4f}" for key in shown),
         ]
         for row in rows
     ]

@@ -40,6 +40,7 @@ from lit_fednas.finetune.settings import FinetuneSettings
 from lit_fednas.loggers import RunLogger
 from lit_fednas.objectives import HeadOnly, Objective, TaskLoss
 from lit_fednas.records import FinetuneFiles, SearchFiles, note_after_training, read_rounds
+from lit_fednas.records.measures import chosen, error
 from lit_fednas.rng import isolated
 from lit_fednas.search import Evaluator
 from lit_fednas.search.tier_models import save_tier_model, tier_model, write_clients
@@ -104,6 +105,8 @@ class Finetuning:
         self.datamodule = datamodule
         self.supernet = model.supernet
         self.seed = model.seed if settings.seed is None else settings.seed
+        self.directions = model.val_metrics.directions
+        self.metric, self.higher = chosen(settings.metric, self.directions, "finetune.metric")
         self.files = FinetuneFiles(folder / settings.name)
         self.recalibration = model.recalibration_batches(datamodule.clients)
         self.interrupts = Interrupts()
@@ -168,6 +171,8 @@ class Finetuning:
             "seed": self.seed,
             "rounds": settings.rounds if settings.macs is None else None,
             **{name: getattr(settings, name) for name in _WRITTEN},
+            "metric": self.metric,
+            "metrics": dict(self.directions),
             "tier_aware": self.tier_aware,
             "models": None if settings.models is None else [str(one.arch) for one in candidates],
             "supernet": type(self.supernet).__name__,
@@ -204,7 +209,7 @@ class Finetuning:
             rows.append(row)
             self.files.write("candidates", rows)
             tier = candidate.tier.name
-            if tier not in best or row["val_accuracy"] > best[tier]["val_accuracy"]:  # one, or with scores
+            if tier not in best or self._error(row) < self._error(best[tier]):  # one, or with scores
                 best[tier] = row
                 self._keep(candidate, network, row)
         finished = list(best.values())
@@ -213,6 +218,9 @@ class Finetuning:
         note_after_training(self.files.folder.parent, self.settings.name, costs)
         self.files.write_settings({**self.written, "complete": True})
         return finished
+
+    def _error(self, row: dict[str, Any]) -> float:
+        return error(row[f"val_{self.metric}"], self.higher)
 
     def _train(self, candidate: Candidate) -> tuple[dict[str, Any], PlainNetwork]:
         network = self._initial(candidate)
@@ -243,8 +251,7 @@ class Finetuning:
             "arch": str(candidate.arch),
             "eligible": len(eligible),
             "rounds": rounds,
-            "val_accuracy_before": before["val_accuracy"],
-            "val_loss_before": before["val_loss"],
+            **{f"{name}_before": value for name, value in before.items()},
             **after,
             **{name: sum(client[name] for client in clients) for name in ("macs", "bytes_down", "bytes_up")},
             **self._score(network, "test"),
@@ -302,6 +309,7 @@ class Finetuning:
             cohort=self._cohort(eligible),
             faults=replace(self.model.faults, straggler_rate=0.0),
             evaluation=self.evaluation,
+            metrics=self.model.metrics,
             seed=self.seed,
         )
 
@@ -320,13 +328,13 @@ class Finetuning:
         return batches if isinstance(batches, EvalBatches) else None
 
     def _score(self, network: PlainNetwork, split: str) -> dict[str, float | None]:
-        """Returns ``<split>_accuracy`` and ``<split>_loss``; empty where there are no such data."""
+        """Returns ``<split>_<metric>`` for every metric; empty where there are no such data."""
         batches = self._batches(split)
         if batches is None:
-            return {f"{split}_accuracy": None, f"{split}_loss": None}
-        task = self.datamodule.task
-        metrics = Evaluator(network, batches, self.model.evaluation, self.recalibration, task)("whole")
-        return {f"{split}_accuracy": metrics.accuracy, f"{split}_loss": metrics.loss}
+            return {f"{split}_{name}": None for name in self.directions}
+        task, added = self.datamodule.task, self.model.metrics
+        metrics = Evaluator(network, batches, self.model.evaluation, self.recalibration, task, added)("whole")
+        return {f"{split}_{name}": value for name, value in metrics.items()}
 
     # ---- results --------------------------------------------------------------------------------------
 
@@ -337,7 +345,7 @@ class Finetuning:
             candidate.arch,
             recalibrated=self.evaluation.recalibrate_batches > 0,
             costs={"macs": float(self.supernet.macs(candidate.arch))},
-            metrics={name: row[name] for name in ("val_accuracy", "val_loss") if row[name] is not None},
+            metrics={f"val_{name}": row[f"val_{name}"] for name in self.directions if row[f"val_{name}"] is not None},
             finetuned=True,
         )
         evaluated = Evaluator(network, [], self.model.evaluation, self.recalibration).network("whole")

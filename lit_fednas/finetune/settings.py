@@ -42,6 +42,8 @@ class FinetuneSettings:
         in_groups: Whether the eligible clients are dealt into as many groups as there are candidates, each of which
             trains one of them, so that all could be trained at the same time (FedNAS, section 4.4); else each is
             trained by all eligible clients. A cohort has as many clients as without groups, if its group has so many.
+        metric: By what the best of a tier's networks on the validation data is known: a metric of the task or of
+            ``model.metrics``; the task's first (for classes ``accuracy``) if not given.
         search: The search whose tiers are trained.
         check_val_every_n_rounds: How often the server's validation set is evaluated.
         seed: The seed of the draws; that of the run if not given.
@@ -63,6 +65,7 @@ class FinetuneSettings:
     architectures: NonNegativeInt = 0
     models: Sequence[str] | None = None
     in_groups: bool = False
+    metric: str | None = None
     search: str = "search"
     check_val_every_n_rounds: PositiveInt = 10
     seed: int | None = None

@@ -1,5 +1,6 @@
 """What a run writes down: round by round, models that it adds, the search and the fine-tuning after it."""
 
+from lit_fednas.records.measures import OF_CLASSES, Directions, directions_of
 from lit_fednas.records.models import (
     SEQUENCE_FILE,
     SUITE_FILE,
@@ -23,9 +24,6 @@ from lit_fednas.records.run import (
 from lit_fednas.records.tiers import (
     ALL_TIERS,
     COST_NAMES,
-    FINETUNED_COLUMNS,
-    SEARCH_FILES,
-    TESTED_COLUMNS,
     FinetuneFiles,
     SearchFiles,
     TierFiles,
@@ -36,18 +34,18 @@ __all__ = [
     "ALL_TIERS",
     "CLIENTS_FILE",
     "COST_NAMES",
-    "FINETUNED_COLUMNS",
     "LEDGER_FILE",
+    "OF_CLASSES",
     "ROUNDS_FILE",
-    "SEARCH_FILES",
     "SEQUENCE_FILE",
     "SUITE_FILE",
-    "TESTED_COLUMNS",
+    "Directions",
     "FinetuneFiles",
     "SearchFiles",
     "TierFiles",
     "TierModel",
     "append_round",
+    "directions_of",
     "forget_from",
     "note_after_training",
     "read_rounds",

@@ -17,12 +17,12 @@ know and do without keys that are missing, so that old runs stay readable.
 
 ``inputs.json`` says what the network's inputs are: ``input_shape`` of one example, ``input_type`` and ``input_range``
 as the data source has them, the ``mean`` and ``std`` by which they are normalised (null where they are not; those of
-uint8 on the scale [0, 1]), ``class_names``.
+uint8 on the scale [0, 1]), ``class_names``; and ``metrics``: what its task reports, and whether higher is better.
 
-``clients.csv`` has one row per client with the accuracy of the network that it would use: ``client``, ``tier``,
-``num_examples`` (of its test split), ``accuracy``, ``loss``. In a search's or a fine-tuning's folder that is
-the network of the client's tier. A run's own file (``deployed_accuracy``) also has ``arch``; ``tier`` is ``*``
-without tiers.
+``clients.csv`` has one row per client with the metrics of the network that it would use: ``client``, ``tier``,
+``num_examples`` (of its test split), and those of the task: of classes ``accuracy``, ``loss``. In a search's or a
+fine-tuning's folder that is the network of the client's tier. A run's own file (``deployed_accuracy``) also has
+``arch``; ``tier`` is ``*`` without tiers.
 
 ``targets.csv`` has one row per metric and target: ``metric``, ``target``, ``round`` (the first that reached it,
 counted from 1; empty if there is none), and ``macs``, ``bytes_down`` and ``bytes_up``: what all clients had spent
@@ -38,18 +38,18 @@ from typing import Any
 
 from lit_fednas.errors import DataError
 from lit_fednas.records.files import naming, plain_numbers, read_json, replace_json, replace_table, replace_text
+from lit_fednas.records.measures import OF_CLASSES
 
 ROUNDS_FILE = "rounds.jsonl"
 LEDGER_FILE = "ledger.json"
 INPUTS_FILE = "inputs.json"
 CLIENTS_FILE = "clients.csv"
-CLIENT_SCORE_COLUMNS = ("client", "tier", "num_examples", "accuracy", "loss")
+#: Before the metrics.
+CLIENT_SCORE_COLUMNS = ("client", "tier", "num_examples")
 TARGETS_FILE = "targets.csv"
 TARGET_COLUMNS = ("metric", "target", "round", "macs", "bytes_down", "bytes_up")
 
 _AFTER = "after_training"
-#: Metrics are logged in float32, whose 0.7 is 1e-8 below the target 0.7.
-_TOLERANCE = 1e-6
 
 
 def append_round(folder: Path, record: dict[str, Any]) -> None:
@@ -123,18 +123,8 @@ def write_client_scores(folder: Path, rows: Iterable[Mapping[str, Any]], further
         further: Columns that the rows have besides.
     """
     rows = list(rows)
-    metrics = [name for row in rows[:1] for name in row if name not in (*CLIENT_SCORE_COLUMNS, *further)]
+    metrics = [name for name in (rows[0] if rows else OF_CLASSES) if name not in (*CLIENT_SCORE_COLUMNS, *further)]
     replace_table(folder / CLIENTS_FILE, (*CLIENT_SCORE_COLUMNS, *metrics, *further), rows)
-
-
-def reaches(value: float, target: float) -> bool:
-    """Returns whether a metric is at least the target, up to the rounding of float32; NaN never is.
-
-    Example:
-        >>> reaches(0.699999988, 0.7), reaches(0.6999, 0.7), reaches(float("nan"), 0.7)
-        (True, False, False)
-    """
-    return value >= target - _TOLERANCE
 
 
 def _line(record: Mapping[str, Any]) -> str:

@@ -5,13 +5,17 @@ A run's folder holds ``search/`` and ``finetune/`` (or other folders, if they we
 network of every tier, ``tiers/<tier>/weights.pt`` its ``state_dict``, ``tiers/<tier>/architecture.json`` its
 :class:`TierModel`, and ``clients.csv`` its accuracy for single clients, where they hold test data.
 
+Every metric of the run's task and of ``model.metrics`` has its columns, for classes ``accuracy`` and ``loss``; below,
+``<metric>`` is the one that the networks were chosen by. ``settings.json`` names it as ``metric``, and has all in
+``metrics``, with whether higher is better.
+
 Costs are ``macs`` (of one example), ``parameters``, ``bytes`` (sent one way), ``activation_bytes`` (the peak while
 one example runs) and ``latency_ms`` (empty where it is not known). The tables of a search (:data:`SEARCH_FILES`):
 
 * ``evaluations.csv``: one row per distinct architecture, in the order of their evaluation; ``encoding`` has the
-  genes, joined by ``-``; accuracy and loss are on the validation data;
+  genes, joined by ``-``; metrics are on the validation data;
 * ``latencies.csv``: every latency that was measured or predicted, also of architectures that were not evaluated;
-* ``history.csv``: per generation: ``evaluations`` (distinct valid ones so far), ``best_accuracy``, ``hypervolume``;
+* ``history.csv``: per generation: ``evaluations`` (distinct valid ones so far), ``best_<metric>``, ``hypervolume``;
 * ``federated.csv`` (only where clients score): per generation: ``evaluation_rounds`` (each asks as many clients as
   a cohort has), ``clients`` that were asked, ``architectures`` that they scored (those of no generation before),
   ``supernet_bytes`` (of what holds these architectures), and what all clients together spent;
@@ -24,9 +28,9 @@ classifier alone).
 
 If it trained models that were named, and clients hold test data, all these clients test each model. ``models.csv`` has
 a row per model (if they form a row, as a pruned sequence, also of those that were not trained): ``clients`` and
-``examples`` of their test splits, and the share of these examples that are right: ``accuracy_before`` with the run's
-own weights, ``accuracy`` after fine-tuning (empty without). ``models-clients.csv`` has the same of each client by
-itself, a row per model and client.
+``examples`` of their test splits, and the task's metrics over all these examples: ``accuracy_before`` and the like with
+the run's own weights, ``accuracy`` and the like after fine-tuning (empty without). ``models-clients.csv`` has the same
+of each client by itself, a row per model and client.
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ from scipy.stats import kendalltau
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import naming, read_json, reading, replace_json, replace_table
+from lit_fednas.records.measures import OF_CLASSES, expanded
 
 CostName = Literal["macs", "parameters", "bytes", "activation_bytes", "latency_ms"]
 #: In place of a tier's name: all tiers together.
@@ -48,34 +53,30 @@ ALL_TIERS = "*"
 
 COST_NAMES: tuple[str, ...] = get_args(CostName)
 
-EVALUATION_COLUMNS = ("number", "arch", "encoding", "accuracy", "loss", *COST_NAMES, "seconds")
+_EVALUATION = ("number", "arch", "encoding", "{each}", *COST_NAMES, "seconds")
 
+#: Columns of a search's tables (``lit_fednas.records.measures.expanded``).
 SEARCH_FILES = {
-    "evaluations": EVALUATION_COLUMNS,
+    "evaluations": _EVALUATION,
     "latencies": ("arch", "latency_ms"),
-    "history": ("tier", "generation", "evaluations", "best_accuracy", "hypervolume"),
+    "history": ("tier", "generation", "evaluations", "best_{metric}", "hypervolume"),
     "federated": (
         *("tier", "generation", "evaluation_rounds", "clients", "architectures", "supernet_bytes"),
         *("bytes_down", "bytes_up", "macs"),
     ),
-    "front": ("tier", *EVALUATION_COLUMNS),
-    "tiers": (
-        *("tier", "arch", "val_accuracy", "val_loss", "test_accuracy", "test_loss", *COST_NAMES),
-        *("evaluations", "hypervolume"),
-    ),
+    "front": ("tier", *_EVALUATION),
+    "tiers": ("tier", "arch", "val_{each}", "test_{each}", *COST_NAMES, "evaluations", "hypervolume"),
 }
 
-FINETUNED_COLUMNS = (
-    *("tier", "number", "arch", "eligible", "rounds"),
-    *("val_accuracy_before", "val_loss_before", "val_accuracy", "val_loss"),
-    *("macs", "bytes_down", "bytes_up", "test_accuracy", "test_loss", "macs_per_example", "parameters", "bytes"),
+_FINETUNED = (
+    *("tier", "number", "arch", "eligible", "rounds", "val_{each}_before", "val_{each}"),
+    *("macs", "bytes_down", "bytes_up", "test_{each}", "macs_per_example", "parameters", "bytes"),
 )
-TESTED_COLUMNS = ("arch", "macs_per_example", "clients", "examples", "accuracy_before", "accuracy")
 FINETUNE_FILES = {
-    "candidates": FINETUNED_COLUMNS,
-    "tiers": FINETUNED_COLUMNS,
-    "models": TESTED_COLUMNS,
-    "models-clients": ("arch", "client", "num_examples", "accuracy_before", "accuracy"),
+    "candidates": _FINETUNED,
+    "tiers": _FINETUNED,
+    "models": ("arch", "macs_per_example", "clients", "examples", "{each}_before", "{each}"),
+    "models-clients": ("arch", "client", "num_examples", "{each}_before", "{each}"),
 }
 
 _TEXT_COLUMNS = {"arch", "encoding", "tier"}
@@ -122,7 +123,7 @@ class TierFiles:
         folder: Where it is, usually ``<run>/search`` or ``<run>/finetune``.
     """
 
-    #: Columns by table.
+    #: By table, what its columns are made from.
     tables: ClassVar[Mapping[str, Sequence[str]]] = {}
     #: What the folder holds and the setting that names it, for errors.
     content: ClassVar[str] = "search"
@@ -131,6 +132,7 @@ class TierFiles:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self._settings_file = self.folder / "settings.json"
+        self._columns: dict[str, tuple[str, ...]] = {}
 
     def exists(self) -> bool:
         """Returns whether anything was begun here."""
@@ -138,11 +140,20 @@ class TierFiles:
 
     def settings(self) -> dict[str, Any]:
         """Reads ``settings.json``; empty if nothing was begun."""
-        return read_json(self._settings_file)
+        found = read_json(self._settings_file)
+        return {"metrics": OF_CLASSES, "metric": next(iter(OF_CLASSES)), **found} if found else {}
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Writes ``settings.json``."""
         replace_json(self._settings_file, settings)
+        self._columns.clear()
+
+    def columns(self, table: str) -> tuple[str, ...]:
+        """Returns a table's columns, which depend on the metrics in ``settings.json`` (else of classes)."""
+        if table not in self._columns:
+            settings = self.settings() or {"metrics": OF_CLASSES, "metric": next(iter(OF_CLASSES))}
+            self._columns[table] = tuple(expanded(self.tables[table], settings["metrics"], settings["metric"]))
+        return self._columns[table]
 
     def begin(self, settings: Mapping[str, Any], may_differ: Collection[str] = ()) -> None:
         """Writes the settings of a command that begins here, or goes on where it was stopped.
@@ -174,12 +185,12 @@ class TierFiles:
 
     def write(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Writes a table as a whole."""
-        replace_table(self._table(table), self.tables[table], rows)
+        replace_table(self._table(table), self.columns(table), rows)
 
     def append(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows to a table that :meth:`write` began."""
         with naming(self._table(table)), open(self._table(table), "a", newline="") as file:
-            csv.DictWriter(file, self.tables[table], lineterminator="\n").writerows(rows)
+            csv.DictWriter(file, self.columns(table), lineterminator="\n").writerows(rows)
 
     @property
     def tier_names(self) -> list[str]:
@@ -221,11 +232,12 @@ class FinetuneFiles(TierFiles):
         """Returns how alike candidates rank in the supernet and in the end (FedorAS, App. K.3, Fig. 12).
 
         Returns:
-            Kendall's tau (b) between their validation accuracy before and their test accuracy after the fine-tuning;
-            None if it began from scratch, or fewer than two accuracies differ.
+            Kendall's tau (b) between their validation metric before and their test metric after the fine-tuning;
+            None if it began from scratch, or fewer than two values differ.
         """
-        rows = self.rows("candidates") if self.settings().get("initial") == "supernet" else []
-        pairs = [(row["val_accuracy_before"], row.get("test_accuracy")) for row in rows]
+        settings = self.settings()
+        rows = self.rows("candidates") if settings.get("initial") == "supernet" else []
+        pairs = [(row[f"val_{settings['metric']}_before"], row.get(f"test_{settings['metric']}")) for row in rows]
         before, after = ([pair[place] for pair in pairs if None not in pair] for place in (0, 1))
         if min(len(set(before)), len(set(after))) < 2:
             return None

@@ -103,7 +103,7 @@ class Search(AfterTraining):
         files.write_settings({**run.written, "complete": True})
         if "communication" in run.written:
             note_after_training(self.folder, search.name, run.written["communication"])
-        print(format_tiers(rows, run.written["tiers"]))
+        print(format_tiers(rows, run.written["tiers"], run.metric))
         call_hook(self.trainer, "on_search_end", files.folder)
         return files
 
@@ -124,7 +124,7 @@ class Search(AfterTraining):
             return FederatedEvaluator(model.supernet, draw, model.evaluation, recalibration, size)
         batches = self._batches() if search.client is None else self._batches_of(search.client, clients)
         share = share_of(batches, search.validation_share, seed)
-        return Evaluator(model.supernet, share, model.evaluation, recalibration, clients.task)
+        return Evaluator(model.supernet, share, model.evaluation, recalibration, clients.task, model.metrics)
 
     def _batches(self) -> EvalBatches:
         """Returns the server's validation data."""
@@ -153,12 +153,14 @@ class Search(AfterTraining):
         except DataError as error:
             log.warning("no test: %s", error)
             return None
-        task = self.datamodule.task
-        return Evaluator(self.model.supernet, batches, self.model.evaluation, like.recalibration, task)
+        model, task = self.model, self.datamodule.task
+        # clients that score know the task's metrics alone
+        added = {name: metric for name, metric in model.metrics.items() if name in like.directions}
+        return Evaluator(model.supernet, batches, model.evaluation, like.recalibration, task, added)
 
 
 class SearchProgress:
-    """Shows a bar per tier, or plain lines without a terminal: evaluations, best accuracy and hypervolume.
+    """Shows a bar per tier, or plain lines without a terminal: evaluations, best metric and hypervolume.
 
     Args:
         evaluations: Per tier.
@@ -206,15 +208,16 @@ def _figures(progress: Progress) -> dict[str, str]:
     return {"best": f"{progress.best:.4f}", **volume}
 
 
-def format_tiers(rows: Sequence[dict[str, Any]], limits: Sequence[dict[str, Any]]) -> str:
+def format_tiers(rows: Sequence[dict[str, Any]], limits: Sequence[dict[str, Any]], metric: str = "accuracy") -> str:
     """Returns the tiers as aligned text, costs in millions.
 
     Args:
         rows: Of ``tiers.csv``.
         limits: ``tiers`` of ``settings.json``.
+        metric: By which they were chosen.
     """
     allowed = {tier["name"]: tier["at_most"] for tier in limits}
-    head = ["tier", "architecture", "limit", "MMACs", "M params", "MB", "val accuracy", "test accuracy"]
+    head = ["tier", "architecture", "limit", "MMACs", "M params", "MB", f"val {metric}", f"test {metric}"]
     body = [
         [
             row["tier"],
@@ -223,8 +226,8 @@ def format_tiers(rows: Sequence[dict[str, Any]], limits: Sequence[dict[str, Any]
             f"{row['macs'] / 1e6:.2f}",
             f"{row['parameters'] / 1e6:.3f}",
             f"{row['bytes'] / 1e6:.2f}",
-            f"{row['val_accuracy']:.4f}",
-            f"{row['test_accuracy']:.4f}" if row.get("test_accuracy") is not None else "",
+            f"{row[f'val_{metric}']:.4f}",
+            "" if row.get(f"test_{metric}") is None else f"{row[f'test_{metric}']:.4f}",
         ]
         for row in rows
     ]

@@ -1,30 +1,24 @@
-"""The accuracy of architectures with the weights that they share; each is evaluated once, and written at once."""
+"""The metrics of architectures with the weights that they share; each is evaluated once, and written at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torchmetrics import Metric
 
 from lit_fednas.data import Classification, Task
 from lit_fednas.data.readers import EvalBatches
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.evaluation import EvaluationSettings, SubnetMetrics, recalibrated
-from lit_fednas.records import SearchFiles
+from lit_fednas.records import Directions, SearchFiles
 from lit_fednas.rng import generator
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import ArchitectureCosts
-
-
-class Metrics(NamedTuple):
-    """Accuracy and loss of one architecture on one data set."""
-
-    accuracy: float
-    loss: float
 
 
 class Evaluator:
@@ -38,9 +32,7 @@ class Evaluator:
         settings: How: top-k, precision, layout.
         recalibration: Batches of training data to gather batch-norm statistics on; none to leave them.
         task: What targets are; classes if not given.
-
-    Raises:
-        ConfigError: The task has no accuracy.
+        added: Metrics beside the task's, by name (``model.metrics``).
     """
 
     def __init__(
@@ -50,29 +42,31 @@ class Evaluator:
         settings: EvaluationSettings = EvaluationSettings(),
         recalibration: Sequence[Tensor] = (),
         task: Task | None = None,
+        added: Mapping[str, Metric] | None = None,
     ) -> None:
-        if task is not None and "accuracy" not in task.metrics:
-            raise ConfigError(
-                f"data.source: its task, {type(task).__name__}, has no accuracy, by which networks are "
-                f"compared; fit and test know others"
-            )
         self.supernet = supernet
         self.batches = list(batches)
         self.settings = settings
         self.recalibration = recalibration
         device = next(supernet.parameters()).device
-        self._metrics = SubnetMetrics(["arch"], task or Classification(supernet.num_classes), settings.top_k).to(device)
+        task = task or Classification(supernet.num_classes)
+        self._metrics = SubnetMetrics(["arch"], task, settings.top_k, added).to(device)
+
+    @property
+    def directions(self) -> Directions:
+        """The metrics of an architecture, the one that counts most first, and whether higher is better."""
+        return self._metrics.directions
 
     @property
     def num_examples(self) -> int:
         """Examples that every architecture is evaluated on."""
         return sum(len(targets) for _, targets in self.batches)
 
-    def __call__(self, arch: Any) -> Metrics:
-        """Evaluates an architecture."""
+    def __call__(self, arch: Any) -> dict[str, float]:
+        """Evaluates an architecture; returns its metrics."""
         return self.metrics(self.running(arch), partial(self.supernet.targets, arch))
 
-    def scorer(self, tier: str, generation: int, archs: Sequence[Any]) -> Callable[[Any], Metrics]:
+    def scorer(self, tier: str, generation: int, archs: Sequence[Any]) -> Callable[[Any], dict[str, float]]:
         """Returns what scores a generation's architectures, of which none was scored before."""
         return self
 
@@ -103,8 +97,8 @@ class Evaluator:
     @torch.no_grad()
     def metrics(
         self, network: Callable[[Tensor], Tensor], labels: Callable[[Tensor], Tensor] = lambda classes: classes
-    ) -> Metrics:
-        """Returns accuracy and loss of any network on the same data.
+    ) -> dict[str, float]:
+        """Returns the metrics of any network on the same data.
 
         Args:
             network: Returns logits.
@@ -113,7 +107,7 @@ class Evaluator:
         for inputs, classes in self.batches:
             self._metrics.update(0, self.settings.logits(network, inputs), labels(classes))
         values = self._metrics.compute()
-        return Metrics(float(values["arch/accuracy"]), float(values["arch/loss"]))
+        return {name: float(values[f"arch/{name}"]) for name in self.directions}
 
 
 class Evaluations(dict[Any, dict[str, Any]]):
@@ -151,7 +145,7 @@ class Evaluations(dict[Any, dict[str, Any]]):
                     "number": len(self),
                     "arch": str(arch),
                     "encoding": "-".join(map(str, self.costs.supernet.space.encode(arch))),
-                    **metrics._asdict(),
+                    **metrics,
                     **self.costs.all(arch),
                     "seconds": round(perf_counter() - started, 6),
                 }

@@ -1,7 +1,8 @@
 """A search whose architectures are scored by clients on their own data (FedorAS, section 4.7, App. K.2).
 
 Each generation is scored in evaluation rounds, which ask as many clients as a round of training does. A client gets the
-smallest supernet that holds all architectures of the generation, and answers for each with two numbers. No client is
+smallest supernet that holds all architectures of the generation, and answers for each with what its task sums (for
+classes, two numbers). No client is
 asked twice about a generation; for the next, all are drawn anew. Only clients of the searched tier and above are asked.
 
 Clients are drawn uniformly, whatever the cohort's own rule and availability. An architecture that an earlier
@@ -28,12 +29,12 @@ from lit_fednas.federation.evaluation import EvaluationSettings
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.records import ALL_TIERS, SearchFiles
 from lit_fednas.rng import generator, numpy_generator
-from lit_fednas.search.evaluator import Evaluator, Metrics
+from lit_fednas.search.evaluator import Evaluator
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import Population
 
 _COSTS = ("macs", "bytes_down", "bytes_up")
-_ANSWER_BYTES = 2 * 4  # per architecture: the right answers and the sum of the losses, float32
+_NUMBER_BYTES = 4  # float32; how many units a client has is known, as are its examples
 
 
 @checked("search.federated")
@@ -161,11 +162,11 @@ class FederatedEvaluator(Evaluator):
         return sum(map(self.draw.size, range(self.draw.clients.num_clients)))
 
     @override
-    def __call__(self, arch: Any) -> Metrics:
+    def __call__(self, arch: Any) -> dict[str, float]:
         return self.score(arch, self.draw.eligible(ALL_TIERS))
 
     @override
-    def scorer(self, tier: str, generation: int, archs: Sequence[Any]) -> Callable[[Any], Metrics]:
+    def scorer(self, tier: str, generation: int, archs: Sequence[Any]) -> Callable[[Any], dict[str, float]]:
         """Draws the generation's clients, if there is anything to ask, and notes what asking them costs."""
         asked = self.draw.asked(tier, generation) if archs else []
         size = union_bytes(self.supernet, archs)
@@ -177,19 +178,25 @@ class FederatedEvaluator(Evaluator):
             "architectures": len(archs),
             "supernet_bytes": size,
             "bytes_down": size * len(asked),
-            "bytes_up": _ANSWER_BYTES * len(archs) * len(asked),
+            "bytes_up": _NUMBER_BYTES * len(self.draw.clients.task.averaged) * len(archs) * len(asked),
             "macs": sum(map(self.supernet.macs, archs)) * sum(map(self.draw.size, asked)),
         }
         return lambda arch: self.score(arch, asked)
 
-    def score(self, arch: Any, clients: Sequence[int]) -> Metrics:
-        """Returns the mean over all examples of some clients."""
-        units, *sums = self.answers(arch, clients).sum(0)
+    def score(self, arch: Any, clients: Sequence[int]) -> dict[str, float]:
+        """Returns the metrics over all examples of some clients."""
+        return self.measured(self.answers(arch, clients).sum(0))
+
+    def measured(self, answer: np.ndarray) -> dict[str, float]:
+        """Returns the metrics that some answers come to.
+
+        Args:
+            answer: Their sum, as :meth:`answers` has them.
+        """
         # float32, as torchmetrics gives it to the central evaluator
-        means = dict(
-            zip(self.draw.clients.task.averaged, (np.array(sums) / units).astype(np.float32).tolist(), strict=True)
-        )
-        return Metrics(means["accuracy"], means["loss"])
+        means = (answer[1:] / answer[0]).astype(np.float32).tolist()
+        found = self.draw.clients.task.derived(dict(zip(self.draw.clients.task.averaged, means, strict=True)))
+        return {name: found[name] for name in self.directions}
 
     @torch.no_grad()
     def answers(self, arch: Any, clients: Sequence[int]) -> np.ndarray:

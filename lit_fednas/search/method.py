@@ -21,7 +21,7 @@ class Score:
 
     Attributes:
         arch: The architecture.
-        error: One minus the accuracy, or the loss.
+        error: One minus the metric where higher is better; else the metric.
         cost: The objective cost.
     """
 

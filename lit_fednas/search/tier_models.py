@@ -1,4 +1,4 @@
-"""The network of a tier on disk: its weights, its architecture, and its accuracy for single clients."""
+"""The network of a tier on disk: its weights, its architecture, and its metrics for single clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from torch import nn
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import FederatedLightningModule
-from lit_fednas.federation.client_evaluation import batches_of_clients, client_scores, normalises_over_batches
+from lit_fednas.federation.client_evaluation import (
+    ClientScore,
+    batches_of_clients,
+    client_scores,
+    normalises_over_batches,
+)
 from lit_fednas.federation.evaluation import fresh_statistics
 from lit_fednas.federation.initial_weights import read_tensors
 from lit_fednas.records import TierFiles, TierModel, write_client_scores
@@ -99,13 +104,13 @@ def load_tier_network(supernet: Supernet, files: TierFiles, tier: str) -> tuple[
     return arch, network.eval()
 
 
-def client_rows(
+def scores_of_clients(
     model: FederatedLightningModule,
     datamodule: FederatedDataModule,
     arch: Any,
     network: nn.Module,
     clients: Iterable[int],
-) -> list[dict[str, Any]]:
+) -> list[ClientScore]:
     """Returns the metrics of a network for single clients, on their own test examples.
 
     Args:
@@ -116,18 +121,18 @@ def client_rows(
         clients: Those without test examples are left out.
 
     Returns:
-        A row of ``clients.csv`` per client, in their order, without its tier.
+        One score per client, in their order.
     """
     data, network = datamodule.clients, network.to(next(model.supernet.parameters()).device)
     sizes = {client: data.size(client, "test") for client in clients}
     groups = batches_of_clients(sizes, 1 if normalises_over_batches(network) else _BATCH_SIZE)
     targets = partial(model.supernet.targets, arch)
     score = partial(client_scores, network, data, settings=model.evaluation, targets=targets)
-    return [one.row() for group in groups for one in score(group)]
+    return [one for group in groups for one in score(group)]
 
 
 def write_clients(model: FederatedLightningModule, datamodule: FederatedDataModule, files: TierFiles) -> None:
-    """Writes ``clients.csv``: the accuracy of its tier's network for every client (FedorAS, section 4.4).
+    """Writes ``clients.csv``: the metrics of its tier's network for every client (FedorAS, section 4.4).
 
     Without tiers of clients, and without clients that hold test data, it writes nothing.
 
@@ -142,7 +147,8 @@ def write_clients(model: FederatedLightningModule, datamodule: FederatedDataModu
             continue
         arch, network = load_tier_network(model.supernet, files, tier.name)
         members = model.population.members(tier.name)
-        rows += [{**row, "tier": tier.name} for row in client_rows(model, datamodule, arch, network, members)]
+        scores = scores_of_clients(model, datamodule, arch, network, members)
+        rows += [{**score.row(), "tier": tier.name} for score in scores]
     if rows:
         write_client_scores(files.folder, sorted(rows, key=lambda row: row["client"]))
 

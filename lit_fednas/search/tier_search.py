@@ -10,17 +10,17 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import NonNegativeInt, PositiveInt, PositiveShare, checked
+from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, PositiveShare, checked
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 from lit_fednas.records.files import check_folder_name
-from lit_fednas.records.run import reaches
+from lit_fednas.records.measures import chosen, error, reaches
 from lit_fednas.records.tiers import CostName
 from lit_fednas.rng import numpy_generator
-from lit_fednas.search.evaluator import Evaluations, Evaluator, Metrics
+from lit_fednas.search.evaluator import Evaluations, Evaluator
 from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.federated import FederatedEvaluation
 from lit_fednas.search.method import Score, SearchMethod
@@ -32,6 +32,7 @@ from lit_fednas.tiers import ArchitectureCosts, CumulativeCostTiers, Tier, TierS
 
 log = logging.getLogger(__name__)
 
+_LEAST = 1e-12  # of a worst value, to divide by
 _LATENCY_SAMPLES = 24  # architectures that a source of latencies may learn from
 #: Settings that a search that goes on may change.
 _FREE = {"evaluations", "target", "complete", "reference", "latency", "checkpoint"}
@@ -47,12 +48,14 @@ class SearchSettings:
             space.
         method: How each tier is searched.
         evaluations: Distinct architectures of the tier to evaluate, per tier (FedorAS: 1000).
-        target: A validation accuracy; a search ends with the generation that reaches it (FedorAS, section 3.2).
+        target: A value of the metric on the validation data; a search ends with the generation that reaches it
+            (FedorAS, section 3.2).
         labels: The label set that all architectures classify; that of their tier if not given (FedorAS, App. H).
         per_tier: Whether each tier has a search of its own; else one search covers the whole space with so many
             evaluations, and the tiers choose from it.
-        cost: The objective besides accuracy.
-        metric: What is best on the validation data: the greatest ``accuracy`` or the least ``loss``.
+        cost: The objective besides the metric.
+        metric: By what the best on the validation data is known: a metric of the task or of ``model.metrics``, the
+            greatest or the least, as is better; for classes ``accuracy``, if not given, for tokens ``perplexity``.
         federated: How clients score the architectures on their own data (FedorAS, section 4.7); if not given, the
             server does, on its validation data.
         client: The client that searches for itself (SuperFed, App. I): on its own validation data
@@ -70,11 +73,11 @@ class SearchSettings:
     tiers: TierSource | None = None
     method: SearchMethod = field(default_factory=NSGA2)
     evaluations: PositiveInt = 1000
-    target: PositiveShare | None = None
+    target: PositiveFloat | None = None
     labels: str | None = None
     per_tier: bool = True
     cost: CostName = "macs"
-    metric: Literal["accuracy", "loss"] = "accuracy"
+    metric: str | None = None
     federated: FederatedEvaluation | None = None
     client: NonNegativeInt | None = None
     validation_share: PositiveShare = 1.0
@@ -103,7 +106,7 @@ class Progress:
     Attributes:
         tier: The tier that is searched.
         evaluations: Its evaluations so far.
-        best: The best accuracy among them.
+        best: The best value of the search's metric among them.
         hypervolume: Of the tier's finished generations; none before the first.
     """
 
@@ -146,6 +149,9 @@ class TierSearch:
         self.files = files
         self.seed = seed if settings.seed is None else settings.seed
         self.watch = watch
+        self.metric, self.higher = chosen(settings.metric, evaluator.directions, "search.metric")
+        if settings.target is not None and self.metric == "accuracy" and settings.target > 1:
+            raise ConfigError(f"search.target: {settings.target:g} is more than all, 1; give a share, such as 0.8")
         self.supernet = evaluator.supernet
         self.space = self.supernet.space
         self.costs = ArchitectureCosts(self.supernet, settings.latency)
@@ -171,7 +177,7 @@ class TierSearch:
                     f"search.tiers: {tier.name!r} is also a tier of the clients, with other limits "
                     f"({other}; here {tier}); leave search.tiers out, or name it otherwise"
                 )
-        # without limits; its accuracies are comparable, so of one label set
+        # without limits; its metrics are comparable, so of one label set
         self.everything = Tier(ALL_TIERS, {}, labels=settings.labels or OWN)
         self.searched = self.tiers if settings.per_tier else [self.everything]
         self.feasible: dict[str, Feasible] = {}
@@ -199,10 +205,9 @@ class TierSearch:
         return {
             "seed": self.seed,
             "method": {"class": type(method).__name__, **(asdict(method) if is_dataclass(method) else {})},
-            **{
-                name: getattr(settings, name)
-                for name in ("evaluations", "target", "per_tier", "cost", "metric", "client")
-            },
+            **{name: getattr(settings, name) for name in ("evaluations", "target", "per_tier", "cost", "client")},
+            "metric": self.metric,
+            "metrics": dict(self.evaluator.directions),
             "tiers": [
                 {
                     "name": tier.name,
@@ -249,10 +254,10 @@ class TierSearch:
                 for arch, row in zip(archs, evaluated, strict=True):
                     rows.append(row)
                     scores.append(Score(arch, self._error(row), row[self.settings.cost]))
-                    self.watch(Progress(tier.name, len(rows), max(row["accuracy"] for row in rows), volume))
+                    self.watch(Progress(tier.name, len(rows), min(rows, key=self._error)[self.metric], volume))
                 volume = self._hypervolume(rows, tier.name)
-                best = max((row["accuracy"] for row in rows), default=None)
-                figures = {"evaluations": len(rows), "best_accuracy": best, "hypervolume": volume}
+                best = min(rows, key=self._error)[self.metric] if rows else None
+                figures = {"evaluations": len(rows), f"best_{self.metric}": best, "hypervolume": volume}
                 history.append({"tier": tier.name, "generation": len(history), **figures})
                 if len(rows) >= self.settings.evaluations or self._reached(best):
                     return history
@@ -266,14 +271,19 @@ class TierSearch:
 
     def _reached(self, best: float | None) -> bool:
         target = self.settings.target
-        return target is not None and best is not None and reaches(best, target)
+        return target is not None and best is not None and reaches(best, target, self.higher)
 
     def _error(self, row: dict[str, Any]) -> float:
-        return 1 - row["accuracy"] if self.settings.metric == "accuracy" else row["loss"]
+        return error(row[self.metric], self.higher)
 
     def _hypervolume(self, rows: list[dict[str, Any]], tier: str) -> float:
+        """Returns what a tier's rows dominate.
+
+        Where lower is better, nothing bounds a metric: it is taken as a share of the first row's.
+        """
+        worst = 1.0 if self.higher or not rows else max(rows[0][self.metric], _LEAST)
         costs = [row[self.settings.cost] for row in rows]
-        return hypervolume(costs, [row["accuracy"] for row in rows], self.reference(tier))
+        return hypervolume(costs, [1 - self._error(row) / worst for row in rows], self.reference(tier))
 
     # ---- results --------------------------------------------------------------------------------------
 
@@ -291,11 +301,11 @@ class TierSearch:
         for tier in [*self.tiers, self.everything]:
             fitting = list(self.fitting(tier).values())
             costs = [row[self.settings.cost] for row in fitting]
-            front = pareto_front(costs, [row["accuracy"] for row in fitting])
+            front = pareto_front(costs, [-self._error(row) for row in fitting])
             rows += [{"tier": tier.name, **fitting[number]} for number in front]
         return rows
 
-    def write_tiers(self, test: Callable[[Any], Metrics] | None) -> list[dict[str, Any]]:
+    def write_tiers(self, test: Callable[[Any], dict[str, float]] | None) -> list[dict[str, Any]]:
         """Tests the best of every tier, and writes ``tiers.csv`` and the tiers' networks.
 
         Args:
@@ -312,9 +322,9 @@ class TierSearch:
                 log.warning("%s: none of %d evaluated architectures fits", tier.name, len(self.evaluations))
                 continue
             row = self.evaluations[arch]
-            metrics = {"val_accuracy": row["accuracy"], "val_loss": row["loss"]}
+            metrics = {f"val_{name}": row[name] for name in self.evaluator.directions}
             if test is not None:
-                metrics["test_accuracy"], metrics["test_loss"] = test(arch)
+                metrics |= {f"test_{name}": value for name, value in test(arch).items()}
             costs = {name: row[name] for name in COST_NAMES}
             fitting = list(self.fitting(tier).values())
             counts = {"evaluations": len(fitting), "hypervolume": self._hypervolume(fitting, tier.name)}

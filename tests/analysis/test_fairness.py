@@ -18,7 +18,7 @@ from lit_fednas.analysis.clients import (
 )
 from lit_fednas.errors import DataError
 from lit_fednas.records import ALL_TIERS
-from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE, write_client_scores
+from lit_fednas.records.run import CLIENTS_FILE, write_client_scores
 
 
 def write(folder: Path, accuracies: dict[str, list[float]], sizes: int = 10) -> Path:
@@ -26,7 +26,8 @@ def write(folder: Path, accuracies: dict[str, list[float]], sizes: int = 10) -> 
     folder.mkdir(parents=True)
     every = [(tier, accuracy) for tier, of_tier in accuracies.items() for accuracy in of_tier]
     rows = [(client, tier, sizes, accuracy, round(1 - accuracy, 6)) for client, (tier, accuracy) in enumerate(every)]
-    write_client_scores(folder, [dict(zip(CLIENT_SCORE_COLUMNS, row, strict=True)) for row in rows])
+    columns = ("client", "tier", "num_examples", "accuracy", "loss")
+    write_client_scores(folder, [dict(zip(columns, row, strict=True)) for row in rows])
     return folder
 
 

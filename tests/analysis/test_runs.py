@@ -13,11 +13,10 @@ from lit_fednas.analysis import newest_run, read_run, read_search
 from lit_fednas.errors import DataError
 from lit_fednas.records import (
     ROUNDS_FILE,
-    SEARCH_FILES,
     FinetuneFiles,
+    SearchFiles,
     append_round,
 )
-from lit_fednas.records.tiers import FINETUNED_COLUMNS
 
 
 def test_rounds_and_clients_are_those_of_the_file(finished_run: Path) -> None:
@@ -51,7 +50,7 @@ def test_search(finished_run: Path) -> None:
     assert (search.name, search.cost, search.tier_names) == ("search", "macs", ["small", "large"])
     assert list(search.models) == ["large", "small"]
     for table in ("evaluations", "history", "front", "tiers"):
-        assert list(getattr(search, table).columns) == list(SEARCH_FILES[table])
+        assert list(getattr(search, table).columns) == list(SearchFiles(finished_run / "search").columns(table))
     assert search.evaluations["latency_ms"].isna().all()
     assert search.evaluations["latency_ms"].dtype == float
     assert search.evaluations["encoding"].iloc[0] == "-".join(
@@ -118,21 +117,22 @@ def test_the_trainings_of_a_fine_tuning_are_no_runs(tmp_path: Path) -> None:
 
 def test_a_fine_tuning_and_its_clients(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("{}")
-    row = dict.fromkeys(FINETUNED_COLUMNS, 2) | {"tier": "1", "arch": "id", "val_accuracy": None, "val_loss": None}
     files = FinetuneFiles(tmp_path / "finetune")
+    columns = list(files.columns("tiers"))
+    row = dict.fromkeys(columns, 2) | {"tier": "1", "arch": "id", "val_accuracy": None, "val_loss": None}
     files.write("candidates", [row])
     run = read_run(tmp_path)
     assert run.finetuned().empty  # candidates are written as they end, tiers at the end of all
-    assert list(run.finetuned().columns) == list(FINETUNED_COLUMNS)
-    assert list(run.finetuned("other").columns) == list(FINETUNED_COLUMNS)
+    assert list(run.finetuned().columns) == columns
+    assert list(run.finetuned("other").columns) == columns
     sizes = {"test_accuracy": 0.5, "test_loss": 1.5, "macs_per_example": 7, "parameters": 8, "bytes": 9}
     files.write("tiers", [{**row, **sizes}, {**row, **sizes, "tier": "high", "val_accuracy": 0.25}])
     table = run.finetuned()
-    assert list(table.columns) == list(FINETUNED_COLUMNS)
+    assert list(table.columns) == columns
     assert table["tier"].tolist() == ["1", "high"]
     assert table["val_accuracy"].isna().tolist() == [True, False]
     assert table["test_accuracy"].tolist() == [0.5, 0.5]
     assert table["bytes"].dtype == int
     files.write("tiers", [])
     assert run.finetuned().empty
-    assert list(run.finetuned().columns) == list(FINETUNED_COLUMNS)
+    assert list(run.finetuned().columns) == columns

@@ -14,7 +14,7 @@ from lit_fednas.analysis.tables import (
     family_costs,
     independent_costs,
     stairs,
-    subnet_accuracies,
+    subnet_metric,
     total_costs,
 )
 from lit_fednas.records import append_round
@@ -22,7 +22,7 @@ from lit_fednas.records import append_round
 
 def test_subnets_over_rounds(finished_run: Path) -> None:
     run = read_run(finished_run)
-    table = subnet_accuracies(run)
+    table = subnet_metric(run)
     assert set(table) == {"smallest", "d0101-e0.14", "d1111-e0.18", "largest"}  # not the mean
     assert len(table) == 3
     assert table.loc[1, "largest"] == run.rounds["val/largest/accuracy"][1]
@@ -31,7 +31,7 @@ def test_subnets_over_rounds(finished_run: Path) -> None:
 def test_rounds_without_validation_are_empty(tmp_path: Path) -> None:
     append_round(tmp_path, {"round": 0, "metrics": {"clients/loss": 1.0}})
     append_round(tmp_path, {"round": 1, "metrics": {"val/a/accuracy": 0.5, "val/mean/accuracy": 0.5}})
-    table = subnet_accuracies(Run(tmp_path))
+    table = subnet_metric(Run(tmp_path))
     assert list(table.columns) == ["a"]
     assert np.isnan(table.loc[0, "a"])
     assert table.loc[1, "a"] == 0.5

@@ -86,9 +86,10 @@ def test_tables_and_figure(script, run, capsys):
 
 def test_correlations_by_hand(script):
     """Three architectures on two clients of one and three examples; of six pairs of ranks, one is turned round."""
-    scores = np.array([[0.0, 3.0], [1.0, 1.0], [0.0, 1.0]])  # means over all: 0.75, 0.5, 0.25
+    right = np.array([[0.0, 3.0], [1.0, 1.0], [0.0, 1.0]])  # means over all: 0.75, 0.5, 0.25
     sizes = np.array([1, 3])
-    found = script["rank_correlations"](scores, sizes, [[0, 1], [1, 0]], [1, 2])
+    answers = np.stack([np.broadcast_to(sizes, right.shape), right], 2)
+    found = script["rank_correlations"](answers, lambda sums: sums[1] / sums[0], [[0, 1], [1, 0]], [1, 2])
     assert found[:, 1] == pytest.approx([1, 1])
     # the first client says 0, 1, 0: one pair agrees, one does not, one is tied (tau-b)
     assert found[0, 0] == pytest.approx(0)

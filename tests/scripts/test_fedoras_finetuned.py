@@ -8,7 +8,6 @@ import pytest
 
 from lit_fednas.records import FinetuneFiles, SearchFiles, write_client_scores
 from lit_fednas.records.files import replace_json
-from lit_fednas.records.tiers import EVALUATION_COLUMNS, FINETUNED_COLUMNS
 from tests.scripts.conftest import load
 
 
@@ -18,13 +17,13 @@ def script():
 
 
 def folder(root: Path, name: str, test: float, initial: str = "supernet") -> Path:
-    row = dict.fromkeys(FINETUNED_COLUMNS, 0) | {"arch": "id", "eligible": 4, "rounds": 7, "macs": 3 * 10**9}
+    files = FinetuneFiles(root / name)
+    row = dict.fromkeys(files.columns("tiers"), 0) | {"arch": "id", "eligible": 4, "rounds": 7, "macs": 3 * 10**9}
     accuracies = {"val_accuracy_before": 0.1, "val_accuracy": 0.3, "bytes_down": 5 * 10**8}
     tiers = [
         {**row, **accuracies, "tier": "small", "test_accuracy": test},
         {**row, **accuracies, "tier": "large", "test_accuracy": test + 0.1},
     ]
-    files = FinetuneFiles(root / name)
     files.write("tiers", tiers)
     files.write_settings({"initial": initial, "architectures": 0, "models": None, "search": "search"})
     files.write("candidates", [row | {"val_accuracy_before": 0.2 - 0.1 * place} for place, row in enumerate(tiers)])
@@ -41,7 +40,7 @@ def spent(root: Path) -> None:
     replace_json(root / "ledger.json", {"total": {"macs": 6 * 10**9}})
     search = SearchFiles(root / "search")
     search.write_settings({"num_examples": 500, "federated": None})
-    rows = [dict.fromkeys(EVALUATION_COLUMNS, 0) | {"arch": "id", "macs": macs} for macs in (10**6, 3 * 10**6)]
+    rows = [dict.fromkeys(search.columns("evaluations"), 0) | {"arch": "id", "macs": macs} for macs in (10**6, 3 * 10**6)]
     search.write("evaluations", rows)
 
 

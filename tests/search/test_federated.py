@@ -114,10 +114,10 @@ def test_with_all_clients_it_is_central_evaluation_of_all_their_examples(trained
     scorer = clients.scorer("small", 0, archs)
     for arch in archs:
         expected, found = central(arch), scorer(arch)
-        assert found.accuracy == expected.accuracy
-        assert found.loss == pytest.approx(expected.loss, rel=1e-6)
+        assert found["accuracy"] == expected["accuracy"]
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
         assert clients(arch) == found
-    assert len({central(arch) for arch in archs}) > 3
+    assert len({central(arch)["loss"] for arch in archs}) > 3
 
 
 def test_a_score_is_the_mean_over_the_asked_clients_examples(trained):
@@ -133,8 +133,8 @@ def test_a_score_is_the_mean_over_the_asked_clients_examples(trained):
         with torch.no_grad():
             logits = module.supernet(inputs, arch)
         found = clients.scorer("small", generation, [arch])(arch)
-        assert found.accuracy == pytest.approx(float((logits.argmax(1) == targets).double().mean()), abs=1e-7)
-        assert found.loss == pytest.approx(float(functional.cross_entropy(logits, targets)), rel=1e-5)
+        assert found["accuracy"] == pytest.approx(float((logits.argmax(1) == targets).double().mean()), abs=1e-7)
+        assert found["loss"] == pytest.approx(float(functional.cross_entropy(logits, targets)), rel=1e-5)
 
 
 def test_answers_are_those_of_each_client_alone(trained):
@@ -156,7 +156,7 @@ def test_clients_may_score_on_what_they_trained_on(trained):
     draw = ClientDraw(data.clients, Population(6), 6, FederatedEvaluation(1, "train"), 0)
     found = FederatedEvaluator(module.supernet, draw)(module.supernet.space.largest)
     expected = Evaluator(module.supernet, [examples_of(data, list(range(6)), "train")])
-    assert found.accuracy == expected(module.supernet.space.largest).accuracy
+    assert found["accuracy"] == expected(module.supernet.space.largest)["accuracy"]
 
 
 def test_a_lone_example_is_not_normalised_by_itself():

@@ -26,7 +26,6 @@ from lit_fednas.search import (
     SearchMethod,
     SearchSettings,
 )
-from lit_fednas.search.evaluator import Metrics
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.search.tier_search import TierSearch
 from lit_fednas.supernets import ElasticResNet
@@ -304,7 +303,7 @@ def test_one_search_for_all_tiers(trained, tmp_path):
 
 class ConstantEvaluator(Evaluator):
     def __call__(self, arch):
-        return Metrics(0.5, 1.0)
+        return {"accuracy": 0.5, "loss": 1.0}
 
 
 def test_of_equally_good_architectures_the_cheapest_is_taken(tmp_path):

@@ -19,7 +19,7 @@ from lit_fednas.analysis.tables import (
     family_costs,
     independent_costs,
     leaves,
-    subnet_accuracies,
+    subnet_metric,
     total_costs,
 )
 from lit_fednas.formatting import axis, cost_text, fixed, short
@@ -32,13 +32,14 @@ _FIRST = ("search", "finetune")
 def tiles(run: Run) -> list[tuple[str, str, str]]:
     """Returns the headline's numbers: what each is, its value, and a note."""
     shown = [("rounds", f"{len(run.rounds):,}", "")]
-    for row in run.subnets("val").sort_values("accuracy").tail(1).itertuples():
-        shown.append(("best evaluated subnet", f"{row.accuracy:.3f}", str(row.subnet)))
+    of_subnets = run.subnets("val").sort_values(run.metric, ascending=run.metrics[run.metric] is not False)
+    for _, row in of_subnets.tail(1).iterrows():
+        shown.append(("best evaluated subnet", f"{row[run.metric]:.3f}", str(row["subnet"])))
     search = run.search()
     if search is not None:
         for _, row in search.tiers.iterrows():
             cost = f"{cost_text(search.cost, row[search.cost])} {_COST_WORDS.get(search.cost, '')}"
-            shown.append((f"best of {row['tier']}", f"{row['val_accuracy']:.3f}", cost))
+            shown.append((f"best of {row['tier']}", f"{row[f'val_{search.metric}']:.3f}", cost))
     if run.ledger and run.ledger.get("times_less_computation"):
         times = f"{run.ledger['times_less_computation']:.2f} ×"
         shown.append(("less computation", times, "than the subnets one by one"))
@@ -58,11 +59,11 @@ def summary(settings: Mapping[str, Any]) -> str:
 
 
 def training(run: Run) -> list[Block]:
-    """Shows validation accuracy per subnet, the clients' losses, and a table of the clients."""
+    """Shows the validation metric per subnet, the clients' losses, and a table of the clients."""
     charts = []
-    accuracies = subnet_accuracies(run)
-    if accuracies.notna().any(axis=None):
-        charts.append(line_chart("Validation accuracy", accuracies, "round", "accuracy"))
+    values = subnet_metric(run)
+    if values.notna().any(axis=None):
+        charts.append(line_chart(f"Validation {run.metric}", values, "round", run.metric))
     losses = run.clients.groupby("round")["loss"].quantile([0.25, 0.5, 0.75]).unstack().dropna()
     if len(losses):
         title = "Loss in the clients' training: median, and half of the clients"
@@ -91,13 +92,13 @@ def subnets(run: Run) -> list[Block]:
     rows: list[list[Cell]] = [
         [
             *(str(name), *(cost_text(cost, row[cost]) for cost in ("macs", "parameters", "bytes"))),
-            *(fixed(table[value].get(name)) for table in splits.values() for value in ("accuracy", "loss")),
+            *(fixed(table[value].get(name)) for table in splits.values() for value in run.metrics),
             Code(row["arch"]),
         ]
         for name, row in every.iterrows()
     ]
     head = ["subnet", "MACs", "parameters", "bytes"]
-    head += [f"{split} {value}" for split in splits for value in ("accuracy", "loss")]
+    head += [f"{split} {value}" for split in splits for value in run.metrics]
     return [Table([*head, "architecture"], rows)]
 
 
@@ -149,11 +150,11 @@ def fairness(run: Run) -> list[Block]:
         for _, row in fairness_table(groups).iterrows()
     ]
     by_name = ordered_scores(groups).set_index("rank").groupby("name", sort=False)["mean"]
-    head = ["folder", "tier", "clients", "mean accuracy", "deviation", "worst"]
+    head = ["folder", "tier", "clients", f"mean {run.metric}", "deviation", "worst"]
     return [
-        "Each client's accuracy on its own test data, with the network of its tier.",
+        f"Each client's {run.metric} on its own test data, with the network of its tier.",
         Table(head, rows, texts=2),
-        Charts([line_chart("Clients by accuracy", dict(list(by_name)), "client", "accuracy")]),
+        Charts([line_chart(f"Clients by {run.metric}", dict(list(by_name)), "client", run.metric)]),
     ]
 
 

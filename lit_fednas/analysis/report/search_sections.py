@@ -48,12 +48,13 @@ def fronts(run: Run) -> list[Block]:
 
 
 def progress(run: Run) -> list[Block]:
-    """Shows hypervolume and best accuracy of each tier against evaluations."""
+    """Shows hypervolume and best metric of each tier against evaluations."""
     search = run.search()
     if search is None or search.history.empty:
         return []
     charts = []
-    for column, title in (("hypervolume", "Hypervolume"), ("best_accuracy", "Best validation accuracy")):
+    best = f"best_{search.metric}", f"Best validation {search.metric}"
+    for column, title in (("hypervolume", "Hypervolume"), best):
         lines = dict(list(search.history.set_index("evaluations").groupby("tier", sort=False)[column]))
         charts.append(line_chart(title, lines, "evaluations", column.replace("_", " ")))
     return [Charts(charts)]
@@ -70,12 +71,12 @@ def architectures(run: Run) -> list[Block]:
         [
             row["tier"],
             *(cost_text(name, row[name]) for name in known),
-            *(fixed(row[name]) for name in ("val_accuracy", "test_accuracy")),
+            *(fixed(row[name]) for name in (f"val_{search.metric}", f"test_{search.metric}")),
         ]
         for _, row in best.iterrows()
     ]
     drawings = draw_all(list(best["tier"]), [str(arch) for arch in best["arch"]])
-    head = ["tier", *(_COSTS[name] for name in known), "val accuracy", "test accuracy"]
+    head = ["tier", *(_COSTS[name] for name in known), f"val {search.metric}", f"test {search.metric}"]
     note = "A box is a block; its bar is as long as its expand ratio, dashed boxes are left out."
     notes = [note] if any(drawing.stages for drawing in drawings) else []
     return [Table(head, rows), *notes, Charts(drawings)]
@@ -129,19 +130,20 @@ def draw_all(titles: Sequence[str], archs: Sequence[str]) -> list[Stages]:
 def _front(search: SearchResult, tier: str, index: int) -> Chart:
     scale, label = axis(search.cost, float(search.evaluations[search.cost].max()))
     rows = search.front[search.front["tier"] == tier].sort_values(search.cost)
-    front = [_mark(search.cost, row, row["accuracy"], scale) for _, row in rows.iterrows()]
+    front = [_mark(search, row, row[search.metric], scale) for _, row in rows.iterrows()]
     tiers = search.tiers[search.tiers["tier"] == tier]
-    best = [_mark(search.cost, row, row["val_accuracy"], scale, best=True) for _, row in tiers.iterrows()]
-    points = search.evaluations[[search.cost, "accuracy"]].dropna()
-    cloud = points.set_index(points[search.cost] / scale)["accuracy"]
+    best = [_mark(search, row, row[f"val_{search.metric}"], scale, best=True) for _, row in tiers.iterrows()]
+    points = search.evaluations[[search.cost, search.metric]].dropna()
+    cloud = points.set_index(points[search.cost] / scale)[search.metric]
     limits = [limit for limit in search.limits(tier) if limit is not None]
     cost = _COSTS.get(search.cost, search.cost)
     bounds = [f", at most {cost_text(search.cost, limit)} {cost}" for limit in limits[-1:]]
     title = "".join(["All" if tier == ALL_TIERS else tier, *bounds])
-    return front_chart(title, index, cloud, front, best, [limit / scale for limit in limits], (label, "accuracy"))
+    return front_chart(title, index, cloud, front, best, [limit / scale for limit in limits], (label, search.metric))
 
 
-def _mark(cost: str, row: pd.Series, accuracy: float, scale: float, best: bool = False) -> Mark:
+def _mark(search: SearchResult, row: pd.Series, value: float, scale: float, best: bool = False) -> Mark:
+    cost = search.cost
     lines = [f"best of {row['tier']}"] if best else []
-    lines += [f"accuracy {accuracy:.4f}, {cost_text(cost, row[cost])} {_COSTS.get(cost, cost)}", str(row["arch"])]
-    return Mark(row[cost] / scale, accuracy, "\n".join(lines))
+    lines += [f"{search.metric} {value:.4f}, {cost_text(cost, row[cost])} {_COSTS.get(cost, cost)}", str(row["arch"])]
+    return Mark(row[cost] / scale, value, "\n".join(lines))
