@@ -91,6 +91,8 @@ def test_from_data_to_a_file_that_runs_alone(path: Path, tmp_path: Path, monkeyp
     assert last["metrics"][f"val/largest/{METRIC[path.stem]}"] > 0
     main(["search", *config, "--search.evaluations", "4", "--search.method", "RandomSearch"])
     tiers = [folder.name for folder in (run / "search" / "tiers").iterdir()]
+    found = [row.split(",") for row in (run / "search" / "history.csv").read_text().splitlines()]
+    assert found[0][3] == f"best_{METRIC[path.stem]}"
     main(["finetune", *config, "--finetune.rounds", "1"])
     assert {folder.name for folder in (run / "finetune" / "tiers").iterdir()} == set(tiers)
     main(["export", *config, "--tier", tiers[0]])
@@ -100,4 +102,6 @@ def test_from_data_to_a_file_that_runs_alone(path: Path, tmp_path: Path, monkeyp
     raw = torch.zeros(3, *metadata["input_shape"], dtype=getattr(torch, metadata["input_type"]))
     assert program(raw).shape[-1] == len(metadata["class_names"])
     main(["report", str(run)])
-    assert (run / "report.html").stat().st_size > 0
+    report = (run / "report.html").read_text()
+    assert f"Validation {METRIC[path.stem]}" in report
+    assert f"Best validation {METRIC[path.stem]}" in report

@@ -22,7 +22,16 @@ def module():
 def read(path):
     with open(path, newline="") as file:
         reader = csv.DictReader(file)
-        assert tuple(reader.fieldnames or ()) == ("subnet", "arch", "split", "accuracy", "loss", "macs", "parameters", "bytes")
+        assert tuple(reader.fieldnames or ()) == (
+            "subnet",
+            "arch",
+            "split",
+            "accuracy",
+            "loss",
+            "macs",
+            "parameters",
+            "bytes",
+        )
         return list(reader)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from lit_fednas.callbacks import DeployedAccuracy, RoundsToTarget
+from lit_fednas.callbacks import DeployedAccuracy
 from lit_fednas.data import (
     ArraySource,
     ByColumn,

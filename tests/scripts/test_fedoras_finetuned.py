@@ -40,7 +40,9 @@ def spent(root: Path) -> None:
     replace_json(root / "ledger.json", {"total": {"macs": 6 * 10**9}})
     search = SearchFiles(root / "search")
     search.write_settings({"num_examples": 500, "federated": None})
-    rows = [dict.fromkeys(search.columns("evaluations"), 0) | {"arch": "id", "macs": macs} for macs in (10**6, 3 * 10**6)]
+    rows = [
+        dict.fromkeys(search.columns("evaluations"), 0) | {"arch": "id", "macs": macs} for macs in (10**6, 3 * 10**6)
+    ]
     search.write("evaluations", rows)
 
 
