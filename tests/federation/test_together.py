@@ -212,7 +212,7 @@ SLOW_ATTENTION = pytest.mark.filterwarnings("ignore:There is a performance drop"
 TOKENS = {
     "tcn": lambda: ElasticTCN((8,), 5, channels=10),
     "tcn-untied": lambda: ElasticTCN((8,), 5, channels=10, embedding=4, tied=False),
-    "transformer": lambda: ElasticTransformer((8,), 5, dim=8),
+    "transformer": lambda: ElasticTransformer((8,), 5, dim=8, dropout=0.2),
 }
 
 
