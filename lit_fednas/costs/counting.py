@@ -173,6 +173,7 @@ def meta_copy(network: nn.Module) -> nn.Module:
 
 def _count(structure: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype) -> int:
     """Returns the multiply-accumulates of a network that is on the meta device; changes the network."""
+    structure.float()  # as the inputs are, whatever the weights are trained in
     for module in structure.modules():
         if type(module) in _TRANSPARENT:  # half of the time that counting takes
             module.forward = _given

@@ -125,6 +125,7 @@ class ClientData:
         *,
         split: str = "train",
         shuffle: bool = True,
+        balanced: bool = False,
         augment: bool = True,
         drop_last: bool = False,
     ) -> Iterator[Batch]:
@@ -136,6 +137,8 @@ class ClientData:
             generator: On the CPU; gives the order, then the seed of the augmentation.
             split: ``train``, ``val`` or ``test``.
             shuffle: False keeps the order of the data set.
+            balanced: Draws as many examples with replacement instead, the classes that the client has with equal
+                probability, and so the examples of a class.
             augment: False leaves the augmentation out.
             drop_last: Leaves a smaller last batch out, unless it is the client's only one.
 
@@ -146,7 +149,10 @@ class ClientData:
             DataError: The client or the split does not exist.
         """
         rows = self.rows(client, split)
-        if shuffle:
+        if balanced and len(rows):
+            _, codes, counts = self._targets(client, split).cpu().unique(return_inverse=True, return_counts=True)
+            rows = rows[torch.multinomial(1 / counts[codes].double(), len(rows), True, generator=generator)]
+        elif shuffle:
             rows = rows[torch.randperm(len(rows), generator=generator)]
         reader, draws = self._reader(split), None
         if augment and reader.augmentation:

@@ -88,8 +88,8 @@ class Task(ABC):
         """
 
     def example_targets(self, count: int, input_shape: tuple[int, ...], device: torch.device) -> Tensor:
-        """Returns targets of some value for a dry run, ``[count, ...]``."""
-        return torch.zeros(count, dtype=torch.int64, device=device)
+        """Returns targets of some value for a dry run, ``[count, ...]``; a number per output if not overridden."""
+        return torch.zeros(count, self.num_outputs, device=device)
 
 
 @checked("data.task")
@@ -135,6 +135,10 @@ class Classification(Task):
         if targets.ndim != 1 or dtype != torch.int64:
             raise DataError(f"targets: {dtype} {shape} are not classes; give an int64 tensor of shape [N]")
         _check_range(targets, self.num_outputs)
+
+    @override
+    def example_targets(self, count: int, input_shape: tuple[int, ...], device: torch.device) -> Tensor:
+        return torch.zeros(count, dtype=torch.int64, device=device)
 
 
 @checked("data.task")
@@ -243,10 +247,6 @@ class MultiLabel(Task):
         if not bool(((targets == 0) | (targets == 1)).all()):
             raise DataError("targets: are not labels; give 0 or 1 for each")
 
-    @override
-    def example_targets(self, count: int, input_shape: tuple[int, ...], device: torch.device) -> Tensor:
-        return torch.zeros(count, self.num_outputs, device=device)
-
 
 @checked("data.task")
 class Regression(Task):
@@ -285,10 +285,6 @@ class Regression(Task):
         _check_floats(targets, self.num_outputs, "numbers")
         if not bool(targets.isfinite().all()):
             raise DataError("targets: hold NaN or infinity; correct or remove these examples")
-
-    @override
-    def example_targets(self, count: int, input_shape: tuple[int, ...], device: torch.device) -> Tensor:
-        return torch.zeros(count, self.num_outputs, device=device)
 
 
 def hits(outputs: Tensor, targets: Tensor, top_k: int = 1) -> Tensor:

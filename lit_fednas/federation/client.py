@@ -51,7 +51,8 @@ class ClientRunner:
         check: Called before every batch; raises ``Interrupted`` if the run was asked to stop.
 
     Raises:
-        ConfigError: Clients are to be trained several at a time, compiled or tested, which other settings exclude.
+        ConfigError: Clients are to be trained several at a time, compiled, tested or with balanced classes, which other
+            settings or the data exclude.
     """
 
     def __init__(
@@ -71,6 +72,11 @@ class ClientRunner:
                 f"faults.straggler_rate: {faults.straggler_rate:g} of the clients would train fewer passes, but each "
                 f"trains {'one' if settings.steps is None else 'a number of steps'}; set client.epochs above 1 and "
                 f"client.steps to null, or straggler_rate to 0"
+            )
+        if settings.class_balanced and not data.task.labelled:
+            raise ConfigError(
+                f"client.class_balanced: true needs one class per example, and the data's task is "
+                f"{type(data.task).__name__}; set it to false"
             )
         if settings.compile:
             check_compilable(supernet, objective, settings.clients_per_fit)
@@ -306,7 +312,13 @@ class ClientRunner:
         for epoch in count() if steps is not None else range(self._epochs(task)):
             draws = generator(self.seed, "batches", task.round, task.client, epoch)
             before = taken.num_steps
-            batches = self.data.batches(task.client, self.settings.batch_size, draws, drop_last=self.settings.drop_last)
+            batches = self.data.batches(
+                task.client,
+                self.settings.batch_size,
+                draws,
+                balanced=self.settings.class_balanced,
+                drop_last=self.settings.drop_last,
+            )
             batches = ((inputs, self.supernet.targets(task.arch, classes)) for inputs, classes in batches)
             yield from list(islice(batches, steps and steps - before)) if ahead else batches
             if taken.num_steps == before:

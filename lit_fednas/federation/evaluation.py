@@ -18,10 +18,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics import Metric, MetricCollection
 from typing_extensions import override
 
-from lit_fednas.data import Task
+from lit_fednas.data import ClientData, Task
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveInt, checked
 from lit_fednas.records import Directions
+from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import Supernet
 
 #: The name of the mean over sampled architectures among the subnets.
@@ -165,6 +166,14 @@ class SubnetMetrics(nn.Module):
                         metric.reset()
         return values
 
+    def mean(self, values: Mapping[str, Tensor]) -> Tensor:
+        """Returns the mean over subnets, without :data:`SAMPLED`, of the metric that counts most.
+
+        Args:
+            values: As :meth:`compute` returns them.
+        """
+        return torch.stack([values[f"{one}/{self.task.metric}"] for one in self.names if one != SAMPLED]).mean()
+
     @property
     def metric_names(self) -> list[str]:
         """What :meth:`compute` returns: ``<subnet>/<metric>``."""
@@ -228,6 +237,32 @@ class Recalibration:
         if name not in self.copies:
             self.copies[name] = recalibrated(supernet.subnet(arch), self.batches)
         return self.copies[name]
+
+
+def recalibration_batches(clients: ClientData, count: int, batch_size: int, seed: int) -> list[Tensor]:
+    """Returns batches of clients' training data, drawn by address, so that a resumed run evaluates alike.
+
+    Args:
+        clients: The clients' data.
+        count: How many.
+        batch_size: Examples per batch.
+        seed: The run's seed.
+
+    Returns:
+        So many, or all there are; ``[batch, ...]`` each.
+    """
+    if count == 0:
+        return []
+    rng = numpy_generator(seed, "recalibration")
+    batches: list[Tensor] = []
+    for client in rng.permutation(clients.num_clients):
+        draws = generator(seed, "recalibration", int(client))
+        for inputs, _ in clients.batches(int(client), batch_size, draws, augment=False):
+            if len(inputs) > 1:  # batch norm refuses a batch of one
+                batches.append(inputs)
+            if len(batches) == count:
+                return batches
+    return batches
 
 
 @torch.no_grad()

@@ -23,15 +23,22 @@ from lit_fednas.assignment import Assignment, Round
 from lit_fednas.data import Classification, ClientData, Task
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.cohort import CohortSampler, UniformCohort
-from lit_fednas.federation.evaluation import SAMPLED, EvaluationSettings, Recalibration, SubnetMetrics
+from lit_fednas.federation.evaluation import (
+    SAMPLED,
+    EvaluationSettings,
+    Recalibration,
+    SubnetMetrics,
+    recalibration_batches,
+)
 from lit_fednas.federation.initial_weights import read_checkpoint
 from lit_fednas.federation.restoring import check_supernet, model_settings
 from lit_fednas.federation.round import ServerRound
-from lit_fednas.federation.server_optimizers import is_plain_averaging
+from lit_fednas.federation.round_metrics import client_metrics
+from lit_fednas.federation.server_optimizers import set_pseudo_gradient
 from lit_fednas.federation.settings import ClientSettings, FaultPolicy
-from lit_fednas.messages import WILD, ClientTask
+from lit_fednas.messages import ClientTask
 from lit_fednas.objectives import Objective, TaskLoss
-from lit_fednas.rng import generator, numpy_generator
+from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import ClientTiers, Population
 
@@ -63,16 +70,12 @@ class FederatedLightningModule(pl.LightningModule):
         population: The clients and their tiers, once :meth:`setup` has seen the data.
         task: What targets are: classes until :meth:`setup` has seen the data.
 
-    Metrics are named by what was evaluated on what: ``val/<subnet>/accuracy`` and ``/loss`` are the global
-    weights on the server's validation set, without local training; ``val/mean/accuracy`` is their mean over the
-    subnets; ``test/...`` likewise on the test set. Other tasks than classes have other metrics, such as ``perplexity``
-    (``lit_fednas.data.tasks``). ``clients/loss`` is the mean over the cohort, weighted by examples, of each client's
-    mean loss *during* its local training. ``clients/accuracy`` is that of the clients on their own validation splits,
-    weighted by examples, if they were asked for it (``client.validate``). ``clients/lr``
-    is the learning rate of the clients' first step (Lightning's ``LearningRateMonitor`` shows the server optimizer's).
-    ``clients/used`` counts updates, ``clients/failed`` clients that could not answer or whose update was wild;
-    ``clients/wild`` counts updates above ``faults.norm_bound``, if there is one. An aggregation adds its own, such as
-    ``aggregation/changed`` (:meth:`~lit_fednas.aggregation.OperatorAverage.metrics`).
+    Metrics are named by what was evaluated on what: ``val/<subnet>/accuracy`` and ``/loss`` are the global weights
+    on the server's validation set, without local training; ``val/mean/accuracy`` is their mean over the subnets;
+    ``test/...`` likewise on the test set. Other tasks than classes have other metrics (``lit_fednas.data.tasks``).
+    ``clients/...`` are :func:`~lit_fednas.federation.round_metrics.client_metrics`, and ``clients/lr`` is the learning
+    rate of the clients' first step (Lightning's ``LearningRateMonitor`` shows the server optimizer's). An aggregation
+    adds its own, such as ``aggregation/changed`` (:meth:`~lit_fednas.aggregation.OperatorAverage.metrics`).
     """
 
     def __init__(
@@ -125,19 +128,13 @@ class FederatedLightningModule(pl.LightningModule):
             raise ConfigError(
                 "data: the trainer has no data module; call fit(module, datamodule=FederatedDataModule(...))"
             )
-        if tuple(data.input_shape) != self.supernet.input_shape:
-            raise ConfigError(
-                f"model.supernet.input_shape: {list(self.supernet.input_shape)} does not match the data's, "
-                f"{list(data.input_shape)}"
-            )
+        for name, given in (("input_shape", tuple(data.input_shape)), ("num_classes", data.num_classes)):
+            if (own := getattr(self.supernet, name)) != given:
+                raise ConfigError(f"model.supernet.{name}: {own} does not match the data's; give {given}")
         if data.input_dtype != self.supernet.input_dtype:
             raise ConfigError(
                 f"model.supernet: {type(self.supernet).__name__} reads {self.supernet.input_dtype}, and the data are "
                 f"{data.input_dtype}; choose one that reads what the source gives"
-            )
-        if data.num_classes != self.supernet.num_classes:
-            raise ConfigError(
-                f"model.supernet.num_classes: {self.supernet.num_classes} does not match the data's, {data.num_classes}"
             )
         cohort_size = self.cohort.size(data.clients.num_clients)
         if self.faults.min_survivors > cohort_size:
@@ -145,10 +142,7 @@ class FederatedLightningModule(pl.LightningModule):
                 f"faults.min_survivors: {self.faults.min_survivors} is more than the {cohort_size} clients of a "
                 f"round, so the weights would never change; lower it, or raise the cohort"
             )
-        if (type(data.task), vars(data.task)) != (type(self.task), vars(self.task)):
-            self.task = data.task
-            self._prepare_evaluation()
-        self.divide(data.clients)
+        self.meet(data.clients)
         self.objective.setup(self.supernet, data.clients)
         self.aggregation.setup(self.supernet)
         self.assignment.setup(self.supernet, self.population)
@@ -170,8 +164,11 @@ class FederatedLightningModule(pl.LightningModule):
                         f"{callback.field} to null"
                     )
 
-    def divide(self, clients: ClientData) -> None:
-        """Divides the clients into tiers, the same for a seed: sets :attr:`population`."""
+    def meet(self, clients: ClientData) -> None:
+        """Learns the clients' task, and divides them into tiers, the same for a seed: sets :attr:`population`."""
+        if (type(clients.task), vars(clients.task)) != (type(self.task), vars(self.task)):
+            self.task = clients.task
+            self._prepare_evaluation()
         if self.tiers is None:
             population = Population(clients.num_clients)
         else:
@@ -235,8 +232,8 @@ class FederatedLightningModule(pl.LightningModule):
         survivors = batch.survivors
         optimizer.zero_grad(set_to_none=True)
         if len(survivors) >= self.faults.min_survivors:
-            target = batch.target(self.aggregation.finish(batch.rejected))
-            self._set_weights_or_gradients(target, optimizer.optimizer)
+            aggregate = batch.target(self.aggregation.finish(batch.rejected))
+            set_pseudo_gradient(self.supernet, aggregate, optimizer.optimizer)
         elif survivors or not any(result.answered for result in batch.results):  # otherwise all were rejected
             log.warning(
                 "round %d: %d of %d updates can be used, faults.min_survivors asks for %d; the weights stay",
@@ -249,46 +246,14 @@ class FederatedLightningModule(pl.LightningModule):
         optimizer.zero_grad(set_to_none=True)
         self._log_round(batch)
 
-    @torch.no_grad()
-    def _set_weights_or_gradients(self, aggregate: dict[str, Tensor], optimizer: Optimizer) -> None:
-        """Sets (present - aggregate) as the parameters' gradient, and buffers to the aggregate.
-
-        Plain averaging needs no gradient: the parameters are set to the aggregate itself, exactly.
-        """
-        parameters = dict(self.supernet.named_parameters())
-        targets = [aggregate[name] for name in parameters]
-        if is_plain_averaging(optimizer):
-            torch._foreach_copy_(list(parameters.values()), targets)
-        else:
-            for parameter, target in zip(parameters.values(), targets, strict=True):
-                parameter.grad = torch.sub(parameter, target, out=target)
-        for name, buffer in self.supernet.named_buffers():
-            buffer.copy_(aggregate[name])
-
     def _log_round(self, batch: ServerRound) -> None:
         if batch.tasks:
             self.log("clients/lr", self.client.learning_rate(batch.tasks[0].lr_factor))
-        seen = sum(result.num_seen for result in batch.survivors)
-        if seen:
-            loss = sum(result.loss * result.num_seen for result in batch.survivors) / seen
-            self.log("clients/loss", loss, prog_bar=True)
-        used = len(batch.survivors)
-        self.log("clients/used", float(used))
-        self.log("clients/failed", float(sum(not result.answered for result in batch.results)))
-        if self.faults.norm_bound is not None:
-            scaled = sum(bool(result.reason) for result in batch.survivors)
-            self.log("clients/wild", float(scaled + sum(result.status == WILD for result in batch.results)))
-        tested = sum(result.num_tested for result in batch.results)
-        if tested:
-            of_clients = [result for result in batch.results if result.num_tested]
-            means = {
-                name: sum(result.tested[name] * result.num_tested for result in of_clients) / tested
-                for name in self.task.averaged
-            }
-            self.log(f"clients/{self.task.metric}", self.task.derived(means)[self.task.metric], prog_bar=True)
-        if used >= self.faults.min_survivors:  # otherwise nothing was merged
-            for name, value in self.aggregation.metrics(batch.survivors).items():
-                self.log(name, value)
+        shown = "clients/loss", f"clients/{self.task.metric}"
+        for name, value in client_metrics(batch, self.task, self.faults.norm_bound is not None).items():
+            self.log(name, value, prog_bar=name in shown)
+        if len(batch.survivors) >= self.faults.min_survivors:  # otherwise nothing was merged
+            self.log_dict(self.aggregation.metrics(batch.survivors))
 
     # ---- evaluation -----------------------------------------------------------------------------------
 
@@ -353,36 +318,15 @@ class FederatedLightningModule(pl.LightningModule):
         return self._recalibration.network(name, self.supernet, arch)
 
     def recalibration_batches(self, clients: ClientData, count: int | None = None) -> list[Tensor]:
-        """Returns batches of clients' training data, drawn by address, so that a resumed run evaluates alike.
-
-        Args:
-            clients: The clients' data.
-            count: How many; as many as ``evaluation.recalibrate_batches`` asks for if not given.
-
-        Returns:
-            So many, or all there are; ``[batch, ...]`` each.
-        """
+        """Returns so many batches of clients' training data; without ``count`` those that the settings ask for."""
         count = self.evaluation.recalibrate_batches if count is None else count
-        if count == 0:
-            return []
-        rng = numpy_generator(self.seed, "recalibration")
-        batches: list[Tensor] = []
-        for client in rng.permutation(clients.num_clients):
-            draws = generator(self.seed, "recalibration", int(client))
-            for inputs, _ in clients.batches(int(client), self.client.batch_size, draws, augment=False):
-                if len(inputs) > 1:  # batch norm refuses a batch of one
-                    batches.append(inputs)
-                if len(batches) == count:
-                    return batches
-        return batches
+        return recalibration_batches(clients, count, self.client.batch_size, self.seed)
 
     def _log_metrics(self, split: str, metrics: SubnetMetrics) -> None:
-        means = []
-        for name, value in metrics.compute().items():
-            if name.endswith(f"/{self.task.metric}") and not name.startswith(f"{SAMPLED}/"):
-                means.append(value)
-            self.log(f"{split}/{name}", value, sync_dist=True)  # all ranks have it; Lightning wants to be told
-        self.log(f"{split}/mean/{self.task.metric}", torch.stack(means).mean(), prog_bar=True, sync_dist=True)
+        values = metrics.compute()
+        # all ranks have them; Lightning wants to be told
+        self.log_dict({f"{split}/{name}": value for name, value in values.items()}, sync_dist=True)
+        self.log(f"{split}/mean/{self.task.metric}", metrics.mean(values), prog_bar=True, sync_dist=True)
 
     # ---- checkpoints ----------------------------------------------------------------------------------
 

@@ -1,18 +1,18 @@
-"""Adaptive server optimizers of Reddi et al., Adaptive Federated Optimization (2021), Algorithm 2.
+"""The server's step, and the adaptive optimizers of Reddi et al., Adaptive Federated Optimization (2021), Algorithm 2.
 
 The pseudo-gradient (present weights minus the aggregate) replaces the gradient. Plain averaging is
-``torch.optim.SGD`` with a learning rate of 1, and FedAvgM is that with momentum. These three differ from their
+``torch.optim.SGD`` with a learning rate of 1, and FedAvgM is that with momentum. The adaptive ones differ from their
 namesakes in torch: no bias correction, ``tau`` added to the root, and a second moment that starts at tau^2.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lit_fednas.ranges import PositiveFloat, ShareBelowOne, checked
@@ -81,6 +81,28 @@ class FedYogi(_FedOptimizer):
 
     def _second_moment(self, v: Tensor, squared: Tensor, beta2: float) -> None:
         v.addcmul_(squared, torch.sign(v - squared), value=-(1 - beta2))
+
+
+@torch.no_grad()
+def set_pseudo_gradient(supernet: nn.Module, aggregate: Mapping[str, Tensor], optimizer: Optimizer) -> None:
+    """Sets (present - aggregate) as the parameters' gradient, and buffers to the aggregate.
+
+    Plain averaging needs no gradient: the parameters are set to the aggregate itself, exactly.
+
+    Args:
+        supernet: The shared weights.
+        aggregate: What replaces them, by name; overwritten.
+        optimizer: The server's.
+    """
+    parameters = dict(supernet.named_parameters())
+    targets = [aggregate[name] for name in parameters]
+    if is_plain_averaging(optimizer):
+        torch._foreach_copy_(list(parameters.values()), targets)
+    else:
+        for parameter, target in zip(parameters.values(), targets, strict=True):
+            parameter.grad = torch.sub(parameter, target, out=target)
+    for name, buffer in supernet.named_buffers():
+        buffer.copy_(aggregate[name])
 
 
 def is_plain_averaging(optimizer: Optimizer) -> bool:

@@ -74,6 +74,9 @@ class ClientSettings:
             logged as ``clients/accuracy``.
         compile: Whether full batches run through ``torch.compile``, once per architecture, which takes tens of
             seconds. Compiled dropout draws other masks, which belong to seed, round and client as well.
+        class_balanced: Whether a pass draws as many examples as the client has with replacement, each of its classes
+            with equal probability (torch's ``WeightedRandomSampler``), instead of each example once. FedorAS' paper
+            does not mention it; the code of its authors does so for spoken words.
 
     Raises:
         ConfigError: A setting is out of range, or two settings exclude each other.
@@ -94,6 +97,7 @@ class ClientSettings:
         clients_per_fit: PositiveInt = 1,
         compile: bool = False,
         validate: Literal["trained", "received"] | None = None,
+        class_balanced: bool = False,
     ) -> None:
         if clients_per_fit > 1 and precision == "16-mixed":
             raise ConfigError(
@@ -118,6 +122,7 @@ class ClientSettings:
         self.clients_per_fit = clients_per_fit
         self.compile = compile
         self.validate = validate
+        self.class_balanced = class_balanced
 
     def examples(self, size: int) -> int:
         """Returns how many examples pass through the network in one fit.

@@ -243,7 +243,7 @@ class FederatedTrainer(pl.Trainer):
         checkpoint = None if ckpt_path is None else read_checkpoint(ckpt_path)
         datamodule.prepare_data()
         datamodule.setup("validate")
-        model.divide(datamodule.clients)
+        model.meet(datamodule.clients)
         model.trainer = self
         self.strategy.connect(model)
         if checkpoint is not None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets.layers import Residual, sequential
+from lit_fednas.supernets.layers import Residual, dropout_layer, sequential
 
 _POSITION_STD = 0.02  # small beside the embeddings, as is usual
 
@@ -75,7 +75,9 @@ class TokenMean(nn.Module):
         return x.mean(1)
 
 
-def transformer_block(dim: int, heads: int, head_dim: int, units: int, causal: bool = False) -> nn.Sequential:
+def transformer_block(
+    dim: int, heads: int, head_dim: int, units: int, causal: bool = False, dropout_rate: float = 0.0
+) -> nn.Sequential:
     """Returns self-attention and a perceptron of one hidden layer, each preceded by a norm and added to its input.
 
     Args:
@@ -84,15 +86,21 @@ def transformer_block(dim: int, heads: int, head_dim: int, units: int, causal: b
         head_dim: Entries of a head.
         units: Hidden units of the perceptron.
         causal: Whether a token attends to itself and those before it alone.
+        dropout_rate: Of the outputs of both, before they are added.
     """
-    attention = Attention(dim, heads, head_dim, causal)
+    attention = sequential(
+        norm=nn.LayerNorm(dim),
+        attention=Attention(dim, heads, head_dim, causal),
+        dropout=dropout_layer(dropout_rate),
+    )
     perceptron = sequential(
         norm=nn.LayerNorm(dim),
         hidden=nn.Linear(dim, units),
         gelu=nn.GELU(),
         output=nn.Linear(units, dim),
+        dropout=dropout_layer(dropout_rate),
     )
-    return nn.Sequential(Residual(sequential(norm=nn.LayerNorm(dim), attention=attention)), Residual(perceptron))
+    return nn.Sequential(Residual(attention), Residual(perceptron))
 
 
 def count_patches(setting: str, patch_size: int, height: int, width: int) -> int:

@@ -13,7 +13,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, ShareBelowOne, checked
 from lit_fednas.supernets.base import NestedSupernet
 from lit_fednas.supernets.elastic_space import ElasticArch, ElasticSpace
-from lit_fednas.supernets.layers import Residual, sequential
+from lit_fednas.supernets.layers import Residual, dropout_layer, sequential
 
 _LEAST = 2  # blocks at depth 0
 _INIT_STD = 0.01  # of Bai et al.'s code for words
@@ -119,7 +119,7 @@ class ElasticTCN(NestedSupernet):
             width = out
         network = sequential(
             embedding=nn.Embedding(self.num_classes, self.embedding),
-            dropout=_dropout(self.embedding_dropout),
+            dropout=dropout_layer(self.embedding_dropout),
             to_channels=ChannelsAndTokens(),
             blocks=blocks,
             to_tokens=ChannelsAndTokens(),
@@ -133,14 +133,10 @@ class ElasticTCN(NestedSupernet):
         block = sequential(
             conv1=CausalConv1d(inputs, middle, self.kernel, dilation=dilation),
             relu1=nn.ReLU(inplace=True),
-            dropout1=_dropout(self.dropout),
+            dropout1=dropout_layer(self.dropout),
             conv2=CausalConv1d(middle, outputs, self.kernel, dilation=dilation),
             relu2=nn.ReLU(inplace=True),
-            dropout2=_dropout(self.dropout),
+            dropout2=dropout_layer(self.dropout),
         )
         shortcut = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else None
         return Residual(block, shortcut, nn.ReLU(inplace=True))
-
-
-def _dropout(rate: float) -> nn.Module | None:
-    return nn.Dropout(rate) if rate else None

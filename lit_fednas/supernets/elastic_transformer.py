@@ -9,12 +9,12 @@ from torch import nn
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, checked
+from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, ShareBelowOne, checked
 from lit_fednas.supernets.attention import PatchEmbedding, TokenEmbedding, TokenMean, count_patches, transformer_block
 from lit_fednas.supernets.base import NestedSupernet
 from lit_fednas.supernets.elastic_space import ElasticArch, ElasticSpace
 from lit_fednas.supernets.families import check_image
-from lit_fednas.supernets.layers import sequential
+from lit_fednas.supernets.layers import dropout_layer, sequential
 
 
 @checked("supernet")
@@ -27,6 +27,8 @@ class ElasticTransformer(NestedSupernet):
     Of images ``[channels, height, width]`` the patches are the tokens, which are averaged for one output (as in
     FedTrans' vision transformer here). Of text, int64 ``[tokens]``, the output is one per position, from that position
     and those before it; or, pooled, one per example, the mean over all tokens (padding, if any, counts as tokens).
+    Nothing is masked for padding: at the end of a text, where this package's sources have it, no output that counts
+    attends to it.
 
     Args:
         input_shape: Channels, height and width of an image, or tokens of a text.
@@ -38,6 +40,7 @@ class ElasticTransformer(NestedSupernet):
         patch: Height and width of a patch in pixels (images).
         vocabulary: Tokens of the vocabulary (text); ``None`` for as many as classes.
         pooled: Whether a text has one output.
+        dropout: Rate behind the embedding, attention and perceptrons (Vaswani et al., 2017, section 5.4: 0.1).
 
     Raises:
         ConfigError: Choices are empty, not ascending, or out of range; the heads do not divide ``dim``; examples are
@@ -63,6 +66,7 @@ class ElasticTransformer(NestedSupernet):
         patch: PositiveInt = 4,
         vocabulary: PositiveInt | None = None,
         pooled: bool = False,
+        dropout: ShareBelowOne = 0.0,
     ) -> None:
         super().__init__(input_shape, num_classes)
         if not heads or dim % heads[-1]:
@@ -80,6 +84,7 @@ class ElasticTransformer(NestedSupernet):
         self.patch = patch
         self.vocabulary = vocabulary or self.num_classes
         self.pooled = pooled or not self.is_text
+        self.dropout = dropout
         self.space: ElasticSpace = ElasticSpace(depths, ratios, (dim,), heads=heads)
         self.network = self.build(self.space.largest)
 
@@ -87,9 +92,10 @@ class ElasticTransformer(NestedSupernet):
     def build(self, arch: ElasticArch) -> nn.Module:
         blocks = nn.Sequential()
         for (_, units, _, _), heads in zip(self.space.blocks_of(arch), arch.heads, strict=False):  # absent ones behind
-            blocks.append(transformer_block(self.dim, heads, self.head_dim, units, causal=not self.pooled))
+            blocks.append(transformer_block(self.dim, heads, self.head_dim, units, not self.pooled, self.dropout))
         return sequential(
             embedding=self._embedding(),
+            dropout=dropout_layer(self.dropout),
             blocks=blocks,
             norm=nn.LayerNorm(self.dim),
             pool=TokenMean() if self.pooled else None,

@@ -80,6 +80,11 @@ def norm_layer(norm: Norm | None, channels: int) -> nn.Module:
     return nn.Identity() if norm is None else norm(channels)
 
 
+def dropout_layer(rate: float) -> nn.Module | None:
+    """Returns a dropout layer, or ``None`` for a rate of 0."""
+    return nn.Dropout(rate) if rate else None
+
+
 def convolution(
     inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1, bias: bool = False
 ) -> nn.Conv2d:

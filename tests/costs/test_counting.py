@@ -44,6 +44,12 @@ def test_macs_by_hand_and_by_torch(network: nn.Module, shape: tuple[int, ...], m
     assert counter.get_total_flops() == 2 * 2 * macs
 
 
+def test_weights_of_another_precision_cost_the_same() -> None:
+    network = nn.Linear(5, 7, dtype=torch.float64)
+    assert count_macs(network, (5,)) == 35
+    assert network.weight.dtype == torch.float64
+
+
 # 6 time steps of 5 numbers, 7 hidden units: each gate reads the input and the hidden state
 RECURRENT = [
     (nn.RNN(5, 7, batch_first=True), 6 * 7 * (5 + 7)),

@@ -1,5 +1,7 @@
 """Recordings, from WAV files to features and clients."""
 
+import re
+import textwrap
 from math import cos, log10, pi, sqrt
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from scipy.io import wavfile
 
 from lit_fednas.data import (
@@ -132,14 +135,20 @@ class TestSpeechFolder:
         assert splits.count("val") / 4000 == pytest.approx(0.1, abs=0.02)
         assert splits.count("test") / 4000 == pytest.approx(0.1, abs=0.02)
 
-    def test_digits_by_patterns(self, tmp_path: Path) -> None:
-        for name in ("7_jackson_4", "7_jackson_40", "3_theo_0", "3_theo_11", "10_theo_12"):
+    def test_digits_as_the_docstring_configures_them(self, tmp_path: Path) -> None:
+        for name in ("7_jackson_4", "7_jackson_40", "3_theo_0", "3_theo_14", "0_theo_12"):
             write(tmp_path / "recordings" / f"{name}.wav", tone(440, 1.5, 8000), 8000)
-        pattern = r"(?P<label>\d+)_(?P<speaker>[a-z]+)_\d+\.wav"
-        source = SpeechFolder(tmp_path, pattern, {"test": r"_[0-4]\.wav"}, ["3", "7"])
-        assert load(source).targets.tolist() == [0, 1]
+        shown = re.search(r"init_args:\n((?: {10}.*\n)+)", SpeechFolder.__doc__ or "")
+        assert shown is not None
+        settings = yaml.safe_load(textwrap.dedent(shown[1]))
+        source = SpeechFolder(**{**settings, "root": tmp_path})
+        assert source.class_names == ("0", "3", "7")
+        assert load(source).targets.tolist() == [0, 1, 2]
+        assert load(source).columns["speaker"].tolist() == ["theo", "theo", "jackson"]
         assert load(source, "test").columns["speaker"].tolist() == ["theo", "jackson"]
         assert source.load("val") is None
+        few = SpeechFolder(**{**settings, "root": tmp_path, "classes": ["7", "3"]})
+        assert load(few).targets.tolist() == [1, 0]
 
     def test_kept_words_unknown_ones_and_silence(self, root: Path) -> None:
         few = SpeechFolder(root, classes=["yes", "no"])

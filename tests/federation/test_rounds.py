@@ -21,13 +21,13 @@ from lit_fednas.supernets import GroupNorm, PlainNetwork
 from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, tiny_supernet, weights
 
 
-def plain_client(network, data, client, round, batch_size=8, epochs=1, lr=0.1, momentum=0.0, seed=0):
+def plain_client(network, data, client, round, batch_size=8, epochs=1, lr=0.1, momentum=0.0, seed=0, **drawn):
     """Local training written out by hand."""
     network.train()
     velocity = [torch.zeros_like(p) for p in network.parameters()]
     for epoch in range(epochs):
         draws = generator(seed, "batches", round, client, epoch)
-        for inputs, targets in data.clients.batches(client, batch_size, draws):
+        for inputs, targets in data.clients.batches(client, batch_size, draws, **drawn):
             loss = functional.cross_entropy(network(inputs), targets)
             gradients = torch.autograd.grad(loss, list(network.parameters()))
             with torch.no_grad():
@@ -61,16 +61,16 @@ class Cohorts(FederatedCallback):
         self.seen.append([task.client for task in round.tasks])
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_fedavg_equals_a_hand_written_loop(momentum):
+@pytest.mark.parametrize(("momentum", "balanced"), [(0.0, False), (0.9, False), (0.9, True)])
+def test_fedavg_equals_a_hand_written_loop(momentum, balanced):
     data = tiny_data(partitioner=Dirichlet(1.0, min_size=4))
     data.setup("fit")
     start = tiny_supernet(norm=GroupNorm(2))  # a norm by the batch would make much of the last bit of a sum
     cohorts = Cohorts()
-    client = ClientSettings(sgd(0.1, momentum=momentum), batch_size=8, epochs=2)
+    client = ClientSettings(sgd(0.1, momentum=momentum), batch_size=8, epochs=2, class_balanced=balanced)
     module = make_module(copy.deepcopy(start), client=client)
     fit(module, data, 3, callbacks=[cohorts])
-    expected = plain_fedavg(start, data, 3, cohorts.seen, epochs=2, momentum=momentum)
+    expected = plain_fedavg(start, data, 3, cohorts.seen, epochs=2, momentum=momentum, balanced=balanced)
     for p, q in zip(module.supernet.network.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
 

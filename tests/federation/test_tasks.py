@@ -167,6 +167,10 @@ def test_further_metrics_of_torchmetrics() -> None:
     [
         ({"objective": MaskedCrossEntropy()}, "MaskedCrossEntropy needs one class per example, .* NextToken"),
         ({"supernet": PlainNetwork(nn.Linear(6, 5), (6,), 5)}, "reads torch.float32, and the data are torch.int64"),
+        (
+            {"client": ClientSettings(class_balanced=True)},
+            "client.class_balanced: true needs one class per example, and the data's task is NextToken",
+        ),
         ({"metrics": {"accuracy": MulticlassAccuracy(5)}}, "model.metrics: 'accuracy' is a metric of every"),
     ],
 )

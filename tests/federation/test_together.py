@@ -170,6 +170,7 @@ LOCAL = {
     "epochs": {"epochs": 2},
     "steps": {"steps": 7},
     "drop_last": {"epochs": 2, "drop_last": True},
+    "balanced": {"epochs": 2, "class_balanced": True},
     "momentum": {"epochs": 2, "optimizer": sgd(0.1, momentum=0.9, weight_decay=0.01)},
     "nesterov": {"steps": 5, "optimizer": sgd(0.05, momentum=0.9, nesterov=True)},
     "adam": {"epochs": 2, "optimizer": lambda params: torch.optim.Adam(params, lr=0.003, weight_decay=0.01)},
@@ -183,7 +184,7 @@ LOCAL = {
 }
 
 
-@pytest.mark.parametrize("name", one_of_many(LOCAL, "epochs", "momentum"))
+@pytest.mark.parametrize("name", one_of_many(LOCAL, "epochs", "balanced", "momentum"))
 def test_equals_one_by_one(name, stacked_fits):
     local = LOCAL[name]
     alone = run(1, local=local)
@@ -211,7 +212,7 @@ SLOW_ATTENTION = pytest.mark.filterwarnings("ignore:There is a performance drop"
 TOKENS = {
     "tcn": lambda: ElasticTCN((8,), 5, channels=10),
     "tcn-untied": lambda: ElasticTCN((8,), 5, channels=10, embedding=4, tied=False),
-    "transformer": lambda: ElasticTransformer((8,), 5, dim=8),
+    "transformer": lambda: ElasticTransformer((8,), 5, dim=8, dropout=0.2),
 }
 
 

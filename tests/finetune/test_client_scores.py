@@ -140,7 +140,7 @@ def test_all_clients_test_every_model_of_a_sequence_before_and_after(tmp_path):
 def test_they_are_evaluated_as_the_run_is(tuned_once, tmp_path):
     folder = shutil.copytree(tuned_once.folder / "search", tmp_path / "search")
     module = module_of(tuned_once.module.supernet, evaluation=EvaluationSettings(["largest"], top_k=4))
-    module.divide(tuned_once.data.clients)
+    module.meet(tuned_once.data.clients)
     write_clients(module, tuned_once.data, SearchFiles(folder))
     assert {row["accuracy"] for row in rows(folder / "clients.csv")} == {"1.0"}
 
@@ -150,7 +150,7 @@ def test_what_is_not_there_is_not_written(tuned_once, tmp_path):
     folder = shutil.copytree(tuned_once.folder / "search", tmp_path / "search", ignore=lambda *_: {"clients.csv"})
     files = SearchFiles(folder)
     untiered = module_of(tuned_once.module.supernet, tiers=None)
-    untiered.divide(tuned_once.data.clients)
+    untiered.meet(tuned_once.data.clients)
     write_clients(untiered, tuned_once.data, files)
     assert not (folder / "clients.csv").exists()
     without = small_data(client_test=0.0)

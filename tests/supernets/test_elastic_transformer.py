@@ -1,10 +1,13 @@
 import re
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+from lit_fednas.data import NextToken
+from lit_fednas.data.sources.tokens import PAD, windows
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import ElasticTransformer
 from tests.supernets.instances import batch, instance
@@ -59,6 +62,31 @@ def test_causality(pooled: bool) -> None:
     block = torch.nn.Sequential(net.network.embedding, net.network.blocks)
     differing = (block(x) - block(other)).abs().amax(-1)[0] > 1e-12
     assert differing.nonzero().flatten().tolist() == list(range(0 if pooled else 7, 12))
+
+
+@torch.no_grad()
+def test_padding_at_the_end_changes_nothing_that_counts() -> None:
+    """Whatever tokens fill a text up, the loss of those that are counted is the same."""
+    torch.manual_seed(0)
+    net, task = text().double(), NextToken(9, ignored=PAD)
+    (inputs,), (targets,) = windows(np.array([3, 1, 4, 1, 5]), 12)
+    x, y = torch.from_numpy(inputs)[None], torch.from_numpy(targets)[None]
+    others = x.clone()
+    others[x == PAD] = torch.randint(1, 9, (8,))
+    assert int(task.units(y)) == int((x != PAD).sum()) == 4
+    assert float(task.loss(net(others), y)) == pytest.approx(float(task.loss(net(x), y)), rel=1e-12)
+
+
+def test_dropout() -> None:
+    """One layer behind the embedding and two per block, which matter in training alone."""
+    torch.manual_seed(0)
+    plain, dropping = text(), text(dropout=0.5)
+    dropping.load_state_dict(plain.state_dict())
+    x = torch.randint(9, (2, 12))
+    arch = plain.space.parse("d: 1, e: 1, h: 2")
+    assert sum(isinstance(module, nn.Dropout) for module in dropping.subnet(arch).modules()) == 1 + 2 * 2
+    assert torch.equal(dropping.eval()(x, arch), plain(x, arch))
+    assert not torch.equal(dropping.train()(x, arch), plain(x, arch))
 
 
 @pytest.mark.parametrize("name", ["elastic-transformer", "elastic-transformer-text"])
@@ -123,6 +151,7 @@ def test_ways_to_write_an_architecture() -> None:
         ({"input_shape": (3, 8)}, "supernet.input_shape: [3, 8] must be channels, height, width"),
         ({"input_shape": (3, 8, 8), "patch": 3}, "supernet.patch: 3 does not divide 8x8 pixels"),
         ({"input_shape": (3, 8, 8), "vocabulary": 9}, "supernet.vocabulary: 9 is for texts"),
+        ({"dropout": 1.0}, "supernet.dropout: 1.0"),
         ({"input_shape": (3, 8, 8), "pooled": True}, "supernet.pooled: True is for texts"),
     ],
 )

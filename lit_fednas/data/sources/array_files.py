@@ -33,8 +33,8 @@ class ArrayFiles(DataSource):
     ``targets.npy``; their first axis is that of the examples. uint8 stays as it is, floats become float32, other
     integers int64, which are taken for tokens.
 
-    A table is ``.csv`` or ``.parquet`` (which needs pyarrow); all its inputs become float32. Text in the target column
-    is the names of classes, in alphabetical order.
+    A table is ``.csv`` or, with ``pip install 'lit-fednas[tables]'``, ``.parquet``; all its inputs become float32. Text
+    in the target column is the names of classes, in alphabetical order.
 
     Args:
         files: The file or folder of ``train`` and, if they exist, of ``val`` and ``test``.

@@ -47,8 +47,14 @@ class SpeechFolder(DataSource):
     Features of all files are computed once, and kept as one array in the folder or in the user's cache folder. They
     are normalised by mean and standard deviation of those of the training split.
 
-    The defaults are for Speech Commands. The Free Spoken Digit Dataset, whose recordings 0 to 4 are its test split, is
-    ``SpeechFolder("fsdd", r"(?P<label>\d)_(?P<speaker>[a-z]+)_\d+\.wav", {"test": r"_[0-4]\.wav"})``.
+    The defaults are for Speech Commands. The Free Spoken Digit Dataset has all files in one folder, named by digit,
+    speaker and number, and those of the numbers 0 to 4 are its test split. In a configuration it is::
+
+        class_path: lit_fednas.data.SpeechFolder
+        init_args:
+          root: fsdd
+          pattern: (?P<label>\d)_(?P<speaker>[a-z]+)_\d+\.wav
+          split: {test: '_[0-4]\.wav'}
 
     Args:
         root: The folder.

@@ -32,7 +32,9 @@ def read_table(path: Path) -> Any:
     except FileNotFoundError:
         raise DataError(f"data.source.files: {path} is missing; correct the path") from None
     except ImportError as error:
-        raise ConfigError(f"data.source.files: {path} needs pyarrow; install it, or give a .csv") from error
+        raise ConfigError(
+            f"data.source.files: {path} needs pyarrow; pip install 'lit-fednas[tables]', or give a .csv"
+        ) from error
     except (OSError, ValueError) as error:
         raise DataError(f"data.source.files: {path} cannot be read ({error}); replace it") from error
     if not len(frame):

@@ -1,0 +1,40 @@
+"""What is logged of a round: ``clients/...``, by the results of its clients."""
+
+from __future__ import annotations
+
+from lit_fednas.data import Task
+from lit_fednas.federation.round import ServerRound
+from lit_fednas.messages import WILD
+
+
+def client_metrics(round: ServerRound, task: Task, bounded: bool) -> dict[str, float]:
+    """Returns metrics of a round's clients, by name.
+
+    Args:
+        round: The round, all of whose clients have answered.
+        task: What targets are.
+        bounded: Whether updates have a greatest norm (``faults.norm_bound``).
+
+    Returns:
+        ``clients/loss``, the mean over the cohort, weighted by examples, of each client's mean loss *during* its local
+        training; ``clients/used``, the number of updates; ``clients/failed``, that of clients that could not answer or
+        whose update was wild; with a bound ``clients/wild``, that of updates above it; and, if clients were tested on
+        their own validation splits (``client.validate``), the mean of the task's first metric, weighted by examples,
+        such as ``clients/accuracy``.
+    """
+    metrics: dict[str, float] = {}
+    survivors = round.survivors
+    if seen := sum(result.num_seen for result in survivors):
+        metrics["clients/loss"] = sum(result.loss * result.num_seen for result in survivors) / seen
+    metrics["clients/used"] = float(len(survivors))
+    metrics["clients/failed"] = float(sum(not result.answered for result in round.results))
+    if bounded:
+        scaled = sum(bool(result.reason) for result in survivors)
+        metrics["clients/wild"] = float(scaled + sum(result.status == WILD for result in round.results))
+    tested = [result for result in round.results if result.num_tested]
+    if count := sum(result.num_tested for result in tested):
+        means = {
+            name: sum(result.tested[name] * result.num_tested for result in tested) / count for name in task.averaged
+        }
+        metrics[f"clients/{task.metric}"] = task.derived(means)[task.metric]
+    return metrics
