@@ -281,7 +281,7 @@ class PruneByBudgets(FederatedCallback):
             self._finish("no unit of model %d can be cut so that it meets %.4g", number - 1, budget)
             return
         round.restructure(lambda: sequence.propose(cuts))
-        groups, reports = self.division.meet(module, trainer.datamodule.clients, next_round)
+        groups, reports = self.division.divide(module, trainer.datamodule.clients, next_round)
         scheduled = self._scheduled(module, cuts, [report.examples for report in reports])
         saved = {cut.unit: (present - cut.resource) / whole for cut in cuts}
         fuse = self.rounds.of(number) > 0

@@ -132,7 +132,7 @@ def test_groups_tests_and_withheld_updates_by_hand():
     Group 1 has client 3 alone, which went away: 10.4 s.
     """
     made, logged = make_module(linear_net()), {}
-    made.meet(SimpleNamespace(num_clients=4, sizes=[100] * 4))
+    made.meet(SimpleNamespace(num_clients=4, sizes=[100] * 4, task=made.task))
     made.log = lambda name, value: logged.update({name: value})
     results = [
         ClientResult(ClientTask(0, client, arch, 100, group=group), status, num_seen=seen, num_tested=tested)
