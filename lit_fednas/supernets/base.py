@@ -11,7 +11,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -66,6 +66,7 @@ class _Skeleton:
     network: nn.Module
     index: dict[str, Region] | None = None
     cost: Cost | None = None
+    computation: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -217,7 +218,10 @@ class Supernet(nn.Module, ABC):
             unit: What is counted.
             arch: The architecture.
         """
-        return _COUNTERS[unit](self.skeleton(arch), self.input_shape, self.input_dtype)
+        skeleton = self._skeleton(arch)
+        if unit not in skeleton.computation:
+            skeleton.computation[unit] = _COUNTERS[unit](skeleton.network, self.input_shape, self.input_dtype)
+        return skeleton.computation[unit]
 
     def targets(self, arch: Any, classes: Tensor) -> Tensor:
         """Returns the targets of an architecture: the classes, unless its classifier has another label set.
