@@ -69,7 +69,7 @@ class Subspaces(Assignment):
         space = self._supernet.space
         self.budget = float(self._sizes.sent(space.superset) * self.share if self.share else self.at_most or 0)
         if self.labels is not None:
-            labelled_space(space, self.labels)  # raises before training if the set is unknown
+            labelled_space(space, self.labels, "assignment.labels")  # raises if the set is unknown
         for tier in population.tiers or (_EVERYBODY,):
             least = self._least(tier)
             if self.budget < least:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -77,35 +77,38 @@ def labels_of(arch: Any) -> str:
     return getattr(arch, "labels", OWN)
 
 
-def with_labels(space: SearchSpace[Any], arch: Any, labels: str) -> Any:
+def with_labels(space: SearchSpace[Any], arch: Any, labels: str, field: str = "labels") -> Any:
     """Returns an architecture with the classifier of a label set that is otherwise the same.
 
     Args:
         space: The architecture's space.
         arch: The architecture.
         labels: The label set.
+        field: The setting that names it, for errors.
 
     Raises:
         ConfigError: The space does not have the label set.
     """
     if labels_of(arch) == labels:
         return arch
-    if not hasattr(arch, "labels") or not is_dataclass(arch) or isinstance(arch, type):
-        raise ConfigError(f"labels: {labels!r} is not a label set of {type(space).__name__}, which has the data's own")
-    return space.parse(replace(arch, labels=labels))
+    known = getattr(space, "label_sets", (OWN,))
+    if labels not in known:
+        raise ConfigError(f"{field}: {labels!r} is not a label set of the supernet; there are: {', '.join(known)}")
+    return replace(arch, labels=labels)
 
 
-def labelled_space(space: SearchSpace[Any], labels: str) -> SearchSpace[Any]:
+def labelled_space(space: SearchSpace[Any], labels: str, field: str = "labels") -> SearchSpace[Any]:
     """Returns the part of a space whose architectures have the classifier of a label set.
 
     Args:
         space: The space.
         labels: The label set.
+        field: The setting that names it, for errors.
 
     Raises:
         ConfigError: The space does not have the label set.
     """
-    with_labels(space, space.smallest, labels)
+    with_labels(space, space.smallest, labels, field)
     if labels == space.labels:
         return space
     labelled = copy.copy(space)

@@ -236,8 +236,8 @@ class ClientTiers:
         _check_known("tiers.labels", self.labels, names)
         for name, operators in self.unsupported.items():
             _check_known(f"tiers.unsupported.{name}", operators, known, f"an operator of {type(supernet).__name__}")
-        for labels in self.labels.values():
-            labelled_space(supernet.space, labels)
+        for name, labels in self.labels.items():
+            labelled_space(supernet.space, labels, f"tiers.labels.{name}")
         return tuple(
             replace(
                 tier,

@@ -12,7 +12,7 @@ from lit_fednas.costs import count_macs, count_operations, sent_bytes
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
 from lit_fednas.objectives import PathSampling
-from lit_fednas.supernets import ElasticResNet, Operators, PathCNN, labelled_space, labels_of
+from lit_fednas.supernets import ElasticResNet, Operators, PathCNN, PathRNN, labelled_space, labels_of
 from lit_fednas.supernets.labels import LabelSets
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers
 from tests.support import fit, make_module, make_trainer, sgd, tiny_data
@@ -79,13 +79,15 @@ def test_the_space_of_a_label_set_draws_paths_that_end_in_it() -> None:
     assert (space.size, space.cardinalities) == (9, (3, 3))
     assert space.encode(space.decode((0, 1))) == (0, 1)
     assert space.parse("id id") == Operators((("id",), ("id",)), "halves")
-    with pytest.raises(ConfigError, match="'thirds' is not a label set; choose from own, halves"):
+    with pytest.raises(
+        ConfigError, match="labels: 'thirds' is not a label set of the supernet; there are: own, halves"
+    ):
         labelled_space(net().space, "thirds")
     with pytest.raises(ConfigError, match="'thirds' is not a label set"):
         space.parse("id id > thirds")
     elastic = ElasticResNet((1, 8, 8), 4, 4, [8], [0]).space
     assert labelled_space(elastic, "own") is elastic
-    with pytest.raises(ConfigError, match="'halves' is not a label set of ElasticSpace"):
+    with pytest.raises(ConfigError, match=r"'halves' is not a label set of the supernet; there are: own$"):
         labelled_space(elastic, "halves")
 
 
@@ -158,7 +160,10 @@ def test_both_are_learnt_and_evaluated_on_their_own_labels() -> None:
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        ({"small": "thirds"}, "'thirds' is not a label set"),
+        (
+            {"small": "thirds"},
+            "tiers.labels.small: 'thirds' is not a label set of the supernet; there are: own, halves",
+        ),
         ({"medium": "halves"}, "tiers.labels: 'medium' is not a tier"),
     ],
 )
@@ -175,5 +180,13 @@ def test_tiers_with_labels_that_are_not_there_are_told_before_training(labels: d
 
 
 def test_an_assignment_with_labels_that_are_not_there_is_told_before_training() -> None:
-    with pytest.raises(ConfigError, match="'thirds' is not a label set"):
+    with pytest.raises(ConfigError, match=r"assignment\.labels: 'thirds' is not a label set"):
         fit(module(assignment=Subspaces(share=1.0, labels="thirds")), tiny_data(6))
+
+
+def test_tokens_have_no_label_sets() -> None:
+    net = PathRNN((8,), 4, width=4)
+    with pytest.raises(
+        ConfigError, match=r"tiers\.labels\.small: 'halves' is not a label set of the supernet; there are: own$"
+    ):
+        tiers().tiers(net, seed=0)
