@@ -84,6 +84,11 @@ class TestTables:
             ({"inputs": ["size", "age", "kind"]}, r"data\.source\.inputs: .* no column 'age'"),
             ({"categorical": ["kind", "price"]}, r"data\.source\.categorical: 'price' is not an input"),
             ({"target": "kind", "categorical": [], "inputs": ["city"]}, "inputs: city of"),
+            ({"inputs": ["size", "price"], "categorical": []}, r"inputs: 'price' of .*train\.csv is a target"),
+            (
+                {"target": ["size", "city"], "client": None},
+                r"target: 'city' of .*train\.csv holds text in place of numbers",
+            ),
         ],
     )
     def test_wrong_columns_are_named(self, table: str, settings: dict[str, Any], message: str) -> None:
@@ -98,7 +103,8 @@ class TestTables:
             ("size,rooms,kind,price\n1,2,flat,3\n1,,flat,3\n", r"test\.csv has no value of 'rooms' in row 1"),
             ("size,rooms,kind,price\n1,2,flat,\n", r"test\.csv has no value of 'price' in row 0"),
             ("size,rooms,kind,price\n1,2,tent,3\n", r"test\.csv has kind 'tent', which train does not"),
-            ("size,rooms,kind,price\n1,two,flat,3\n", r"'rooms' of .*test\.csv holds text"),
+            ("size,rooms,kind,price\n1,two,flat,3\n", r"inputs: 'rooms' of .*test\.csv holds text"),
+            ("size,rooms,kind,price\n1,2,flat,low\n", r"target: 'price' of .*test\.csv holds text"),
             ("size,rooms,kind,price\n", r"test\.csv has no rows"),
             ("", r"test\.csv cannot be read"),
         ],
@@ -107,6 +113,18 @@ class TestTables:
         (Path(table).parent / "test.csv").write_text(text)
         with pytest.raises(DataError, match=message):
             load(self.source(table))
+
+    def test_text_is_no_number_and_infinity_has_no_scale(self, table: str) -> None:
+        days = Path(table).with_name("days.csv")
+        days.write_text("size,day\n1,mon\n2,tue\n3,mon\n")
+        assert load(ArrayFiles({"train": str(days)}, "day")).targets.tolist() == [0, 1, 0]
+        with pytest.raises(
+            ConfigError, match=r"data\.source\.task: Regression needs numbers, and 'day' of .* holds text"
+        ):
+            load(ArrayFiles({"train": str(days)}, "day", task=Regression()))
+        days.write_text("size,price\n1,2.0\ninf,3.0\n")
+        with pytest.raises(DataError, match="train holds NaN or infinity"):
+            load(ArrayFiles({"train": str(days)}, "price", standardize=True))
 
     def test_parquet(self, table: str) -> None:
         pytest.importorskip("pyarrow")

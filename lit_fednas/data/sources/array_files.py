@@ -122,7 +122,12 @@ class ArrayFiles(DataSource):
         normalization = None
         if self.standardize:
             normalization = standardization(splits["train"].inputs, 0 if table is None else table.num_indicators)
-        names = table.class_names if table is not None else None
+        names = None if table is None or table.classes is None else list(map(str, table.classes))
+        if names and not task.labelled:
+            raise ConfigError(
+                f"data.source.task: {type(task).__name__} needs numbers, and {self.target[0]!r} of {train_path} holds "
+                f"text; leave task out, or name another target"
+            )
         return ArraySource(**splits, class_names=names, normalization=normalization, task=task)  # type: ignore[arg-type]
 
     def _table(self, path: Path) -> Table:
@@ -152,6 +157,7 @@ def standardization(inputs: Tensor, num_indicators: int = 0) -> Normalize:
 
     Raises:
         ConfigError: The inputs are tokens, or have no channels.
+        DataError: An input is not finite.
 
     Example:
         >>> standardization(torch.tensor([[1.0, 7.0], [3.0, 7.0]]))
@@ -161,6 +167,8 @@ def standardization(inputs: Tensor, num_indicators: int = 0) -> Normalize:
         shape, dtype = tuple(inputs.shape), inputs.dtype
         raise ConfigError(f"data.source.standardize: {dtype} inputs {shape} have no channels of numbers; leave it out")
     channels = as_float(inputs).double().transpose(0, 1).flatten(1)
+    if not channels.isfinite().all():
+        raise DataError("data.source.files: train holds NaN or infinity; correct or remove these examples")
     mean, std = channels.mean(1), channels.std(1, correction=0)
     std[std == 0] = 1
     if num_indicators:

@@ -55,7 +55,7 @@ class Table:
         categorical: The input columns that become a column of 0 and 1 per value.
 
     Raises:
-        DataError: A column is missing, or holds text and is not ``categorical``.
+        DataError: A column is missing, holds text and is not ``categorical``, or is both input and target.
     """
 
     train: Any
@@ -71,6 +71,8 @@ class Table:
         self._require(self.train, self.path, "target", self.target)
         self._require(self.train, self.path, "client", [self.client] if self.client else [])
         self._require(self.train, self.path, "inputs", listed)
+        if targets := [name for name in listed if name in self.target]:
+            raise DataError(f"data.source.inputs: {targets[0]!r} of {self.path} is a target; leave it out")
         if unlisted := [name for name in self.categorical if name not in listed]:
             raise DataError(f"data.source.categorical: {unlisted[0]!r} is not an input of {self.path}; leave it out")
         self.numeric = [name for name in listed if name not in self.categorical]
@@ -87,12 +89,11 @@ class Table:
         return sum(map(len, self.values.values()))
 
     @cached_property
-    def class_names(self) -> tuple[str, ...] | None:
-        """The text of the target column, in alphabetical order; None where it is not text."""
-        column = self.train[self.target[0]]
-        if len(self.target) > 1 or column.dtype.kind in "biuf":
+    def classes(self) -> list[Any] | None:
+        """What the target column holds, in alphabetical order; None where there are numbers or several columns."""
+        if len(self.target) > 1 or self.train[self.target[0]].dtype.kind in "biuf":
             return None
-        return tuple(sorted(map(str, self._filled(self.train, self.target[0], self.path).unique())))
+        return sorted(self._filled(self.train, self.target[0], self.path).unique(), key=str)
 
     def arrays(self, frame: Any, path: Path) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         """Returns the inputs, float32 ``[N, columns]``, the targets and the clients of a split.
@@ -102,18 +103,19 @@ class Table:
             path: Where it is from.
 
         Raises:
-            DataError: A column is missing or has an empty cell, or a value that ``train`` does not have.
+            DataError: A column is missing, or has an empty cell, text in place of numbers or a value that ``train``
+                does not have.
         """
         self._require(frame, path, "inputs", [*self.numeric, *self.categorical])
         self._require(frame, path, "target", self.target)
-        columns = [self._numbers(frame, name, path)[:, None] for name in self.numeric]
+        columns = [self._numbers(frame, name, path, "inputs")[:, None].astype(np.float32) for name in self.numeric]
         for name, values in self.values.items():
             codes = self._codes(frame, name, values, path)
             columns.append(np.eye(len(values), dtype=np.float32)[codes])
-        if self.class_names is not None:
-            targets = self._codes(frame, self.target[0], self.class_names, path)
+        if self.classes is not None:
+            targets = self._codes(frame, self.target[0], self.classes, path)
         else:
-            parts = [self._filled(frame, name, path).to_numpy() for name in self.target]
+            parts = [self._numbers(frame, name, path, "target") for name in self.target]
             targets = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
         clients = {}
         if self.client in frame.columns:
@@ -123,11 +125,11 @@ class Table:
             raise DataError(f"data.source.inputs: {path} has no column beside target and client; add some")
         return np.concatenate(columns, axis=1), targets, clients
 
-    def _numbers(self, frame: Any, name: str, path: Path) -> np.ndarray:
+    def _numbers(self, frame: Any, name: str, path: Path, setting: str) -> np.ndarray:
         column = self._filled(frame, name, path)
         if column.dtype.kind not in "biuf":
-            raise DataError(f"data.source.inputs: {name!r} of {path} holds text, and numbers in train; correct it")
-        return column.to_numpy().astype(np.float32)
+            raise DataError(f"data.source.{setting}: {name!r} of {path} holds text in place of numbers; correct it")
+        return column.to_numpy()
 
     def _codes(self, frame: Any, name: str, values: Sequence[Any], path: Path) -> np.ndarray:
         numbers = {value: number for number, value in enumerate(values)}
