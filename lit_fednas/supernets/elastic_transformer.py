@@ -38,13 +38,14 @@ class ElasticTransformer(NestedSupernet):
         ratios: Choices of a block's hidden units, as multiples of ``dim``.
         heads: Choices of a block's heads, each of ``dim`` by the largest choice entries.
         patch: Height and width of a patch in pixels (images).
-        vocabulary: Tokens of the vocabulary (text); ``None`` for as many as classes.
+        vocabulary: Tokens of the vocabulary (text); ``None`` for as many as classes, unless it is pooled.
         pooled: Whether a text has one output.
         dropout: Rate behind the embedding, attention and perceptrons (Vaswani et al., 2017, section 5.4: 0.1).
 
     Raises:
         ConfigError: Choices are empty, not ascending, or out of range; the heads do not divide ``dim``; examples are
-            neither images nor texts, or patches do not cover an image; a setting of texts is given for images.
+            neither images nor texts, or patches do not cover an image; a setting of texts is given for images, or
+            one of pooled texts is not.
 
     Example:
         >>> import torch
@@ -74,6 +75,8 @@ class ElasticTransformer(NestedSupernet):
         self.is_text = len(self.input_shape) == 1
         if self.is_text:
             self.input_dtype = torch.int64
+            if pooled and vocabulary is None:
+                raise ConfigError("supernet.vocabulary: is not given, and classes of texts are not tokens; give it")
         else:
             check_image(self, self.input_shape)
             for name, given in (("vocabulary", vocabulary), ("pooled", pooled)):

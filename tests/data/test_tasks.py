@@ -43,6 +43,16 @@ def test_next_tokens_count_one_by_one_and_padding_does_not() -> None:
     assert not task.metrics["perplexity"]
 
 
+def test_a_batch_of_padding_has_no_loss() -> None:
+    task, padding = NextToken(3, ignored=0), torch.zeros_like(TOKENS)
+    outputs = torch.zeros(2, 3, 3, requires_grad=True)
+    loss = task.loss(outputs, padding, label_smoothing=0.1)
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    assert outputs.grad is not None
+    assert not outputs.grad.any()
+
+
 def test_without_padding_every_token_counts() -> None:
     task = NextToken(3)
     assert task.units(TOKENS).tolist() == [3, 3]

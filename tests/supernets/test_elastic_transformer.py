@@ -54,7 +54,7 @@ def test_costs_of_images_by_hand() -> None:
 def test_causality(pooled: bool) -> None:
     """A token changes no output before it, and all others; where outputs are pooled, all tokens see each other."""
     torch.manual_seed(0)
-    net = text(pooled=pooled).double()
+    net = text(pooled=pooled, vocabulary=9).double()
     nn.init.normal_(net.network.embedding.tokens.weight)
     x = torch.randint(8, (1, 12))
     other = x.clone()
@@ -152,6 +152,7 @@ def test_ways_to_write_an_architecture() -> None:
         ({"input_shape": (3, 8, 8), "patch": 3}, "supernet.patch: 3 does not divide 8x8 pixels"),
         ({"input_shape": (3, 8, 8), "vocabulary": 9}, "supernet.vocabulary: 9 is for texts"),
         ({"dropout": 1.0}, "supernet.dropout: 1.0"),
+        ({"pooled": True}, "supernet.vocabulary: is not given"),
         ({"input_shape": (3, 8, 8), "pooled": True}, "supernet.pooled: True is for texts"),
     ],
 )

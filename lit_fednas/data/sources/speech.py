@@ -143,7 +143,8 @@ class SpeechFolder(DataSource):
         speakers = np.array([one.speaker for one in self._recordings])[rows]
         if count := round(self.silence * len(rows)):
             draws = numpy_generator(0, f"speech-silence-{split}")
-            inputs = np.concatenate([inputs, self.features(self._silence(count, draws))])
+            parts = np.split(self._silence(count, draws), range(256, count, 256))  # as in _computed
+            inputs = np.concatenate([inputs, *map(self.features, parts)])
             targets = np.append(targets, [numbers["silence"]] * count)
             speakers = np.append(speakers, draws.choice(speakers, count))
         return Examples(torch.from_numpy(inputs), torch.from_numpy(targets), {"speaker": speakers})
