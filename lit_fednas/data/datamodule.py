@@ -155,7 +155,7 @@ class FederatedDataModule(LightningDataModule):
             return
         train = self._open("train")
         if train is None or not len(train):
-            raise DataError(f"source: {type(self.source).__name__} has no training examples; give some")
+            raise DataError(f"data.source: {type(self.source).__name__} has no training examples; give some")
         val = self._open("val")
         all_targets = self.task.strata(train.targets).cpu().numpy()
         held = self._server_rows(all_targets, val is not None)
@@ -189,7 +189,7 @@ class FederatedDataModule(LightningDataModule):
             DataError: The source has no test split.
         """
         if (reader := self._test_reader()) is None:
-            raise DataError(f"source: {type(self.source).__name__} has no test split; give one, or do not test")
+            raise DataError(f"data.source: {type(self.source).__name__} has no test split; give one, or do not test")
         return EvalBatches(reader, None, self.eval_batch_size)
 
     def raw_inputs(self, count: int) -> Tensor:
@@ -280,7 +280,7 @@ class FederatedDataModule(LightningDataModule):
         share = self.server_val
         count = round(share * len(targets)) if isinstance(share, float) else share
         if count >= len(targets):
-            raise DataError(f"server_val: {count} of {len(targets)} examples leave none to train on; give less")
+            raise DataError(f"data.server_val: {count} of {len(targets)} examples leave none to train on; give less")
         return stratified_rows(targets, count, numpy_generator(self.seed, "server-val"))
 
     def _client_rows(self, pool: np.ndarray) -> Mapping[str, Sequence[np.ndarray]]:
@@ -291,7 +291,7 @@ class FederatedDataModule(LightningDataModule):
             parts = client_split(pool[indices], self.client_val, _share(self.client_test), rng)
             if parts is None:
                 raise DataError(
-                    f"client_val {self.client_val} + client_test {self.client_test}: client {client} has "
+                    f"data.client_val: {self.client_val} + client_test {self.client_test}: client {client} has "
                     f"{len(indices)} examples and would keep none to train on; give less, or fewer clients, or "
                     "leave small clients out (ByColumn's least)"
                 )

@@ -189,7 +189,7 @@ class TestImageTable:
         with pytest.raises(DataError, match=r"split: .* no column 'part'"):
             ImageTable(table, split="part").load("train")
         for row, message in (
-            (("img/9.png", "cat", "ann", "train"), r"image: .*9\.png is missing"),
+            (("img/9.png", "cat", "ann", "train"), r"data\.source: .*9\.png is missing"),
             (("img/4.png", "", "ann", "train"), r"line 8, has no 'label'"),
             (("img/9.png", "cat", "ann", "dev"), r"img/9\.png has split 'dev'; give train, val or test"),
             (("img/0.png", "cat", "bob", "train"), r"lists img/0\.png twice"),
@@ -326,7 +326,7 @@ class TestLeafImages:
             assert bool(decoded) == in_memory
 
     def test_faults_are_named(self, root: Path) -> None:
-        with pytest.raises(DataError, match=r"image: .*2\.jpg is missing"):
+        with pytest.raises(DataError, match=r"data\.source: .*2\.jpg is missing"):
             LeafImages(root, root).load("train")
         with pytest.raises(DataError, match="num_classes: 1 for the label 1"):
             LeafImages(root, root / "raw", 1).load("train")

@@ -118,7 +118,7 @@ class TestImageFolder:
         assert load(ImageFolder(root)).columns["site"].tolist() == ["s3", "s2", "s1", "s0"]
         assert load(ImageFolder(root), "test").columns["site"].tolist() == ["s4"]
         write_image(root / "train" / "cat" / "3.png", 1)
-        with pytest.raises(DataError, match=r"metadata: .* no row for train/cat/3\.png"):
+        with pytest.raises(DataError, match=r"data\.source\.root: .* no row for train/cat/3\.png"):
             load(ImageFolder(root))
         (root / "metadata.csv").write_text("name,site\n")
         with pytest.raises(DataError, match="no column 'file'; add it"):
@@ -127,7 +127,11 @@ class TestImageFolder:
     @pytest.mark.parametrize(
         ("rows", "encoding", "message"),
         [
-            ("{rows}train/cat/1.png,s7\n", "utf-8", r"metadata: .*metadata\.csv lists train/cat/1\.png twice"),
+            (
+                "{rows}train/cat/1.png,s7\n",
+                "utf-8",
+                r"data\.source\.root: .*metadata\.csv lists train/cat/1\.png twice",
+            ),
             ("{rows}\n ,s7\n", "utf-8", r"metadata\.csv, line 8, has no 'file'; fill it in"),
             ("{rows}", "utf-16", r"metadata\.csv is not UTF-8 text"),
             ("{rows}süd,s7\n", "latin-1", r"metadata\.csv is not UTF-8 text"),

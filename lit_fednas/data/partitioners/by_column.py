@@ -77,13 +77,15 @@ class ByColumn(Partitioner):
         """
         if self.column not in columns:
             known = ", ".join(sorted(columns)) or "none"
-            raise ConfigError(f"column: {self.column!r} is not in the data; give one of: {known}")
+            raise ConfigError(f"data.partitioner.column: {self.column!r} is not in the data; give one of: {known}")
         values, codes, sizes = np.unique(columns[self.column], return_inverse=True, return_counts=True)
         if empty := np.count_nonzero(columns[self.column] == ""):
             raise DataError(f"data.partitioner.column: {self.column!r} is empty for {empty} examples; fill it in")
         enough = sizes >= self.least
         if not enough.any():
             most = sizes.max(initial=0)
-            raise DataError(f"least: {self.least} is more than any {self.column!r} has; give at most {most}")
+            raise DataError(
+                f"data.partitioner.least: {self.least} is more than any {self.column!r} has; give at most {most}"
+            )
         rows = np.flatnonzero(enough[codes])
         return values[enough], rows, (np.cumsum(enough) - 1)[codes[rows]]

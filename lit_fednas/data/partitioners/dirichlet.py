@@ -49,7 +49,7 @@ class Dirichlet(Partitioner):
         if self.min_size * num_clients > len(targets):
             most = len(targets) // num_clients
             raise DataError(
-                f"min_size: {self.min_size} for {num_clients} clients needs more than {len(targets)} "
+                f"data.partitioner.min_size: {self.min_size} for {num_clients} clients needs more than {len(targets)} "
                 f"examples; give min_size {most} or less, or fewer clients"
             )
         for _ in range(self.max_tries):
@@ -57,8 +57,8 @@ class Dirichlet(Partitioner):
             if min(map(len, rows)) >= self.min_size:
                 return rows
         raise DataError(
-            f"alpha: {self.alpha} left a client below min_size {self.min_size} in each of {self.max_tries} "
-            f"draws for num_clients {num_clients}; raise alpha, or lower min_size or num_clients"
+            f"data.partitioner.alpha: {self.alpha} left a client below min_size {self.min_size} in each of "
+            f"{self.max_tries} draws for num_clients {num_clients}; raise alpha, or lower min_size or num_clients"
         )
 
     def _draw(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator) -> Rows:

@@ -52,8 +52,8 @@ class Shards(Partitioner):
         count = num_clients * self.shards_per_client
         if count > len(targets):
             raise DataError(
-                f"shards_per_client: {self.shards_per_client} for {num_clients} clients is more than the "
-                f"{len(targets)} examples; give {len(targets) // num_clients} or less"
+                f"data.partitioner.shards_per_client: {self.shards_per_client} for {num_clients} clients is more than "
+                f"the {len(targets)} examples; give {len(targets) // num_clients} or less"
             )
         order = rng.permutation(len(targets))
         shards = np.array_split(order[np.argsort(targets[order], kind="stable")], count)

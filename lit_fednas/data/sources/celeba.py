@@ -89,7 +89,7 @@ class CelebA(ImageSource):
             return None
         folder = self.root / "img_align_celeba"
         if not folder.is_dir():
-            raise DataError(f"root: {folder} is missing; put CelebA's aligned images into it")
+            raise DataError(f"data.source.root: {folder} is missing; put CelebA's aligned images into it")
         images = np.array(list(self._people))[rows]
         names = tuple(f"img_align_celeba/{image}" for image in images.tolist())
         return ImageFiles(self.root, names, self._labels[rows], {"client": people[rows]}, f"celeba-{split}")
@@ -112,7 +112,7 @@ class CelebA(ImageSource):
         unknown = next((attribute for attribute in self.attributes if attribute not in header), None)
         if unknown is not None:
             known = ", ".join(header) or "none"
-            raise DataError(f"attributes: {unknown!r} is not in {self.root / name}; give one of: {known}")
+            raise DataError(f"data.source.attributes: {unknown!r} is not in {self.root / name}; give one of: {known}")
         values = self._in_order(name, self._table(name, "-?1", len(header), skip=2))
         bits = values[:, [header.index(attribute) for attribute in self.attributes]] > 0
         return bits @ (1 << np.arange(len(self.attributes))[::-1])
@@ -123,7 +123,9 @@ class CelebA(ImageSource):
         pattern = re.compile(rf"\S+(\s+{value}){{{columns}}}\s*")
         for number, line in enumerate(self._lines(name)[skip:], skip + 1):
             if not pattern.fullmatch(line):
-                raise DataError(f"root: {self.root / name}, line {number}, is not a name and {columns} numbers; fix it")
+                raise DataError(
+                    f"data.source.root: {self.root / name}, line {number}, is not a name and {columns} numbers; fix it"
+                )
             image, *words = line.split()
             table[image] = [int(word) for word in words]
         return table
@@ -131,12 +133,12 @@ class CelebA(ImageSource):
     def _lines(self, name: str) -> list[str]:
         path = self.root / name
         if not path.is_file():
-            raise DataError(f"root: {path} is missing; put CelebA's {name} into {self.root}")
+            raise DataError(f"data.source.root: {path} is missing; put CelebA's {name} into {self.root}")
         return path.read_text(encoding="utf-8").strip().splitlines()
 
     def _in_order(self, name: str, table: dict[str, list[int]]) -> np.ndarray:
         """Returns a table's numbers in the order of the images' names, int64 [N, columns]."""
         missing = next((image for image in self._people if image not in table), None)
         if missing is not None:
-            raise DataError(f"root: {self.root / name} has no line for {missing}; add it")
+            raise DataError(f"data.source.root: {self.root / name} has no line for {missing}; add it")
         return np.array([table[image] for image in self._people], dtype=np.int64)

@@ -59,7 +59,7 @@ class ImageFiles:
             try:
                 status = (self.root / name).stat()
             except OSError as error:
-                raise DataError(f"image: {self.root / name} is missing; add it or correct its name") from error
+                raise DataError(f"data.source: {self.root / name} is missing; add it or correct its name") from error
             stamps.append((status.st_size, status.st_mtime_ns))
         object.__setattr__(self, "stamps", tuple(stamps))
 
@@ -69,7 +69,7 @@ def class_folders(root: Path, split: str) -> tuple[str, ...]:
     entries = (path for path in (root / split).iterdir() if not path.name.startswith("."))
     names = sorted(path.name for path in entries if path.is_dir() or not path.exists())
     if not names:
-        raise DataError(f"root: {root / split} has no class folders; make one per class, or remove it")
+        raise DataError(f"data.source.root: {root / split} has no class folders; make one per class, or remove it")
     return tuple(names)
 
 
@@ -80,9 +80,9 @@ def train_classes(root: Path) -> tuple[str, ...]:
         DataError: ``root`` or ``train`` is missing, or holds no class folder.
     """
     if not root.is_dir():
-        raise DataError(f"root: {root} is not a folder; give the folder that holds train/<class>/<image>")
+        raise DataError(f"data.source.root: {root} is not a folder; give the folder that holds train/<class>/<image>")
     if not (root / "train").is_dir():
-        raise DataError(f"root: {root} has no folder train; put the images in {root / 'train'}/<class>")
+        raise DataError(f"data.source.root: {root} has no folder train; put the images in {root / 'train'}/<class>")
     return class_folders(root, "train")
 
 
@@ -99,15 +99,21 @@ def list_images(root: Path, split: str, classes: Sequence[str]) -> ImageFiles | 
     targets: list[int] = []
     for folder in class_folders(root, split):
         if folder not in classes:
-            raise DataError(f"root: {root / split / folder} is not a class of train; rename or remove the folder")
+            raise DataError(
+                f"data.source.root: {root / split / folder} is not a class of train; rename or remove the folder"
+            )
         if not (root / split / folder).exists():
-            raise DataError(f"root: {root / split / folder} is a link that leads nowhere; correct or remove it")
+            raise DataError(
+                f"data.source.root: {root / split / folder} is a link that leads nowhere; correct or remove it"
+            )
         paths = [path for path in (root / split / folder).iterdir() if not path.name.startswith(".")]
         if others := sorted(path for path in paths if not path.is_file()):
-            raise DataError(f"root: {others[0]} is not a file; images lie in the class's folder itself, move it away")
+            raise DataError(
+                f"data.source.root: {others[0]} is not a file; images lie in the class's folder itself, move it away"
+            )
         entries = sorted(path.name for path in paths if path.suffix.lower() in SUFFIXES)
         if not entries:
-            raise DataError(f"root: {root / split / folder} holds no images; add some or remove the folder")
+            raise DataError(f"data.source.root: {root / split / folder} holds no images; add some or remove the folder")
         names.extend(f"{split}/{folder}/{entry}" for entry in entries)
         targets.extend([classes.index(folder)] * len(entries))
     columns = read_metadata(root / "metadata.csv", names)
@@ -122,11 +128,11 @@ def read_metadata(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     """
     if not path.is_file():
         return {}
-    fields, listed = read_rows(path, {"file": "file"}, "metadata")
+    fields, listed = read_rows(path, {"file": "file"}, "root")
     rows = {row["file"]: row for row in listed}
     missing = next((name for name in names if name not in rows), None)
     if missing is not None:
-        raise DataError(f"metadata: {path} has no row for {missing}; add one per image")
+        raise DataError(f"data.source.root: {path} has no row for {missing}; add one per image")
     groupings = (column for column in fields if column != "file")
     return {column: np.array([rows[name][column] for name in names]) for column in groupings}
 
@@ -153,16 +159,22 @@ def read_rows(path: Path, columns: Mapping[str, str], field: str) -> tuple[list[
             for setting, column in columns.items():
                 if column not in fields:
                     known = ", ".join(fields)
-                    raise DataError(f"{setting}: {path} has no column {column!r}; add it, or name one of: {known}")
+                    raise DataError(
+                        f"data.source.{setting}: {path} has no column {column!r}; add it, or name one of: {known}"
+                    )
             for line in reader:
                 row = {name: line[name].strip() for name in fields}
                 for column in columns.values():
                     if not row[column]:
-                        raise DataError(f"{field}: {path}, line {reader.line_num}, has no {column!r}; fill it in")
+                        raise DataError(
+                            f"data.source.{field}: {path}, line {reader.line_num}, has no {column!r}; fill it in"
+                        )
                 if rows.setdefault(row[columns["file"]], row) is not row:
-                    raise DataError(f"{field}: {path} lists {row[columns['file']]} twice; give each image one row")
+                    raise DataError(
+                        f"data.source.{field}: {path} lists {row[columns['file']]} twice; give each image one row"
+                    )
     except UnicodeDecodeError as error:
-        raise DataError(f"{field}: {path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
+        raise DataError(f"data.source.{field}: {path} is not UTF-8 text ({error.reason}); save it as UTF-8") from None
     return fields, list(rows.values())
 
 
@@ -178,9 +190,9 @@ def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
     try:
         with Image.open(path) as image:
             if image.mode[0] in "IF":
-                raise DataError(f"image: {path} has more than 8 bits per channel ({image.mode}); convert it to 8")
+                raise DataError(f"data.source: {path} has more than 8 bits per channel ({image.mode}); convert it to 8")
             if image.size == (1, 1):
-                raise DataError(f"image: {path} is of one pixel; replace or remove the file")
+                raise DataError(f"data.source: {path} is of one pixel; replace or remove the file")
             if image.has_transparency_data:
                 _say_once(path, "an alpha channel, which is left out")
             if getattr(image, "is_animated", False):
@@ -189,7 +201,7 @@ def read_image(path: Path, image_size: int | None, channels: int) -> np.ndarray:
                 image.draft(mode, (2 * image_size, 2 * image_size))  # large JPEGs decode at a reduced scale
             picture = image.convert(mode)
     except (OSError, UnidentifiedImageError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"image: {path} cannot be decoded ({error}); replace or remove the file") from error
+        raise DataError(f"data.source: {path} cannot be decoded ({error}); replace or remove the file") from error
     if image_size is not None and picture.size != (image_size, image_size):
         picture = ImageOps.fit(picture, (image_size, image_size), Image.Resampling.BILINEAR)
     pixels = np.asarray(picture, dtype=np.uint8)
@@ -235,7 +247,7 @@ class LazyImages:
         image = read_image(path, self.image_size, self.shape[0])
         if image.shape != self.shape:
             size, first = image.shape[1:], self.shape[1:]
-            raise DataError(f"image: {path} is {size}, the first one {first} (height, width); set image_size")
+            raise DataError(f"data.source: {path} is {size}, the first one {first} (height, width); set image_size")
         return image
 
     def decode(self) -> np.ndarray:

@@ -118,7 +118,7 @@ class ImageSource(DataSource):
     def _train_files(self) -> ImageFiles:
         files = self.files("train")
         if files is None:
-            raise DataError(f"source: {type(self).__name__} has no training examples; give some")
+            raise DataError(f"data.source: {type(self).__name__} has no training examples; give some")
         return files
 
     def _sample(self) -> np.ndarray:
@@ -202,5 +202,5 @@ def measured_normalization(images: np.ndarray) -> Normalize:
     mean = [float(share @ values) for share in shares]
     std = [float(np.sqrt(share @ (values - m) ** 2)) for share, m in zip(shares, mean, strict=True)]
     if not all(value > 0 for value in std):
-        raise DataError(f"std: {std} of the training images is 0 in a channel; give mean and std")
+        raise DataError(f"data.source.std: {std} of the training images is 0 in a channel; give mean and std")
     return Normalize(mean, std)

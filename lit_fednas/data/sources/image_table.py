@@ -56,7 +56,8 @@ class ImageTable(ImageSource):
         if self._numeric:
             if (greatest := max(map(int, labels))) >= len(self._rows) + 10_000:  # an id, of which no list is made
                 raise DataError(
-                    f"label: {self.table} has class {greatest} and {len(self._rows)} images; number the classes from 0"
+                    f"data.source.label: {self.table} has class {greatest} and {len(self._rows)} images; "
+                    f"number the classes from 0"
                 )
             return tuple(map(str, range(greatest + 1)))
         return tuple(sorted(labels))
@@ -84,7 +85,7 @@ class ImageTable(ImageSource):
     def _rows(self) -> list[dict[str, str]]:
         """Reads and validates the table; each row has ``file``, ``label``, ``client`` and ``split``."""
         if not self.table.is_file():
-            raise DataError(f"table: {self.table} is not a file; give a CSV file with a row for each image")
+            raise DataError(f"data.source.table: {self.table} is not a file; give a CSV file with a row for each image")
         columns = {"file": self.file, "label": self.label, "client": self.client}
         if self.split is not None:
             columns["split"] = self.split
@@ -93,9 +94,9 @@ class ImageTable(ImageSource):
             row = {setting: line[column] for setting, column in columns.items()}
             row.setdefault("split", line.get("split", "train"))
             if row["split"] not in SPLITS:
-                where = f"table: {self.table}: {row['file']}"
+                where = f"data.source.table: {self.table}: {row['file']}"
                 raise DataError(f"{where} has split {row['split']!r}; give train, val or test")
             rows.append(row)
         if not rows:
-            raise DataError(f"table: {self.table} has no rows; give one for each image")
+            raise DataError(f"data.source.table: {self.table} has no rows; give one for each image")
         return rows

@@ -248,7 +248,9 @@ class LeafFiles:
         inputs, labels, users = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
         if labels.max(initial=0) >= self.classes:
             most = labels.max()
-            raise DataError(f"num_classes: {self.classes} for the label {most} in {self.root}; give {most + 1}")
+            raise DataError(
+                f"data.source.num_classes: {self.classes} for the label {most} in {self.root}; give {most + 1}"
+            )
         dealt = of_large_clients(users, self.least if split == "train" else 1)
         return (inputs, labels, users) if dealt.all() else (inputs[dealt], labels[dealt], users[dealt])
 
@@ -273,10 +275,10 @@ def read_leaf(folder: Path, convert: Callable[[list[Any]], np.ndarray], label: C
         DataError: The folder or a file is missing, damaged or not as LEAF writes it.
     """
     if not folder.is_dir():
-        raise DataError(f"root: {folder} is not a folder; put LEAF's JSON files of '{folder.name}' there")
+        raise DataError(f"data.source.root: {folder} is not a folder; put LEAF's JSON files of '{folder.name}' there")
     paths = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
     if not paths:
-        raise DataError(f"root: {folder} has no JSON files; put LEAF's files of '{folder.name}' there")
+        raise DataError(f"data.source.root: {folder} has no JSON files; put LEAF's files of '{folder.name}' there")
     inputs: list[np.ndarray] = []
     labels: list[int] = []
     users: list[str] = []
@@ -284,17 +286,19 @@ def read_leaf(folder: Path, convert: Callable[[list[Any]], np.ndarray], label: C
         for user, data in _users(path):
             x, y = data.get("x"), data.get("y")
             if not isinstance(x, list) or not isinstance(y, list) or len(x) != len(y):
-                raise DataError(f"root: {path} lacks lists x and y of one length for user {user!r}; correct it")
+                raise DataError(
+                    f"data.source.root: {path} lacks lists x and y of one length for user {user!r}; correct it"
+                )
             if not x:
                 continue
             try:
                 inputs.append(convert(x))
                 labels.extend(map(label, y))
             except ValueError as error:
-                raise DataError(f"root: {path} has for user {user!r} {error}") from error
+                raise DataError(f"data.source.root: {path} has for user {user!r} {error}") from error
             users.extend([user] * len(y))
     if not inputs:
-        raise DataError(f"root: {folder} has no examples in its JSON files; give some")
+        raise DataError(f"data.source.root: {folder} has no examples in its JSON files; give some")
     return np.concatenate(inputs), np.array(labels, dtype=np.int64), np.array(users)
 
 
@@ -310,10 +314,10 @@ def _users(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"root: {path} cannot be read ({error}); replace the file") from error
+        raise DataError(f"data.source.root: {path} cannot be read ({error}); replace the file") from error
     if not isinstance(content, dict) or not {"users", "user_data"} <= content.keys():
-        raise DataError(f"root: {path} has no 'users' and 'user_data'; give files as LEAF writes them")
+        raise DataError(f"data.source.root: {path} has no 'users' and 'user_data'; give files as LEAF writes them")
     for user in content["users"]:
         if not isinstance(content["user_data"].get(user), dict):
-            raise DataError(f"root: {path} has no data of user {user!r}; correct the file")
+            raise DataError(f"data.source.root: {path} has no data of user {user!r}; correct the file")
         yield str(user), content["user_data"][user]

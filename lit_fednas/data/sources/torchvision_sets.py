@@ -63,7 +63,7 @@ class TorchvisionSource(DataSource):
             return getattr(datasets, name)(str(self.root), train=train, download=download)
         except (RuntimeError, OSError, EOFError) as error:
             remedy = "check the network and the folder" if download else "set download: true or another root"
-            raise DataError(f"root: {name} cannot be read in {self.root} ({error}); {remedy}") from error
+            raise DataError(f"data.source.root: {name} cannot be read in {self.root} ({error}); {remedy}") from error
 
 
 class MNIST(TorchvisionSource):
