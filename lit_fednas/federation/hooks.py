@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from lightning import Callback, LightningModule, Trainer
 
+from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientUpdate
 from lit_fednas.parts import Part
 
@@ -35,9 +36,17 @@ class FederatedCallback(Part, Callback):
         cls.field = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Validates that the callback works with the supernet."""
+        """Validates that the callback works with the supernet, and that some part reads the values that it gives."""
         super().setup(trainer, pl_module, stage)
         self.check_supernet(pl_module.supernet)
+        parts: tuple[Any, ...] = (pl_module.assignment, pl_module.aggregation)
+        for kind in self.gives if stage == "fit" else ():
+            if not any(kind in part.reads for part in parts):
+                names = [type(part).__name__ for part in parts]
+                raise ConfigError(
+                    f"{self.field}: gives a {kind.__name__}, which neither model.assignment {names[0]} nor "
+                    f"model.aggregation {names[1]} reads; change one of them, or set {self.field} to null"
+                )
 
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Called before the round is planned; may give values."""

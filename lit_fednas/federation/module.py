@@ -148,21 +148,6 @@ class FederatedLightningModule(pl.LightningModule):
         self.assignment.setup(self.supernet, self.population)
         for part in (self.aggregation, self.assignment):
             part.check_reports(self.objective.report_types, type(self.objective).__name__)
-        if stage == "fit":
-            self._check_values()
-
-    def _check_values(self) -> None:
-        """Validates that some part reads each kind of value that callbacks give."""
-        read = {*self.assignment.reads, *self.aggregation.reads}
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
-            for kind in getattr(callback, "gives", ()):
-                if kind not in read:
-                    raise ConfigError(
-                        f"{callback.field}: gives a {kind.__name__}, which neither model.assignment "
-                        f"{type(self.assignment).__name__} nor model.aggregation "
-                        f"{type(self.aggregation).__name__} reads; change one of them, or set "
-                        f"{callback.field} to null"
-                    )
 
     def meet(self, clients: ClientData) -> None:
         """Learns the clients' task, and divides them into tiers, the same for a seed: sets :attr:`population`."""
