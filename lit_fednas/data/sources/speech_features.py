@@ -37,7 +37,8 @@ class SpeechFeatures:
         rate: Samples per second that recordings are resampled to.
         window: Length of a frame, in seconds.
         stride: From one frame to the next, in seconds.
-        mels: The number of mel bands; the paper does not say it.
+        mels: The number of mel bands; the paper does not say it. (The code of its authors has torchaudio's default,
+            128, for which it fills frames of 320 samples up to 400.)
         coefficients: Of the cosine transform, for ``mfcc``; at most ``mels``.
         seconds: The end of longer recordings is cut off; shorter ones are followed by silence.
 
