@@ -69,8 +69,10 @@ class _Masks(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], like: Tensor, keep: float, draws: Sequence[torch.Generator]
     ) -> tuple[Tensor, int]:
-        """Masks ``[clients, ...]`` for inputs of that shape, whose clients are in dimension ``in_dims[0]``."""
-        masks = like.new_empty(like.movedim(in_dims[0], 0).shape)
-        for mask, own in zip(masks, draws, strict=True):
-            mask.bernoulli_(keep, generator=own)
-        return masks.div_(keep), 0
+        """Masks ``[clients, ...]`` for inputs of that shape, whose clients are in dimension ``in_dims[0]``.
+
+        Numbers are drawn in the order of memory, so each mask has the layout that it has for a client alone.
+        """
+        inputs = like.movedim(in_dims[0], 0)
+        masks = [torch.empty_like(one).bernoulli_(keep, generator=own) for one, own in zip(inputs, draws, strict=True)]
+        return torch.stack(masks).div_(keep), 0

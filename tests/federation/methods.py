@@ -1,103 +1,156 @@
-"""Every method that there is, as small runs: each assignment and each aggregation, and what else changes a round.
+"""Every method that there is, as small runs: each assignment, aggregation and objective, and what else changes a round.
 
-Used to see that a run does not depend on the number of ranks. A new assignment or aggregation joins by its line
-in the instances of its contract's tests.
+Used to see that a run does not depend on the number of ranks, goes on after a stop, and can be one of tokens. A new
+assignment, aggregation or objective joins by its line in the instances of its folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from lit_fednas.aggregation import OperatorAverage
-from lit_fednas.assignment import ByTier, ByUtility, CandidateGroups, RandomBases, RollingWidths, Subspaces
-from lit_fednas.data import Dirichlet
+from lit_fednas.assignment import ByTier, FixedArchitecture, RandomBases, Subspaces
+from lit_fednas.callbacks import PruneByBudgets, SoftAverage, TransformOnConvergence
+from lit_fednas.data import ArraySource, ByColumn, Dirichlet, Examples, FederatedDataModule, NextToken
 from lit_fednas.federation import (
     ClientSettings,
     EvaluationSettings,
     FaultPolicy,
     FedAdam,
+    FederatedCallback,
     FederatedLightningModule,
     UniformCohort,
 )
 from lit_fednas.messages import OperatorReport
-from lit_fednas.objectives import CrossEntropy, IndependentBases, MaskedCrossEntropy, PathSampling, SideObjective
-from lit_fednas.supernets import BaseNetworks, EarlyExitResNet, ElasticResNet, GroupNorm, PathCNN, PlainNetwork
-from lit_fednas.supernets.width.cnn import SlicedCNN
-from lit_fednas.supernets.width.supernet import WidthSupernet
+from lit_fednas.objectives import (
+    CrossEntropy,
+    IndependentBases,
+    MaskedCrossEntropy,
+    PathSampling,
+    UnitChanges,
+)
+from lit_fednas.supernets import (
+    BaseNetworks,
+    CellSupernet,
+    EarlyExitResNet,
+    ElasticResNet,
+    ElasticTCN,
+    GroupNorm,
+    PathCNN,
+    PathRNN,
+    PlainNetwork,
+    SlicedCNN,
+    Supernet,
+    WidthSupernet,
+)
+from lit_fednas.supernets.elastic_tcn import ChannelsAndTokens
 from lit_fednas.tiers import ArchitectureTiers, Budgets, ClientTiers
-from tests.aggregation.instances import INSTANCES as AGGREGATIONS
-from tests.assignment.instances import INSTANCES as ASSIGNMENTS
+from tests.aggregation import instances as aggregations
+from tests.assignment import instances as assignments
+from tests.objectives import instances as objectives
 from tests.supernets.sequences import pruned_sequence
 from tests.supernets.suites import grown_suite
 from tests.support import make_module, sgd, tiny_data
 
 ROUNDS = 3
-#: Candidates by groups; it wants a callback, and clients that test.
-CANDIDATES = "candidates by groups"
-#: A suite of models; callbacks let them grow, and lend each other weights.
-SUITE = "a suite of models"
+#: What the names of methods that learn tokens end with.
+OF_TOKENS = " of tokens"
+
+IMAGE, CLASSES = (1, 8, 8), 4
+LENGTH, VOCABULARY, PAD = 6, 6, 0
+
+# ---- data ---------------------------------------------------------------------------------------------
 
 
-def data(name: str = ""):
-    """The clients' data; with splits of their own where a method wants them."""
-    split = {"client_val": 0.3} if name == CANDIDATES else {}
-    return tiny_data(num_clients=7, partitioner=Dirichlet(alpha=1.0, min_size=4), eval_batch_size=16, **split)
+def token_examples(count: int, seed: int, roles: str = "aabcdeefg") -> Examples:
+    """Counting modulo 5 from a random start, in 1..5; windows of different lengths end in padding."""
+    rng = np.random.default_rng(seed)
+    windows = 1 + (rng.integers(VOCABULARY - 1, size=(count, 1)) + np.arange(LENGTH + 1)) % (VOCABULARY - 1)
+    for window, length in zip(windows, rng.integers(1, LENGTH + 1, size=count), strict=True):
+        window[length + 1 :] = PAD
+    tokens = torch.from_numpy(windows)
+    return Examples(tokens[:, :-1], tokens[:, 1:], {"role": rng.choice(list(roles), count)})
 
 
-def steady_net() -> ElasticResNet:
-    """Group norm, so that a rounding of the weights stays one in what they compute."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return ElasticResNet(
-            (1, 8, 8),
-            4,
-            stem_width=4,
-            stage_widths=[8, 16],
-            depths=[0, 1],
-            ratios=[0.25, 0.5],
-            divisor=2,
-            norm=GroupNorm(2),
-        )
+def token_data(train: Examples | None = None, **settings: Any) -> FederatedDataModule:
+    """Seven unequal clients, one per role, and 30 examples of the server."""
+    train = token_examples(56, 0) if train is None else train
+    task = NextToken(VOCABULARY, PAD)
+    source = ArraySource(train, token_examples(30, 1), token_examples(30, 2), task=task)
+    return FederatedDataModule(source, ByColumn("role"), seed=0, **settings)
 
 
-def counting_net() -> PlainNetwork:
+def data(name: str = "") -> FederatedDataModule:
+    """The clients' data for a method; all clients have validation data, which some methods want."""
+    settings: dict[str, Any] = {"client_val": 0.3, "eval_batch_size": 16}
+    if name.endswith(OF_TOKENS):
+        return token_data(**settings)
+    return tiny_data(num_clients=7, partitioner=Dirichlet(alpha=1.0, min_size=4), **settings)
+
+
+def callbacks(name: str) -> list[FederatedCallback]:
+    """Those of a method: a suite grows on the way; an iteration of candidates ends on the way, another begins."""
+    return {
+        "suites": [TransformOnConvergence(threshold=1e9, gamma=1, delta=1, window=1), SoftAverage()],
+        "sequences": [PruneByBudgets(budget=0.2, first=0.2, rounds={1: 2}, groups=2)],
+    }.get(METHODS[name].kind, [])
+
+
+# ---- shared weights -----------------------------------------------------------------------------------
+# without norms, or with group norm, so that a rounding of the weights stays one in what they compute
+
+
+def steady_net(shape: tuple[int, ...], classes: int) -> ElasticResNet:
+    sizes = {"stem_width": 4, "stage_widths": [8, 16], "depths": [0, 1], "ratios": [0.25, 0.5], "divisor": 2}
+    return ElasticResNet(shape, classes, norm=GroupNorm(2), **sizes)
+
+
+def counting_net(shape: tuple[int, ...], classes: int) -> PlainNetwork:
     """Batch norm with running statistics and a counter, which are averaged too."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 4))
-        return PlainNetwork(layers, (1, 8, 8), 4)
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, classes))
+    return PlainNetwork(layers, shape, classes)
 
 
-def path_net() -> PathCNN:
-    """Paths of operators; group norm, as in :func:`steady_net`."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return PathCNN((1, 8, 8), 4, width=8, stage_layers=[1, 1], strides=[2, 2], norm=GroupNorm(2))
+def steady_tokens(shape: tuple[int, ...], classes: int) -> ElasticTCN:
+    """With an embedding that lets it learn in a few steps."""
+    net = ElasticTCN(shape, classes, channels=10, depths=[0, 1], ratios=[0.2, 0.5])
+    nn.init.normal_(net.network.get_parameter("embedding.weight"))
+    return net
 
 
-def exits_net() -> EarlyExitResNet:
-    """A simple network in a complex one."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return EarlyExitResNet((1, 8, 8), 4, width=4, norm=GroupNorm(2), blocks=[1, 1], exits=[1, 2])
+def counting_tokens(shape: tuple[int, ...], classes: int) -> PlainNetwork:
+    """As :func:`counting_net`; padding is in the statistics of its norm."""
+    norm = nn.Sequential(ChannelsAndTokens(), nn.BatchNorm1d(8), ChannelsAndTokens())
+    layers = nn.Sequential(nn.Embedding(classes, 8), norm, nn.Dropout(0.2), nn.Linear(8, classes))
+    return PlainNetwork(layers, shape, classes, torch.int64)
 
 
-def width_net() -> WidthSupernet:
-    """Widths; without norms, as steady as group norm."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return WidthSupernet((1, 8, 8), 4, SlicedCNN((4, 6), norm=None), widths=[1, 0.5])
+#: By what methods need of them.
+NETS: dict[str, Callable[[tuple[int, ...], int], Supernet]] = {
+    "any": steady_net,
+    "counting": counting_net,
+    "operators": lambda *sizes: PathCNN(*sizes, width=8, stage_layers=[1, 1], strides=[2, 2], norm=GroupNorm(2)),
+    "widths": lambda *sizes: WidthSupernet(*sizes, SlicedCNN((4, 6), norm=None), widths=[1, 0.5]),
+    "bases": lambda *sizes: BaseNetworks(*sizes, SlicedCNN((8, 8), norm=None), count=4),
+    "exits": lambda *sizes: EarlyExitResNet(*sizes, width=4, norm=GroupNorm(2), blocks=[1, 1], exits=[1, 2]),
+    "suites": lambda shape, classes: grown_suite(input_shape=shape, num_classes=classes),
+    "sequences": lambda shape, classes: pruned_sequence(hidden=(6, 8), input_shape=shape, num_classes=classes),
+    "cells": lambda *sizes: CellSupernet(*sizes, width=2, cells=3, nodes=1, norm=GroupNorm(1)),
+}
+#: Those of tokens; the others are for images alone.
+TOKEN_NETS: dict[str, Callable[[tuple[int, ...], int], Supernet]] = {
+    "any": steady_tokens,
+    "counting": counting_tokens,
+    "operators": lambda *sizes: PathRNN(*sizes, embedding=4, width=6, operators=["qrnn", "linear", "id", "zero"]),
+}
 
-
-def bases_net() -> BaseNetworks:
-    """Base networks; as :func:`width_net`."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return BaseNetworks((1, 8, 8), 4, SlicedCNN((8, 8), norm=None), count=4)
-
+# ---- methods ------------------------------------------------------------------------------------------
 
 #: Clients that can train the least and clients that can train all.
 TWO_TIERS = ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"}))
@@ -112,73 +165,153 @@ class NoOperators(CrossEntropy):
         return (OperatorReport({}),)
 
 
+class Troubled(CrossEntropy):
+    """The first two clients of a round's plan fail, one by an error and one by a loss that is not a number."""
+
+    def begin(self, network, task, generator):
+        self.client = task.client
+
+    def loss(self, network, inputs, targets):
+        if self.client == 1:
+            raise ArithmeticError("seven apples")
+        loss = super().loss(network, inputs, targets)
+        return loss * torch.nan if self.client == 2 else loss
+
+
 #: What the clients optimise for the aggregations that need a report.
 OBJECTIVES = {"classes": MaskedCrossEntropy, "operators": NoOperators}
 
 
-def method(**settings) -> Callable[[], FederatedLightningModule]:
-    def make() -> FederatedLightningModule:
-        chosen = {name: value() if callable(value) else value for name, value in settings.items()}
-        return make_module(
-            **{
-                "supernet": steady_net(),
-                "cohort": UniformCohort(count=5),
-                "client": ClientSettings(sgd(0.05), batch_size=8),
-                "evaluation": EvaluationSettings(["smallest", "largest"]),
-                **chosen,
-            }
-        )
-
-    return make
+def client(**settings: Any) -> ClientSettings:
+    return ClientSettings(sgd(0.05), batch_size=8, **settings)
 
 
-METHODS: dict[str, Callable[[], FederatedLightningModule]] = {
-    **{f"assignment {name}": method(assignment=kind) for name, kind in ASSIGNMENTS.items()},
+#: What goes with a kind of shared weights.
+OF_KIND: dict[str, dict[str, Any]] = {
+    "any": {},
+    "counting": {},
+    "operators": {
+        "assignment": lambda: Subspaces(share=0.6),
+        "objective": PathSampling,
+        "aggregation": OperatorAverage,
+    },
+    "widths": {"assignment": ByTier, "objective": UnitChanges, "tiers": TWO_TIERS},
+    "bases": {"assignment": RandomBases, "objective": IndependentBases, "tiers": TWO_TIERS},
+    "exits": {"assignment": ByTier, "tiers": TWO_TIERS, "cohort": UniformCohort(count=6)},
+    "suites": {"tiers": TWO_TIERS},
+    "sequences": {"tiers": TWO_TIERS, "cohort": UniformCohort(ratio=1.0), "client": client(validate="trained")},
+    "cells": {"assignment": lambda: FixedArchitecture("mixture"), "evaluation": EvaluationSettings(["mixture"])},
+}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method on images or on tokens; calling it makes the module.
+
+    Attributes:
+        kind: Of its shared weights, in :data:`NETS`.
+        settings: Of the module; what can be called is called.
+        tokens: Whether it learns tokens.
+    """
+
+    kind: str
+    settings: Mapping[str, Any]
+    tokens: bool = False
+
+    def __call__(self) -> FederatedLightningModule:
+        of_all = {
+            "cohort": UniformCohort(count=5),
+            "client": client(),
+            "evaluation": EvaluationSettings(["smallest", "largest"]),
+        }
+        nets = {**NETS, **TOKEN_NETS} if self.tokens else NETS
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            supernet = nets[self.kind](*(((LENGTH,), VOCABULARY) if self.tokens else (IMAGE, CLASSES)))
+        settings = {**of_all, **OF_KIND[self.kind], **self.settings}
+        return make_module(supernet, **{key: value() if callable(value) else value for key, value in settings.items()})
+
+
+def method(kind: str = "any", **settings: Any) -> Method:
+    return Method(kind, settings)
+
+
+def of_each(role: str, instances: Any, **kinds: Mapping[str, Callable[[], Any]]) -> dict[str, Method]:
+    """A method for every instance of a role, by the kind of shared weights that it needs."""
+    kinds = {"any": instances, **kinds}
+    return {
+        f"{role} {name}": method(kind, **{role: make}) for kind, made in kinds.items() for name, make in made.items()
+    }
+
+
+ON_IMAGES: dict[str, Method] = {
+    **of_each(
+        "assignment",
+        assignments.INSTANCES,
+        operators=assignments.OF_OPERATORS,
+        widths=assignments.OF_WIDTHS,
+        bases=assignments.OF_BASES,
+        suites=assignments.OF_SUITES,
+        sequences=assignments.OF_SEQUENCES,
+    ),
     **{
         f"aggregation {name}": method(
-            assignment=ASSIGNMENTS["tracking-sandwich"],
+            assignment=assignments.INSTANCES["tracking-sandwich"],
             aggregation=kind,
             objective=OBJECTIVES.get(name.partition("-")[0], CrossEntropy),
         )
-        for name, kind in AGGREGATIONS.items()
+        for name, kind in aggregations.INSTANCES.items()
     },
+    **of_each(
+        "objective",
+        objectives.INSTANCES,
+        operators=objectives.OF_OPERATORS,
+        widths=objectives.OF_WIDTHS,
+        bases=objectives.OF_BASES,
+        exits=objectives.OF_EXITS,
+        cells=objectives.OF_CELLS,
+    ),
     "paths of operators": method(
-        supernet=path_net,
-        assignment=lambda: Subspaces(share=0.6),
-        objective=PathSampling,
-        aggregation=OperatorAverage,
+        "operators",
         tiers=ClientTiers(Budgets({"weak": {"operations": 4e4}, "strong": {"operations": 2e5}})),
         evaluation=EvaluationSettings(["smallest", "largest"], sampled=3),
     ),
-    "base networks": method(supernet=bases_net, assignment=RandomBases, objective=IndependentBases, tiers=TWO_TIERS),
-    "side objective": method(
-        supernet=exits_net,
-        assignment=ByTier,
-        objective=SideObjective,
-        tiers=TWO_TIERS,
-        cohort=UniformCohort(count=6),
-    ),
-    SUITE: method(supernet=grown_suite, assignment=ByUtility, tiers=TWO_TIERS),
-    CANDIDATES: method(
-        supernet=lambda: pruned_sequence(hidden=(6, 8)),
-        assignment=CandidateGroups,
-        cohort=UniformCohort(ratio=1.0),
-        client=ClientSettings(sgd(0.05), batch_size=8, validate="trained"),
-    ),
-    "rolling widths": method(supernet=width_net, assignment=RollingWidths, tiers=TWO_TIERS),
-    # not invariant units: which units are kept may hang on the rounding of what several ranks report
-    "buffers and dropout": method(supernet=counting_net),
+    "buffers and dropout": method("counting"),
     "server optimizer": method(server_optimizer=lambda: lambda params: FedAdam(params, lr=0.01)),
-    "recalibration": method(supernet=counting_net, evaluation=EvaluationSettings(["largest"], recalibrate_batches=2)),
+    "recalibration": method("counting", evaluation=EvaluationSettings(["largest"], recalibrate_batches=2)),
+    "clients that test": method(client=client(validate="received")),
     "clients that go away": method(faults=FaultPolicy(dropout_rate=0.5)),
+    "clients that fail": method(objective=Troubled, faults=FaultPolicy(max_failed_rounds=2)),
+    "clients that are late": method(client=client(epochs=3), faults=FaultPolicy(straggler_rate=0.7, time_limit=60)),
     "too few survivors": method(faults=FaultPolicy(dropout_rate=0.4, min_survivors=3)),
     "norms bounded": method(
-        assignment=ASSIGNMENTS["tracking-sandwich"],
+        assignment=assignments.INSTANCES["tracking-sandwich"],
         faults=FaultPolicy(norm_bound=1.05, on_wild_update="scale"),
     ),
-    "large norms rejected": method(supernet=counting_net, faults=FaultPolicy(norm_bound=1.02)),
+    "large norms rejected": method("counting", faults=FaultPolicy(norm_bound=1.02)),
     "a cohort of one": method(cohort=UniformCohort(count=1)),
-    "bfloat16": method(client=ClientSettings(sgd(0.05), batch_size=8, precision="bf16-mixed")),
-    "together": method(supernet=counting_net, client=ClientSettings(sgd(0.05), batch_size=8, clients_per_fit=3)),
-    "channels last": method(client=ClientSettings(sgd(0.05), batch_size=8, channels_last=True)),
+    "bfloat16": method(client=client(precision="bf16-mixed")),
+    "together": method("counting", client=client(clients_per_fit=3)),
+    "channels last": method(client=client(channels_last=True)),
 }
+#: What there is of tokens, too, by the same name with :data:`OF_TOKENS` behind it.
+METHODS = {
+    **ON_IMAGES,
+    **{f"{name}{OF_TOKENS}": replace(method, tokens=True) for name, method in ON_IMAGES.items()},
+}
+
+
+def part_of(name: str) -> Any:
+    """The class of the assignment, aggregation or objective that a method is there for, or else its name."""
+    role = name.partition(" ")[0]
+    return type(METHODS[name].settings[role]()) if role in ("assignment", "aggregation", "objective") else name
+
+
+def refusal(name: str) -> str | None:
+    """The line that refuses a method on tokens before any training; none where it learns them."""
+    method = METHODS[name]
+    if method.tokens and method.kind not in TOKEN_NETS:
+        return f"supernet.input_shape: [{LENGTH}] must be channels, height, width for "
+    if method.tokens and method.settings.get("objective") is MaskedCrossEntropy:
+        return "model.objective: MaskedCrossEntropy needs one class per example, and the data's task is NextToken; use"
+    return None

@@ -12,13 +12,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from lit_fednas.callbacks import (
-    DeviceAverage,
-    PruneByBudgets,
-    RoundCheckpoint,
-    SoftAverage,
-    TransformOnConvergence,
-)
+from lit_fednas.callbacks import DeviceAverage, RoundCheckpoint
 from lit_fednas.federation import FaultPolicy, FederatedCallback
 from lit_fednas.objectives import CrossEntropy
 from tests.federation import methods
@@ -43,10 +37,7 @@ def run(name: str, rounds: int = methods.ROUNDS, folder: Path | None = None, **s
     """One method's run: weights, results, validation; what each rank has of it."""
     module, witness = methods.METHODS[name](), Witness()
     callbacks: list[Any] = [witness, DeviceAverage()]
-    if name == methods.SUITE:  # and it grows on the way
-        callbacks += [TransformOnConvergence(threshold=1e9, gamma=1, delta=1, window=1), SoftAverage()]
-    if name == methods.CANDIDATES:  # an iteration ends on the way, and another begins
-        callbacks.append(PruneByBudgets(budget=0.2, first=0.2, rounds={1: 2}, groups=2))
+    callbacks += methods.callbacks(name)
     if folder is not None:
         callbacks.append(RoundCheckpoint(dirpath=str(folder)))
     ckpt_path = settings.pop("ckpt_path", None)

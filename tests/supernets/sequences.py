@@ -8,19 +8,29 @@ from lit_fednas.supernets import PrunedSequence, SlicedConvNet, find_cuts
 
 
 def pruned_sequence(
-    seed: int = 0, hidden: tuple[int, ...] = (4, 6), steps: int = 0, candidates: bool = False, **settings
+    seed: int = 0,
+    hidden: tuple[int, ...] = (4, 6),
+    steps: int = 0,
+    candidates: bool = False,
+    input_shape: tuple[int, ...] = (1, 8, 8),
+    num_classes: int = 4,
+    **settings,
 ) -> PrunedSequence:
-    """A sequence of layers without norms, on images of 1x8x8 and four classes.
+    """A sequence of layers without norms, on images of 1x8x8 and four classes by default.
 
     Args:
         seed: Of the weights.
         hidden: Filters of the layers.
         steps: How many models it has beside the initial one; they lose a filter of the first layer each.
         candidates: Whether there are candidates for another.
+        input_shape: Of an example.
+        num_classes: Classes.
+        settings: Of the sequence.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        sequence = PrunedSequence((1, 8, 8), 4, SlicedConvNet(hidden, pools=range(1, 1 + len(hidden))[:3]), **settings)
+        family = SlicedConvNet(hidden, pools=range(1, 1 + len(hidden))[:3])
+        sequence = PrunedSequence(input_shape, num_classes, family, **settings)
     for step in range(steps):
         propose(sequence)
         sequence.select("conv1", round=step)

@@ -16,11 +16,13 @@ DEEPER = (Deepen("conv1", ("conv1_m3",)),)
 GROWTH = ((0, WIDER, 2), (1, BOTH, 5), (0, DEEPER, 6))
 
 
-def grown_suite(models: int = 4, norm: Norm | None = None, num_classes: int = 4) -> ModelSuite:
+def grown_suite(
+    models: int = 4, norm: Norm | None = None, num_classes: int = 4, input_shape: tuple[int, ...] = (1, 8, 8)
+) -> ModelSuite:
     """Model 1 comes from 0, 2 from 1, and 3 from 0; by their costs they come in the order 0, 3, 1, 2."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        suite = ModelSuite((1, 8, 8), num_classes, GrowableCNN([4, 6], norm=norm))
+        suite = ModelSuite(input_shape, num_classes, GrowableCNN([4, 6], norm=norm))
     for parent, steps, round in GROWTH[: models - 1]:
         suite.add(parent, steps, seed=0, round=round)
     return suite
