@@ -152,8 +152,8 @@ class ByOwnUtility(ByUtility):
     over its own models and negated, so they stay bounded; a model that it has not tried has the utility of its best.
 
     It is deployed on what it has tried: the model of the best accuracy on its own validation data, if clients validate
-    (``client.validate``), else that of the lowest loss. A client that was in no round takes what is best for its tier's
-    clients, or else the first model.
+    (``client.validate``) and the data's task has one, else that of the lowest loss. A client that was in no round takes
+    what is best for its tier's clients, or else the first model.
 
     Args:
         similar: Whether the averages of similar models move with that of the trained one.
@@ -190,7 +190,7 @@ class ByOwnUtility(ByUtility):
             for number in losses.keys() - {trained}:
                 losses[number] += self._similarity(number, trained) * (losses[trained] - before)
             self._losses[client] = losses
-            if result.num_tested:
+            if "accuracy" in result.tested:
                 accuracies = dict(self._accuracies.get(client, {}))
                 tested = accuracies.get(trained, result.accuracy)
                 accuracies[trained] = self.momentum * tested + (1 - self.momentum) * result.accuracy

@@ -139,6 +139,11 @@ class PruneByBudgets(FederatedCallback):
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that the parts fit together."""
         clients = trainer.datamodule.clients
+        if "accuracy" not in clients.task.metrics:
+            raise ConfigError(
+                f"prune_by_budgets: compares candidates by their accuracy, which a {type(clients.task).__name__} has "
+                f"not; set it to null"
+            )
         if pl_module.client.validate is None:
             raise ConfigError(
                 "client.validate: is null, and candidates are compared by their clients' tests; set "

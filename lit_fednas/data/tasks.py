@@ -30,6 +30,7 @@ class Task(ABC):
         averaged: The names of :meth:`values`.
         has_classes: Whether outputs are logits of classes, of which the ``k`` most likely can be named.
         labelled: Whether each example has one class, by which examples can be dealt out.
+        ignored: Which class is not counted as a target, if there is one.
     """
 
     num_outputs: int
@@ -37,6 +38,7 @@ class Task(ABC):
     averaged: ClassVar[tuple[str, ...]] = ("accuracy", "loss")
     has_classes: ClassVar[bool] = False
     labelled: ClassVar[bool] = False
+    ignored: int | None = None
 
     @property
     def metric(self) -> str:
@@ -109,9 +111,6 @@ class Classification(Task):
     metrics: ClassVar[Mapping[str, bool]] = {"accuracy": True, "loss": False}
     has_classes = True
     labelled = True
-
-    #: Which target is not counted.
-    ignored: int | None = None
 
     def __init__(self, num_classes: PositiveInt) -> None:
         self.num_outputs = num_classes
@@ -205,6 +204,8 @@ class NextToken(Classification):
             shape, dtype = tuple(targets.shape), targets.dtype
             raise DataError(f"targets: {dtype} {shape} are not tokens; give an int64 tensor of shape [N, length]")
         _check_range(targets, self.num_outputs)
+        if empty := int((self.units(targets) == 0).sum()):
+            raise DataError(f"targets: {empty} examples are padding alone, which nothing is learned from; remove them")
 
     @override
     def example_targets(self, count: int, input_shape: tuple[int, ...], device: torch.device) -> Tensor:

@@ -115,7 +115,8 @@ class SubnetMetrics(nn.Module):
         names: The subnets' names.
         task: What targets are.
         top_k: As in :class:`EvaluationSettings`.
-        added: Metrics by name, which are given outputs and targets of whole batches; they are copied.
+        added: Metrics by name, which are given outputs and targets of whole batches (:func:`of_units`); they are
+            copied.
 
     Attributes:
         directions: All metrics by name, and whether higher is better; None where an added metric does not say.
@@ -150,8 +151,10 @@ class SubnetMetrics(nn.Module):
             outputs: ``[batch, ...]``.
             targets: ``[batch, ...]``.
         """
-        for metric in self._of_subnet(index):
-            metric.update(outputs, targets)
+        of_task, added = self._of_subnet(index)
+        of_task.update(outputs, targets)
+        if added:
+            added.update(*of_units(self.task, outputs, targets))
 
     def compute(self) -> dict[str, Tensor]:
         """Returns all values over the batches of all ranks, named ``<subnet>/<metric>``, and resets the metrics."""
@@ -182,6 +185,30 @@ class SubnetMetrics(nn.Module):
 
     def _of_subnet(self, index: int) -> tuple[TaskMetrics, MetricCollection]:
         return cast(TaskMetrics, self._of_task[index]), cast(MetricCollection, self._added[index])
+
+
+def of_units(task: Task, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns a batch as metrics of torchmetrics take it: where targets are classes, one after the other.
+
+    Args:
+        task: What targets are.
+        outputs: ``[batch, ...]``.
+        targets: ``[batch, ...]``.
+
+    Returns:
+        Of classes ``[units, classes]`` and ``[units]``, without what is not counted; else as given.
+
+    Example:
+        >>> from lit_fednas.data import NextToken
+        >>> outputs, targets = of_units(NextToken(5, ignored=0), torch.zeros(1, 3, 5), torch.tensor([[2, 3, 0]]))
+        >>> list(outputs.shape), targets.tolist()
+        ([2, 5], [2, 3])
+    """
+    if not task.has_classes:
+        return outputs, targets
+    outputs, targets = outputs.flatten(0, -2), targets.flatten()
+    counted = slice(None) if task.ignored is None else targets != task.ignored
+    return outputs[counted], targets[counted]
 
 
 class TaskMetrics(Metric):

@@ -23,6 +23,7 @@ from lit_fednas.assignment import Assignment, Round
 from lit_fednas.data import Classification, ClientData, Task
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.cohort import CohortSampler, UniformCohort
+from lit_fednas.federation.data_checks import check_data
 from lit_fednas.federation.evaluation import (
     SAMPLED,
     EvaluationSettings,
@@ -62,7 +63,7 @@ class FederatedLightningModule(pl.LightningModule):
         evaluation: Which subnets are evaluated, and how.
         tiers: The clients' device tiers, where they differ in what they can afford.
         metrics: Metrics of torchmetrics by name, reported of every evaluated subnet beside those of the task. They are
-            given the network's outputs and the targets.
+            given the network's outputs and the targets; of tokens, those that count, one after the other.
         seed: The root of all randomness of the run but the initial weights (those are drawn when the supernet
             is made, after ``seed_everything``).
 
@@ -128,14 +129,7 @@ class FederatedLightningModule(pl.LightningModule):
             raise ConfigError(
                 "data: the trainer has no data module; call fit(module, datamodule=FederatedDataModule(...))"
             )
-        for name, given in (("input_shape", tuple(data.input_shape)), ("num_classes", data.num_classes)):
-            if (own := getattr(self.supernet, name)) != given:
-                raise ConfigError(f"model.supernet.{name}: {own} does not match the data's; give {given}")
-        if data.input_dtype != self.supernet.input_dtype:
-            raise ConfigError(
-                f"model.supernet: {type(self.supernet).__name__} reads {self.supernet.input_dtype}, and the data are "
-                f"{data.input_dtype}; choose one that reads what the source gives"
-            )
+        check_data(self.supernet, data, self.metrics)
         cohort_size = self.cohort.size(data.clients.num_clients)
         if self.faults.min_survivors > cohort_size:
             raise ConfigError(

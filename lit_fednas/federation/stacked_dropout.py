@@ -69,10 +69,8 @@ class _Masks(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], like: Tensor, keep: float, draws: Sequence[torch.Generator]
     ) -> tuple[Tensor, int]:
-        """Masks ``[clients, ...]`` for inputs of that shape, whose clients are in dimension ``in_dims[0]``.
-
-        Numbers are drawn in the order of memory, so each mask has the layout that it has for a client alone.
-        """
+        """Masks ``[clients, ...]`` for inputs of that shape, whose clients are in dimension ``in_dims[0]``."""
         inputs = like.movedim(in_dims[0], 0)
+        # each in the layout that it has for a client alone, on which the order of the numbers depends
         masks = [torch.empty_like(one).bernoulli_(keep, generator=own) for one, own in zip(inputs, draws, strict=True)]
         return torch.stack(masks).div_(keep), 0

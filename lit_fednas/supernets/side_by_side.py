@@ -191,6 +191,7 @@ class SeparateNetworks(NetworkCollection):
         with torch.device("meta"):  # only its structure
             template = supernet(self.input_shape, self.num_classes)
         self._template = (template,)  # in a tuple, so that it is not a submodule
+        self.input_dtype = template.input_dtype
         if archs is None and template.space.size > _MOST:
             raise ConfigError(
                 f"supernet.archs: is null, and {type(template).__name__} has {template.space.size} architectures; "

@@ -110,6 +110,7 @@ def test_a_task_agrees_with_itself(task: Task, outputs: tuple[int, ...]) -> None
         (Classification(2), torch.tensor([0, 2]), r"has targets 0..2; give targets from 0 to 1"),
         (NextToken(3), torch.tensor([0, 1]), r"are not tokens; give an int64 tensor of shape \[N, length\]"),
         (NextToken(3), torch.tensor([[0, 3]]), "has targets 0..3"),
+        (NextToken(3, ignored=0), torch.tensor([[1, 0], [0, 0]]), "1 examples are padding alone, .*; remove them"),
         (MultiLabel(2), torch.tensor([[0.0, 0.5]]), "give 0 or 1 for each"),
         (MultiLabel(2), torch.tensor([[0, 1]]), "are not labels; give a float32"),
         (Regression(1), torch.tensor([1.0]), r"give a float32 tensor of shape \[N, 1\]"),

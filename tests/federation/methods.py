@@ -8,16 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from lit_fednas.aggregation import OperatorAverage
 from lit_fednas.assignment import ByTier, FixedArchitecture, RandomBases, Subspaces
 from lit_fednas.callbacks import PruneByBudgets, SoftAverage, TransformOnConvergence
-from lit_fednas.data import ArraySource, ByColumn, Dirichlet, Examples, FederatedDataModule, NextToken
+from lit_fednas.data import (
+    IID,
+    ArraySource,
+    Dirichlet,
+    Examples,
+    FederatedDataModule,
+    MultiLabel,
+    Regression,
+    Task,
+)
 from lit_fednas.federation import (
     ClientSettings,
     EvaluationSettings,
@@ -33,6 +42,7 @@ from lit_fednas.objectives import (
     IndependentBases,
     MaskedCrossEntropy,
     PathSampling,
+    TaskLoss,
     UnitChanges,
 )
 from lit_fednas.supernets import (
@@ -53,45 +63,44 @@ from lit_fednas.supernets.elastic_tcn import ChannelsAndTokens
 from lit_fednas.tiers import ArchitectureTiers, Budgets, ClientTiers
 from tests.aggregation import instances as aggregations
 from tests.assignment import instances as assignments
+from tests.federation.tokens import LENGTH, VOCABULARY, token_data
 from tests.objectives import instances as objectives
 from tests.supernets.sequences import pruned_sequence
 from tests.supernets.suites import grown_suite
-from tests.support import make_module, sgd, tiny_data
+from tests.support import make_module, sgd, tiny_data, tiny_examples
 
 ROUNDS = 3
 #: What the names of methods that learn tokens end with.
 OF_TOKENS = " of tokens"
 
-IMAGE, CLASSES = (1, 8, 8), 4
-LENGTH, VOCABULARY, PAD = 6, 6, 0
+IMAGE, OUTPUTS = (1, 8, 8), 4
 
 # ---- data ---------------------------------------------------------------------------------------------
 
 
-def token_examples(count: int, seed: int, roles: str = "aabcdeefg") -> Examples:
-    """Counting modulo 5 from a random start, in 1..5; windows of different lengths end in padding."""
-    rng = np.random.default_rng(seed)
-    windows = 1 + (rng.integers(VOCABULARY - 1, size=(count, 1)) + np.arange(LENGTH + 1)) % (VOCABULARY - 1)
-    for window, length in zip(windows, rng.integers(1, LENGTH + 1, size=count), strict=True):
-        window[length + 1 :] = PAD
-    tokens = torch.from_numpy(windows)
-    return Examples(tokens[:, :-1], tokens[:, 1:], {"role": rng.choice(list(roles), count)})
+def image_data(task: Task | None = None, **settings: Any) -> FederatedDataModule:
+    """Images by their class; for another task, which quarters have light in them, as numbers or labels."""
+    if task is None:
+        return tiny_data(num_clients=7, partitioner=Dirichlet(alpha=1.0, min_size=4), **settings)
+    splits = []
+    for seed, count in enumerate((120, 40, 40)):
+        examples = tiny_examples(count, seed)
+        splits.append(Examples(examples.inputs, torch.eye(OUTPUTS)[examples.targets]))
+    return FederatedDataModule(ArraySource(*splits, task=task), IID(), num_clients=7, **settings)
 
 
-def token_data(train: Examples | None = None, **settings: Any) -> FederatedDataModule:
-    """Seven unequal clients, one per role, and 30 examples of the server."""
-    train = token_examples(56, 0) if train is None else train
-    task = NextToken(VOCABULARY, PAD)
-    source = ArraySource(train, token_examples(30, 1), token_examples(30, 2), task=task)
-    return FederatedDataModule(source, ByColumn("role"), seed=0, **settings)
+#: What methods learn, by what their names end with.
+SUBJECTS: dict[str, Callable[..., FederatedDataModule]] = {
+    "": image_data,
+    OF_TOKENS: token_data,
+    " of numbers": partial(image_data, Regression(OUTPUTS)),
+    " of labels": partial(image_data, MultiLabel(OUTPUTS)),
+}
 
 
 def data(name: str = "") -> FederatedDataModule:
     """The clients' data for a method; all clients have validation data, which some methods want."""
-    settings: dict[str, Any] = {"client_val": 0.3, "eval_batch_size": 16}
-    if name.endswith(OF_TOKENS):
-        return token_data(**settings)
-    return tiny_data(num_clients=7, partitioner=Dirichlet(alpha=1.0, min_size=4), **settings)
+    return SUBJECTS[METHODS[name].subject if name else ""](client_val=0.3, eval_batch_size=16)
 
 
 def callbacks(name: str) -> list[FederatedCallback]:
@@ -141,7 +150,7 @@ NETS: dict[str, Callable[[tuple[int, ...], int], Supernet]] = {
     "exits": lambda *sizes: EarlyExitResNet(*sizes, width=4, norm=GroupNorm(2), blocks=[1, 1], exits=[1, 2]),
     "suites": lambda shape, classes: grown_suite(input_shape=shape, num_classes=classes),
     "sequences": lambda shape, classes: pruned_sequence(hidden=(6, 8), input_shape=shape, num_classes=classes),
-    "cells": lambda *sizes: CellSupernet(*sizes, width=2, cells=3, nodes=1, norm=GroupNorm(1)),
+    "cells": lambda *sizes: CellSupernet(*sizes, width=4, cells=3, nodes=1, norm=GroupNorm(4)),
 }
 #: Those of tokens; the others are for images alone.
 TOKEN_NETS: dict[str, Callable[[tuple[int, ...], int], Supernet]] = {
@@ -156,7 +165,7 @@ TOKEN_NETS: dict[str, Callable[[tuple[int, ...], int], Supernet]] = {
 TWO_TIERS = ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"}))
 
 
-class NoOperators(CrossEntropy):
+class NoOperators(TaskLoss):
     """Reports, of a network without a choice among operators, that nothing went through any."""
 
     report_types = (OperatorReport,)
@@ -165,8 +174,8 @@ class NoOperators(CrossEntropy):
         return (OperatorReport({}),)
 
 
-class Troubled(CrossEntropy):
-    """The first two clients of a round's plan fail, one by an error and one by a loss that is not a number."""
+class Troubled(TaskLoss):
+    """Two clients fail, one by an error and one by a loss that is not a number."""
 
     def begin(self, network, task, generator):
         self.client = task.client
@@ -206,17 +215,17 @@ OF_KIND: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Method:
-    """A method on images or on tokens; calling it makes the module.
+    """A method; calling it makes the module.
 
     Attributes:
         kind: Of its shared weights, in :data:`NETS`.
         settings: Of the module; what can be called is called.
-        tokens: Whether it learns tokens.
+        subject: What it learns, in :data:`SUBJECTS`.
     """
 
     kind: str
     settings: Mapping[str, Any]
-    tokens: bool = False
+    subject: str = ""
 
     def __call__(self) -> FederatedLightningModule:
         of_all = {
@@ -224,10 +233,11 @@ class Method:
             "client": client(),
             "evaluation": EvaluationSettings(["smallest", "largest"]),
         }
-        nets = {**NETS, **TOKEN_NETS} if self.tokens else NETS
+        tokens = self.subject == OF_TOKENS
+        make = {**NETS, **(TOKEN_NETS if tokens else {})}[self.kind]
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            supernet = nets[self.kind](*(((LENGTH,), VOCABULARY) if self.tokens else (IMAGE, CLASSES)))
+            supernet = make((LENGTH,), VOCABULARY) if tokens else make(IMAGE, OUTPUTS)
         settings = {**of_all, **OF_KIND[self.kind], **self.settings}
         return make_module(supernet, **{key: value() if callable(value) else value for key, value in settings.items()})
 
@@ -258,7 +268,7 @@ ON_IMAGES: dict[str, Method] = {
         f"aggregation {name}": method(
             assignment=assignments.INSTANCES["tracking-sandwich"],
             aggregation=kind,
-            objective=OBJECTIVES.get(name.partition("-")[0], CrossEntropy),
+            objective=OBJECTIVES.get(name.partition("-")[0], TaskLoss),
         )
         for name, kind in aggregations.INSTANCES.items()
     },
@@ -294,10 +304,18 @@ ON_IMAGES: dict[str, Method] = {
     "together": method("counting", client=client(clients_per_fit=3)),
     "channels last": method(client=client(channels_last=True)),
 }
-#: What there is of tokens, too, by the same name with :data:`OF_TOKENS` behind it.
+#: Methods that learn numbers and labels, too: what asks for classes, and what else there is of each kind.
+NOT_OF_CLASSES = (
+    *("assignment by-own-utility", "assignment candidate-groups", "assignment rolling-widths", "objective masked"),
+    *("objective cross-entropy", "objective independent-bases", "objective ordered-dropout-distilled"),
+    *("objective side-objective", "objective differentiable-search", "paths of operators", "recalibration"),
+    *("clients that fail", "clients that test", "together"),
+)
 METHODS = {
-    **ON_IMAGES,
-    **{f"{name}{OF_TOKENS}": replace(method, tokens=True) for name, method in ON_IMAGES.items()},
+    f"{name}{subject}": replace(method, subject=subject)
+    for subject in SUBJECTS
+    for name, method in ON_IMAGES.items()
+    if subject in ("", OF_TOKENS) or name in NOT_OF_CLASSES
 }
 
 
@@ -308,10 +326,17 @@ def part_of(name: str) -> Any:
 
 
 def refusal(name: str) -> str | None:
-    """The line that refuses a method on tokens before any training; none where it learns them."""
+    """The line that refuses a method before any training; none where it learns."""
     method = METHODS[name]
-    if method.tokens and method.kind not in TOKEN_NETS:
+    if method.subject == OF_TOKENS and method.kind not in TOKEN_NETS:
         return f"supernet.input_shape: [{LENGTH}] must be channels, height, width for "
-    if method.tokens and method.settings.get("objective") is MaskedCrossEntropy:
+    objective, task = method.settings.get("objective", TaskLoss)(), data(name).task
+    if isinstance(objective, CrossEntropy) and not task.has_classes:
+        return f"model.objective: {type(objective).__name__} needs classes, and the data's task is "
+    if isinstance(objective, MaskedCrossEntropy) and not task.labelled:
         return "model.objective: MaskedCrossEntropy needs one class per example, and the data's task is NextToken; use"
+    if getattr(objective, "distill", False) and not task.labelled:
+        return "model.objective.distill: true compares the classes of examples, and the data's task is "
+    if method.kind == "sequences" and "accuracy" not in task.metrics:
+        return "prune_by_budgets: compares candidates by their accuracy, which a Regression has not; "
     return None

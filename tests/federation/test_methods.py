@@ -1,4 +1,4 @@
-"""Every method: it goes on after a stop, and it learns tokens, also with stacked clients, or refuses them."""
+"""Every method: it goes on after a stop, and learns tokens, numbers and labels, stacked clients too, or refuses."""
 
 from __future__ import annotations
 
@@ -31,16 +31,20 @@ from lit_fednas.loggers import RunLogger
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.objectives import Objective
 from tests.federation import methods
-from tests.federation.methods import METHODS, PAD, token_examples
+from tests.federation.methods import METHODS
+from tests.federation.tokens import PAD, VOCABULARY, by_hand, token_data, token_examples
 from tests.support import assert_same, fit, make_trainer, one_of_many, weights
 
 ROUNDS = 2
 LAST = Path("run", "only", "checkpoints", "last.ckpt")
-OF_TOKENS = [name for name in METHODS if METHODS[name].tokens]
-RUN = [name for name in METHODS if methods.refusal(name) is None]
-LEARN_TOKENS = [name for name in RUN if name in OF_TOKENS]
-#: One of each class, and what else changes a round; the others are slow.
-QUICK = {methods.part_of(name): name for name in reversed(LEARN_TOKENS)}.values()
+REFUSED = {name: refusal for name in METHODS if (refusal := methods.refusal(name)) is not None}
+RUN = [name for name in METHODS if name not in REFUSED]
+LEARN_TOKENS = [name for name in RUN if METHODS[name].subject == methods.OF_TOKENS]
+#: Of tokens, one of each class, and what else changes a round; the others are slow.
+QUICK = (
+    *{methods.part_of(name): name for name in reversed(LEARN_TOKENS)}.values(),
+    *("clients that test of numbers", "clients that fail of labels"),
+)
 
 
 class Stop(FederatedCallback):
@@ -125,17 +129,6 @@ def test_a_stopped_run_goes_on_exactly(name: str, tmp_path: Path) -> None:
 # ---- tokens -------------------------------------------------------------------------------------------
 
 
-def by_hand(outputs: Tensor, targets: Tensor) -> dict[str, float]:
-    """Token by token, without padding."""
-    losses, right = [], []
-    for window, answers in zip(outputs.double(), targets, strict=True):
-        for position, target in zip(window, answers.tolist(), strict=True):
-            if target != PAD:
-                losses.append(float(position.logsumexp(0) - position[target]))
-                right.append(int(position.argmax()) == target)
-    return {"perplexity": math.exp(np.mean(losses)), "accuracy": float(np.mean(right)), "loss": float(np.mean(losses))}
-
-
 @pytest.mark.parametrize("name", one_of_many(LEARN_TOKENS, *QUICK))
 def test_losses_and_metrics_are_means_over_tokens(name: str) -> None:
     found, witness = straight(name)
@@ -147,8 +140,8 @@ def test_losses_and_metrics_are_means_over_tokens(name: str) -> None:
         assert {metric: found.figures[f"val/{subnet}/{metric}"] for metric in values} == pytest.approx(values, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", one_of_many(LEARN_TOKENS, *QUICK))
-def test_stacked_clients_learn_tokens_as_alone_or_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", one_of_many([name for name in RUN if METHODS[name].subject], *QUICK))
+def test_stacked_clients_learn_as_alone_or_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = METHODS[name]()
     monkeypatch.setattr(module.client, "clients_per_fit", 4 - module.client.clients_per_fit)  # 3 for 1, and 1 for 3
     monkeypatch.setattr(module.client, "channels_last", False)  # which is for images
@@ -166,20 +159,20 @@ def test_stacked_clients_learn_tokens_as_alone_or_are_refused(name: str, monkeyp
 @pytest.mark.parametrize("name", [name for name in LEARN_TOKENS if name.startswith("objective")])
 def test_what_stands_under_padding_does_not_matter(name: str) -> None:
     """The networks look back alone."""
-    examples, found = token_examples(56, 0), []
-    noise = torch.randint(methods.VOCABULARY, examples.inputs.shape, generator=torch.Generator().manual_seed(0))
+    examples, found = token_examples(), []
+    noise = torch.randint(VOCABULARY, examples.inputs.shape, generator=torch.Generator().manual_seed(0))
     for inputs in (examples.inputs, torch.where(examples.targets == PAD, noise, examples.inputs)):
         module = METHODS[name]()
-        fit(module, methods.token_data(Examples(inputs, examples.targets, examples.columns)), 1)
+        fit(module, token_data(Examples(inputs, examples.targets, examples.columns)), 1)
         found.append(weights(module))
     assert_same(*found, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in OF_TOKENS if name not in LEARN_TOKENS])
-def test_what_cannot_learn_tokens_is_refused_before_any_training(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_learn_is_refused_before_any_training(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClientRunner, "run", None)
-    with pytest.raises(ConfigError, match=f"^{re.escape(str(methods.refusal(name)))}"):
-        fit(METHODS[name](), methods.data(name), 1)
+    with pytest.raises(ConfigError, match=f"^{re.escape(REFUSED[name])}"):
+        fit(METHODS[name](), methods.data(name), 1, callbacks=methods.callbacks(name))
 
 
 # ---- the registry -------------------------------------------------------------------------------------

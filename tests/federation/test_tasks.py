@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torchmetrics import MeanAbsoluteError
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from lit_fednas.callbacks import DeployedAccuracy
@@ -25,27 +26,9 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
 from lit_fednas.objectives import CrossEntropy, MaskedCrossEntropy
 from lit_fednas.search import Evaluator
-from lit_fednas.supernets import PlainNetwork
+from lit_fednas.supernets import ElasticTransformer, PlainNetwork
+from tests.federation.tokens import LENGTH, PAD, VOCABULARY, by_hand, token_data, token_examples
 from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, weights
-
-LENGTH, VOCABULARY, PAD = 6, 5, 0
-
-
-def token_examples(count: int, seed: int) -> Examples:
-    """Counting modulo 4 from a random start, in 1..4; windows of different lengths end in padding."""
-    rng = np.random.default_rng(seed)
-    windows = 1 + (rng.integers(4, size=(count, 1)) + np.arange(LENGTH + 1)) % 4
-    for window, length in zip(windows, rng.integers(2, LENGTH + 1, size=count), strict=True):
-        window[length + 1 :] = PAD
-    tokens = torch.from_numpy(windows)
-    return Examples(tokens[:, :-1], tokens[:, 1:], {"role": rng.choice(["a", "b", "c", "d"], count)})
-
-
-def token_data(**settings: Any) -> FederatedDataModule:
-    source = ArraySource(
-        token_examples(80, 0), token_examples(30, 1), token_examples(30, 2), task=NextToken(VOCABULARY, PAD)
-    )
-    return FederatedDataModule(source, ByColumn("role"), seed=0, **settings)
 
 
 def token_net(seed: int = 0) -> PlainNetwork:
@@ -55,24 +38,16 @@ def token_net(seed: int = 0) -> PlainNetwork:
     return PlainNetwork(network, (LENGTH,), VOCABULARY, torch.int64)
 
 
-def by_hand(supernet: PlainNetwork, examples: Examples) -> dict[str, float]:
-    """Token by token, without padding."""
-    losses, right = [], []
+def metrics_of(supernet: PlainNetwork, examples: Examples) -> dict[str, float]:
     with torch.no_grad():
-        logits = supernet.eval()(examples.inputs)
-    for window, targets in zip(logits.double(), examples.targets, strict=True):
-        for position, target in zip(window, targets.tolist(), strict=True):
-            if target != PAD:
-                losses.append(float(position.logsumexp(0) - position[target]))
-                right.append(int(position.argmax()) == target)
-    return {"perplexity": float(np.exp(np.mean(losses))), "accuracy": float(np.mean(right)), "loss": np.mean(losses)}
+        return by_hand(supernet.eval()(examples.inputs), examples.targets)
 
 
 def test_tokens_are_learned_and_measured_one_by_one() -> None:
     module = make_module(token_net(), client=ClientSettings(sgd(2.0), batch_size=8, epochs=2))
-    before = by_hand(module.supernet, token_examples(30, 1))
+    before = metrics_of(module.supernet, token_examples(30, 1))
     trainer = fit(module, token_data(eval_batch_size=7), 6)
-    after = by_hand(module.supernet, token_examples(30, 1))
+    after = metrics_of(module.supernet, token_examples(30, 1))
     for name, value in after.items():
         assert float(trainer.callback_metrics[f"val/largest/{name}"]) == pytest.approx(value, rel=1e-5)
     assert float(trainer.callback_metrics["val/mean/perplexity"]) == pytest.approx(after["perplexity"], rel=1e-5)
@@ -82,12 +57,12 @@ def test_tokens_are_learned_and_measured_one_by_one() -> None:
 def test_the_logged_loss_of_a_client_is_a_mean_over_its_tokens() -> None:
     """Steps of zero length leave the weights, so that it can be computed afterwards."""
     settings = ClientSettings(sgd(0.0), batch_size=5)
-    module, data = make_module(token_net(), client=settings, cohort=UniformCohort(count=4)), token_data()
+    module, data = make_module(token_net(), client=settings, cohort=UniformCohort(count=7)), token_data()
     trainer = fit(module, data, 1)
     examples, total = data.clients.reader.dataset, 0.0
     for client, size in enumerate(data.clients.sizes):
         rows = data.clients.rows(client)
-        total += size * by_hand(module.supernet, Examples(examples.inputs[rows], examples.targets[rows]))["loss"]
+        total += size * metrics_of(module.supernet, Examples(examples.inputs[rows], examples.targets[rows]))["loss"]
     assert float(trainer.callback_metrics["clients/loss"]) == pytest.approx(total / sum(data.clients.sizes), rel=1e-5)
 
 
@@ -118,7 +93,7 @@ def test_a_search_compares_tokens() -> None:
     supernet, examples = token_net(), token_examples(30, 1)
     batches = list(zip(examples.inputs.split(7), examples.targets.split(7), strict=True))
     found = Evaluator(supernet, batches, task=NextToken(VOCABULARY, PAD))("whole")
-    assert found == pytest.approx(by_hand(supernet, examples), rel=1e-5)
+    assert found == pytest.approx(metrics_of(supernet, examples), rel=1e-5)
     assert list(found) == ["perplexity", "accuracy", "loss"]
 
 
@@ -150,6 +125,21 @@ def test_tables_with_numbers_and_labels(task: Task) -> None:
         assert right > 0.8
 
 
+def test_further_metrics_are_of_tokens_that_count() -> None:
+    """Macro F1 by hand: the mean over the tokens that occur of 2 hits / (times named + times meant)."""
+    module = make_module(token_net(), metrics={"f1": MulticlassF1Score(VOCABULARY, average="macro")})
+    trainer = fit(module, token_data(eval_batch_size=7), 2)
+    examples = token_examples(30, 1)
+    with torch.no_grad():
+        named = module.supernet.eval()(examples.inputs).argmax(-1)[examples.targets != PAD]
+    meant = examples.targets[examples.targets != PAD]
+    scores = [
+        2 * int(((named == token) & (meant == token)).sum()) / int((named == token).sum() + (meant == token).sum())
+        for token in sorted({*named.tolist(), *meant.tolist()})
+    ]
+    assert float(trainer.callback_metrics["val/largest/f1"]) == pytest.approx(np.mean(scores), rel=1e-5)
+
+
 def test_further_metrics_of_torchmetrics() -> None:
     f1 = MulticlassF1Score(num_classes=4, average="macro")
     module = make_module(linear_net(), metrics={"f1": f1, "top2": MulticlassAccuracy(4, top_k=2, average="micro")})
@@ -172,6 +162,14 @@ def test_further_metrics_of_torchmetrics() -> None:
             "client.class_balanced: true needs one class per example, and the data's task is NextToken",
         ),
         ({"metrics": {"accuracy": MulticlassAccuracy(5)}}, "model.metrics: 'accuracy' is a metric of every"),
+        (
+            {"metrics": {"mae": MeanAbsoluteError()}},
+            r"model.metrics.mae: MeanAbsoluteError .* \[12, 5\] and .* \[12\] ",
+        ),
+        (
+            {"supernet": ElasticTransformer((LENGTH,), VOCABULARY, pooled=True)},
+            r"ElasticTransformer returns \[5\] of an example, and the data's task NextToken wants \[6, 5\]; choose",
+        ),
     ],
 )
 def test_what_does_not_suit_tokens_is_refused(settings: dict[str, Any], said: str) -> None:

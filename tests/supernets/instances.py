@@ -258,6 +258,9 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "separate-elastic": lambda: SeparateNetworks(
         (3, 8, 8), 5, lambda *shape: elastic(norm=GroupNorm(4)), ["largest", "smallest"]
     ),
+    "separate-tokens": lambda: SeparateNetworks(
+        (6,), 7, lambda *shape: ElasticTCN(*shape, channels=4, depths=[0], ratios=[0.5, 1.0]), ["largest", "smallest"]
+    ),
     "suite-nasbench201": lambda: suite(GrowableNASBench201(4, norm=BatchNorm()), "stage1_cell1"),
     "suite-resnet": lambda: suite(GrowableResNet18(4, [1, 1], GroupNorm(2)), "stem", "stage2_block1"),
     "suite-vit": lambda: suite(GrowableViT(dim=8, heads=2, depth=1), "layer1"),

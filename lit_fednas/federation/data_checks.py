@@ -1,0 +1,87 @@
+"""Validates before any training that the data fit the shared weights and the metrics."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torchmetrics import Metric
+
+from lit_fednas.costs.counting import inference_structure
+from lit_fednas.data import Task
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation.evaluation import of_units
+from lit_fednas.supernets import Supernet
+
+_TWO = 2  # examples of a dry run
+
+
+def check_data(supernet: Supernet, data: Any, metrics: Mapping[str, Metric]) -> None:
+    """Validates what networks read and return, and what metrics are given.
+
+    Args:
+        supernet: The shared weights.
+        data: The data module.
+        metrics: Those that a user adds, by name.
+
+    Raises:
+        ConfigError: They do not fit.
+    """
+    name = type(supernet).__name__
+    for setting, given in (("input_shape", tuple(data.input_shape)), ("num_classes", data.num_classes)):
+        if (own := getattr(supernet, setting)) != given:
+            raise ConfigError(f"model.supernet.{setting}: {own} does not match the data's; give {given}")
+    if data.input_dtype != supernet.input_dtype:
+        raise ConfigError(
+            f"model.supernet: {name} reads {supernet.input_dtype}, and the data are "
+            f"{data.input_dtype}; choose one that reads what the source gives"
+        )
+    found, wanted = output_shape(supernet), wanted_shape(data.task, supernet.input_shape)
+    if found != wanted:
+        raise ConfigError(
+            f"model.supernet: {name} returns {list(found)} of an example, and the data's task "
+            f"{type(data.task).__name__} wants {list(wanted)}; choose another network, or a setting such as "
+            f"supernet.pooled"
+        )
+    check_metrics(metrics, data.task, supernet.input_shape)
+
+
+def output_shape(supernet: Supernet) -> tuple[int, ...]:
+    """Returns the shape of the output of one example, by a dry run of the smallest architecture."""
+    network = inference_structure(supernet.skeleton(supernet.space.smallest))
+    inputs = torch.zeros(_TWO, *supernet.input_shape, dtype=supernet.input_dtype, device="meta")
+    return tuple(network(inputs).shape[1:])
+
+
+def wanted_shape(task: Task, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the shape of the output of one example that a task compares with its targets.
+
+    Example:
+        >>> from lit_fednas.data import Classification, NextToken, Regression
+        >>> [wanted_shape(task, (6,)) for task in (Classification(3), NextToken(3), Regression(2))]
+        [(3,), (6, 3), (2,)]
+    """
+    targets = task.example_targets(_TWO, input_shape, torch.device("meta")).shape[1:]
+    return (*targets, task.num_outputs) if task.has_classes else tuple(targets)
+
+
+def check_metrics(metrics: Mapping[str, Metric], task: Task, input_shape: tuple[int, ...]) -> None:
+    """Validates by a dry run that metrics can be computed of a task's outputs and targets.
+
+    Raises:
+        ConfigError: One cannot.
+    """
+    outputs = torch.zeros(_TWO, *wanted_shape(task, input_shape))
+    given = of_units(task, outputs, task.example_targets(_TWO, input_shape, outputs.device))
+    for name, metric in metrics.items():
+        try:
+            copy.deepcopy(metric).cpu().update(*given)
+        except Exception as error:
+            reason = str(error).partition("\n")[0]
+            shapes = " and targets ".join(str(list(tensor.shape)) for tensor in given)
+            raise ConfigError(
+                f"model.metrics.{name}: {type(metric).__name__} cannot be computed of outputs {shapes} ({reason}); "
+                f"choose one for {type(task).__name__}, or change its settings"
+            ) from error
