@@ -55,17 +55,21 @@ class RoundCheckpoint(ModelCheckpoint):
         self._started = False
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Finds the folder, and validates that it has room and that the monitored metric will be logged."""
+        """Finds the folder, and validates that it has room."""
         super().setup(trainer, pl_module, stage)
         self._started = False
-        names = pl_module.validation_metrics
-        if stage == "fit" and self.monitor is not None and self.monitor not in names:
-            raise ConfigError(
-                f"checkpoint.monitor: {self.monitor!r} will not be logged; choose from {', '.join(names)}"
-            )
         if stage == "fit" and self.dirpath is not None and keeps_files(trainer):
             weights = sum(tensor.nbytes for tensor in pl_module.state_dict().values())
             check_room("checkpoint.dirpath", self.dirpath, weights)
+
+    def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
+        """Validates that the monitored metric will be logged; the module knows the data's task by now."""
+        super().on_fit_start(trainer, pl_module)
+        names = pl_module.validation_metrics
+        if self.monitor is not None and self.monitor not in names:
+            raise ConfigError(
+                f"checkpoint.monitor: {self.monitor!r} will not be logged; choose from {', '.join(names)}"
+            )
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Notes that a checkpoint to go on from, if there is one, has been taken in as a whole."""

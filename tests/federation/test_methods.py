@@ -149,7 +149,8 @@ def test_stacked_clients_learn_as_alone_or_are_refused(name: str, monkeypatch: p
         with pytest.raises(ConfigError, match=r"client.clients_per_fit: 3 .*set client.clients_per_fit to 1"):
             fit(module, methods.data(name), 1)
         return
-    trainer, other = fit(module, methods.data(name), ROUNDS), straight(name)[0]
+    trainer = fit(module, methods.data(name), ROUNDS, callbacks=methods.callbacks(name))
+    other = straight(name)[0]
     half = module.client.precision == "bf16-mixed"
     assert_same(weights(module), weights(other.module), rtol=1e-4, atol=2e-2 if half else 1e-5)
     loss = float(trainer.callback_metrics["clients/loss"])

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +18,22 @@ from torch import nn
 from torchmetrics import MeanAbsoluteError
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from lit_fednas.callbacks import DeployedAccuracy
+from lit_fednas.aggregation import MaxNet
+from lit_fednas.assignment import ByTier
+from lit_fednas.callbacks import (
+    OPTIONAL_CALLBACKS,
+    BetaDecay,
+    CostLedger,
+    DeployedAccuracy,
+    DeviceAverage,
+    PruneByBudgets,
+    RoundCheckpoint,
+    RoundsToTarget,
+    RoundTime,
+    SoftAverage,
+    TransformOnConvergence,
+    default_callbacks,
+)
 from lit_fednas.data import (
     ArraySource,
     ByColumn,
@@ -23,12 +45,21 @@ from lit_fednas.data import (
     Task,
 )
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
+from lit_fednas.federation import (
+    ClientSettings,
+    EvaluationSettings,
+    FederatedCallback,
+    FederatedTrainer,
+    UniformCohort,
+)
+from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.loggers import RunLogger
 from lit_fednas.objectives import CrossEntropy, MaskedCrossEntropy
 from lit_fednas.search import Evaluator
-from lit_fednas.supernets import ElasticTransformer, PlainNetwork
+from lit_fednas.supernets import ElasticTCN, ElasticTransformer, PlainNetwork, Supernet
+from lit_fednas.tiers import ArchitectureTiers, ClientTiers
 from tests.federation.tokens import LENGTH, PAD, VOCABULARY, by_hand, token_data, token_examples
-from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, weights
+from tests.support import fit, linear_net, make_module, make_trainer, sgd, tiny_data
 
 
 def token_net(seed: int = 0) -> PlainNetwork:
@@ -38,9 +69,9 @@ def token_net(seed: int = 0) -> PlainNetwork:
     return PlainNetwork(network, (LENGTH,), VOCABULARY, torch.int64)
 
 
-def metrics_of(supernet: PlainNetwork, examples: Examples) -> dict[str, float]:
+def metrics_of(supernet: Supernet, examples: Examples, arch: Any = None) -> dict[str, float]:
     with torch.no_grad():
-        return by_hand(supernet.eval()(examples.inputs), examples.targets)
+        return by_hand(supernet.eval()(examples.inputs, arch), examples.targets)
 
 
 def test_tokens_are_learned_and_measured_one_by_one() -> None:
@@ -66,27 +97,97 @@ def test_the_logged_loss_of_a_client_is_a_mean_over_its_tokens() -> None:
     assert float(trainer.callback_metrics["clients/loss"]) == pytest.approx(total / sum(data.clients.sizes), rel=1e-5)
 
 
-@pytest.mark.parametrize("clients_per_fit", [2, 3])
-def test_stacked_clients_learn_tokens_as_alone(clients_per_fit: int) -> None:
-    runs = []
-    for count in (1, clients_per_fit):
-        settings = ClientSettings(sgd(1.0), batch_size=8, clients_per_fit=count)
-        module = make_module(token_net(), client=settings)
-        trainer = fit(module, token_data(), 3)
-        runs.append((weights(module), float(trainer.callback_metrics["clients/loss"])))
-    assert_same(runs[0][0], runs[1][0], rtol=1e-4, atol=1e-5)
-    assert runs[0][1] == pytest.approx(runs[1][1], rel=1e-5)
+#: All callbacks of the registries that do not belong to a kind of supernet.
+CALLBACKS: list[Callable[[], Any]] = [
+    lambda: BetaDecay(period=0.5),
+    DeviceAverage,
+    lambda: DeployedAccuracy(split="val"),
+    RoundTime,
+    lambda: RoundsToTarget({"val/largest/perplexity": [1.01, 100], "val/devices/largest/accuracy": [0.01]}),
+    CostLedger,
+    lambda: RoundCheckpoint(monitor="val/mean/perplexity", mode="min"),
+    default_callbacks,
+]
 
 
-def test_clients_test_themselves_and_the_worst_has_the_highest_perplexity() -> None:
-    deployed = DeployedAccuracy(split="val")
-    settings = ClientSettings(sgd(1.0), batch_size=8, validate="received")
-    module = make_module(token_net(), client=settings)
-    trainer = fit(module, token_data(client_val=0.3), 2, callbacks=[deployed])
-    assert float(trainer.callback_metrics["clients/perplexity"]) > 1
-    perplexities = [row["perplexity"] for row in deployed.rows]
-    assert len(set(perplexities)) > 1
-    assert float(trainer.callback_metrics["deployed/worst"]) == pytest.approx(max(perplexities))
+class Stop(FederatedCallback):
+    """Stops the run as a signal does, in its second round."""
+
+    def on_cohort_start(self, trainer: Any, module: Any, round: Any) -> None:
+        if round.number == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def followed(folder: Path, *extra: Any, ckpt_path: str | None = None) -> tuple[FederatedTrainer, dict[str, str]]:
+    """A run of tiers with all of them: its trainer, and all that it has written, without wall times."""
+    made = [make() for make in CALLBACKS]
+    callbacks = [*extra, *made[:-1], *made[-1]]
+    of_any = {kind for kind in OPTIONAL_CALLBACKS.values() if getattr(kind, "supernet_kind", None) is None}
+    assert of_any <= set(map(type, callbacks))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        supernet = ElasticTCN((LENGTH,), VOCABULARY, channels=10, depths=[0, 1], ratios=[0.2, 0.5], tied=False)
+    module = make_module(
+        supernet,
+        ByTier(),
+        MaxNet(),
+        UniformCohort(count=4),
+        ClientSettings(sgd(1.0), batch_size=8, validate="received"),
+        tiers=ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"})),
+        evaluation=EvaluationSettings(["smallest", "largest"]),
+    )
+    logger = RunLogger(str(folder), "run", "only")
+    trainer = make_trainer(3, logger=logger, enable_checkpointing=True, callbacks=callbacks)
+    trainer.fit(module, datamodule=token_data(client_val=0.3), ckpt_path=ckpt_path)
+    files = {path.name: path.read_text() for path in (folder / "run" / "only").glob("*.[cj]s*")}
+    return trainer, {name: re.sub(r'"seconds":[\d.e-]+', "", text) for name, text in files.items()}
+
+
+def test_what_callbacks_write_of_tokens_is_right_and_survives_a_stop(tmp_path: Path) -> None:
+    trainer, files = followed(tmp_path / "straight")
+    rows = {name: list(csv.DictReader(io.StringIO(text))) for name, text in files.items() if name.endswith(".csv")}
+    supernet, clients = trainer.lightning_module.supernet, trainer.datamodule.clients
+
+    def compare(row: dict[str, str], examples: Examples) -> None:
+        wanted = metrics_of(supernet, examples, supernet.space.named(row["arch"]))
+        assert {name: float(row[name]) for name in wanted} == pytest.approx(wanted, rel=1e-4)
+
+    for row in rows["subnets-val.csv"]:
+        compare(row, token_examples(30, 1))
+    whole = clients.reader.dataset
+    for row in rows["clients.csv"]:
+        own = clients.rows(int(row["client"]), "val")
+        compare(row, Examples(whole.inputs[own], whole.targets[own]))
+    perplexities = [float(row["perplexity"]) for row in rows["clients.csv"]]
+    figures = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    assert len(set(perplexities)) == clients.num_clients
+    assert figures["deployed/perplexity"] == pytest.approx(np.mean(perplexities), rel=1e-4)
+    assert figures["deployed/worst"] == pytest.approx(max(perplexities), rel=1e-4)
+    for name in ("smallest", "largest"):
+        loss = figures[f"val/devices/{name}/loss"]
+        assert figures[f"val/devices/{name}/perplexity"] == pytest.approx(np.exp(loss), rel=1e-5)
+    reached = {(row["metric"], float(row["target"])): row["round"] for row in rows["targets.csv"]}
+    assert reached["val/largest/perplexity", 1.01] == ""
+    assert reached["val/largest/perplexity", 100] == "1"
+
+    with pytest.raises(Interrupted):
+        followed(tmp_path / "stopped", Stop())
+    last = str(tmp_path / "stopped" / "run" / "only" / "checkpoints" / "last.ckpt")
+    _, resumed = followed(tmp_path / "stopped", ckpt_path=last)
+    assert resumed == files
+
+
+@pytest.mark.parametrize(
+    ("callback", "kind"),
+    [
+        (PruneByBudgets(0.5), "PrunedSequence"),
+        (SoftAverage(), "ModelSuite"),
+        (TransformOnConvergence(), "ModelSuite"),
+    ],
+)
+def test_callbacks_of_another_supernet_refuse_tokens(callback: Any, kind: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{callback.field}: .* does not work with .* PlainNetwork; use {kind}"):
+        fit(make_module(token_net()), token_data(), 1, callbacks=[callback])
 
 
 def test_a_search_compares_tokens() -> None:

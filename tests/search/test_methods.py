@@ -7,10 +7,21 @@ import pytest
 import torch
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.search import NSGA2, DeriveGenotype, Evolution, Exhaustive, Feasible, RandomSearch, Score
+from lit_fednas.search import (
+    NSGA2,
+    DeriveGenotype,
+    Evolution,
+    Exhaustive,
+    Feasible,
+    RandomSearch,
+    Score,
+    Search,
+    SearchSettings,
+)
 from lit_fednas.search.pareto import hypervolume, pareto_front
-from lit_fednas.supernets import CellSupernet, Operators, PathCNN
-from lit_fednas.tiers import ArchitectureCosts, Tier
+from lit_fednas.supernets import CellSupernet, ElasticTCN, Operators, PathCNN
+from lit_fednas.tiers import ArchitectureCosts, Budgets, Tier
+from tests.federation.tokens import LENGTH, VOCABULARY, by_hand, token_data, token_examples
 from tests.search.toy import (
     ToySpace,
     every_architecture,
@@ -20,6 +31,7 @@ from tests.search.toy import (
     toy_error,
     toy_feasible,
 )
+from tests.support import make_module, make_trainer
 
 METHODS = [
     NSGA2(population=32, sample=16),
@@ -274,3 +286,26 @@ def test_the_front_is_that_of_brute_force():
     assert {(costs[place], accuracies[place]) for place in front} == expected
     assert len(front) == len(expected)
     assert list(costs[front]) == sorted(costs[front])
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_the_best_network_of_tokens_by_hand(method, tmp_path):
+    """All 12 networks of a small space, token by token, without padding."""
+    torch.manual_seed(0)
+    module = make_module(ElasticTCN((LENGTH,), VOCABULARY, channels=10, depths=[0, 1], ratios=[0.2, 0.5]))
+    with torch.no_grad():
+        for parameter in module.supernet.parameters():
+            parameter.normal_(std=0.5)
+    everyone = Budgets({"all": {"macs": 1e9}})
+    settings = SearchSettings(tiers=everyone, method=method, evaluations=20)
+    files = Search(make_trainer(), module, token_data(), tmp_path).run(None, settings)
+    examples = token_examples(30, 1)
+    with torch.no_grad():
+        outputs = {str(arch): module.supernet.eval()(examples.inputs, arch) for arch in module.supernet.space.each()}
+    known = {arch: by_hand(logits, examples.targets) for arch, logits in outputs.items()}
+    rows = {row["arch"]: row for row in files.rows("evaluations")}
+    assert rows.keys() == known.keys()
+    for arch, figures in known.items():
+        assert {metric: rows[arch][metric] for metric in figures} == pytest.approx(figures, rel=1e-4)
+    (tier,) = files.rows("tiers")
+    assert tier["arch"] == min(known, key=lambda arch: known[arch]["perplexity"])
