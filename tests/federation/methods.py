@@ -129,7 +129,7 @@ def counting_net(shape: tuple[int, ...], classes: int) -> PlainNetwork:
 def steady_tokens(shape: tuple[int, ...], classes: int) -> ElasticTCN:
     """With an embedding that lets it learn in a few steps."""
     net = ElasticTCN(shape, classes, channels=10, depths=[0, 1], ratios=[0.2, 0.5])
-    nn.init.normal_(net.network.get_parameter("embedding.weight"))
+    nn.init.normal_(net.network.get_parameter("embedding.weight"), std=0.5)
     return net
 
 

@@ -145,7 +145,7 @@ def test_two_ranks_equal_one(tmp_path, names):
             assert [[r[:4] for r in results] for results in got["rounds"]] == [
                 [r[:4] for r in results] for results in one["rounds"]
             ], name
-            assert got["metrics"] == pytest.approx(one["metrics"], abs=10 * tolerance), name
+            assert got["metrics"] == pytest.approx(one["metrics"], rel=10 * tolerance, abs=10 * tolerance), name
             assert got["metrics"] == two["metrics"], name
     stopped = next(name for name in names if name.startswith("aggregation maxnet"))
     for again, straight in zip(resumed, (first, second), strict=True):
