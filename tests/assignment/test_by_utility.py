@@ -303,6 +303,8 @@ def test_deployed_on_what_was_tried():
     assert own.deployed(2) == Model(1)
     assert own.deployed(3) == Model(1)  # as its tier
     assert own.deployed(0) == Model(0)
+    own.observe([replace(result(2, 2, 3.0), tested={"mae": 0.1, "loss": 0.1}, num_tested=5)])  # without an accuracy
+    assert own.deployed(2) == Model(1)
     tested = (
         replace(result(2, 1, 1.0), tested={"accuracy": 0.6}, num_tested=5),
         replace(result(2, 2, 3.0), tested={"accuracy": 0.7}, num_tested=5),
