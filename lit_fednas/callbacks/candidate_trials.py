@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from lit_fednas.data import Task
+from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult
 
 log = logging.getLogger(__name__)
@@ -109,6 +111,19 @@ class CandidateTrials:
         plain: dict[str, Any] = copy.deepcopy(dict(values))
         trials = {unit: Trial(**trial) for unit, trial in plain.pop("trials").items()}
         return cls(trials=trials, **plain)
+
+
+def check_comparable(task: Task) -> None:
+    """Validates that candidates can be compared.
+
+    Raises:
+        ConfigError: The task has no accuracy.
+    """
+    if "accuracy" not in task.metrics:
+        raise ConfigError(
+            f"prune_by_budgets: compares candidates by their accuracy, which a {type(task).__name__} has not; set it "
+            f"to null, or choose data with classes"
+        )
 
 
 def fused_accuracy(results: Sequence[ClientResult]) -> float:

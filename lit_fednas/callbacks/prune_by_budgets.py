@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from lit_fednas.assignment.candidate_groups import CandidateSchedule
 from lit_fednas.callbacks.budget_schedule import BudgetSchedule, RoundSchedule
-from lit_fednas.callbacks.candidate_trials import CandidateTrials, Trial, fused_accuracy
+from lit_fednas.callbacks.candidate_trials import CandidateTrials, Trial, check_comparable, fused_accuracy
 from lit_fednas.callbacks.client_division import ClientDivision, groups_of_candidates
 from lit_fednas.callbacks.sequence_record import SequenceRecord, empty_entry
 from lit_fednas.costs import LatencySource, client_cost
@@ -139,11 +139,7 @@ class PruneByBudgets(FederatedCallback):
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that the parts fit together."""
         clients = trainer.datamodule.clients
-        if "accuracy" not in clients.task.metrics:
-            raise ConfigError(
-                f"prune_by_budgets: compares candidates by their accuracy, which a {type(clients.task).__name__} has "
-                f"not; set it to null"
-            )
+        check_comparable(clients.task)
         if pl_module.client.validate is None:
             raise ConfigError(
                 "client.validate: is null, and candidates are compared by their clients' tests; set "
@@ -157,8 +153,7 @@ class PruneByBudgets(FederatedCallback):
             )
         if self.division.groups > clients.num_clients:
             raise ConfigError(
-                f"prune_by_budgets.groups: {self.division.groups} is more than the "
-                f"{clients.num_clients} clients; lower it"
+                f"prune_by_budgets.groups: {self.division.groups} is more than {clients.num_clients} clients; lower it"
             )
         if self.initial is not None and not Path(self.initial).is_file():
             raise ConfigError(f"prune_by_budgets.initial: {self.initial} does not exist; give a file, or null")
