@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torchmetrics import Metric
 
-from lit_fednas.costs.counting import inference_structure
 from lit_fednas.data import Task
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.evaluation import of_units
@@ -48,11 +47,13 @@ def check_data(supernet: Supernet, data: Any, metrics: Mapping[str, Metric]) -> 
     check_metrics(metrics, data.task, supernet.input_shape)
 
 
+@torch.no_grad()
 def output_shape(supernet: Supernet) -> tuple[int, ...]:
-    """Returns the shape of the output of one example, by a dry run of the smallest architecture."""
-    network = inference_structure(supernet.skeleton(supernet.space.smallest))
-    inputs = torch.zeros(_TWO, *supernet.input_shape, dtype=supernet.input_dtype, device="meta")
-    return tuple(network(inputs).shape[1:])
+    """Returns the shape of the output of one example, by running the smallest architecture."""
+    arch, like = supernet.space.smallest, next(supernet.parameters())
+    dtype = like.dtype if supernet.input_dtype.is_floating_point else supernet.input_dtype
+    inputs = torch.zeros(_TWO, *supernet.input_shape, dtype=dtype, device=like.device)
+    return tuple(supernet.run(arch, supernet.views(arch), inputs).shape[1:])
 
 
 def wanted_shape(task: Task, input_shape: tuple[int, ...]) -> tuple[int, ...]:
