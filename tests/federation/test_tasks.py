@@ -268,7 +268,7 @@ def test_further_metrics_of_torchmetrics() -> None:
             r"model.metrics.mae: MeanAbsoluteError .* \[12, 5\] and .* \[12\] ",
         ),
         (
-            {"supernet": ElasticTransformer((LENGTH,), VOCABULARY, pooled=True)},
+            {"supernet": ElasticTransformer((LENGTH,), VOCABULARY, vocabulary=VOCABULARY, pooled=True)},
             r"ElasticTransformer returns \[5\] of an example, and the data's task NextToken wants \[6, 5\]; choose",
         ),
     ],
