@@ -40,9 +40,10 @@ LAST = Path("run", "only", "checkpoints", "last.ckpt")
 REFUSED = {name: refusal for name in METHODS if (refusal := methods.refusal(name)) is not None}
 RUN = [name for name in METHODS if name not in REFUSED]
 LEARN_TOKENS = [name for name in RUN if METHODS[name].subject == methods.OF_TOKENS]
-#: Of tokens, one of each class, and what else changes a round; the others are slow.
+#: Of tokens, one of each class, and what else changes a round of theirs; the others are slow.
+ALIKE = {f"{name}{methods.OF_TOKENS}" for name in ("a cohort of one", "channels last", "paths of operators")}
 QUICK = (
-    *{methods.part_of(name): name for name in reversed(LEARN_TOKENS)}.values(),
+    *{methods.part_of(name): name for name in reversed(LEARN_TOKENS) if name not in ALIKE}.values(),
     *("clients that test of numbers", "clients that fail of labels"),
 )
 
