@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lit_fednas.errors import ConfigError
@@ -26,7 +27,7 @@ class RoundCheckpoint(ModelCheckpoint):
 
     Args:
         monitor: The metric that says which checkpoints are best; none are kept without.
-        mode: Whether it shall be high or low.
+        mode: Whether it shall be high or low; by what the metric is, if not given.
         save_top_k: How many of the best to keep.
         every_n_rounds: How often to write.
         dirpath: Where; ``checkpoints`` in the run's folder if not given.
@@ -35,7 +36,7 @@ class RoundCheckpoint(ModelCheckpoint):
     def __init__(
         self,
         monitor: str | None = None,
-        mode: Literal["min", "max"] = "max",
+        mode: Literal["min", "max"] | None = None,
         save_top_k: Annotated[int, Range(at_least=-1)] = 1,
         every_n_rounds: PositiveInt = 1,
         dirpath: str | None = None,
@@ -45,13 +46,14 @@ class RoundCheckpoint(ModelCheckpoint):
             filename="round={epoch}",
             auto_insert_metric_name=False,
             monitor=monitor,
-            mode=mode,
+            mode=mode or "max",
             save_top_k=save_top_k if monitor is not None else 0,
             every_n_epochs=every_n_rounds,
             save_on_train_epoch_end=True,
             enable_version_counter=False,
         )
         self.every_n_rounds = every_n_rounds
+        self._finds_mode = mode is None
         self._started = False
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
@@ -70,6 +72,15 @@ class RoundCheckpoint(ModelCheckpoint):
             raise ConfigError(
                 f"checkpoint.monitor: {self.monitor!r} will not be logged; choose from {', '.join(names)}"
             )
+        if self.monitor is not None and self._finds_mode:
+            higher = pl_module.val_metrics.directions[self.monitor.rpartition("/")[2]]
+            if higher is None:
+                raise ConfigError(
+                    f"checkpoint.mode: is null, and {self.monitor!r} does not say what is better; set it to min or max"
+                )
+            self.mode = "max" if higher else "min"
+            if torch.isinf(self.kth_value):  # none was kept so far
+                self.kth_value = torch.tensor(-torch.inf if higher else torch.inf)
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Notes that a checkpoint to go on from, if there is one, has been taken in as a whole."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from typing import Any
 
+from torch import Tensor
 from typing_extensions import override
 
-from lit_fednas.callbacks.deployed_accuracy import DeployedAccuracy
 from lit_fednas.costs import RoundCost, client_cost
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.run_folder import keeps_files, run_folder
@@ -28,6 +27,7 @@ class RunRecorder(FederatedCallback):
 
     def __init__(self) -> None:
         self._clients: list[dict[str, Any]] | None = None
+        self._held: dict[str, Tensor] = {}
         self._lock: FolderLock | None = None
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
@@ -49,6 +49,7 @@ class RunRecorder(FederatedCallback):
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Drops what the run is about to write anew."""
+        self._held = dict(trainer.callback_metrics)
         if keeps_files(trainer):
             forget_from(run_folder(trainer), trainer.global_step)  # a round is a step
 
@@ -62,22 +63,9 @@ class RunRecorder(FederatedCallback):
         """Writes the round's record."""
         if not keeps_files(trainer) or self._clients is None:
             return  # the rest of a round that was recorded before
-        validated = (trainer.current_epoch + 1) % (trainer.check_val_every_n_epoch or 1) == 0
-        trained = any(client["status"] == "ok" for client in self._clients)
-        deployed = any(
-            isinstance(callback, DeployedAccuracy) and callback.rounds == trainer.global_step
-            for callback in trainer.callbacks
-        )
-        # of subnets that were evaluated once and are no more: a supernet may change in training
-        measured = "|".join(map(re.escape, pl_module.val_metrics.directions))
-        former = {name for name in trainer.callback_metrics if re.fullmatch(f"val/[^/]+/({measured})", name)}
-        former -= set(pl_module.validation_metrics)
-        of_this_round = {"val": validated, "deployed": deployed, "clients/loss": trained}
-        metrics = {  # without those that Lightning still holds from an earlier round
-            name: float(value)
-            for name, value in trainer.callback_metrics.items()
-            if of_this_round.get(name, of_this_round.get(name.partition("/")[0], True)) and name not in former
-        }
+        # Lightning still holds what was logged in earlier rounds alone: the very same tensors
+        held, self._held = self._held, dict(trainer.callback_metrics)
+        metrics = {name: float(value) for name, value in self._held.items() if held.get(name) is not value}
         record = {"round": trainer.current_epoch, "metrics": metrics, "clients": self._clients}
         append_round(run_folder(trainer), record)
         self._clients = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -100,7 +101,7 @@ class FederatedLightningModule(pl.LightningModule):
         self.assignment = assignment
         self.aggregation = aggregation
         self.client = client
-        self.objective = objective
+        self.objective = copy.deepcopy(objective)  # it learns of the data; a default is shared by all modules
         self.cohort = cohort
         self.server_optimizer = server_optimizer
         self.faults = faults
