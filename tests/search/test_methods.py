@@ -116,7 +116,7 @@ PATHS = PathCNN(
 
 @pytest.mark.parametrize("method", METHODS, ids=name)
 @pytest.mark.parametrize(
-    ("unsupported", "share"), [(("mb3_e2",), 0.4), (("id", "conv1"), 0.4), (("id", "mb3_e2", "conv1"), 1.0)]
+    ("unsupported", "share"), [(("sep_e1", "mb3_e2"), 1.0), (("id", "conv1"), 0.4), (("id", "mb3_e2", "conv1"), 1.0)]
 )
 def test_no_proposal_holds_an_unsupported_operator(method, unsupported, share):
     """Neither the smallest nor the largest path can run there; what is left is within the limit as well."""
