@@ -29,34 +29,55 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 DIGITS = CONFIGS / "superfed" / "digits.yaml"
 
 
+#: What makes any configuration small.
+SMALL = {
+    "trainer": {
+        "max_rounds": 2,
+        "check_val_every_n_rounds": 1,
+        "accelerator": "cpu",
+        "logger": {
+            "class_path": "lit_fednas.loggers.RunLogger",
+            "init_args": {"save_dir": "runs", "name": "digits"},
+        },
+    },
+    "model": {
+        "supernet": {
+            "class_path": "lit_fednas.supernets.ElasticResNet",
+            "init_args": {"stem_width": 4, "stage_widths": [8, 8, 8, 8], "divisor": 2},
+        },
+        "cohort": {"class_path": "lit_fednas.federation.UniformCohort", "init_args": {"ratio": 0.2}},
+    },
+}
+
+
+def overlaid(folder):
+    """The command line's words for a small configuration, whose overlay is written into a folder."""
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(SMALL))
+    return ["--config", str(DIGITS), "--config", str(folder / "tiny.yaml")]
+
+
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
-    """An overlay that makes any configuration small; the working directory is empty."""
+    """The words; the working directory is empty."""
     monkeypatch.chdir(tmp_path)
-    overlay = tmp_path / "tiny.yaml"
-    overlay.write_text(
-        yaml.safe_dump(
-            {
-                "trainer": {
-                    "max_rounds": 2,
-                    "check_val_every_n_rounds": 1,
-                    "accelerator": "cpu",
-                    "logger": {
-                        "class_path": "lit_fednas.loggers.RunLogger",
-                        "init_args": {"save_dir": "runs", "name": "digits"},
-                    },
-                },
-                "model": {
-                    "supernet": {
-                        "class_path": "lit_fednas.supernets.ElasticResNet",
-                        "init_args": {"stem_width": 4, "stage_widths": [8, 8, 8, 8], "divisor": 2},
-                    },
-                    "cohort": {"class_path": "lit_fednas.federation.UniformCohort", "init_args": {"ratio": 0.2}},
-                },
-            }
-        )
-    )
-    return ["--config", str(DIGITS), "--config", str(overlay)]
+    return overlaid(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def one_round(tmp_path_factory):
+    """The folder of a run of one round. Read only."""
+    folder = tmp_path_factory.mktemp("once")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["fit", *overlaid(folder), "--trainer.max_rounds", "1"]) == 0
+    return folder / "runs"
+
+
+@pytest.fixture
+def begun(tiny, one_round, tmp_path):
+    """The same words, where that run is a test's own."""
+    shutil.copytree(one_round, tmp_path / "runs")
+    return tiny
 
 
 def test_fit_writes_a_run_and_test_reads_it(tiny, capsys):
@@ -119,10 +140,9 @@ def test_a_second_fit_is_a_new_run_and_last_is_the_newest(tiny):
     assert checkpoint["federation"]["seed"] == 1
 
 
-def test_a_resumed_runs_config_starts_a_new_run(tiny, capsys):
+def test_a_resumed_runs_config_starts_a_new_run(begun, capsys):
     """It holds neither the folder of the run nor the checkpoint that the run was resumed from."""
-    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
-    assert main(["fit", *tiny, "--ckpt_path", "last"]) == 0
+    assert main(["fit", *begun, "--ckpt_path", "last"]) == 0
     first = Path("runs/digits/version_0")
     records = (first / "rounds.jsonl").read_bytes()
     for more in ([], ["--ckpt_path", "null"]):
@@ -133,17 +153,16 @@ def test_a_resumed_runs_config_starts_a_new_run(tiny, capsys):
     assert [json.loads(line)["round"] for line in again] == [0, 1]
 
     config = (first / "config.yaml").read_bytes()
-    message = refused(capsys, "fit", *tiny, "--trainer.logger.init_args.version", "0")
+    message = refused(capsys, "fit", *begun, "--trainer.logger.init_args.version", "0")
     assert "version_0 holds a run; leave version out" in message
-    assert main(["test", *tiny, "--ckpt_path", "last", "--trainer.logger.init_args.version", "0"]) == 0
+    assert main(["test", *begun, "--ckpt_path", "last", "--trainer.logger.init_args.version", "0"]) == 0
     assert (first / "config.yaml").read_bytes() == config  # the run's, not the test's
 
 
-def test_a_resumed_run_keeps_the_settings_that_training_depends_on(tiny, capsys):
-    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
+def test_a_resumed_run_keeps_the_settings_that_training_depends_on(begun, capsys):
     run = Path("runs/digits/version_0")
     config = (run / "config.yaml").read_bytes()
-    resume = ["fit", *tiny, "--ckpt_path", "last"]
+    resume = ["fit", *begun, "--ckpt_path", "last"]
     changes = {
         "--model.client.batch_size": ("7", "model.client.batch_size"),
         "--model.client.optimizer.lr": ("0.5", "model.client.optimizer.init_args.lr"),
@@ -157,7 +176,7 @@ def test_a_resumed_run_keeps_the_settings_that_training_depends_on(tiny, capsys)
         assert line.startswith(f"lit-fednas: {name}: the checkpoint's run was trained with")
         assert f"and now it is {value}; set it as it was" in line
     assert (run / "config.yaml").read_bytes() == config
-    other_data = [*tiny, "--ckpt_path", "last", "--seed_everything", "7"]
+    other_data = [*begun, "--ckpt_path", "last", "--seed_everything", "7"]
     assert "seed_everything: the checkpoint's run" in refused(capsys, "test", *other_data)
     more = ["--model.evaluation.top_k", "2", "--trainer.threads", "1", "--data.num_workers", "0"]
     allowed = ["--model.client.batch_size", "7", "--changed", "[model.client]"]
@@ -166,28 +185,25 @@ def test_a_resumed_run_keeps_the_settings_that_training_depends_on(tiny, capsys)
     assert main([*resume, "--trainer.max_rounds", "3", "--model.client.batch_size", "7"]) == 0  # as it was last
 
 
-def test_the_newest_run_without_a_checkpoint_is_not_passed_over(tiny, capsys):
-    assert main(["fit", *tiny]) == 0
+def test_the_newest_run_without_a_checkpoint_is_not_passed_over(begun, capsys):
     newer = Path("runs/digits/version_1")
     newer.mkdir()
     (newer / "config.yaml").write_text("{}")
-    assert "version_1, has no checkpoint yet" in refused(capsys, "fit", *tiny, "--ckpt_path", "last")
+    assert "version_1, has no checkpoint yet" in refused(capsys, "fit", *begun, "--ckpt_path", "last")
 
 
-def test_what_cannot_be_written_is_told_before_the_work(tiny, capsys, monkeypatch):
-    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
+def test_what_cannot_be_written_is_told_before_the_work(begun, capsys, monkeypatch):
     Path("shut").mkdir(mode=0o500)
     monkeypatch.setattr(os, "access", lambda path, mode: "shut" not in str(path))  # the superuser may write there
     for output in ("shut/page.html", "/dev/full", "runs"):
         assert "output: " in refused(capsys, "report", "runs/digits/version_0", "--output", output)
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
-    assert "output: " in refused(capsys, "partition", *tiny, "--output", "shut")
+    assert "output: " in refused(capsys, "partition", *begun, "--output", "shut")
 
 
-def test_a_full_disk_is_told_and_what_was_there_stays(tiny, capsys, monkeypatch):
-    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
+def test_a_full_disk_is_told_and_what_was_there_stays(begun, capsys, monkeypatch):
     run = Path("runs/digits/version_0")
-    resume, report = ["fit", *tiny, "--ckpt_path", "last"], ["report", str(run)]
+    resume, report = ["fit", *begun, "--ckpt_path", "last"], ["report", str(run)]
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 999))
         assert "checkpoint.dirpath: the disk of" in refused(capsys, *resume)
@@ -197,7 +213,7 @@ def test_a_full_disk_is_told_and_what_was_there_stays(tiny, capsys, monkeypatch)
     for words, path in (
         (resume, run / "checkpoints" / "last.ckpt"),
         (report, run / "report.html"),
-        (["partition", *tiny, "--output", str(run)], run / "partition.png"),
+        (["partition", *begun, "--output", str(run)], run / "partition.png"),
     ):
         before = path.read_bytes()
         path.with_name(f".{path.name}.part").symlink_to("/dev/full")
@@ -264,22 +280,13 @@ def refused(capsys, *args, code=2):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--model.client.batch_sizes", "3"], "unrecognized arguments: --model.client.batch_sizes"),
-        (["--trainer.max_round", "3"], "unrecognized arguments: --trainer.max_round"),
         (["--trainer.max_epochs", "3"], "unrecognized arguments: --trainer.max_epochs"),
         (["--model.client.batch_size", "abc"], 'key "model.client.batch_size": Expected'),
         (["--model.client.batch_size", "0"], "client.batch_size: 0 must be at least 1"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--model.assignment", "Foo"], 'key "model.assignment"'),
         (["--model.evaluation.subnets", '["d: [0,0,0,9], e: 0.1"]'], "depth 9 is not one of [0, 1, 2]"),
-        (["--model.evaluation.subnets", '["d: 0, e: 0.3"]'], "expand ratio 0.3 is not one of"),
-        (["--model.assignment", "FixedArchitecture", "--model.assignment.arch", "d: 7, e: 0.1"], "depth 7"),
         (["--data.num_clients", "5000"], "num_clients: 5000 for 1294 examples; give at most 1294"),
-        (
-            ["--model.cohort.ratio", "null", "--model.cohort.count", "11"],
-            "cohort.count: 11 is more than the 10 clients",
-        ),
-        (["--data.source", "ImageFolder", "--data.source.root", "nowhere"], "root: nowhere is not a folder"),
         (["--data.source", "CIFAR10", "--data.source.root", "nowhere"], "nowhere"),
         (["--data.partitioner.alpha", "-1"], "alpha: -1.0 must be above 0"),
         (
@@ -344,19 +351,17 @@ def test_a_wrong_key_in_a_file_is_named(tiny, capsys):
     assert "config: SyntaxError: invalid syntax (wrong_part.py, line 1); correct the file" in line
 
 
-def test_checkpoints_that_do_not_fit_are_one_clear_line(tiny, capsys):
-    assert main(["fit", *tiny]) == 0
+def test_checkpoints_that_do_not_fit_are_one_clear_line(begun, capsys):
     last = "runs/digits/version_0/checkpoints/last.ckpt"
     wider = ["--model.supernet.init_args.stage_widths", "[8,8,8,16]"]
-    assert "set it as it was" in refused(capsys, "fit", *tiny, *wider, "--ckpt_path", last)
-    assert main(["fit", *tiny, *wider, "--ckpt_path", last, "--changed", "[model.supernet]"]) == 2
+    assert "set it as it was" in refused(capsys, "fit", *begun, *wider, "--ckpt_path", last)
+    assert main(["fit", *begun, *wider, "--ckpt_path", last, "--changed", "[model.supernet]"]) == 2
     assert "use the model.supernet settings that the run was started with" in capsys.readouterr().err
-    assert "finds none" in refused(capsys, "test", *tiny, "--ckpt_path", "best")
+    assert "finds none" in refused(capsys, "test", *begun, "--ckpt_path", "best")
 
 
-def test_checkpoints_that_cannot_be_used_are_one_clear_line(tiny, capsys):
+def test_checkpoints_that_cannot_be_used_are_one_clear_line(begun, capsys):
     """For every command that takes one; none advises to load what may run code."""
-    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
     last = Path("runs/digits/version_0/checkpoints/last.ckpt")
     whole = last.read_bytes()
     content = torch.load(last, weights_only=True)
@@ -372,16 +377,16 @@ def test_checkpoints_that_cannot_be_used_are_one_clear_line(tiny, capsys):
     commands = (["fit"], ["validate"], ["test"], ["search"], ["finetune"], ["export", "--tier", "any"])
     for command, (saved, message) in zip(commands, bad.values(), strict=True):
         torch.save(saved, "bad.ckpt")
-        assert message in refused(capsys, *command, *tiny, "--ckpt_path", "bad.ckpt")
+        assert message in refused(capsys, *command, *begun, "--ckpt_path", "bad.ckpt")
         Path("bad.ckpt").write_bytes(whole[: len(whole) // 2])
-        assert "bad.ckpt cannot be read" in refused(capsys, *command, *tiny, "--ckpt_path", "bad.ckpt")
-    assert "checkpoints is a folder" in refused(capsys, "fit", *tiny, "--ckpt_path", str(last.parent))
+        assert "bad.ckpt cannot be read" in refused(capsys, *command, *begun, "--ckpt_path", "bad.ckpt")
+    assert "checkpoints is a folder" in refused(capsys, "fit", *begun, "--ckpt_path", str(last.parent))
     training = ("callbacks", "optimizer_states", "lr_schedulers")
     torch.save({name: part for name, part in content.items() if name not in training}, "bad.ckpt")  # weights only
-    assert "has no callbacks, optimizer_states" in refused(capsys, "fit", *tiny, "--ckpt_path", "bad.ckpt")
-    assert main(["test", *tiny, "--ckpt_path", "bad.ckpt"]) == 0
+    assert "has no callbacks, optimizer_states" in refused(capsys, "fit", *begun, "--ckpt_path", "bad.ckpt")
+    assert main(["test", *begun, "--ckpt_path", "bad.ckpt"]) == 0
     last.write_bytes(whole[:-100])
-    assert "last.ckpt cannot be read" in refused(capsys, "test", *tiny, "--ckpt_path", "best")
+    assert "last.ckpt cannot be read" in refused(capsys, "test", *begun, "--ckpt_path", "best")
 
 
 def test_a_checkpoints_hyperparameters_change_nothing_and_import_nothing(tiny, capsys):
@@ -399,10 +404,9 @@ def test_a_checkpoints_hyperparameters_change_nothing_and_import_nothing(tiny, c
     assert config["model"]["client"]["batch_size"] == 16
 
 
-def test_broken_files_are_one_clear_line(tiny, capsys):
+def test_broken_files_are_one_clear_line(begun, capsys):
     Path("latin.yaml").write_bytes("seed_everything: 0 # über".encode("latin-1"))
-    assert "is not UTF-8 text" in refused(capsys, "fit", *tiny, "--config", "latin.yaml")
-    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
+    assert "is not UTF-8 text" in refused(capsys, "fit", *begun, "--config", "latin.yaml")
     rounds = Path("runs/digits/version_0/rounds.jsonl")
     whole = rounds.read_bytes()
     for broken in (b"\n", b"{bad\n", b"{}\n", b"[1]\n", b"\xff\xfe\n"):
@@ -411,14 +415,13 @@ def test_broken_files_are_one_clear_line(tiny, capsys):
         assert "rounds.jsonl: line 2 is not the record of a round" in line
 
 
-def test_files_that_a_resumed_run_needs_are_read_before_it_trains(tiny, capsys):
-    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
+def test_files_that_a_resumed_run_needs_are_read_before_it_trains(begun, capsys):
     run = Path("runs/digits/version_0")
     records = (run / "rounds.jsonl").read_bytes()
     for name, content in (("metrics.csv", b"a,b\n1,2\n"), ("metrics.csv", b"\xff\xfe\n"), ("ledger.json", b"{")):
         whole = (run / name).read_bytes()
         (run / name).write_bytes(content)
-        assert f"{name}: is damaged" in refused(capsys, "fit", *tiny, "--ckpt_path", "last")
+        assert f"{name}: is damaged" in refused(capsys, "fit", *begun, "--ckpt_path", "last")
         (run / name).write_bytes(whole)
     last = run / "checkpoints" / "last.ckpt"
     checkpoint = torch.load(last, weights_only=True)
@@ -427,15 +430,14 @@ def test_files_that_a_resumed_run_needs_are_read_before_it_trains(tiny, capsys):
     for name, message in wrong.items():
         changed = {**checkpoint["state_dict"], name: torch.full_like(checkpoint["state_dict"][first], float("nan"))}
         torch.save({**checkpoint, "state_dict": changed}, last)
-        assert message in refused(capsys, "fit", *tiny, "--ckpt_path", "last")
-        assert message in refused(capsys, "test", *tiny, "--ckpt_path", "last")
+        assert message in refused(capsys, "fit", *begun, "--ckpt_path", "last")
+        assert message in refused(capsys, "test", *begun, "--ckpt_path", "last")
     assert (run / "rounds.jsonl").read_bytes() == records
 
 
-def test_a_run_that_is_refused_is_not_the_newest(tiny, capsys):
-    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
-    assert "PruneByBudgets does not work" in refused(capsys, "fit", *tiny, "--prune_by_budgets.budget", "0.5")
-    assert main(["test", *tiny, "--ckpt_path", "last"]) == 0
+def test_a_run_that_is_refused_is_not_the_newest(begun, capsys):
+    assert "PruneByBudgets does not work" in refused(capsys, "fit", *begun, "--prune_by_budgets.budget", "0.5")
+    assert main(["test", *begun, "--ckpt_path", "last"]) == 0
 
 
 def test_fast_dev_run_does_so_many_rounds_and_one_validation(tiny, capsys):
@@ -454,20 +456,18 @@ def test_a_class_in_the_working_directory_is_found(tiny, monkeypatch):
     assert main(["fit", *tiny, "--trainer.max_rounds", "1", "--model.client.lr_schedule", "my_rates.MyRate"]) == 0
 
 
-def test_versions(tiny, capsys):
+def test_versions(begun, capsys):
     with pytest.raises(SystemExit):
         main(["--version"])
     assert capsys.readouterr().out.split()[-1] == __version__
-    assert main(["fit", *tiny, "--trainer.max_rounds", "1"]) == 0
     run = Path("runs/digits/version_0")
     assert f"# lit-fednas=={__version__}" in (run / "config.yaml").read_text()
     assert torch.load(run / "checkpoints/last.ckpt")["federation"]["version"] == __version__
 
 
-def test_a_finished_run_is_not_resumed_silently(tiny, capsys):
-    assert main(["fit", *tiny]) == 0
-    assert main(["fit", *tiny, "--ckpt_path", "last"]) == 0
-    assert "trainer.max_rounds: 2, and the checkpoint has 2 rounds" in capsys.readouterr().err
+def test_a_finished_run_is_not_resumed_silently(begun, capsys):
+    assert main(["fit", *begun, "--trainer.max_rounds", "1", "--ckpt_path", "last"]) == 0
+    assert "trainer.max_rounds: 1, and the checkpoint has 1 rounds" in capsys.readouterr().err
 
 
 def test_a_client_error_with_raise_is_one_line_and_exit_1(tiny, capsys, monkeypatch):

@@ -136,23 +136,28 @@ def circle(found: list[Import]) -> list[str]:
     return []
 
 
-def test_every_part_has_its_place() -> None:
+@pytest.fixture(scope="module")
+def ours() -> list[Import]:
+    return imports()
+
+
+def test_every_part_has_its_place(ours: list[Import]) -> None:
     assert {part(module) for module in modules()} <= set(ALLOWED)
-    assert len(imports()) > 100
+    assert len(ours) > 100
 
 
-def test_direction() -> None:
-    assert wrong_directions(imports()) == []
+def test_direction(ours: list[Import]) -> None:
+    assert wrong_directions(ours) == []
 
 
-def test_no_circles_between_modules() -> None:
-    assert circle(imports()) == []
+def test_no_circles_between_modules(ours: list[Import]) -> None:
+    assert circle(ours) == []
 
 
-def test_no_circles_between_parts() -> None:
+def test_no_circles_between_parts(ours: list[Import]) -> None:
     TopologicalSorter(ALLOWED).prepare()
     used: dict[str, set[str]] = {}
-    for one in imports():
+    for one in ours:
         if part(one.source) != part(one.target):
             used.setdefault(part(one.source), set()).add(part(one.target))
     TopologicalSorter(used).prepare()

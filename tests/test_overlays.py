@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,9 @@ def parser() -> LightningArgumentParser:
     return parser
 
 
+@functools.cache  # every overlay is compared with its base
 def parsed(parser: ArgumentParser, *paths: Path) -> dict[str, Any]:
+    """Read only."""
     config = parser.parse_args([word for path in paths for word in ("--config", str(path))]).as_dict()
     return {key: value for key, value in config.items() if key != "config"}
 

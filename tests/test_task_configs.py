@@ -77,7 +77,11 @@ def test_from_data_to_a_file_that_runs_alone(path: Path, tmp_path: Path, monkeyp
     (tmp_path / "data").mkdir()
     small: dict[str, Any] = {
         "trainer": {"max_rounds": 2, "check_val_every_n_rounds": 1},
-        "model": {"client": {"steps": 2, "epochs": 1}, "cohort": {"init_args": {"ratio": None, "count": 4}}},
+        "model": {
+            "client": {"steps": 2, "epochs": 1},
+            "cohort": {"init_args": {"ratio": None, "count": 4}},
+            "tiers": {"source": {"init_args": {"samples": 20}}},
+        },
         "data": {"source": {"init_args": FILES[path.stem](tmp_path / "data")}, "server_val": 8},
     }
     if path.stem == "text":

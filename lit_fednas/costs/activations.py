@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 from lit_fednas.costs.counting import inference_structure
 
+_BATCH_NORMS = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d}
+
 
 def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> int:
     """Returns the greatest number of bytes of activations alive at once in one example's forward pass.
@@ -38,6 +40,9 @@ def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...], dtyp
         True
     """
     structure = inference_structure(network)
+    for module in structure.modules():
+        if type(module) in _BATCH_NORMS:  # one operation of one new tensor either way; this one in a tenth of the time
+            module.forward = torch.empty_like
     inputs = torch.zeros(1, *input_shape, dtype=dtype, device="meta")
     trace = _Trace(inputs)
     with torch.no_grad(), trace:

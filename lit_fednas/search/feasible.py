@@ -46,6 +46,7 @@ class Feasible:
         self.space = space
         self.costs = costs
         self.tier = tier
+        self._excess: dict[Any, float] = {}  # what is asked for most; narrow tiers are drawn from again and again
         self._anchors = [space.encode(self._first(rng))]
         self._starts = [arch for arch in dict.fromkeys(starts) if self.fits(arch)]
 
@@ -55,7 +56,9 @@ class Feasible:
 
     def excess(self, arch: Any) -> float:
         """Returns by how much it breaks the limits (:meth:`ArchitectureCosts.excess`)."""
-        return self.costs.excess(arch, self.tier)
+        if arch not in self._excess:
+            self._excess[arch] = self.costs.excess(arch, self.tier)
+        return self._excess[arch]
 
     def sample(self, rng: np.random.Generator) -> Any:
         """Draws an architecture that fits."""

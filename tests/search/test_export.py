@@ -29,7 +29,7 @@ from lit_fednas.search.tier_models import save_tier_model
 from lit_fednas.supernets import Supernet
 from lit_fednas.supernets.labels import OWN, with_labels
 from tests.search.test_tier_models import model_of
-from tests.supernets.instances import INSTANCES, batch, instance, kept_instance
+from tests.supernets.instances import INSTANCES, VARIANTS, batch, instance, kept_instance
 from tests.support import make_module
 
 FORMATS = ("torch-export", "onnx")
@@ -75,12 +75,14 @@ def exported(net: Supernet, network: nn.Module, path: Path, format: Any) -> expo
 
 
 def cases() -> list[Any]:
-    """Every instance's largest as it is, if it can be, and its smallest with recalibrated norms; most are slow."""
+    """Every instance's largest as it is, if it can be, as a program, but for variants; its smallest with recalibrated
+    norms as ONNX, whose operations are its own; most are slow.
+    """
     found = []
-    for format in FORMATS:
+    for format, which, again in ((FORMATS[0], "largest", False), (FORMATS[1], "smallest", True)):
         for name in INSTANCES:
-            for which, again in (("largest", False), ("smallest", True)):
-                quick = (name == NAME and again) or (name in (NAME, *QUICK) and format == FORMATS[0] and not again)
+            if again or name not in VARIANTS or name in QUICK:
+                quick = name == NAME or (name in QUICK and not again)
                 marks = [] if quick else [pytest.mark.slow]
                 label = f"{format}-{name}-{which}" + ("-recalibrated" if again else "")
                 found.append(pytest.param(format, name, which, again, marks=marks, id=label))

@@ -115,8 +115,9 @@ PATHS = PathCNN(
 
 
 @pytest.mark.parametrize("method", METHODS, ids=name)
-@pytest.mark.parametrize("unsupported", [("mb3_e2",), ("id", "conv1"), ("id", "mb3_e2", "conv1")])
-@pytest.mark.parametrize("share", [1.0, 0.4])
+@pytest.mark.parametrize(
+    ("unsupported", "share"), [(("sep_e1", "mb3_e2"), 1.0), (("id", "conv1"), 0.4), (("id", "mb3_e2", "conv1"), 1.0)]
+)
 def test_no_proposal_holds_an_unsupported_operator(method, unsupported, share):
     """Neither the smallest nor the largest path can run there; what is left is within the limit as well."""
     rest = [name for name in PATHS.operators if name not in unsupported]
@@ -147,7 +148,7 @@ def test_a_tier_that_can_run_nothing_is_refused():
 
 
 @pytest.mark.parametrize("method", METHODS, ids=name)
-@pytest.mark.parametrize("at_most", [1.0, 2.0, 6.0])
+@pytest.mark.parametrize("at_most", [1.0, 6.0])
 def test_narrow_tiers_are_exhausted_and_end(method, at_most):
     fitting = {arch for arch in every_architecture() if toy_cost(arch) <= at_most}
     assert len(fitting) < 40

@@ -166,12 +166,16 @@ def test_budgets_are_kept_and_evaluations_are_counted_per_tier(trained, tmp_path
     assert volumes == sorted(volumes)  # nothing that was found is lost
 
 
-@pytest.mark.parametrize("stop_at", [1, 8, 15])
-def test_stopped_and_resumed_equals_straight(trained, tmp_path, monkeypatch, stop_at):
-    straight = search(trained, tmp_path / "straight")
-    count = len(straight.rows("evaluations"))
-    assert count > 15
+@pytest.fixture(scope="module")
+def straight(trained, tmp_path_factory):
+    """A search that ran straight through. Read only."""
+    files = search(trained, tmp_path_factory.mktemp("straight"))
+    assert len(files.rows("evaluations")) > 15
+    return files
 
+
+@pytest.mark.parametrize("stop_at", [1, 8, 15])
+def test_stopped_and_resumed_equals_straight(trained, straight, tmp_path, monkeypatch, stop_at):
     plain = TierSearch.__init__
 
     def stopping(self, settings, evaluator, files, seed, checkpoint="", tiers=(), watch=None, subnets=()):
@@ -362,7 +366,7 @@ def test_every_supernet_can_be_searched(tmp_path, name):
     shape = supernet(inputs).shape[:-1]  # of classes, or of tokens at every position
     targets = torch.randint(supernet.num_classes, shape, generator=draws)
     task = (NextToken if len(shape) > 1 else Classification)(supernet.num_classes)
-    settings = SearchSettings(tiers=CumulativeCostTiers(samples=20), method=NSGA2(4, 2), evaluations=6)
+    settings = SearchSettings(tiers=CumulativeCostTiers(samples=8), method=NSGA2(4, 2), evaluations=6)
     files = SearchFiles(tmp_path)
     search = TierSearch(settings, Evaluator(supernet, [(inputs, targets)], task=task), files, 0)
     search.run()
