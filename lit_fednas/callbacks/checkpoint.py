@@ -57,12 +57,27 @@ class RoundCheckpoint(ModelCheckpoint):
         self._started = False
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
-        """Finds the folder, and validates that it has room."""
+        """Finds the folder and what is best, and validates that there is room."""
         super().setup(trainer, pl_module, stage)
         self._started = False
+        if stage == "fit" and self.monitor is not None and self._finds_mode:
+            self._find_mode(self.monitor, trainer, pl_module)
         if stage == "fit" and self.dirpath is not None and keeps_files(trainer):
             weights = sum(tensor.nbytes for tensor in pl_module.state_dict().values())
             check_room("checkpoint.dirpath", self.dirpath, weights)
+
+    def _find_mode(self, monitor: str, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
+        """Sets the mode before a state is restored, which Lightning keeps by monitor and mode."""
+        directions: dict[str, bool | None] = dict(trainer.datamodule.task.metrics)
+        directions |= {name: metric.higher_is_better for name, metric in pl_module.metrics.items()}
+        higher = directions.get(monitor.rpartition("/")[2], True)
+        if higher is None:
+            raise ConfigError(
+                f"checkpoint.mode: is null, and {monitor!r} does not say what is better; set it to min or max"
+            )
+        self.mode = "max" if higher else "min"
+        if torch.isinf(self.kth_value):  # none was kept so far
+            self.kth_value = torch.tensor(-torch.inf if higher else torch.inf)
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that the monitored metric will be logged; the module knows the data's task by now."""
@@ -72,15 +87,6 @@ class RoundCheckpoint(ModelCheckpoint):
             raise ConfigError(
                 f"checkpoint.monitor: {self.monitor!r} will not be logged; choose from {', '.join(names)}"
             )
-        if self.monitor is not None and self._finds_mode:
-            higher = pl_module.val_metrics.directions[self.monitor.rpartition("/")[2]]
-            if higher is None:
-                raise ConfigError(
-                    f"checkpoint.mode: is null, and {self.monitor!r} does not say what is better; set it to min or max"
-                )
-            self.mode = "max" if higher else "min"
-            if torch.isinf(self.kth_value):  # none was kept so far
-                self.kth_value = torch.tensor(-torch.inf if higher else torch.inf)
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Notes that a checkpoint to go on from, if there is one, has been taken in as a whole."""

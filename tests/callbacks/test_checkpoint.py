@@ -100,6 +100,19 @@ def test_only_rounds_that_validated_can_be_best(tmp_path):
     assert found == {"round=1.ckpt": 0.9, "round=3.ckpt": 0.5}
 
 
+@pytest.mark.parametrize(("metric", "best"), [("accuracy", "round=1"), ("loss", "round=2")])
+def test_without_a_mode_the_metric_says_what_is_best(tmp_path, metric, best):
+    """Stopped after the best, and gone on with: the best that was kept counts."""
+    checkpoint = RoundCheckpoint(monitor=f"val/largest/{metric}")
+    run(tmp_path, checkpoint, 3, [Values([0.5, 0.9, 0.1])])
+    assert checkpoint.best_model_path.endswith(f"{best}.ckpt")
+    again = RoundCheckpoint(monitor=f"val/largest/{metric}")
+    callbacks = [again, Values([0.0, 0.0, 0.0, 0.4])]
+    trainer = make_trainer(4, callbacks=callbacks, enable_checkpointing=True, default_root_dir=str(tmp_path))
+    trainer.fit(make_module(linear_net()), tiny_data(), ckpt_path=str(tmp_path / "checkpoints" / "last.ckpt"))
+    assert again.best_model_path.endswith(f"{best}.ckpt")
+
+
 @pytest.mark.parametrize("monitor", ["val/smallest/accuracy", "val_accuracy", "clients/loss"])
 def test_a_metric_that_will_not_be_there_is_refused_before_training(tmp_path, monitor):
     expected = f"checkpoint.monitor: '{monitor}' will not be logged; choose from val/largest/accuracy, "

@@ -105,7 +105,7 @@ CALLBACKS: list[Callable[[], Any]] = [
     RoundTime,
     lambda: RoundsToTarget({"val/largest/perplexity": [1.01, 100], "val/devices/largest/accuracy": [0.01]}),
     CostLedger,
-    lambda: RoundCheckpoint(monitor="val/mean/perplexity", mode="min"),
+    lambda: RoundCheckpoint(monitor="val/mean/perplexity"),
     default_callbacks,
 ]
 
