@@ -150,11 +150,12 @@ class Export(AfterTraining):
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         with self.trainer.computing(self.model):
             exported = export_tier(self.model, self.datamodule, files, tier, format, path)
-        said = exported.metadata
-        accuracy = "no test data" if said["test_accuracy"] is None else f"test accuracy {said['test_accuracy']:.4f}"
+        said, metric = exported.metadata, next(iter(self.datamodule.task.metrics))
+        value = said[f"test_{metric}"]
+        tested = "no test data" if value is None else f"test {metric} {value:.4f}"
         print(
             f"written: {exported.path} ({exported.bytes / 1e6:.2f} MB); it takes {said['input_type']} of "
-            f"{said['input_shape']}, {accuracy}; on {exported.num_examples} examples its logits differ by at most "
+            f"{said['input_shape']}, {tested}; on {exported.num_examples} examples its logits differ by at most "
             f"{exported.difference:.1e}, {exported.agreement:.1%} of the predictions agree"
         )
         return exported

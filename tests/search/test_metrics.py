@@ -16,6 +16,7 @@ from lit_fednas.assignment import RandomArchitectures
 from lit_fednas.callbacks import PartitionFiles, RoundsToTarget, RunRecorder, SubnetTable
 from lit_fednas.data import ArraySource, ByColumn, Examples, FederatedDataModule, Regression
 from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.export import Export
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedLightningModule, FederatedTrainer
 from lit_fednas.finetune import Finetune, FinetuneSettings
 from lit_fednas.loggers import RunLogger
@@ -104,6 +105,13 @@ def test_the_best_of_every_tier_by_any_metric(trained: Any, metric: str | None, 
             assert row[f"test_{one}"] == pytest.approx(tested[one], rel=1e-4)
     (small, *_) = files.rows("history")
     assert small[f"best_{name}"] == files.rows("tiers")[0][f"val_{name}"]
+
+
+def test_an_export_says_the_error_on_the_test_split(trained: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    module, data, folder = trained
+    files = searched(trained, "exported")
+    Export(plain_trainer(), module, data, folder).run("large", None, name="exported")
+    assert f"test rmse {files.rows('tiers')[-1]['test_rmse']:.4f}" in capsys.readouterr().out
 
 
 def test_front_and_hypervolume_of_errors(trained: Any) -> None:
