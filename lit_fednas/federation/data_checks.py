@@ -37,7 +37,11 @@ def check_data(supernet: Supernet, data: Any, metrics: Mapping[str, Metric]) -> 
             f"model.supernet: {name} reads {supernet.input_dtype}, and the data are "
             f"{data.input_dtype}; choose one that reads what the source gives"
         )
-    found, wanted = output_shape(supernet), wanted_shape(data.task, supernet.input_shape)
+    arch = supernet.space.smallest
+    found, wanted = output_shape(supernet, arch), wanted_shape(data.task, supernet.input_shape)
+    if data.task.has_classes:  # an architecture may have fewer labels, to which the classes are joined
+        labels = supernet.targets(arch, torch.arange(data.task.num_outputs, device=next(supernet.parameters()).device))
+        wanted = (*wanted[:-1], int(labels.max()) + 1)
     if found != wanted:
         raise ConfigError(
             f"model.supernet: {name} returns {list(found)} of an example, and the data's task "
@@ -48,9 +52,9 @@ def check_data(supernet: Supernet, data: Any, metrics: Mapping[str, Metric]) -> 
 
 
 @torch.no_grad()
-def output_shape(supernet: Supernet) -> tuple[int, ...]:
-    """Returns the shape of the output of one example, by running the smallest architecture."""
-    arch, like = supernet.space.smallest, next(supernet.parameters())
+def output_shape(supernet: Supernet, arch: Any) -> tuple[int, ...]:
+    """Returns the shape of an architecture's output of one example, by running it."""
+    like = next(supernet.parameters())
     dtype = like.dtype if supernet.input_dtype.is_floating_point else supernet.input_dtype
     inputs = torch.zeros(_TWO, *supernet.input_shape, dtype=dtype, device=like.device)
     return tuple(supernet.run(arch, supernet.views(arch), inputs).shape[1:])

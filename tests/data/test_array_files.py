@@ -167,11 +167,11 @@ class TestArrays:
 
     def test_tokens_stay_whole_numbers(self, tmp_path: Path) -> None:
         np.save(tmp_path / "inputs.npy", np.array([[1, 2], [3, 0]], dtype=np.int64))
-        np.save(tmp_path / "targets.npy", np.array([[2, 3], [0, 0]], dtype=np.int64))
+        np.save(tmp_path / "targets.npy", np.array([[2, 3], [1, 0]], dtype=np.int64))
         source = ArrayFiles({"train": str(tmp_path)}, task=NextToken(4, 0))
         train = load(source)
         assert (train.inputs.tolist(), source.input_dtype) == ([[1, 2], [3, 0]], torch.int64)
-        assert train.targets.tolist() == [[2, 3], [0, 0]]
+        assert train.targets.tolist() == [[2, 3], [1, 0]]
         with pytest.raises(ConfigError, match=r"standardize: torch\.int64 inputs"):
             load(ArrayFiles({"train": str(tmp_path)}, task=NextToken(4, 0), standardize=True))
 
