@@ -72,7 +72,7 @@ class Exported:
         format: Its format.
         bytes: On disk.
         difference: Greatest absolute difference of the logits.
-        agreement: Share of the examples with the same prediction.
+        agreement: Share of the examples with the same prediction, where outputs are classes.
         num_examples: Examples that were compared.
         metadata: What the file says of itself.
     """
@@ -150,13 +150,14 @@ class Export(AfterTraining):
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         with self.trainer.computing(self.model):
             exported = export_tier(self.model, self.datamodule, files, tier, format, path)
-        said, metric = exported.metadata, next(iter(self.datamodule.task.metrics))
-        value = said[f"test_{metric}"]
-        tested = "no test data" if value is None else f"test {metric} {value:.4f}"
+        said, task = exported.metadata, self.datamodule.task
+        value = said[f"test_{task.metric}"]
+        tested = "no test data" if value is None else f"test {task.metric} {value:.4f}"
+        agree = f", {exported.agreement:.1%} of the predictions agree" if task.has_classes else ""
         print(
             f"written: {exported.path} ({exported.bytes / 1e6:.2f} MB); it takes {said['input_type']} of "
-            f"{said['input_shape']}, {tested}; on {exported.num_examples} examples its logits differ by at most "
-            f"{exported.difference:.1e}, {exported.agreement:.1%} of the predictions agree"
+            f"{said['input_shape']}, {tested}; on {exported.num_examples} examples its outputs differ by at most "
+            f"{exported.difference:.1e}{agree}"
         )
         return exported
 

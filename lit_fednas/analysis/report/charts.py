@@ -254,7 +254,8 @@ def dot_plot(partition: pd.DataFrame) -> Chart:
     figure.update_xaxes(title="client", range=[-0.5, len(clients) - 0.5], automargin=False, showgrid=False, **ticks)
     ticks = {"tickvals": list(range(len(names))), "ticktext": [plain(name) for name in names]}
     figure.update_yaxes(range=[len(names) - 0.5, -0.5], automargin=False, **ticks)
-    title = f"Examples per client and class; the largest dot is {most:,}"
+    per = "client and class" if len(classes) > 1 else "client"
+    title = f"Examples per {per}; the largest dot is {most:,}"
     return Chart(title, _json(figure), height + 50, left + width + 10)
 
 
