@@ -77,7 +77,7 @@ def training(run: Run) -> list[Block]:
         for row in client_table(run).itertuples()
     ]
     head = ["client", "examples", "rounds", "of all", "failed", "mean loss", "last loss", "MACs", "bytes"]
-    fold = [Fold(f"All {len(clients)} clients", [Table(head, clients)])] if clients else []
+    fold = [Fold(f"The {len(clients)} clients that took part", [Table(head, clients)])] if clients else []
     return [Charts(charts), *fold] if charts else []
 
 
