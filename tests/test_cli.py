@@ -103,6 +103,7 @@ def test_fit_writes_a_run_and_test_reads_it(tiny, capsys):
     assert not Path("runs/digits/version_1").exists()
 
 
+@pytest.mark.slow
 def test_a_runs_module_is_loaded_and_predicts_in_the_order_of_the_test_set(tiny, capsys):
     """The share of correct predictions is the accuracy that ``test`` reports, of the subnet that was chosen."""
     recalibrated = ["--model.evaluation.recalibrate_batches", "2"]
@@ -129,6 +130,7 @@ def test_a_runs_module_is_loaded_and_predicts_in_the_order_of_the_test_set(tiny,
     assert_same(again.state_dict(), torch.load(last)["state_dict"])
 
 
+@pytest.mark.slow
 def test_a_second_fit_is_a_new_run_and_last_is_the_newest(tiny):
     assert main(["fit", *tiny]) == 0
     assert main(["fit", *tiny, "--seed_everything", "1"]) == 0
@@ -140,6 +142,7 @@ def test_a_second_fit_is_a_new_run_and_last_is_the_newest(tiny):
     assert checkpoint["federation"]["seed"] == 1
 
 
+@pytest.mark.slow
 def test_a_resumed_runs_config_starts_a_new_run(begun, capsys):
     """It holds neither the folder of the run nor the checkpoint that the run was resumed from."""
     assert main(["fit", *begun, "--ckpt_path", "last"]) == 0
@@ -389,6 +392,7 @@ def test_checkpoints_that_cannot_be_used_are_one_clear_line(begun, capsys):
     assert "last.ckpt cannot be read" in refused(capsys, "test", *begun, "--ckpt_path", "best")
 
 
+@pytest.mark.slow
 def test_a_checkpoints_hyperparameters_change_nothing_and_import_nothing(tiny, capsys):
     batches = ["--model.client.batch_size", "16"]
     assert main(["fit", *tiny, *batches, "--trainer.max_rounds", "1"]) == 0
@@ -415,6 +419,7 @@ def test_broken_files_are_one_clear_line(begun, capsys):
         assert "rounds.jsonl: line 2 is not the record of a round" in line
 
 
+@pytest.mark.slow
 def test_files_that_a_resumed_run_needs_are_read_before_it_trains(begun, capsys):
     run = Path("runs/digits/version_0")
     records = (run / "rounds.jsonl").read_bytes()

@@ -101,11 +101,7 @@ def test_other_strategies_are_refused(strategy):
 
 
 #: What differs between ranks in a way of its own; the run that is stopped is one of them.
-QUICK = (
-    *("aggregation maxnet", "paths of operators", "assignment by-utility", "assignment candidate-groups"),
-    *("buffers and dropout", "a cohort of one", "together"),
-    *("assignment tracking-sandwich of tokens", "clients that test of tokens"),
-)
+QUICK = ("aggregation maxnet", "assignment candidate-groups", "buffers and dropout", "clients that test of tokens")
 #: But for invariant units: which are kept may hang on the rounding of what several ranks report.
 ON_IMAGES = [name for name in methods.ON_IMAGES if name != "assignment invariant-units"]
 OF_OTHERS = [name for name in methods.METHODS if name not in methods.ON_IMAGES and methods.refusal(name) is None]

@@ -341,6 +341,7 @@ def test_a_failing_run_is_named_and_the_others_go_on(
     assert line == "sweep: x=1/seed0 failed; see runs/small/x=1/seed0/sweep.log"
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_left_out_and_the_rest_goes_on_from_its_checkpoint(sweep: ModuleType, small: Path) -> None:
     sweep.main([str(small), "--", "--broken=1"])
     sweep.main([str(small), "--seeds", "0", "1", "--", "--broken=1"])
