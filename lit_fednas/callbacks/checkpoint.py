@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
+from lit_fednas.federation.evaluation import directions_of_metrics
 from lit_fednas.federation.lightning_private import RoundFitLoop, save_alone
 from lit_fednas.federation.run_folder import keeps_files
 from lit_fednas.ranges import PositiveInt, Range, checked
@@ -68,8 +69,7 @@ class RoundCheckpoint(ModelCheckpoint):
 
     def _find_mode(self, monitor: str, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Sets the mode before a state is restored, which Lightning keeps by monitor and mode."""
-        directions: dict[str, bool | None] = dict(trainer.datamodule.task.metrics)
-        directions |= {name: metric.higher_is_better for name, metric in pl_module.metrics.items()}
+        directions = directions_of_metrics(trainer.datamodule.task, pl_module.metrics)
         higher = directions.get(monitor.rpartition("/")[2], True)
         if higher is None:
             raise ConfigError(

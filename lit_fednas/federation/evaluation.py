@@ -138,8 +138,7 @@ class SubnetMetrics(nn.Module):
         super().__init__()
         self.task = task
         self.names = list(names)
-        higher = {name: metric.higher_is_better for name, metric in (added or {}).items()}
-        self.directions: Directions = {**task.metrics, **higher}
+        self.directions = directions_of_metrics(task, added or {})
         self._of_task = nn.ModuleList(TaskMetrics(task, top_k) for _ in self.names)
         self._added = nn.ModuleList(MetricCollection(dict(added or {})).clone() for _ in self.names)
 
@@ -185,6 +184,11 @@ class SubnetMetrics(nn.Module):
 
     def _of_subnet(self, index: int) -> tuple[TaskMetrics, MetricCollection]:
         return cast(TaskMetrics, self._of_task[index]), cast(MetricCollection, self._added[index])
+
+
+def directions_of_metrics(task: Task, added: Mapping[str, Metric]) -> Directions:
+    """Returns a task's metrics and added ones, and whether higher is better; None where an added one does not say."""
+    return {**task.metrics, **{name: metric.higher_is_better for name, metric in added.items()}}
 
 
 def of_units(task: Task, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -79,6 +79,9 @@ FINETUNE_FILES = {
     "models-clients": ("arch", "client", "num_examples", "{each}_before", "{each}"),
 }
 
+#: What settings that name no metrics mean.
+_BY_ACCURACY: dict[str, Any] = {"metrics": OF_CLASSES, "metric": next(iter(OF_CLASSES))}
+
 _TEXT_COLUMNS = {"arch", "encoding", "tier"}
 _WHOLE_COLUMNS = {
     *("number", "generation", "evaluations", "macs", "parameters", "bytes", "activation_bytes"),
@@ -141,7 +144,7 @@ class TierFiles:
     def settings(self) -> dict[str, Any]:
         """Reads ``settings.json``; empty if nothing was begun."""
         found = read_json(self._settings_file)
-        return {"metrics": OF_CLASSES, "metric": next(iter(OF_CLASSES)), **found} if found else {}
+        return {**_BY_ACCURACY, **found} if found else {}
 
     def write_settings(self, settings: Mapping[str, Any]) -> None:
         """Writes ``settings.json``."""
@@ -151,7 +154,7 @@ class TierFiles:
     def columns(self, table: str) -> tuple[str, ...]:
         """Returns a table's columns, which depend on the metrics in ``settings.json`` (else of classes)."""
         if table not in self._columns:
-            settings = self.settings() or {"metrics": OF_CLASSES, "metric": next(iter(OF_CLASSES))}
+            settings = self.settings() or _BY_ACCURACY
             self._columns[table] = tuple(expanded(self.tables[table], settings["metrics"], settings["metric"]))
         return self._columns[table]
 

@@ -19,8 +19,8 @@ class ElasticMLP(NestedSupernet):
     """Elastic residual perceptron, after the ResNet for tabular data of Gorishniy et al. (2021).
 
     A linear layer maps the flattened input to ``dim`` entries; each block adds ``Linear(ReLU(Linear(norm(x))))`` to
-    them; the head is ``Linear(ReLU(norm(x)))``. The norm is a layer norm, where Gorishniy et al. have a batch norm,
-    because it has the fixed size ``dim`` and no running statistics. There is no dropout.
+    them; the head is ``Linear(ReLU(norm(x)))``. Two deviations: a layer norm replaces
+    their batch norm, as its size is always ``dim`` and it keeps no running statistics, and dropout is omitted.
 
     Args:
         input_shape: Shape of one example; it is flattened.
