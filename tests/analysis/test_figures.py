@@ -89,6 +89,7 @@ def test_progress_figure(finished_run: Path) -> None:
 def test_figures_leave_pyplot_alone(finished_run: Path) -> None:
     search = read_run(finished_run).search()
     assert search is not None
+    matplotlib.get_backend()  # found at the first reading, which the comparison below is too
     before = matplotlib.rcParams.copy()
     for figure in (pareto_figure(search), progress_figure({"x": [search]}, "small")):
         figure.canvas.draw()
