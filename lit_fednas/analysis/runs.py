@@ -158,6 +158,16 @@ class Run:
         """One row per client: ``client``, ``size``, and the count of each class."""
         return self._table("partition.csv")
 
+    @property
+    def searches(self) -> list[str]:
+        """The names of its searches."""
+        return self._parts("evaluations.csv")
+
+    @property
+    def finetunings(self) -> list[str]:
+        """The names of its fine-tunings."""
+        return self._parts("candidates.csv")
+
     def search(self, name: str = "search") -> SearchResult | None:
         """Returns the search of a name, if there was one."""
         return read_search(self.folder / name) if SearchFiles(self.folder / name).exists() else None
@@ -170,6 +180,10 @@ class Run:
     def tested(self, name: str = "finetune") -> pd.DataFrame:
         """Returns ``models.csv`` (``lit_fednas.records.tiers``) of a fine-tuning; empty without."""
         return self._table(f"{name}/models.csv", {"arch": str}, FinetuneFiles(self.folder / name).columns("models"))
+
+    def _parts(self, table: str) -> list[str]:
+        """Returns the folders of what came after training and holds a table."""
+        return sorted(path.parent.name for path in self.folder.glob(f"*/{table}"))
 
     @cached_property
     def _records(self) -> list[dict[str, Any]]:

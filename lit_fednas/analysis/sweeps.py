@@ -20,8 +20,8 @@ from lit_fednas.records.files import read_json
 
 #: Within a sweep's folder: ``runs``, a list of ``parameters`` (values by name), ``seed``, ``folder``, ``status``.
 SWEEP_FILE = "sweep.json"
-#: What is drawn and compared where nothing else is asked for, as far as it was logged.
-METRICS = ("val/smallest/accuracy", "val/mean/accuracy", "val/largest/accuracy")
+#: The subnets whose metric is drawn and compared where nothing else is asked for, as far as it was logged.
+SUBNETS = ("smallest", "mean", "largest")
 _MOST_VALUES = 6  # of a parameter; with more, they are taken for draws from a range
 _PLACES = ("trainer.logger", "ckpt_path", "config")  # where a run writes, and where it went on from
 
@@ -45,7 +45,9 @@ def read_sweep(where: Path | str | Sequence[Path | str]) -> pd.DataFrame:
         raise DataError(f"{where}: no runs to compare; give a sweep's folder or those of runs")
     own = pd.DataFrame(rows, columns=["seed", "status", "rounds", "folder"])
     parameters, metrics = (pd.DataFrame([row[name] for row in rows]) for name in ("parameters", "metrics"))
-    return pd.concat([parameters, own, metrics], axis=1)
+    table = pd.concat([parameters, own, metrics], axis=1)
+    table.attrs["metric"] = rows[0]["metric"]
+    return table
 
 
 def swept(table: pd.DataFrame) -> list[str]:
@@ -59,7 +61,7 @@ def compare(table: pd.DataFrame, metrics: Sequence[str] | None = None) -> pd.Dat
 
     Args:
         table: From :func:`read_sweep`.
-        metrics: Columns; :data:`METRICS` if not given.
+        metrics: Columns; the task's metric of :data:`SUBNETS` if not given.
 
     Returns:
         The parameters, ``seeds`` (how many), and per metric its ``mean``, ``low`` and ``high`` (least and
@@ -82,7 +84,7 @@ def sweep_figure(table: pd.DataFrame, metrics: Sequence[str] | None = None) -> F
 
     Args:
         table: From :func:`read_sweep`.
-        metrics: Columns, a line each; :data:`METRICS` if not given.
+        metrics: Columns, a line each; the task's metric of :data:`SUBNETS` if not given.
 
     Raises:
         DataError: No run has finished, or none has such a metric, or no parameter has two values.
@@ -107,7 +109,7 @@ def _panel(axes: Axes, done: pd.DataFrame, name: str, metrics: Sequence[str]) ->
     values = sorted(set(column)) if numeric else list(column.drop_duplicates())
     drawn = numeric and len(values) > _MOST_VALUES
     for index, metric in enumerate(metrics):
-        style = {**look(index), "label": metric.removeprefix("val/").removesuffix("/accuracy")}
+        style = {**look(index), "label": metric.removeprefix("val/").removesuffix(f"/{done.attrs.get('metric', 'accuracy')}")}
         if drawn or not numeric:
             style["linestyle"] = ""  # names have no order
         if drawn:
@@ -132,8 +134,9 @@ def _finished(table: pd.DataFrame, metrics: Sequence[str] | None) -> tuple[pd.Da
     done = table[table["status"] == "finished"]
     if done.empty:
         raise DataError(f"sweep: none of {len(table)} runs has finished; see their status, and start them again")
-    wanted = [name for name in METRICS if name in table] if metrics is None else list(metrics)
-    missing = [name for name in wanted or METRICS if name not in table]
+    usual = [f"val/{subnet}/{table.attrs.get('metric', 'accuracy')}" for subnet in SUBNETS]
+    wanted = [name for name in usual if name in table] if metrics is None else list(metrics)
+    missing = [name for name in wanted or usual if name not in table]
     if missing:
         raise DataError(f"sweep: no run logged {', '.join(missing)}; choose from {', '.join(table.columns)}")
     return done, wanted
@@ -143,7 +146,7 @@ def _listed(folder: Path) -> list[dict[str, Any]]:
     """Returns the runs that ``sweep.json`` lists."""
     path = folder / SWEEP_FILE
     if not path.exists():
-        raise DataError(f"{folder}: holds no {SWEEP_FILE}; make one with scripts/sweep, or give the runs' folders")
+        raise DataError(f"{folder}: holds no {SWEEP_FILE}; make one with lit-fednas sweep, or give the runs' folders")
     runs = read_json(path, ["runs"])["runs"]
     return [{**run, **_outcome(Run(folder / run["folder"]))} for run in runs]
 
@@ -167,6 +170,7 @@ def _compared(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _outcome(run: Run) -> dict[str, Any]:
-    """Returns how many rounds a run has done, and the last value of each metric."""
+    """Returns how many rounds a run has done, the last value of each metric, and the metric that counts most."""
     last = {name: values.dropna().iloc[-1:] for name, values in run.rounds.drop(columns="round").items()}
-    return {"rounds": len(run.rounds), "metrics": {name: one.iloc[0] for name, one in last.items() if len(one)}}
+    metrics = {name: one.iloc[0] for name, one in last.items() if len(one)}
+    return {"rounds": len(run.rounds), "metrics": metrics, "metric": run.metric}

@@ -1,8 +1,8 @@
-"""The runs of a sweep: their folders, what is known of them in ``sweep.json``, and their processes.
+"""The runs of a sweep or an arena: their folders, what is known of them in ``sweep.json``, and their processes.
 
 ``sweep.json`` holds ``sweep`` (its name), ``file`` and ``runs``: for each its ``parameters`` (values by name),
-``seed``, ``folder`` (within the sweep's), ``command`` (without where it writes) and ``status`` (``waiting``,
-``running``, ``stopped``, ``failed`` or ``finished``).
+``seed``, ``folder`` (within the sweep's), ``commands`` (without where they write), ``done`` (how many of them have
+ended) and ``status`` (``waiting``, ``running``, ``stopped``, ``failed`` or ``finished``).
 """
 
 from __future__ import annotations
@@ -22,21 +22,37 @@ from typing import Any
 import yaml
 
 from lit_fednas.analysis.sweeps import SWEEP_FILE
-from lit_fednas.errors import ConfigError
-from lit_fednas.records.files import replace_json
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.records.files import read_json, replace_json
 
 LOG_FILE = "sweep.log"
 
 
 @dataclass
 class Run:
-    """One combination with one seed."""
+    """One combination, or one method, with one seed: commands that run one after the other."""
 
     parameters: dict[str, Any]
     seed: int
     folder: str
-    command: list[str] = field(default_factory=list)
+    commands: list[list[str]] = field(default_factory=list)
+    done: int = 0
     status: str = "waiting"
+
+    def take_over(self, before: Run) -> bool:
+        """Goes on where an earlier start has left this run; commands that have not begun may be others.
+
+        Returns:
+            Whether what has begun had the same commands.
+        """
+        begun = before.done + (before.status in ("running", "stopped", "failed"))
+        if before.commands[:begun] != self.commands[:begun]:
+            return False
+        self.done = before.done
+        self.status = before.status if before.status != "finished" else "waiting"
+        if self.done == len(self.commands):
+            self.status = "finished"
+        return True
 
 
 class Sweep:
@@ -58,17 +74,20 @@ class Sweep:
         earlier = {run.folder: run for run in self._read()}
         for run in runs:
             before = earlier.pop(run.folder, None)
-            if before is not None and before.status != "waiting":
-                if before.command != run.command:
-                    raise ConfigError(
-                        f"{folder / run.folder} was begun with other options; remove it or give another --out"
-                    )
-                run.status = before.status
+            if before is not None and not run.take_over(before):
+                raise ConfigError(
+                    f"{folder / run.folder} was begun with other options; remove it or give another --out"
+                )
         self.others = list(earlier.values())
 
     def _read(self) -> list[Run]:
         path = self.folder / SWEEP_FILE
-        return [Run(**run) for run in json.loads(path.read_text())["runs"]] if path.exists() else []
+        if not path.exists():
+            return []
+        try:
+            return [Run(**run) for run in read_json(path, ["runs"])["runs"]]
+        except TypeError as error:
+            raise DataError(f"{path}: is of another version ({error}); remove it or give another --out") from error
 
     def write(self) -> None:
         """Writes ``sweep.json``; a kill leaves the old one or the new one."""
@@ -105,8 +124,8 @@ def _text(value: Any) -> str:
     return re.sub(r"[^\w.+-]+", "_", text)
 
 
-def loggers_of(command: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns the loggers that a command would use, with all their settings.
+def settings_of(command: Sequence[str]) -> dict[str, Any]:
+    """Returns the settings that a command would use, by parsing it in a process of its own.
 
     Raises:
         ConfigError: The command does not parse, or its first logger does not keep a run's folder.
@@ -118,11 +137,40 @@ def loggers_of(command: Sequence[str]) -> list[dict[str, Any]]:
     if shown.returncode:
         told = shown.stderr.strip().splitlines() or [f"exit status {shown.returncode}"]
         raise ConfigError(f"{' '.join(command)}: {told[-1]}")
-    loggers = yaml.safe_load(shown.stdout)["trainer"]["logger"]
-    loggers = loggers if isinstance(loggers, list) else [loggers]
-    if not (isinstance(loggers[0], dict) and loggers[0]["class_path"].endswith("RunLogger")):
+    settings: dict[str, Any] = yaml.safe_load(shown.stdout)
+    first, *_ = loggers_of(settings)
+    if not (isinstance(first, dict) and first["class_path"].endswith("RunLogger")):
         raise ConfigError("trainer.logger: a sweep's runs need lit_fednas.loggers.RunLogger as their first")
-    return loggers
+    return settings
+
+
+def loggers_of(settings: Mapping[str, Any]) -> list[Any]:
+    """Returns the loggers of a command's settings."""
+    loggers = settings["trainer"]["logger"]
+    return loggers if isinstance(loggers, list) else [loggers]
+
+
+def unvalidated_rounds(settings: Mapping[str, Any], parameters: Mapping[str, Any]) -> str:
+    """Returns a warning where a run's last round is not validated, so that an earlier one is compared; else empty.
+
+    Args:
+        settings: Of one run.
+        parameters: What another run has in their place, by dotted name.
+
+    Example:
+        >>> unvalidated_rounds({"trainer": {"max_rounds": 25, "check_val_every_n_rounds": 10}}, {})
+        'trainer.check_val_every_n_rounds: 10 does not divide trainer.max_rounds, 25: round 20 is compared'
+        >>> unvalidated_rounds({"trainer": {"max_rounds": 20, "check_val_every_n_rounds": 10}}, {})
+        ''
+    """
+    names = ("trainer.max_rounds", "trainer.check_val_every_n_rounds")
+    given = settings["trainer"]
+    rounds, every = (parameters.get(name, given.get(name.partition(".")[2])) for name in names)
+    if not isinstance(rounds, int) or not isinstance(every, int) or rounds < 0 or rounds % every == 0:
+        return ""
+    last = rounds - rounds % every
+    compared = f"round {last} is compared" if last else "nothing is validated"
+    return f"{names[1]}: {every} does not divide {names[0]}, {rounds}: {compared}"
 
 
 def in_folder(loggers: Sequence[Mapping[str, Any]], sweep: Path, run: str) -> str:
@@ -166,7 +214,11 @@ def run_all(sweep: Sweep, loggers: Sequence[Mapping[str, Any]], jobs: int) -> li
             for run, process in list(running.values()):
                 if process.poll() is not None:
                     del running[process.pid]
-                    sweep.mark(run, "failed" if process.returncode else "finished")
+                    run.done += not process.returncode
+                    if not process.returncode and run.done < len(run.commands):
+                        waiting.insert(0, run)  # one run is finished before the next begins
+                    else:
+                        sweep.mark(run, "failed" if process.returncode else "finished")
     return [run for run in sweep.wanted if run.status == "failed"]
 
 
@@ -174,10 +226,10 @@ def _start(sweep: Sweep, run: Run, loggers: Sequence[Mapping[str, Any]], jobs: i
     folder = sweep.folder / run.folder
     folder.mkdir(parents=True, exist_ok=True)
     last = folder / "checkpoints" / "last.ckpt"
-    command = [*run.command, in_folder(loggers, sweep.folder, run.folder)]
+    command = [*run.commands[run.done], in_folder(loggers, sweep.folder, run.folder)]
     command += [f"--ckpt_path={last}"] if last.exists() else []
     with open(folder / LOG_FILE, "ab") as log:
-        # a group of its own: Ctrl-C reaches this script alone, which then ends the runs in order
+        # a group of its own: Ctrl-C reaches this process alone, which then ends the runs in order
         return subprocess.Popen(
             command, env=environment(jobs), stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
         )

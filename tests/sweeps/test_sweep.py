@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,6 +20,10 @@ from wandb import wandb_agent
 
 from lit_fednas.cli import FederatedCLI
 from lit_fednas.errors import ConfigError
+from lit_fednas.sweeps.command import main
+from lit_fednas.sweeps.macros import expand
+from lit_fednas.sweeps.runs import environment, folder_names, in_folder
+from lit_fednas.sweeps.sweep_file import DISTRIBUTIONS, combinations, distribution, read_sweep_file
 from tests.support import one_of_many
 
 ROOT = Path(__file__).parents[2]
@@ -114,13 +117,13 @@ def setting(namespace: Namespace, name: str) -> object:
 
 @pytest.mark.parametrize("path", one_of_many(FILES, "random"), ids=lambda path: path.stem)
 def test_the_command_line_takes_every_combination(
-    sweep: ModuleType, path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    file = sweep.read_sweep_file(path)
-    found = sweep.combinations(file, 5 if file["method"] == "random" else None)
+    file = read_sweep_file(path)
+    found = combinations(file, 5 if file["method"] == "random" else None)
     assert len(found) == COUNTS[path.stem]
-    commands = [sweep.expand(file["command"], file["program"], values) for values in found]
+    commands = [expand(file["command"], file["program"], values) for values in found]
     assert {tuple(words[:3]) for words in commands} == {("/usr/bin/env", "lit-fednas", "fit")}
     with pytest.raises(Parsed) as parsed:
         OnlyParses([words[2:] for words in commands])
@@ -154,13 +157,13 @@ def agents_command(file: dict[str, Any], values: dict[str, Any], monkeypatch: py
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_commands_are_those_of_wandbs_agent(
-    sweep: ModuleType, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    file = sweep.read_sweep_file(path)
-    for values in sweep.combinations(file, 3 if file["method"] == "random" else None):
+    file = read_sweep_file(path)
+    for values in combinations(file, 3 if file["method"] == "random" else None):
         expected = agents_command(file, values, monkeypatch)
-        assert sweep.expand(file["command"], file["program"], values) == expected
+        assert expand(file["command"], file["program"], values) == expected
 
 
 MACROS = "env interpreter program args args_no_hyphens args_no_equals args_no_boolean_flags args_json envvar:HOUSE"
@@ -168,14 +171,14 @@ MACROS = "env interpreter program args args_no_hyphens args_no_equals args_no_bo
 
 @pytest.mark.parametrize("macro", [*MACROS.split(), "none of them: a default"])
 def test_every_macro_is_expanded_as_by_wandbs_agent(
-    sweep: ModuleType, macro: str, small: Path, monkeypatch: pytest.MonkeyPatch
+    macro: str, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOUSE", "small")
     values = {"a.b": 0.1, "flag": True, "no": False, "text": "x y", "list": [1, 2], "none": None}
     command = None if "default" in macro else ["first", "${" + macro + "}", 3]
-    file = sweep.read_sweep_file(write(small, command=command, parameters={"a": {"value": 1}}))
+    file = read_sweep_file(write(small, command=command, parameters={"a": {"value": 1}}))
     expected = agents_command(read(small), values, monkeypatch)
-    assert sweep.expand(file["command"], "program.py", values) == expected
+    assert expand(file["command"], "program.py", values) == expected
     assert "${" not in " ".join(expected)
 
 
@@ -195,8 +198,7 @@ def test_every_macro_is_expanded_as_by_wandbs_agent(
     ],
     ids=str,
 )
-def test_distributions_are_wandbs(sweep: ModuleType, parameter: dict[str, Any]) -> None:
-    from sweeping.sweep_file import DISTRIBUTIONS, distribution
+def test_distributions_are_wandbs(parameter: dict[str, Any]) -> None:
 
     quantile = DISTRIBUTIONS[distribution(parameter)]
     for u in (0.001, 0.1, 0.26, 0.49, 0.51, 0.74, 0.999):
@@ -210,25 +212,24 @@ def test_distributions_are_wandbs(sweep: ModuleType, parameter: dict[str, Any]) 
 # ---- combinations --------------------------------------------------------------------------------------
 
 
-def test_a_grid_is_every_combination(sweep: ModuleType, small: Path) -> None:
+def test_a_grid_is_every_combination(small: Path) -> None:
     parameters = {"b": {"values": [1, 2]}, "a": {"value": 0}, "c": {"values": ["x", "y"]}}
-    found = sweep.combinations(sweep.read_sweep_file(write(small, parameters=parameters)), None)
+    found = combinations(read_sweep_file(write(small, parameters=parameters)), None)
     assert [tuple(one.values()) for one in found] == [(0, 1, "x"), (0, 1, "y"), (0, 2, "x"), (0, 2, "y")]
 
 
-def test_draws_stay_when_there_are_more_of_them(sweep: ModuleType) -> None:
+def test_draws_stay_when_there_are_more_of_them() -> None:
     file = {"method": "random", "parameters": {"a": {"min": 0.0, "max": 1.0}, "b": {"min": 0.0, "max": 1.0}}}
-    draws = sweep.combinations(file, 50)
-    assert sweep.combinations(file, 3) == draws[:3]
-    assert sweep.combinations(file, 3, seed=1) != draws[:3]
+    draws = combinations(file, 50)
+    assert combinations(file, 3) == draws[:3]
+    assert combinations(file, 3, seed=1) != draws[:3]
     alone = {**file, "parameters": {"b": file["parameters"]["b"]}}  # type: ignore[index]
-    assert [one["b"] for one in sweep.combinations(alone, 3)] == [one["b"] for one in draws[:3]]
+    assert [one["b"] for one in combinations(alone, 3)] == [one["b"] for one in draws[:3]]
     assert all(one["a"] != one["b"] for one in draws)
     assert 0.35 < sum(one["a"] for one in draws) / 50 < 0.65
 
 
-def test_folders_are_named_by_what_differs(sweep: ModuleType) -> None:
-    from sweeping.runs import folder_names
+def test_folders_are_named_by_what_differs() -> None:
 
     assert folder_names([{"a.lr": 0.123456789, "b": "d: [0,1]/2"}, {"a.lr": 1e-7, "b": None}]) == [
         "lr=0.12346,b=d_0_1_2",
@@ -274,7 +275,7 @@ def test_folders_are_named_by_what_differs(sweep: ModuleType) -> None:
         ({"method": "random"}, ["--count", "0"], "count: 0 for a random sweep"),
         ({}, ["--jobs", "0"], "jobs: 0 must be 1 or more"),
         ({}, ["--count", "2"], "count: 2 is for random sweeps"),
-        ({"parameters": {"seed_everything": {"values": [0, 1]}}}, [], "give seeds to the script instead"),
+        ({"parameters": {"seed_everything": {"values": [0, 1]}}}, [], "give seeds to the command instead"),
         ({"command": ["${args_append_hydra}"]}, [], "command: ${args_append_hydra} is none of ${env}"),
         ({"program": None}, [], "program: missing; the command needs it"),
         ({"command": ["nowhere", "${args}"]}, [], "command: 'nowhere' cannot be started: No such file"),
@@ -290,7 +291,6 @@ def test_folders_are_named_by_what_differs(sweep: ModuleType) -> None:
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
 def test_what_cannot_be_run_here_is_one_line(
-    sweep: ModuleType,
     small: Path,
     capsys: pytest.CaptureFixture[str],
     changes: dict[str, Any],
@@ -298,17 +298,17 @@ def test_what_cannot_be_run_here_is_one_line(
     message: str,
 ) -> None:
     write(small, **{"parameters": {"x": {"values": [1, 2]}}, **changes})
-    assert sweep.main([str(small), *options]) == 2
+    assert main([str(small), *options]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line
     assert not Path("runs").exists()
 
 
-def test_a_missing_file_is_one_line(sweep: ModuleType, small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sweep.main(["nowhere.yaml"]) == 2
+def test_a_missing_file_is_one_line(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nowhere.yaml"]) == 2
     assert "nowhere.yaml cannot be read" in capsys.readouterr().err
     small.write_bytes("# über".encode("latin-1"))
-    assert sweep.main([str(small)]) == 2
+    assert main([str(small)]) == 2
     assert "cannot be read: 'utf-8' codec can't decode" in capsys.readouterr().err
 
 
@@ -316,15 +316,15 @@ def test_a_missing_file_is_one_line(sweep: ModuleType, small: Path, capsys: pyte
 
 
 def test_every_combination_runs_with_every_seed_in_a_folder_of_its_own(
-    sweep: ModuleType, small: Path, capsys: pytest.CaptureFixture[str]
+    small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sweep.main([str(small), "--seeds", "0", "5", "0", "--", "--more", "--words=1"]) == 0
+    assert main([str(small), "--seeds", "0", "5", "0", "--", "--more", "--words=1"]) == 0
     runs = runs_of()
     assert set(runs) == {f"x={x}/seed{seed}" for x in (1, 2, 3) for seed in (0, 5)}
     assert {run["status"] for run in runs.values()} == {"finished"}
     (words,) = calls("x=2/seed5")
     assert words[:4] == ["--x=2", "--seed_everything=5", "--more", "--words=1"]
-    assert runs["x=2/seed5"]["command"][2:] == words[:4]
+    assert runs["x=2/seed5"]["commands"][0][2:] == words[:4]
     assert runs["x=2/seed5"]["parameters"] == {"x": 2}
     assert Path("runs/small/x=2/seed5/sweep.log").read_text() == "out of paper\n"
     assert len(Path("runs/small/sweep.csv").read_text().splitlines()) == 7
@@ -333,47 +333,47 @@ def test_every_combination_runs_with_every_seed_in_a_folder_of_its_own(
 
 
 def test_a_failing_run_is_named_and_the_others_go_on(
-    sweep: ModuleType, small: Path, capsys: pytest.CaptureFixture[str]
+    small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sweep.main([str(small), "--", "--broken=1"]) == 1
+    assert main([str(small), "--", "--broken=1"]) == 1
     assert [run["status"] for run in runs_of().values()] == ["failed", "finished", "finished"]
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line == "sweep: x=1/seed0 failed; see runs/small/x=1/seed0/sweep.log"
 
 
 @pytest.mark.slow
-def test_what_is_finished_is_left_out_and_the_rest_goes_on_from_its_checkpoint(sweep: ModuleType, small: Path) -> None:
-    sweep.main([str(small), "--", "--broken=1"])
-    sweep.main([str(small), "--seeds", "0", "1", "--", "--broken=1"])
+def test_what_is_finished_is_left_out_and_the_rest_goes_on_from_its_checkpoint(small: Path) -> None:
+    main([str(small), "--", "--broken=1"])
+    main([str(small), "--seeds", "0", "1", "--", "--broken=1"])
     assert [len(calls(f"x={x}/seed0")) for x in (1, 2, 3)] == [2, 1, 1]
     first, second = calls("x=1/seed0")
     assert Path("runs/small/x=1/seed0/sweep.log").read_text() == 2 * "out of paper\n"
     assert second == [*first, "--ckpt_path=runs/small/x=1/seed0/checkpoints/last.ckpt"]
-    sweep.main([str(small), "--seeds", "2", "--", "--broken=1"])  # the other seeds are not forgotten
+    main([str(small), "--seeds", "2", "--", "--broken=1"])  # the other seeds are not forgotten
     assert len(runs_of()) == 9
 
 
 def test_a_run_of_other_options_is_not_taken_for_this_one(
-    sweep: ModuleType, small: Path, capsys: pytest.CaptureFixture[str]
+    small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert sweep.main([str(small)]) == 0
+    assert main([str(small)]) == 0
     before = Path("runs/small/sweep.json").read_text()
-    assert sweep.main([str(small), "--", "--more=1"]) == 2
+    assert main([str(small), "--", "--more=1"]) == 2
     assert "runs/small/x=1/seed0 was begun with other options; remove it or give another --out" in (
         capsys.readouterr().err
     )
     assert Path("runs/small/sweep.json").read_text() == before
 
 
-def test_as_many_run_side_by_side_as_jobs_say(sweep: ModuleType, small: Path) -> None:
+def test_as_many_run_side_by_side_as_jobs_say(small: Path) -> None:
     write(small, parameters={"x": {"values": [1, 2]}})
-    assert sweep.main([str(small), "--jobs", "2", "--", "--together"]) == 0
+    assert main([str(small), "--jobs", "2", "--", "--together"]) == 0
 
 
 @pytest.mark.slow
-def test_a_signal_ends_the_runs_and_a_new_start_goes_on(small: Path, sweep: ModuleType) -> None:
+def test_a_signal_ends_the_runs_and_a_new_start_goes_on(small: Path) -> None:
     words = [str(small), "--", "--forever"]
-    script = subprocess.Popen([sys.executable, str(ROOT / "scripts" / "sweep"), *words], stderr=subprocess.PIPE)
+    script = subprocess.Popen([sys.executable, "-m", "lit_fednas", "sweep", *words], stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while not Path("runs/small/x=2/seed0/rounds.jsonl").exists():
         assert time.monotonic() < deadline
@@ -383,12 +383,11 @@ def test_a_signal_ends_the_runs_and_a_new_start_goes_on(small: Path, sweep: Modu
     assert script.returncode == 130
     assert told.decode().strip() == "sweep: stopped; the same command goes on"
     assert [run["status"] for run in runs_of().values()] == ["finished", "stopped", "waiting"]
-    assert sweep.main(words) == 0
+    assert main(words) == 0
     assert [len(calls(f"x={x}/seed0")) for x in (1, 2, 3)] == [1, 2, 1]
 
 
-def test_loggers_are_told_of_the_run_and_the_sweep(sweep: ModuleType) -> None:
-    from sweeping.runs import in_folder
+def test_loggers_are_told_of_the_run_and_the_sweep() -> None:
 
     loggers = [
         {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"name": "digits", "version": None}},
@@ -405,9 +404,8 @@ def test_loggers_are_told_of_the_run_and_the_sweep(sweep: ModuleType) -> None:
 
 
 def test_a_run_finds_this_pythons_commands_and_its_share_of_cores(
-    sweep: ModuleType, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sweeping.runs import environment
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
@@ -422,18 +420,19 @@ def test_a_run_finds_this_pythons_commands_and_its_share_of_cores(
 
 @pytest.mark.slow
 def test_a_real_sweep_is_what_wandbs_agent_would_run(
-    sweep: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("configs").symlink_to(ROOT / "configs")
     file = read(ROOT / "configs" / "sweeps" / "learning_rate.yaml")
     small = {"stem_width": 4, "stage_widths": "[8,8,8,8]", "divisor": 2}
+    file["name"] = "real"
     file["command"] += [f"--model.supernet.init_args.{name}={value}" for name, value in small.items()]
     file["command"] += ["--trainer.max_rounds=1", "--trainer.check_val_every_n_rounds=1"]
     (lr,) = file["parameters"]
     file["parameters"][lr] = {"values": [0.01, 0.3]}
     Path("real.yaml").write_text(yaml.safe_dump(file))
-    assert sweep.main(["real.yaml", "--jobs", "2"]) == 0
+    assert main(["real.yaml", "--jobs", "2"]) == 0
 
     command = agents_command(file, {lr: 0.3}, monkeypatch)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

@@ -1,0 +1,31 @@
+"""Methods beside each other: the command ``lit-fednas compare``.
+
+Of every method, the best network within each device tier's budgets is taken, whatever the method makes networks by:
+subnets of a supernet, exits, models that grew, models that were pruned. Validation data choose it and test data rate
+it; beside it stands what its training had cost.
+"""
+
+from lit_fednas.comparison.figures import comparison_figure
+from lit_fednas.comparison.networks import history, networks
+from lit_fednas.comparison.results import Methods, Result, methods_of, read_methods
+from lit_fednas.comparison.tables import client_table, comparison_table, target_table
+from lit_fednas.comparison.text import client_text, comparison_text, target_text
+from lit_fednas.comparison.tiers import read_tiers, tiers_of
+
+__all__ = [
+    "Methods",
+    "Result",
+    "client_table",
+    "client_text",
+    "comparison_figure",
+    "comparison_table",
+    "comparison_text",
+    "history",
+    "methods_of",
+    "networks",
+    "read_methods",
+    "read_tiers",
+    "target_table",
+    "target_text",
+    "tiers_of",
+]
