@@ -19,8 +19,8 @@ from sweeps.config import schema_violations_from_proposed_config
 from sweeps.params import HyperParameter
 from wandb import wandb_agent
 
-from lit_fednas.cli import FederatedCLI
 from lit_fednas.errors import ConfigError
+from lit_fednas.lightning_cli import FederatedCLI
 from tests.support import one_of_many
 
 ROOT = Path(__file__).parents[2]
