@@ -1,313 +1,28 @@
-"""The command line: ``lit-fednas fit | validate | test | search | finetune | export | partition | report``.
+"""The command line: finds the command, builds its parser alone, and tells errors in one line.
 
-A LightningCLI: every setting is a key of a YAML file and an option of the same name. A run is a folder, by
-default ``runs/<name>/version_<n>``; ``--ckpt_path last`` goes on in the newest one, in place.
+Commands of :data:`lit_fednas.commands.LIGHT` start without Lightning, which takes seconds to import; all others are
+those of a LightningCLI (``lit_fednas.lightning_cli``).
 """
 
 from __future__ import annotations
 
 import errno
 import inspect
-import logging
-import re
+import os
 import signal
 import sys
-import warnings
-from argparse import SUPPRESS
-from collections.abc import Sequence
-from difflib import get_close_matches
-from pathlib import Path
-from pydoc import locate
-from typing import Any, cast
+import textwrap
+import threading
+from argparse import ArgumentError
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, get_args, get_origin
 
-import lightning
-from jsonargparse import ArgumentError
-from jsonargparse._deprecated import JsonargparseDeprecationWarning
-from lightning import Callback, Trainer
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.utilities import rank_zero_only
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from typing_extensions import override
-
+from lit_fednas import __doc__ as package
 from lit_fednas import __version__
-from lit_fednas.analysis.figures import pareto_figure
-from lit_fednas.analysis.report import write_report
-from lit_fednas.analysis.runs import read_search
-from lit_fednas.callbacks import OPTIONAL_CALLBACKS, CostLedger, RoundCheckpoint, default_callbacks
-from lit_fednas.data import FederatedDataModule
-from lit_fednas.data.statistics import ShowPartition
-from lit_fednas.errors import ClientError, ConfigError, FedNASError, RankError
-from lit_fednas.export import Export
-from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
-from lit_fednas.federation.interrupts import Interrupted
-from lit_fednas.finetune import Finetune
-from lit_fednas.loggers import check_new_run, continue_run
-from lit_fednas.records.files import replacing
-from lit_fednas.run_config import SaveConfig, check_same_settings
-from lit_fednas.search import Search
-
-RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
-PARTS = ("trainer", "model", "datamodule")
-#: What a supernet takes from the data.
-LINKED = {"num_classes", "input_shape"}
-#: Every parser raises errors, takes no shortened options, and says in a saved configuration what it is of.
-STRICT: dict[str, Any] = {
-    "exit_on_error": False,
-    "allow_abbrev": False,
-    "dump_header": [f"lit-fednas=={__version__}", f"lightning=={lightning.__version__}"],
-}
-
-
-class Report:
-    """The command ``report``."""
-
-    def run(self, run: Path, output: Path | None = None) -> None:
-        """Writes a finished run's folder as one HTML page that needs no network.
-
-        Args:
-            run: A run's folder, as runs/digits/version_0.
-            output: The file; report.html in the run's folder if not given.
-        """
-        print(f"written: {write_report(run, output)}")
-
-
-#: Commands besides the trainer's methods. The constructor of each says what it is handed of ``trainer``, ``model``
-#: and ``datamodule``, and the arguments of its ``run`` are its options.
-COMMANDS: dict[str, type] = {
-    "search": Search,
-    "finetune": Finetune,
-    "export": Export,
-    "partition": ShowPartition,
-    "report": Report,
-}
-
-
-class DrawFronts(Callback):
-    """Draws a search's fronts as ``pareto.png`` in its folder."""
-
-    def on_search_end(self, trainer: Trainer, module: FederatedLightningModule, folder: Path) -> None:
-        """Called by the command ``search``, as a hook of callbacks, when the folder is written."""
-        with replacing(folder / "pareto.png") as file:
-            pareto_figure(read_search(folder)).savefig(file, dpi=150)
-
-
-class FederatedCLI(LightningCLI):
-    """LightningCLI for one module, one data module and one trainer, with commands that are not the trainer's."""
-
-    def __init__(self, args: Sequence[str] | None = None) -> None:
-        self._words = sys.argv[1:] if args is None else list(args)
-        super().__init__(
-            model_class=FederatedLightningModule,
-            datamodule_class=FederatedDataModule,
-            trainer_class=FederatedTrainer,
-            trainer_defaults={
-                "logger": RUN_LOGGER,
-                "callbacks": [*default_callbacks(), DrawFronts()],
-                "enable_model_summary": False,
-            },
-            save_config_callback=SaveConfig,
-            save_config_kwargs={"overwrite": True},
-            seed_everything_default=0,
-            auto_configure_optimizers=False,
-            parser_kwargs={**STRICT, "version": __version__},
-            args=None if args is None else self._words,
-        )
-
-    @override
-    def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
-        self._subcommand_parsers: dict[str, LightningArgumentParser] = {}
-        added = parser.add_subcommands()
-        names = ("fit", "validate", "test", *COMMANDS)
-        named = any(name in self._words for name in names)  # else a file may name it
-        for name in names:
-            owner, method = (COMMANDS[name], "run") if name in COMMANDS else (FederatedTrainer, name)
-            description = str(inspect.getdoc(getattr(owner, method))).partition("\n")[0].rstrip(".")
-            subparser = self.init_parser(**STRICT, description=description)
-            if name in self._words or not named:  # the arguments of other commands would only take time
-                parts = _parts(name)
-                if "trainer" in parts:
-                    self._add_arguments(subparser)
-                else:
-                    self._add_fewer_arguments(subparser, parts)
-                self._subcommand_method_arguments[name] = subparser.add_method_arguments(
-                    owner, method, skip={"model", "datamodule"}, as_positional=not parts
-                )
-            self._subcommand_parsers[name] = subparser
-            added.add_subcommand(name, subparser, help=description)
-
-    def _add_fewer_arguments(self, parser: LightningArgumentParser, parts: Sequence[str]) -> None:
-        """Adds the data's arguments, if they are needed; what else a run's configuration may hold is ignored."""
-        if "datamodule" not in parts:
-            parser.add_argument("--seed_everything", default=False, help=SUPPRESS)  # nothing is drawn
-            return
-        self.add_default_arguments_to_parser(parser)
-        parser.add_lightning_class_args(FederatedDataModule, "data")
-        parser.link_arguments("seed_everything", "data.seed", compute_fn=_seed)
-        for name in ("trainer", "model", "cost_ledger", "checkpoint", "ckpt_path", "changed", *OPTIONAL_CALLBACKS):
-            parser.add_argument(f"--{name}", type=Any, default=None, help=SUPPRESS)
-
-    @override
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_lightning_class_args(CostLedger, "cost_ledger")
-        parser.add_lightning_class_args(RoundCheckpoint, "checkpoint")
-        for name, callback in OPTIONAL_CALLBACKS.items():
-            shown = str(callback.__doc__).partition("\n")[0]
-            parser.add_argument(f"--{name}", type=callback | None, default=None, help=shown)
-        parser.link_arguments("seed_everything", "model.seed", compute_fn=_seed)
-        parser.link_arguments("seed_everything", "data.seed", compute_fn=_seed)
-        parser.add_argument(
-            "--changed",
-            type=list[str],
-            default=[],
-            help="Settings in which a checkpoint's run may differ.",
-        )
-        for name in LINKED:
-            parser.link_arguments(f"data.{name}", f"model.supernet.init_args.{name}", apply_on="instantiate")
-
-    @override
-    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parses; an option that does not exist is told with the one that is most like it."""
-        try:
-            super().parse_arguments(parser, args)
-        except ArgumentError as error:
-            raise ArgumentError(None, f"{error}{self._similar(str(error))}") from error
-        except (RecursionError, SyntaxError) as error:  # of YAML that holds itself, of a module of the user's
-            raise ConfigError(f"config: {type(error).__name__}: {error}; correct the file") from error
-
-    def _similar(self, message: str) -> str:
-        """Returns the option, the class or its argument that is most like the one that an error calls unknown."""
-        if argument := re.search(r"class_path '([\w.]+)'.*Option '(\w+)' is not accepted", message, re.DOTALL):
-            word = argument[2]
-            bases = inspect.getmro(cast(type, locate(argument[1])))
-            known = {name for base in bases for name in inspect.signature(base).parameters}
-        elif name := re.search(r"import path string: (\w+)$", message):
-            word = name[1]
-            ours = [module for name, module in sys.modules.items() if name.startswith(("lit_fednas.", "torch.optim"))]
-            known = {name for module in ours for name, value in vars(module).items() if isinstance(value, type)}
-        else:
-            unknown = re.search(r"unrecognized arguments: --([\w.]+)|Key '([\w.]+)'|key \"([\w.]+)\"", message)
-            word = next(filter(None, unknown.groups())) if unknown else ""
-            known = {action.dest for parser in self._subcommand_parsers.values() for action in parser._actions}
-        near = get_close_matches(word, known, n=1) if word not in known else []
-        return f"; did you mean {near[0]}?" if near else ""
-
-    @override
-    def _parse_ckpt_path(self) -> None:
-        """Does not merge a checkpoint's hyperparameters over the configuration, as LightningCLI does."""
-
-    @override
-    def before_instantiate_classes(self) -> None:
-        """Finds the run's folder if a checkpoint is given; commands after training take the newest by default."""
-        config = self.config[self.subcommand]
-        if "trainer" not in _parts(str(self.subcommand)):
-            return
-        if self.subcommand in COMMANDS and not config.get("ckpt_path"):
-            config.ckpt_path = "last"
-        if config.get("ckpt_path"):
-            config.ckpt_path = continue_run(config.trainer.logger, str(config.ckpt_path))
-            check_same_settings(config, str(self.subcommand))
-        elif self.subcommand == "fit":
-            check_new_run(config.trainer.logger)
-
-    @override
-    def instantiate_classes(self) -> None:
-        """Makes what the command needs."""
-        if "trainer" in _parts(str(self.subcommand)):
-            super().instantiate_classes()
-            self._check_linked()
-            return
-        self.config_init = self.parser.instantiate_classes(self.config)
-        self.datamodule = self._get(self.config_init, "data")
-
-    def _check_linked(self) -> None:
-        """Validates that the configuration does not contradict what the supernet is given from the data.
-
-        Raises:
-            ConfigError: It does.
-        """
-        arguments = inspect.signature(type(self.model.supernet)).parameters
-        settings = self._get(self.config, "model.supernet").get("init_args", {})
-        for name in arguments.keys() & LINKED:
-            values = settings.get(name), getattr(self.datamodule, name), arguments[name].default
-            given, actual, default = (list(value) if isinstance(value, tuple) else value for value in values)
-            if given not in (None, actual, default):
-                raise ConfigError(
-                    f"model.supernet.init_args.{name}: {given} is not that of the data, {actual}; leave it out"
-                )
-
-    @override
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Adds optional callbacks before those that record what they log; what Lightning refuses is told as ours."""
-        try:
-            trainer = super().instantiate_trainer(**kwargs)
-        except (ImportError, MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
-            if isinstance(error, FedNASError):
-                raise
-            raise ConfigError(f"trainer: {' '.join(str(error).split())}; change the setting") from error
-        optional = [self._get(self.config_init, name) for name in OPTIONAL_CALLBACKS]
-        trainer.callbacks[:0] = [callback for callback in optional if callback is not None]  # type: ignore[attr-defined]
-        return trainer
-
-    @override
-    def _run_subcommand(self, subcommand: str) -> None:
-        if subcommand not in COMMANDS:
-            super()._run_subcommand(subcommand)
-            return
-        command = COMMANDS[subcommand](**{name: getattr(self, name) for name in _parts(subcommand)})
-        command.run(**self.options)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The command's own options."""
-        names = self._subcommand_method_arguments[str(self.subcommand)]
-        return {name: self.config_init[self.subcommand][name] for name in names}
-
-
-def _parts(subcommand: str) -> list[str]:
-    """Returns what a command is handed of ``trainer``, ``model`` and ``datamodule``: a trainer's method, all."""
-    given = inspect.signature(COMMANDS[subcommand]).parameters if subcommand in COMMANDS else PARTS
-    return [name for name in PARTS if name in given]
-
-
-def _seed(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
-        raise ConfigError(f"seed_everything: {value} must be a number from 0 to 2^32 - 1; choose another")
-    return value
-
-
-def _rank() -> int:
-    """Returns the rank of this process, known from the environment before the trainer is made."""
-    return int(getattr(rank_zero_only, "rank", None) or 0)
-
-
-def _own_error(error: BaseException | None) -> BaseException | None:
-    """Returns the error of ours behind one that jsonargparse has wrapped, if there is one."""
-    while error is not None and not isinstance(error, FedNASError | ClientError | RankError):
-        error = error.__cause__ or error.__context__
-    return error
-
-
-def _tell(error: BaseException) -> int:
-    """Prints an error of ours as one line; returns the exit status."""
-    print(f"lit-fednas{f' (rank {_rank()})' if _rank() else ''}: {error}", file=sys.stderr)
-    return 2 if isinstance(error, FedNASError) else 1
-
-
-def _quiet_surroundings() -> None:
-    """Shows our own log lines plainly, and of Lightning's only warnings."""
-    own = logging.getLogger("lit_fednas")
-    if not own.handlers:
-        own.addHandler(logging._StderrHandler())  # type: ignore[attr-defined]  # writes to what sys.stderr is then, not to what it is now
-        own.setLevel(logging.ERROR if _rank() else logging.INFO)  # every rank would say the same
-        own.propagate = False
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
-    # lightning 2.6 calls what jsonargparse 4.49 and later deprecate
-    warnings.filterwarnings("ignore", category=JsonargparseDeprecationWarning)
-    # lightning 2.6 calls what torch 2.12 and later deprecate
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*")
-    # the server's validation data are batches already
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+from lit_fednas.commands import COMMANDS, LIGHT, Command
+from lit_fednas.errors import ClientError, ConfigError, FedNASError, RankError, did_you_mean
+from lit_fednas.ranges import check_values
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -325,48 +40,154 @@ def main(args: Sequence[str] | None = None) -> int:
         OSError: An error of the system that names no file.
         ValueError: An error that the user cannot mend.
     """
-    _quiet_surroundings()
     if "" not in sys.path:
         sys.path.append("")  # the user's own parts are in modules of the working directory
+    words = sys.argv[1:] if args is None else list(args)
+    name = _name(words)
     try:
-        FederatedCLI(args)
+        return _run(name, words, args)
     except ArgumentError as error:
         own = _own_error(error)
         if own is not None:
             return _tell(own)
-        line = " ".join(str(error).split())
-        print(f"lit-fednas: {line} (lit-fednas fit --help lists all options)", file=sys.stderr)
-        return 2
+        return _tell(
+            ConfigError(f"{' '.join(str(error).split())} (lit-fednas {name or 'fit'} --help lists all options)")
+        )
     except (ClientError, RankError) as error:
         return _tell(error)
-    except MisconfigurationException as error:  # Lightning's, of settings that it checks itself
-        print(f"lit-fednas: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
     except OSError as error:
         if error.filename is None:
             raise
         remedy = "; free some space, then go on" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        print(f"lit-fednas: {error.filename}: {error.strerror}{remedy}", file=sys.stderr)
-        return 2
+        return _tell(ConfigError(f"{error.filename}: {error.strerror}{remedy}"))
     except KeyboardInterrupt:  # before or after a run, which handles it itself
         return 128 + signal.SIGINT
     except UnicodeDecodeError as error:
-        print(f"lit-fednas: a file is not UTF-8 text ({error}); save it as UTF-8", file=sys.stderr)
-        return 2
+        return _tell(ConfigError(f"a file is not UTF-8 text ({error}); save it as UTF-8"))
     except ValueError as error:
         own = _own_error(error)
         if own is None:
             raise
         return _tell(own)
-    except Interrupted as stop:
-        if not _rank():
-            name = signal.Signals(stop.signum).name
-            print(f"lit-fednas: stopped by {name}; go on with --ckpt_path last", file=sys.stderr)
-        return 128 + stop.signum
-    except Exception as error:
-        if not type(error).__module__.startswith("wandb."):  # which is imported if it is used alone
-            raise
-        line = " ".join(str(error).split())
-        print(f"lit-fednas: trainer.logger: {line}; run 'wandb login', or set its offline to true", file=sys.stderr)
-        return 2
-    return 0
+
+
+def _name(words: Sequence[str]) -> str | None:
+    """Returns the command that the first words name, which may be two."""
+    candidates = (" ".join(words[:count]) for count in (2, 1))
+    return next((name for name in candidates if name in COMMANDS), None)
+
+
+def _run(name: str | None, words: Sequence[str], args: Sequence[str] | None) -> int:
+    first = words[0] if words else "--help"
+    if first == "--version":
+        print(f"lit-fednas {__version__}")
+        return 0
+    if first in ("-h", "--help"):
+        print(_help(COMMANDS))
+        return 0 if words else 2
+    if name in LIGHT:
+        return _run_light(name, words[len(name.split()) :])
+    if name is None and not first.startswith("-"):  # an option may name a file that names the command
+        if group := {one: command for one, command in COMMANDS.items() if one.startswith(f"{first} ")}:
+            print(_help(group))
+            return 0 if words[1:] in (["-h"], ["--help"]) else 2
+        near = did_you_mean(first, COMMANDS)
+        raise ConfigError(f"{first}: is not a command{near}; lit-fednas --help lists them")
+    with _ending_at_once():
+        from lit_fednas.lightning_cli import run
+    return run(args)
+
+
+def _help(commands: Mapping[str, Command]) -> str:
+    width = max(map(len, [*commands, "-h, --help"])) + 4
+    lines = [
+        textwrap.fill(f"  {name:<{width - 2}}{command.summary.rstrip('.')}", 100, subsequent_indent=" " * width)
+        for name, command in commands.items()
+    ]
+    return "\n".join(
+        [
+            "usage: lit-fednas COMMAND [options]",
+            "",
+            str(package).partition("\n")[0],
+            "",
+            "commands (lit-fednas COMMAND --help shows a command's options):",
+            *lines,
+            "",
+            "options:",
+            f"  {'-h, --help':<{width - 2}}Shows this text",
+            f"  {'--version':<{width - 2}}Shows the version",
+        ]
+    )
+
+
+def _run_light(name: str, words: Sequence[str]) -> int:
+    """Runs a function with its options; its result is the exit status, nothing is 0."""
+    with _ending_at_once():
+        function = LIGHT[name].load()
+        parameters = inspect.signature(function, eval_str=True).parameters
+        hints = {name: parameter.annotation for name, parameter in parameters.items()}
+        handed_on = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
+        place = words.index("--") if handed_on and "--" in words else len(words)
+        parser = _parser(name, function)
+        try:
+            options = vars(parser.parse_args(words[:place]))
+        except ArgumentError as error:
+            unknown = str(error).partition("unrecognized arguments: --")[2].partition(" ")[0].partition("=")[0]
+            near = did_you_mean(unknown, [action.dest for action in parser._actions]) if unknown else ""
+            raise ArgumentError(None, f"{error}{near}") from error
+        check_values(options, hints)
+    by_place = [options.pop(one.name) for one in parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    return function(*by_place, *words[place + 1 :], **options) or 0
+
+
+def _parser(name: str, function: Callable[..., Any]) -> Any:
+    """Returns the parser of a function's arguments; their texts are those of its docstring."""
+    from docstring_parser import parse
+    from jsonargparse import ArgumentParser
+
+    doc = parse(str(function.__doc__))
+    texts = {part.arg_name: part.description for part in doc.params}
+    parser = ArgumentParser(
+        prog=f"lit-fednas {name}", description=doc.description, exit_on_error=False, allow_abbrev=False
+    )
+    for argument, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            continue
+        hint: Any = parameter.annotation
+        settings: dict[str, Any] = {"help": texts[argument]}
+        if many := next((one for one in (hint, *get_args(hint)) if get_origin(one) is list), None):
+            (hint,), settings["nargs"] = get_args(many), "+"
+        if parameter.default is parameter.empty:
+            parser.add_argument(argument, type=hint, **settings)
+        else:
+            parser.add_argument(f"--{argument}", type=hint, default=parameter.default, **settings)
+    return parser
+
+
+@contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Lets Ctrl-C end the process at once while the parts of a command are imported, which takes seconds."""
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # ignored, as in the background
+        return
+    signal.signal(signal.SIGINT, lambda signum, frame: os._exit(128 + signum))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _own_error(error: BaseException | None) -> BaseException | None:
+    """Returns the error of ours behind one that jsonargparse has wrapped, if there is one."""
+    while error is not None and not isinstance(error, FedNASError | ClientError | RankError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _tell(error: BaseException) -> int:
+    """Prints an error of ours as one line; returns the exit status."""
+    lightning = sys.modules.get("lightning.pytorch.utilities")  # knows the rank, if it has been imported
+    rank = int(getattr(lightning.rank_zero_only, "rank", None) or 0) if lightning else 0
+    print(f"lit-fednas{f' (rank {rank})' if rank else ''}: {error}", file=sys.stderr)
+    return 2 if isinstance(error, FedNASError) else 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from difflib import get_close_matches
+
 
 class FedNASError(ValueError):
     """Base of all errors that the command line prints as one line, without a traceback."""
@@ -25,3 +28,14 @@ class ClientError(RuntimeError):
 
 class RankError(RuntimeError):
     """Another process of the run has failed or is gone; says which and why, as far as it is known."""
+
+
+def did_you_mean(word: str, known: Collection[str]) -> str:
+    """Returns the end of an error about an unknown name: the known ones that are most like it, if any are.
+
+    Example:
+        >>> did_you_mean("serch", ["fit", "search"])
+        '; did you mean search?'
+    """
+    near = get_close_matches(word, known, n=1) if word not in known else []
+    return f"; did you mean {near[0]}?" if near else ""

@@ -90,15 +90,29 @@ def checked(field: str) -> Callable[[type[T]], type[T]]:
         def checking(self: Any, *args: Any, **kwargs: Any) -> None:
             if not hints:  # at the first construction: annotations may name what is imported later
                 hints.update(_hints(construct, cls))
-            for name, value in signature.bind(self, *args, **kwargs).arguments.items():
-                for place, reason in _faults(value, hints.get(name)):
-                    raise ConfigError(f"{field}.{name}{place}: {reason}")
+            check_values(signature.bind(self, *args, **kwargs).arguments, hints, f"{field}.")
             construct(self, *args, **kwargs)
 
         cls.__init__ = checking  # type: ignore[method-assign]
         return cls
 
     return decorate
+
+
+def check_values(values: Mapping[str, Any], hints: Mapping[str, Any], prefix: str = "") -> None:
+    """Validates values against the ranges and words in annotations.
+
+    Args:
+        values: By name.
+        hints: Annotations by name; a value without one may be anything.
+        prefix: Before the name, in errors.
+
+    Raises:
+        ConfigError: A value is out of range or unknown.
+    """
+    for name, value in values.items():
+        for place, reason in _faults(value, hints.get(name)):
+            raise ConfigError(f"{prefix}{name}{place}: {reason}")
 
 
 def _hints(construct: Callable[..., None], cls: type) -> dict[str, Any]:

@@ -462,8 +462,7 @@ def test_a_class_in_the_working_directory_is_found(tiny, monkeypatch):
 
 
 def test_versions(begun, capsys):
-    with pytest.raises(SystemExit):
-        main(["--version"])
+    assert main(["--version"]) == 0
     assert capsys.readouterr().out.split()[-1] == __version__
     run = Path("runs/digits/version_0")
     assert f"# lit-fednas=={__version__}" in (run / "config.yaml").read_text()
@@ -547,11 +546,3 @@ def test_every_command_says_what_it_does(capsys, command, words):
     assert end.value.code == 0
     description = capsys.readouterr().out.split("options:")[0]
     assert words in " ".join(description.split())
-
-
-def test_help_names_all_commands(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    shown = capsys.readouterr().out
-    for command in ("fit", "validate", "test", "partition", "search", "finetune", "export", "report"):
-        assert command in shown

@@ -13,9 +13,9 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch.cli import LightningArgumentParser
 
 from lit_fednas.callbacks import OPTIONAL_CALLBACKS
-from lit_fednas.cli import LINKED
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
+from lit_fednas.lightning_cli import LINKED
 from lit_fednas.parts import instantiated
 from lit_fednas.supernets import BaseNetworks, Supernet
 

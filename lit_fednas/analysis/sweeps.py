@@ -109,7 +109,10 @@ def _panel(axes: Axes, done: pd.DataFrame, name: str, metrics: Sequence[str]) ->
     values = sorted(set(column)) if numeric else list(column.drop_duplicates())
     drawn = numeric and len(values) > _MOST_VALUES
     for index, metric in enumerate(metrics):
-        style = {**look(index), "label": metric.removeprefix("val/").removesuffix(f"/{done.attrs.get('metric', 'accuracy')}")}
+        style = {
+            **look(index),
+            "label": metric.removeprefix("val/").removesuffix(f"/{done.attrs.get('metric', 'accuracy')}"),
+        }
         if drawn or not numeric:
             style["linestyle"] = ""  # names have no order
         if drawn:

@@ -1,22 +1,16 @@
 """The command ``lit-fednas compare``: methods beside each other, a row per method and tier.
 
-Each method is a label and patterns of its runs' folders, which differ in their seeds; without a label, runs are methods
-by the names of their folders. Of every run, the best network within each tier's budgets is taken by its validation
-metric: of evaluated subnets, exits, grown or pruned models, and of searches. A pattern may also name one search or one
-fine-tuning in a run.
-
-    lit-fednas compare runs/superfed runs/fedhen --tiers tiers.yaml
-    lit-fednas compare "SuperFed=runs/superfed*/version_*" "alone=runs/superfed*/version_*/scratch" --output compared
-    lit-fednas compare runs/arena --macs equal --targets 0.5 0.6
+lit-fednas compare runs/superfed runs/fedhen --tiers tiers.yaml
+lit-fednas compare "SuperFed=runs/superfed*/version_*" "alone=runs/superfed*/version_*/scratch" --output compared
+lit-fednas compare runs/arena --macs equal --targets 0.5 0.6
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -31,8 +25,8 @@ from lit_fednas.comparison.tables import (
 )
 from lit_fednas.comparison.text import client_text, comparison_text, target_text
 from lit_fednas.comparison.tiers import Tiers, read_tiers, tiers_of
-from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.formatting import short
+from lit_fednas.ranges import PositiveFloat, PositiveInt
 from lit_fednas.records.files import check_output, replace_text, replacing
 
 
@@ -119,57 +113,43 @@ def compared(
     )
 
 
-def main(args: Sequence[str] | None = None) -> int:
-    """Compares methods by what the words of a command line say.
+def compare(
+    methods: list[str],
+    tiers: Path | None = None,
+    metric: str | None = None,
+    macs: PositiveFloat | Literal["equal"] | None = None,
+    bytes: PositiveFloat | Literal["equal"] | None = None,
+    rounds: PositiveInt | Literal["equal"] | None = None,
+    targets: list[float] | None = None,
+    markdown: bool = False,
+    output: Path | None = None,
+) -> None:
+    """Shows methods beside each other: the best network of every device tier, and what training cost.
+
+    Of every run, the best network within each tier's budgets is taken by its validation metric: of evaluated subnets,
+    exits, grown or pruned models, and of searches.
 
     Args:
-        args: The words after ``lit-fednas compare``.
-
-    Returns:
-        The exit status.
+        methods: "label=pattern,pattern" of the folders of a method's runs, which differ in their seeds; without a
+            label, runs are methods by the names of their folders. A pattern may also name one search or one
+            fine-tuning in a run.
+        tiers: A YAML file of budgets by tier, such as {small: {macs: 0.8e+6}}; those of the searches if not given.
+        metric: By which networks are chosen; the task's first if not given.
+        macs: The networks at the last validation within so many MACs of training; "equal" for the most that all
+            methods have reached.
+        bytes: The same of bytes, both ways.
+        rounds: The same of rounds.
+        targets: Of the metric: what training took until a network within the tier reached them.
+        markdown: Whether to print tables of Markdown.
+        output: A folder for compare.md, compare.png and CSV files.
     """
-    options = _parser().parse_args(sys.argv[2:] if args is None else args)
-    try:
-        if options.output is not None:
-            check_output(options.output / "compare.md")
-        budget: dict[BudgetName, float | None] = {}
-        for unit in ("macs", "bytes", "rounds"):
-            if (given := getattr(options, unit)) is not None:
-                budget[unit] = None if given == "equal" else given
-        tiers = None if options.tiers is None else read_tiers(options.tiers)
-        comparison = compared(read_methods(options.methods), tiers, options.metric, budget, options.targets)
-        print(comparison.text(options.markdown))
-        if options.output is not None:
-            print(f"\nwritten in {options.output}: {', '.join(comparison.write(options.output))}")
-    except (ConfigError, DataError) as error:
-        print(f"compare: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="lit-fednas compare",
-        description=str(__doc__).partition(": ")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    if output is not None:
+        check_output(output / "compare.md")
+    given: dict[BudgetName, Any] = {"macs": macs, "bytes": bytes, "rounds": rounds}
+    budget = {unit: None if most == "equal" else most for unit, most in given.items() if most is not None}
+    comparison = compared(
+        read_methods(methods), None if tiers is None else read_tiers(tiers), metric, budget, targets or ()
     )
-    add = parser.add_argument
-    add("methods", nargs="+", metavar="label=pattern", help="pattern,pattern of the folders of a method's runs")
-    add("--tiers", type=Path, help="a YAML file of budgets by tier; else those of the searches")
-    add("--metric", help="by which networks are chosen; else the task's first")
-    most = "the networks at the last validation within so many {} of training; equal: the most that all have reached"
-    for unit in ("macs", "bytes", "rounds"):
-        add(f"--{unit}", type=_budget, metavar="N|equal", help=most.format(unit))
-    add("--targets", type=float, nargs="+", default=[], help="of the metric: what training until there has taken")
-    add("--markdown", action="store_true", help="print tables of Markdown")
-    add("--output", type=Path, help="a folder for compare.md, compare.png and CSV files")
-    return parser
-
-
-def _budget(word: str) -> float | str:
-    if word == "equal":
-        return word
-    number = float(word)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"{word} must be above 0, or equal")
-    return number
+    print(comparison.text(markdown))
+    if output is not None:
+        print(f"\nwritten in {output}: {', '.join(comparison.write(output))}")

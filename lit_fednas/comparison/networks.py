@@ -122,12 +122,17 @@ def _total_of_finetuning(run: Run, name: str) -> dict[str, float]:
 
 
 def _selected(run: Run) -> dict[str, dict[str, float]]:
-    """Returns what had been spent when each model of a pruned sequence was selected, by architecture."""
+    """Returns what had been spent when each model of a pruned sequence had its weights, by architecture."""
     sequence = read_sequence(run.folder)
+    if sequence is None:
+        return {}
+    initial, *others = sequence["models"]
+    ends = {model["number"]: model["round"] for model in others}
+    if others:  # the initial one was trained before the first iteration, if in this run
+        ends[initial["number"]] = others[0]["first_round"] - 1
     spent = spent_by_round(run)
-    models = [] if sequence is None else sequence["models"]
-    rounds = {model["number"]: model["round"] for model in models if model["round"] in spent.index}
-    return {f"model: {number}": dict(spent.loc[round]) for number, round in rounds.items()}
+    nothing = dict.fromkeys(SPENT, 0.0)
+    return {f"model: {number}": dict(spent.loc[end]) if end >= 0 else nothing for number, end in ends.items()}
 
 
 def _on_servers_data(run: Run, name: str) -> bool:

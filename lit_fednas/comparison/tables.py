@@ -101,9 +101,7 @@ def least_spent(methods: Methods, unit: BudgetName) -> float:
     return float(min(ends))
 
 
-def target_table(
-    methods: Methods, tiers: Tiers, targets: Sequence[float], metric: str | None = None
-) -> pd.DataFrame:
+def target_table(methods: Methods, tiers: Tiers, targets: Sequence[float], metric: str | None = None) -> pd.DataFrame:
     """Returns what each result needed until a network within a tier reached a target on the validation data.
 
     Args:

@@ -28,6 +28,9 @@ def read_tiers(path: Path | str) -> dict[str, dict[str, float]]:
     Args:
         path: The file, such as ``{small: {macs: 0.8e+6}, large: {macs: 2.5e+6}}``.
 
+    Returns:
+        The budgets.
+
     Raises:
         DataError: It cannot be read, or does not hold budgets of known costs.
     """

@@ -15,7 +15,6 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, BinaryIO
 
-import torch
 from yaml import YAMLError
 
 from lit_fednas.errors import ConfigError, DataError, FedNASError
@@ -152,6 +151,8 @@ def replace_saved(path: Path | str, value: Any, sync: bool = False) -> None:
         value: What to save.
         sync: As for :func:`replacing`.
     """
+    import torch  # by this alone: what reads records starts without it
+
     content = io.BytesIO()  # torch's writer hides why a file cannot be written, or ends the process
     torch.save(value, content)
     with replacing(path, sync) as file:

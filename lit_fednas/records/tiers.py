@@ -41,8 +41,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
-from scipy.stats import kendalltau
-
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import naming, read_json, reading, replace_json, replace_table
 from lit_fednas.records.measures import OF_CLASSES, expanded
@@ -244,6 +242,8 @@ class FinetuneFiles(TierFiles):
         before, after = ([pair[place] for pair in pairs if None not in pair] for place in (0, 1))
         if min(len(set(before)), len(set(after))) < 2:
             return None
+        from scipy.stats import kendalltau  # which takes a second: what reads records starts without it
+
         return float(kendalltau(before, after).statistic)
 
 

@@ -7,13 +7,9 @@ what was stopped. At the end a table and a figure compare the runs.
 
 from __future__ import annotations
 
-import argparse
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pandas as pd
@@ -21,11 +17,11 @@ import pandas as pd
 from lit_fednas.analysis.sweeps import compare, read_sweep, sweep_figure, swept
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.formatting import text_table
+from lit_fednas.ranges import NonNegativeInt, PositiveInt
 from lit_fednas.records.files import check_folder_name
 from lit_fednas.records.measures import OF_CLASSES
 from lit_fednas.sweeps.macros import expand
 from lit_fednas.sweeps.runs import (
-    LOG_FILE,
     Run,
     Sweep,
     folder_names,
@@ -37,97 +33,68 @@ from lit_fednas.sweeps.runs import (
 from lit_fednas.sweeps.sweep_file import combinations, read_sweep_file
 
 
-def main(args: Sequence[str] | None = None) -> int:
-    """Runs a sweep.
+def sweep(
+    file: Path,
+    *extra: str,
+    jobs: PositiveInt = 1,
+    seeds: list[int] | None = None,
+    count: int | None = None,
+    draw_seed: NonNegativeInt = 0,
+    out: Path = Path("runs"),
+) -> int:
+    """Runs a Weights & Biases sweep file (grid or random) without a server.
+
+    Each combination is one run of the file's own command, in a folder of its own; loggers of W&B write offline. The
+    same command goes on where it was stopped, and leaves out what is finished.
 
     Args:
-        args: The words after ``lit-fednas sweep``.
+        file: The sweep file.
+        *extra: What follows -- goes to every command of the file.
+        jobs: Runs side by side.
+        seeds: seed_everything of every combination; 0 if not given.
+        count: Draws of a random sweep.
+        draw_seed: Seed of a random sweep's draws.
+        out: Where the sweep's folder is made, which is named after the file's name.
 
     Returns:
-        The exit status.
+        The exit status: 1 if a run failed.
     """
-    parser = runs_parser("sweep", __doc__)
-    parser.add_argument("--count", type=int, help="draws of a random sweep")
-    parser.add_argument("--draw-seed", type=int, default=0, help="seed of a random sweep's draws (0)")
-    parser.set_defaults(seeds=[0])
-    return run_file("sweep", parse(parser, args), _sweep)
-
-
-def _sweep(options: argparse.Namespace) -> int:
-    file = read_sweep_file(options.file)
-    runs = planned(file, options)
-    name = str(file.get("name") or options.file.stem)
+    content = read_sweep_file(file)
+    runs = planned(content, seeds or [0], extra, count, draw_seed)
+    name = str(content.get("name") or file.stem)
     check_folder_name("name", name)
     settings = settings_of(runs[0].commands[0])
     for warning in dict.fromkeys(unvalidated_rounds(settings, run.parameters) for run in runs):
         if warning:
-            print(f"sweep: {warning}", file=sys.stderr)
-    sweep = Sweep(options.out / name, {"sweep": name, "file": str(options.file)}, runs)
-    failed = run_all(sweep, loggers_of(settings), options.jobs)
-    report(sweep.folder)
-    return tell_failed("sweep", sweep.folder, failed)
+            print(f"lit-fednas: {warning}", file=sys.stderr)
+    status = run_all(Sweep(out / name, {"sweep": name, "file": str(file)}, runs), loggers_of(settings), jobs)
+    report(out / name)
+    return status
 
 
-def runs_parser(name: str, text: str | None) -> argparse.ArgumentParser:
-    """Returns a parser with the options that sweeps and arenas share."""
-    parser = argparse.ArgumentParser(
-        prog=f"lit-fednas {name}",
-        description=str(text).partition(": ")[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="What follows -- goes to every lit-fednas command.",
-    )
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side (1)")
-    parser.add_argument("--seeds", type=int, nargs="+", help="seed_everything of every run")
-    parser.add_argument("--out", type=Path, default=Path("runs"), help="where the folder of the runs is made (runs)")
-    return parser
-
-
-def parse(parser: argparse.ArgumentParser, args: Sequence[str] | None) -> argparse.Namespace:
-    """Parses words; those after ``--`` are ``extra``."""
-    words = list(sys.argv[2:] if args is None else args)
-    place = words.index("--") if "--" in words else len(words)
-    options = parser.parse_args(words[:place])
-    options.extra = words[place + 1 :]
-    return options
-
-
-def run_file(name: str, options: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
-    """Calls a command; tells what is wrong in one line, and how to go on when it was stopped."""
-    try:
-        if options.jobs < 1:
-            raise ConfigError(f"jobs: {options.jobs} must be 1 or more")
-        with _ended_by_signals():
-            return run(options)
-    except (ConfigError, DataError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"{name}: stopped; the same command goes on", file=sys.stderr)
-        return 130
-
-
-def tell_failed(name: str, folder: Path, failed: Sequence[Run]) -> int:
-    """Names the runs that failed; returns the exit status."""
-    for run in failed:
-        print(f"{name}: {run.folder} failed; see {folder / run.folder / LOG_FILE}", file=sys.stderr)
-    return 1 if failed else 0
-
-
-def planned(sweep: dict[str, Any], options: argparse.Namespace) -> list[Run]:
+def planned(
+    sweep: dict[str, Any], seeds: Sequence[int], extra: Sequence[str], count: int | None = None, draw_seed: int = 0
+) -> list[Run]:
     """Returns every combination with every seed, seeds last.
+
+    Args:
+        sweep: The file's content.
+        seeds: The seeds.
+        extra: What goes to every command.
+        count: Draws of a random sweep.
+        draw_seed: Seed of the draws.
 
     Raises:
         ConfigError: The file has seeds of its own.
     """
     if "seed_everything" in sweep["parameters"]:
         raise ConfigError("parameters.seed_everything: give seeds to the command instead (--seeds 0 1)")
-    chosen = combinations(sweep, options.count, options.draw_seed)
+    chosen = combinations(sweep, count, draw_seed)
     runs = []
-    for seed in dict.fromkeys(options.seeds):
+    for seed in dict.fromkeys(seeds):
         for values, name in zip(chosen, folder_names(chosen), strict=True):
             command = expand(sweep["command"], sweep["program"], values)
-            command += [f"--seed_everything={seed}", *options.extra]
+            command += [f"--seed_everything={seed}", *extra]
             runs.append(Run(values, seed, f"{name}/seed{seed}", [command]))
     return runs
 
@@ -141,7 +108,7 @@ def report(folder: Path) -> None:
         if swept(table):
             sweep_figure(table).savefig(folder / "sweep.png")
     except DataError as error:
-        print(f"sweep: {error}", file=sys.stderr)
+        print(f"lit-fednas: {error}", file=sys.stderr)
 
 
 def text_of(table: pd.DataFrame) -> str:
@@ -159,18 +126,3 @@ def text_of(table: pd.DataFrame) -> str:
         body.append([*(f"{one:.4g}" if isinstance(one, float) else str(one) for one in own), *cells])
     head = [name.split(".")[-1] for name in table.columns[: place + 1]]
     return text_table([*head, *(metric.removeprefix("val/") for metric in metrics)], body, left=place)
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """A termination ends the runs in order, as Ctrl-C does."""
-
-    def leave(signum: int, frame: FrameType | None) -> None:
-        signal.signal(signum, signal.SIG_IGN)  # some senders tell the process, and its group once more
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

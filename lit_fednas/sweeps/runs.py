@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import yaml
@@ -194,15 +196,32 @@ def environment(jobs: int) -> dict[str, str]:
     return {**threads, **os.environ, "PATH": path, "WANDB_MODE": "offline"}
 
 
-def run_all(sweep: Sweep, loggers: Sequence[Mapping[str, Any]], jobs: int) -> list[Run]:
-    """Starts or continues all that are not finished, some side by side.
+def run_all(sweep: Sweep, loggers: Sequence[Mapping[str, Any]], jobs: int) -> int:
+    """Starts or continues all that are not finished, some side by side, and names those that failed.
+
+    Args:
+        sweep: The runs.
+        loggers: Of every run.
+        jobs: How many run side by side.
 
     Returns:
-        Those that failed.
+        The exit status: 1 if a run failed.
+
+    Raises:
+        KeyboardInterrupt: It was stopped; the runs have saved their state.
     """
+    sweep.write()
+    with _ended_by_signals():
+        _run_waiting(sweep, loggers, jobs)
+    failed = [run for run in sweep.wanted if run.status == "failed"]
+    for run in failed:
+        print(f"lit-fednas: {run.folder} failed; see {sweep.folder / run.folder / LOG_FILE}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _run_waiting(sweep: Sweep, loggers: Sequence[Mapping[str, Any]], jobs: int) -> None:
     waiting = [run for run in sweep.wanted if run.status != "finished"]
     running: dict[int, tuple[Run, subprocess.Popen[bytes]]] = {}
-    sweep.write()
     with _stopping(sweep, running):
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -219,7 +238,6 @@ def run_all(sweep: Sweep, loggers: Sequence[Mapping[str, Any]], jobs: int) -> li
                         waiting.insert(0, run)  # one run is finished before the next begins
                     else:
                         sweep.mark(run, "failed" if process.returncode else "finished")
-    return [run for run in sweep.wanted if run.status == "failed"]
 
 
 def _start(sweep: Sweep, run: Run, loggers: Sequence[Mapping[str, Any]], jobs: int) -> subprocess.Popen[bytes]:
@@ -237,7 +255,7 @@ def _start(sweep: Sweep, run: Run, loggers: Sequence[Mapping[str, Any]], jobs: i
 
 @contextmanager
 def _stopping(sweep: Sweep, running: Mapping[int, tuple[Run, subprocess.Popen[bytes]]]) -> Iterator[None]:
-    """Whatever ends the script ends the runs, which then save their state."""
+    """Whatever ends the command ends the runs, which then save their state."""
     try:
         yield
     finally:
@@ -246,3 +264,21 @@ def _stopping(sweep: Sweep, running: Mapping[int, tuple[Run, subprocess.Popen[by
         for run, process in running.values():
             process.wait()
             sweep.mark(run, "stopped")
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """A termination is as Ctrl-C, and what was said of it is how to go on."""
+
+    def leave(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signum, signal.SIG_IGN)  # some senders tell the process, and its group once more
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("lit-fednas: stopped; the same command goes on", file=sys.stderr)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

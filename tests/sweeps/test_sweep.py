@@ -18,9 +18,9 @@ from sweeps.config import schema_violations_from_proposed_config
 from sweeps.params import HyperParameter
 from wandb import wandb_agent
 
-from lit_fednas.cli import FederatedCLI
+from lit_fednas import cli
 from lit_fednas.errors import ConfigError
-from lit_fednas.sweeps.command import main
+from lit_fednas.lightning_cli import FederatedCLI
 from lit_fednas.sweeps.macros import expand
 from lit_fednas.sweeps.runs import environment, folder_names, in_folder
 from lit_fednas.sweeps.sweep_file import DISTRIBUTIONS, combinations, distribution, read_sweep_file
@@ -56,6 +56,10 @@ if "forever" in options and options["x"] == "2" and "ckpt_path" not in options:
 print("out of paper")
 sys.exit(options["x"] == options.get("broken"))
 """
+
+
+def main(words: list[str]) -> int:
+    return cli.main(["sweep", *words])
 
 
 def read(path: Path) -> Any:
@@ -338,7 +342,7 @@ def test_a_failing_run_is_named_and_the_others_go_on(
     assert main([str(small), "--", "--broken=1"]) == 1
     assert [run["status"] for run in runs_of().values()] == ["failed", "finished", "finished"]
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert line == "sweep: x=1/seed0 failed; see runs/small/x=1/seed0/sweep.log"
+    assert line == "lit-fednas: x=1/seed0 failed; see runs/small/x=1/seed0/sweep.log"
 
 
 @pytest.mark.slow
@@ -381,7 +385,7 @@ def test_a_signal_ends_the_runs_and_a_new_start_goes_on(small: Path) -> None:
     script.send_signal(signal.SIGTERM)
     _, told = script.communicate(timeout=20)
     assert script.returncode == 130
-    assert told.decode().strip() == "sweep: stopped; the same command goes on"
+    assert told.decode().strip() == "lit-fednas: stopped; the same command goes on"
     assert [run["status"] for run in runs_of().values()] == ["finished", "stopped", "waiting"]
     assert main(words) == 0
     assert [len(calls(f"x={x}/seed0")) for x in (1, 2, 3)] == [1, 2, 1]

@@ -1,0 +1,299 @@
+"""The commands of a configuration: ``lit-fednas fit | validate | test | search | finetune | export | partition``.
+
+A LightningCLI: every setting is a key of a YAML file and an option of the same name. A run is a folder, by
+default ``runs/<name>/version_<n>``; ``--ckpt_path last`` goes on in the newest one, in place.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+import signal
+import sys
+import warnings
+from argparse import SUPPRESS
+from collections.abc import Sequence
+from pathlib import Path
+from pydoc import locate
+from typing import Any, cast
+
+import lightning
+from jsonargparse import ArgumentError
+from jsonargparse._deprecated import JsonargparseDeprecationWarning
+from lightning import Callback, Trainer
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from typing_extensions import override
+
+from lit_fednas import __version__
+from lit_fednas.callbacks import OPTIONAL_CALLBACKS, CostLedger, RoundCheckpoint, default_callbacks
+from lit_fednas.commands import TRAINING
+from lit_fednas.data import FederatedDataModule
+from lit_fednas.errors import ConfigError, FedNASError, did_you_mean
+from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
+from lit_fednas.federation.interrupts import Interrupted
+from lit_fednas.loggers import check_new_run, continue_run
+from lit_fednas.records.files import replacing
+from lit_fednas.run_config import SaveConfig, check_same_settings
+
+RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
+PARTS = ("trainer", "model", "datamodule")
+#: What a supernet takes from the data.
+LINKED = {"num_classes", "input_shape"}
+#: Every parser raises errors, takes no shortened options, and says in a saved configuration what it is of.
+STRICT: dict[str, Any] = {
+    "exit_on_error": False,
+    "allow_abbrev": False,
+    "dump_header": [f"lit-fednas=={__version__}", f"lightning=={lightning.__version__}"],
+}
+
+
+class DrawFronts(Callback):
+    """Draws a search's fronts as ``pareto.png`` in its folder."""
+
+    def on_search_end(self, trainer: Trainer, module: FederatedLightningModule, folder: Path) -> None:
+        """Called by the command ``search``, as a hook of callbacks, when the folder is written."""
+        from lit_fednas.analysis import pareto_figure, read_search  # pandas and pyplot, for a search alone
+
+        with replacing(folder / "pareto.png") as file:
+            pareto_figure(read_search(folder)).savefig(file, dpi=150)
+
+
+class FederatedCLI(LightningCLI):
+    """LightningCLI for one module, one data module and one trainer, with commands that are not the trainer's."""
+
+    def __init__(self, args: Sequence[str] | None = None) -> None:
+        self._words = sys.argv[1:] if args is None else list(args)
+        super().__init__(
+            model_class=FederatedLightningModule,
+            datamodule_class=FederatedDataModule,
+            trainer_class=FederatedTrainer,
+            trainer_defaults={
+                "logger": RUN_LOGGER,
+                "callbacks": [*default_callbacks(), DrawFronts()],
+                "enable_model_summary": False,
+            },
+            save_config_callback=SaveConfig,
+            save_config_kwargs={"overwrite": True},
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            parser_kwargs={**STRICT, "prog": "lit-fednas"},
+            args=None if args is None else self._words,
+        )
+
+    @override
+    def _add_subcommands(self, parser: LightningArgumentParser, **kwargs: Any) -> None:
+        self._subcommand_parsers: dict[str, LightningArgumentParser] = {}
+        added = parser.add_subcommands()
+        named = [name for name in TRAINING if name in self._words]  # other parsers would only take time
+        for name in named or TRAINING:  # a file may name it
+            owner, method = _owner(name)
+            description = str(inspect.getdoc(getattr(owner, method))).partition("\n")[0].rstrip(".")
+            subparser = self.init_parser(**STRICT, description=description)
+            parts = _parts(name)
+            if "trainer" in parts:
+                self._add_arguments(subparser)
+            else:
+                self._add_fewer_arguments(subparser)
+            self._subcommand_method_arguments[name] = subparser.add_method_arguments(
+                owner, method, skip={"model", "datamodule"}
+            )
+            self._subcommand_parsers[name] = subparser
+            added.add_subcommand(name, subparser, help=description)
+
+    def _add_fewer_arguments(self, parser: LightningArgumentParser) -> None:
+        """Adds the data's arguments; what else a run's configuration may hold is ignored."""
+        self.add_default_arguments_to_parser(parser)
+        parser.add_lightning_class_args(FederatedDataModule, "data")
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=_seed)
+        for name in ("trainer", "model", "cost_ledger", "checkpoint", "ckpt_path", "changed", *OPTIONAL_CALLBACKS):
+            parser.add_argument(f"--{name}", type=Any, default=None, help=SUPPRESS)
+
+    @override
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_lightning_class_args(CostLedger, "cost_ledger")
+        parser.add_lightning_class_args(RoundCheckpoint, "checkpoint")
+        for name, callback in OPTIONAL_CALLBACKS.items():
+            shown = str(callback.__doc__).partition("\n")[0]
+            parser.add_argument(f"--{name}", type=callback | None, default=None, help=shown)
+        parser.link_arguments("seed_everything", "model.seed", compute_fn=_seed)
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=_seed)
+        parser.add_argument(
+            "--changed",
+            type=list[str],
+            default=[],
+            help="Settings in which a checkpoint's run may differ.",
+        )
+        for name in LINKED:
+            parser.link_arguments(f"data.{name}", f"model.supernet.init_args.{name}", apply_on="instantiate")
+
+    @override
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parses; an option that does not exist is told with the one that is most like it."""
+        try:
+            super().parse_arguments(parser, args)
+        except ArgumentError as error:
+            raise ArgumentError(None, f"{error}{self._similar(str(error))}") from error
+        except (RecursionError, SyntaxError) as error:  # of YAML that holds itself, of a module of the user's
+            raise ConfigError(f"config: {type(error).__name__}: {error}; correct the file") from error
+
+    def _similar(self, message: str) -> str:
+        """Returns the option, the class or its argument that is most like the one that an error calls unknown."""
+        if argument := re.search(r"class_path '([\w.]+)'.*Option '(\w+)' is not accepted", message, re.DOTALL):
+            word = argument[2]
+            bases = inspect.getmro(cast(type, locate(argument[1])))
+            known = {name for base in bases for name in inspect.signature(base).parameters}
+        elif name := re.search(r"import path string: (\w+)$", message):
+            word = name[1]
+            ours = [module for name, module in sys.modules.items() if name.startswith(("lit_fednas.", "torch.optim"))]
+            known = {name for module in ours for name, value in vars(module).items() if isinstance(value, type)}
+        else:
+            unknown = re.search(r"unrecognized arguments: --([\w.]+)|Key '([\w.]+)'|key \"([\w.]+)\"", message)
+            word = next(filter(None, unknown.groups())) if unknown else ""
+            known = {action.dest for parser in self._subcommand_parsers.values() for action in parser._actions}
+        return did_you_mean(word, known)
+
+    @override
+    def _parse_ckpt_path(self) -> None:
+        """Does not merge a checkpoint's hyperparameters over the configuration, as LightningCLI does."""
+
+    @override
+    def before_instantiate_classes(self) -> None:
+        """Finds the run's folder if a checkpoint is given; commands after training take the newest by default."""
+        config = self.config[self.subcommand]
+        if "trainer" not in _parts(str(self.subcommand)):
+            return
+        if _owner(str(self.subcommand))[0] is not FederatedTrainer and not config.get("ckpt_path"):
+            config.ckpt_path = "last"
+        if config.get("ckpt_path"):
+            config.ckpt_path = continue_run(config.trainer.logger, str(config.ckpt_path))
+            check_same_settings(config, str(self.subcommand))
+        elif self.subcommand == "fit":
+            check_new_run(config.trainer.logger)
+
+    @override
+    def instantiate_classes(self) -> None:
+        """Makes what the command needs."""
+        if "trainer" in _parts(str(self.subcommand)):
+            super().instantiate_classes()
+            self._check_linked()
+            return
+        self.config_init = self.parser.instantiate_classes(self.config)
+        self.datamodule = self._get(self.config_init, "data")
+
+    def _check_linked(self) -> None:
+        """Validates that the configuration does not contradict what the supernet is given from the data.
+
+        Raises:
+            ConfigError: It does.
+        """
+        arguments = inspect.signature(type(self.model.supernet)).parameters
+        settings = self._get(self.config, "model.supernet").get("init_args", {})
+        for name in arguments.keys() & LINKED:
+            values = settings.get(name), getattr(self.datamodule, name), arguments[name].default
+            given, actual, default = (list(value) if isinstance(value, tuple) else value for value in values)
+            if given not in (None, actual, default):
+                raise ConfigError(
+                    f"model.supernet.init_args.{name}: {given} is not that of the data, {actual}; leave it out"
+                )
+
+    @override
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Adds optional callbacks before those that record what they log; what Lightning refuses is told as ours."""
+        try:
+            trainer = super().instantiate_trainer(**kwargs)
+        except (ImportError, MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, FedNASError):
+                raise
+            raise ConfigError(f"trainer: {' '.join(str(error).split())}; change the setting") from error
+        optional = [self._get(self.config_init, name) for name in OPTIONAL_CALLBACKS]
+        trainer.callbacks[:0] = [callback for callback in optional if callback is not None]  # type: ignore[attr-defined]
+        return trainer
+
+    @override
+    def _run_subcommand(self, subcommand: str) -> None:
+        owner, method = _owner(subcommand)
+        if owner is FederatedTrainer:
+            super()._run_subcommand(subcommand)
+            return
+        command = owner(**{name: getattr(self, name) for name in _parts(subcommand)})
+        getattr(command, method)(**self.options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The command's own options."""
+        names = self._subcommand_method_arguments[str(self.subcommand)]
+        return {name: self.config_init[self.subcommand][name] for name in names}
+
+
+def _owner(subcommand: str) -> tuple[Any, str]:
+    """Returns a command's class, and the name of its method whose arguments are the options."""
+    owner = TRAINING[subcommand].load()
+    return owner, subcommand if owner is FederatedTrainer else "run"
+
+
+def _parts(subcommand: str) -> list[str]:
+    """Returns what a command is handed of ``trainer``, ``model`` and ``datamodule``: a trainer's method, all."""
+    owner, _ = _owner(subcommand)
+    given = PARTS if owner is FederatedTrainer else inspect.signature(owner).parameters
+    return [name for name in PARTS if name in given]
+
+
+def _seed(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**32:
+        raise ConfigError(f"seed_everything: {value} must be a number from 0 to 2^32 - 1; choose another")
+    return value
+
+
+def _rank() -> int:
+    """Returns the rank of this process, known from the environment before the trainer is made."""
+    return int(getattr(rank_zero_only, "rank", None) or 0)
+
+
+def _quiet_surroundings() -> None:
+    """Shows our own log lines plainly, and of Lightning's only warnings."""
+    own = logging.getLogger("lit_fednas")
+    if not own.handlers:
+        own.addHandler(logging._StderrHandler())  # type: ignore[attr-defined]  # writes to what sys.stderr is then, not to what it is now
+        own.setLevel(logging.ERROR if _rank() else logging.INFO)  # every rank would say the same
+        own.propagate = False
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    # lightning 2.6 calls what jsonargparse 4.49 and later deprecate
+    warnings.filterwarnings("ignore", category=JsonargparseDeprecationWarning)
+    # lightning 2.6 calls what torch 2.12 and later deprecate
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    # the server's validation data are batches already
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Runs a command of a configuration.
+
+    Args:
+        args: The words after ``lit-fednas``; those of the process if not given.
+
+    Returns:
+        The exit status: 0; 128 and the signal's number if a signal stopped the run, whose state is saved.
+
+    Raises:
+        ConfigError: A setting that Lightning or Weights & Biases refuse.
+    """
+    _quiet_surroundings()
+    try:
+        FederatedCLI(args)
+    except MisconfigurationException as error:  # Lightning's, of settings that it checks itself
+        raise ConfigError(" ".join(str(error).split())) from error
+    except Interrupted as stop:
+        if not _rank():
+            name = signal.Signals(stop.signum).name
+            print(f"lit-fednas: stopped by {name}; go on with --ckpt_path last", file=sys.stderr)
+        return 128 + stop.signum
+    except Exception as error:
+        if not type(error).__module__.startswith("wandb."):  # which is imported if it is used alone
+            raise
+        line = " ".join(str(error).split())
+        raise ConfigError(f"trainer.logger: {line}; run 'wandb login', or set its offline to true") from error
+    return 0

@@ -1,0 +1,119 @@
+"""The table of commands, and those that start without Lightning."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lit_fednas
+from lit_fednas.cli import main
+from lit_fednas.commands import COMMANDS, LIGHT, TRAINING, Command
+from lit_fednas.errors import DataError
+from lit_fednas.federation import FederatedTrainer
+
+ROOT = Path(lit_fednas.__file__).parents[1]
+HEAVY = {"torch", "lightning", "torchmetrics", "pymoo", "sklearn"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_says_what_the_docstrings_say(name):
+    target = COMMANDS[name].load()
+    if name in TRAINING:
+        target = getattr(target, name if target is FederatedTrainer else "run")
+    assert inspect.getdoc(target).partition("\n")[0] == COMMANDS[name].summary
+
+
+def test_light_commands_import_no_lightning(tmp_path):
+    """In a process of its own: the modules of this one have long been imported."""
+    uses = [["--help"], ["--version"], ["serch"], *([*name.split(), "--help"] for name in LIGHT), ["report", "nowhere"]]
+    script = f"""
+import contextlib, os, sys
+from lit_fednas.cli import main
+for words in {uses}:
+    with contextlib.suppress(SystemExit):
+        main(words)
+    found = {HEAVY} & sys.modules.keys()
+    if found:
+        sys.exit(f"{{words}} imports {{found}}")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "nowhere: is not a run" in ended.stderr
+
+
+def test_help_names_every_command(capsys):
+    assert main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ") and line[2].isalpha()] == list(COMMANDS)
+    assert main([]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["serch"], "serch: is not a command; did you mean search?; lit-fednas --help lists them"),
+        (["report"], "the following arguments are required: run (lit-fednas report --help lists all options)"),
+        (["report", "x", "--otput", "y"], "unrecognized arguments: --otput y; did you mean output? (lit-fednas report"),
+        (["report", "x", "--output"], "expected one argument"),
+    ],
+)
+def test_wrong_words_are_one_clear_line(capsys, words, message):
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("lit-fednas: ")
+    assert message in line
+
+
+def measure(names: list[str], *words: str, limit: float | None = None, sizes: list[int] | None = None) -> int | None:
+    """Measures what is named.
+
+    More about it.
+
+    Args:
+        names: What to measure.
+        *words: For others.
+        limit: At most so much.
+        sizes: Of each.
+    """
+    if limit == 0:
+        raise DataError("limit: 0 is too little; give more")
+    print(names, words, limit, sizes)
+    return 3 if limit else None
+
+
+@pytest.fixture
+def measuring(monkeypatch):
+    monkeypatch.setitem(LIGHT, "do measure", Command("tests.test_commands:measure", "Measures what is named."))
+    monkeypatch.setitem(COMMANDS, "do measure", LIGHT["do measure"])
+
+
+def test_a_function_is_a_command(measuring, capsys):
+    """Arguments without a default stand by place, lists take several words, and what follows -- is handed on."""
+    assert main(["do", "measure", "a=1", "b", "--sizes", "3", "4", "--limit", "0.5", "--", "--sizes", "5"]) == 3
+    assert capsys.readouterr().out == "['a=1', 'b'] ('--sizes', '5') 0.5 [3, 4]\n"
+    assert main(["do", "measure", "a"]) == 0
+    assert capsys.readouterr().out == "['a'] () None None\n"
+    with pytest.raises(SystemExit) as end:
+        main(["do", "measure", "--help"])
+    assert end.value.code == 0
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in ("lit-fednas do measure", "More about it.", "At most so much."))
+    assert main(["do", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "do measure" in shown
+    assert "report" not in shown
+
+
+def test_a_functions_errors_are_one_clear_line(measuring, capsys):
+    assert main(["do", "measure", "a", "--limit", "0"]) == 2
+    assert capsys.readouterr().err == "lit-fednas: limit: 0 is too little; give more\n"
+    assert main(["do", "measure", "a", "--sizes", "3", "x"]) == 2
+    assert "sizes" in capsys.readouterr().err
