@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "loggers": ENGINE,
     "analysis": {"errors", "ranges", "records", "formatting"},  # nobody but the command line imports it
     "comparison": {"errors", "ranges", "records", "formatting", "analysis"},
-    "sweeps": {"errors", "rng", "records", "formatting", "analysis", "comparison"},
+    "sweeps": {"errors", "ranges", "rng", "records", "formatting", "analysis", "comparison"},
     "search": ENGINE,
     "finetune": ENGINE | {"callbacks", "loggers", "search"},
     "export": ENGINE | {"search"},

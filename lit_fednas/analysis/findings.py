@@ -20,9 +20,9 @@ import pandas as pd
 import yaml
 from matplotlib.figure import Figure
 
-from lit_fednas.analysis.methods import validations
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.style import GREY, PALETTE, label, new_figure
+from lit_fednas.analysis.tables import validations
 from lit_fednas.errors import DataError
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.records.files import reading

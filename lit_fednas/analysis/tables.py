@@ -8,6 +8,10 @@ from typing import Any
 import pandas as pd
 
 from lit_fednas.analysis.runs import Run
+from lit_fednas.errors import DataError
+
+#: What a run's clients spend, as ``rounds.jsonl`` counts it.
+COSTS = ("macs", "bytes_down", "bytes_up")
 
 
 def subnet_metric(run: Run) -> pd.DataFrame:
@@ -15,6 +19,34 @@ def subnet_metric(run: Run) -> pd.DataFrame:
     table = run.rounds.set_index("round").filter(regex=f"^val/.*/{run.metric}$")
     table = table.drop(columns=f"val/mean/{run.metric}", errors="ignore")
     return table.rename(columns=lambda name: name.removeprefix("val/").removesuffix(f"/{run.metric}"))
+
+
+def validations(run: Run, metrics: Sequence[str]) -> pd.DataFrame:
+    """Returns the rounds of a run that have all of the metrics, with what its clients had spent by then.
+
+    Args:
+        run: The run.
+        metrics: Names as they were logged.
+
+    Returns:
+        ``rounds`` (as many as were trained: the first is 1), the metrics, and the cumulated ``macs``,
+        ``bytes_down`` and ``bytes_up`` (NaN if the run has not counted them).
+
+    Raises:
+        DataError: The run has never logged a metric, or has no round with all of them.
+    """
+    table = run.rounds
+    for metric in metrics:
+        if metric not in table or table[metric].isna().all():
+            known = [name for name in table if name.startswith(("val/", "test/"))]
+            raise DataError(f"{run.folder}: has not logged {metric}; choose from {', '.join(known) or 'nothing'}")
+    spent = run.clients.groupby("round")[list(COSTS)].sum(min_count=1).reindex(table["round"])
+    if spent.notna().any(axis=None):
+        spent = spent.fillna(0)  # nobody took part, or all of them failed
+    rounds = table.set_index("round")[list(metrics)].join(spent.cumsum()).dropna(subset=list(metrics))
+    if rounds.empty:
+        raise DataError(f"{run.folder}: has no round with all of {', '.join(metrics)}; give those of one validation")
+    return rounds.set_index(rounds.index + 1).rename_axis("rounds").reset_index()
 
 
 def stairs(curves: Sequence[pd.Series], xs: Sequence[float] | None = None) -> pd.DataFrame:

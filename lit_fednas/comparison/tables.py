@@ -35,7 +35,7 @@ def metric_of(methods: Methods, metric: str | None = None) -> tuple[str, bool]:
     for run in runs:
         if name not in run.metrics:
             raise DataError(f"{run.folder}: has no {name}; choose from {', '.join(run.metrics)}")
-    return name, runs[0].metrics[name]
+    return name, runs[0].metrics[name] is not False
 
 
 def comparison_table(

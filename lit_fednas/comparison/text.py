@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -23,16 +24,16 @@ def comparison_text(table: pd.DataFrame, markdown: bool = False) -> str:
         markdown: Whether as a table of Markdown.
     """
     metric = table.attrs["metric"]
-    scale, unit = scale_of(metric)
-    head = ["tier", "method", "seeds", "MACs", "size", f"val {metric}{unit}", f"test {metric}{unit}"]
+    scale, percent = scale_of(metric)
+    head = ["tier", "method", "seeds", "MACs", "size", f"val {metric}{percent}", f"test {metric}{percent}"]
     head += ["rounds", "training MACs", "training bytes"]
     body = []
     for (tier, method), every in table.groupby(["tier", "method"], sort=False):
         rows = every.dropna(subset=["arch"])
-        cells = [cost_range(rows["macs"], short), cost_range(rows["bytes"], lambda number: short(number, "B"))]
+        cells = [cost_range(rows["macs"], short), cost_range(rows["bytes"], partial(short, unit="B"))]
         cells += [_spread(rows[split], scale) for split in ("val", "test")]
         cells += [_rounds(rows["rounds"])]
-        cells += [cost_range(rows[name], lambda number, end=end: short(number, end)) for name, end in _SPENT.items()]
+        cells += [cost_range(rows[name], partial(short, unit=unit)) for name, unit in _SPENT.items()]
         body.append([_named(tier), str(method), _seeds(rows, every), *cells])
     lines = [text_table(head, body, left=2, markdown=markdown)]
     if missing := _names(table[table["arch"].isna()]):
@@ -49,15 +50,15 @@ def target_text(table: pd.DataFrame, markdown: bool = False) -> str:
     ``>`` marks what has not sufficed: the mean is a lower bound as soon as one seed has not reached the target.
     """
     metric = table.attrs["metric"]
-    scale, unit = scale_of(metric)
-    head = ["tier", f"{metric}{unit}", "method", "reached", "rounds", "training MACs", "training bytes"]
+    scale, percent = scale_of(metric)
+    head = ["tier", f"{metric}{percent}", "method", "reached", "rounds", "training MACs", "training bytes"]
     body = []
     for (tier, target, method), every in table.groupby(["tier", "target", "method"], sort=False):
         rows = every.dropna(subset=["rounds"])
         reached = f"{int(every['reached'].sum())} of {len(every)}"
         bound = "" if rows["reached"].all() else "> "
         cells = [_rounds(rows["rounds"])]
-        cells += [cost_range(rows[name], lambda number, end=end: short(number, end)) for name, end in _SPENT.items()]
+        cells += [cost_range(rows[name], partial(short, unit=unit)) for name, unit in _SPENT.items()]
         cells = [cell if cell == _DASH else f"{bound}{cell}" for cell in cells]
         body.append([_named(tier), f"{scale * float(target):g}", str(method), reached, *cells])
     return text_table(head, body, left=1, markdown=markdown)

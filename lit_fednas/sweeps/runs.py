@@ -101,7 +101,8 @@ class Sweep:
         run.status = status
         self.write()
         done = sum(run.status == "finished" for run in self.wanted)
-        print(f"{status}: {run.folder} ({done} of {len(self.wanted)} finished)", flush=True)
+        step = f", command {run.done + 1} of {len(run.commands)}" if status == "running" and run.commands[1:] else ""
+        print(f"{status}: {run.folder}{step} ({done} of {len(self.wanted)} finished)", flush=True)
 
 
 def folder_names(combinations: Sequence[Mapping[str, Any]]) -> list[str]:

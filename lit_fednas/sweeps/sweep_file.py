@@ -15,7 +15,6 @@ from typing import Any
 import yaml
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.rng import numpy_generator
 
 #: Keys with a meaning here, and those that only W&B's server and pages need.
 KNOWN = {"method", "parameters", "command", "program", "metric"} | {"name", "description", "project", "entity"}
@@ -126,6 +125,8 @@ def combinations(sweep: dict[str, Any], count: int | None, seed: int = 0) -> lis
         return [dict(zip(parameters, chosen, strict=True)) for chosen in product(*values)]
     if count is None or count < 1:
         raise ConfigError(f"count: {count} for a random sweep; give the number of draws, 1 or more")
+    from lit_fednas.rng import numpy_generator  # imports torch, which takes seconds
+
     return [
         {
             name: DISTRIBUTIONS[distribution(parameter)](

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.targets import target_table
+from lit_fednas.analysis.tables import validations
 from lit_fednas.records import append_round
+from lit_fednas.records.measures import reaches
 
 
 def made_run(
@@ -45,11 +45,7 @@ def made_run(
 
 
 def rounds_to_target(run: Run, metric: str, target: float) -> int | None:
-    """What the table says of one run; none where it has not reached the target."""
-    row = target_table({"a": [run]}, {"m": {"a": metric}}, {"m": [target]}).iloc[0]
-    return row["rounds"] if row["reached"] else None
-
-
-def unpadded(text: str) -> str:
-    """A table in Markdown without what aligns its columns."""
-    return re.sub("-{3,}", "---", re.sub(" +", " ", text))
+    """After how many rounds a run's records first have a metric at a target; none where they never do."""
+    table = validations(run, [metric])
+    reached = table["rounds"][[reaches(value, target) for value in table[metric]]]
+    return None if reached.empty else int(reached.iloc[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from lit_fednas.analysis.tables import (
     subnet_metric,
     total_costs,
 )
+from lit_fednas.comparison import Result, comparison_table, methods_of, networks
 from lit_fednas.records import append_round
 
 
@@ -116,3 +118,13 @@ def test_progress_by_hand() -> None:
         assert mean.get_xydata().tolist() == [[3, pytest.approx(0.4 * factor)]]
         assert alone.get_xydata().tolist() == [[2, 0.3 * factor], [4, 0.4 * factor]]
     assert progress_figure({"a": [search((2, 0.1), tier="other")]}, "t").axes[0].get_lines()[0].get_xydata().size == 0
+
+
+def test_a_real_runs_costs_are_those_of_its_ledger(finished_run: Path) -> None:
+    run = read_run(finished_run)
+    total = json.loads((finished_run / "ledger.json").read_text())["total"]
+    table = comparison_table(methods_of({"x": [finished_run]}), {"*": {}})
+    assert table["spent_macs"].tolist() == [total["macs"]]
+    assert table["spent_bytes"].tolist() == [total["bytes_down"] + total["bytes_up"]]
+    assert table["rounds"].tolist() == [len(run.rounds)]
+    assert table["val"].item() == networks(Result(run))["val"].max()

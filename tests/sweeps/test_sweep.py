@@ -120,9 +120,7 @@ def setting(namespace: Namespace, name: str) -> object:
 
 
 @pytest.mark.parametrize("path", one_of_many(FILES, "random"), ids=lambda path: path.stem)
-def test_the_command_line_takes_every_combination(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_takes_every_combination(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     file = read_sweep_file(path)
     found = combinations(file, 5 if file["method"] == "random" else None)
@@ -160,9 +158,7 @@ def agents_command(file: dict[str, Any], values: dict[str, Any], monkeypatch: py
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_commands_are_those_of_wandbs_agent(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_are_those_of_wandbs_agent(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file = read_sweep_file(path)
     for values in combinations(file, 3 if file["method"] == "random" else None):
@@ -174,9 +170,7 @@ MACROS = "env interpreter program args args_no_hyphens args_no_equals args_no_bo
 
 
 @pytest.mark.parametrize("macro", [*MACROS.split(), "none of them: a default"])
-def test_every_macro_is_expanded_as_by_wandbs_agent(
-    macro: str, small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_macro_is_expanded_as_by_wandbs_agent(macro: str, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOUSE", "small")
     values = {"a.b": 0.1, "flag": True, "no": False, "text": "x y", "list": [1, 2], "none": None}
     command = None if "default" in macro else ["first", "${" + macro + "}", 3]
@@ -336,9 +330,7 @@ def test_every_combination_runs_with_every_seed_in_a_folder_of_its_own(
     assert "20.00 (20.00-20.00)" in capsys.readouterr().out
 
 
-def test_a_failing_run_is_named_and_the_others_go_on(
-    small: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failing_run_is_named_and_the_others_go_on(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(small), "--", "--broken=1"]) == 1
     assert [run["status"] for run in runs_of().values()] == ["failed", "finished", "finished"]
     (line,) = capsys.readouterr().err.strip().splitlines()
@@ -357,9 +349,7 @@ def test_what_is_finished_is_left_out_and_the_rest_goes_on_from_its_checkpoint(s
     assert len(runs_of()) == 9
 
 
-def test_a_run_of_other_options_is_not_taken_for_this_one(
-    small: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_of_other_options_is_not_taken_for_this_one(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(small)]) == 0
     before = Path("runs/small/sweep.json").read_text()
     assert main([str(small), "--", "--more=1"]) == 2
@@ -407,9 +397,7 @@ def test_loggers_are_told_of_the_run_and_the_sweep() -> None:
     assert other == {"save_dir": "runs"}
 
 
-def test_a_run_finds_this_pythons_commands_and_its_share_of_cores(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_finds_this_pythons_commands_and_its_share_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
@@ -423,9 +411,7 @@ def test_a_run_finds_this_pythons_commands_and_its_share_of_cores(
 
 
 @pytest.mark.slow
-def test_a_real_sweep_is_what_wandbs_agent_would_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_real_sweep_is_what_wandbs_agent_would_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("configs").symlink_to(ROOT / "configs")
     file = read(ROOT / "configs" / "sweeps" / "learning_rate.yaml")

@@ -26,8 +26,7 @@ from lit_fednas.analysis.report.charts import (
     tree_chart,
 )
 from lit_fednas.analysis.runs import Run
-from lit_fednas.analysis.sequence import MEGABYTE, client_costs, kept_units, sequence_table
-from lit_fednas.analysis.sequence_methods import client_accuracies
+from lit_fednas.analysis.sequence import MEGABYTE, client_accuracies, client_costs, kept_units, sequence_table
 from lit_fednas.analysis.suite import ALL_CLIENTS, model_rounds, suite_table
 from lit_fednas.formatting import axis, fixed, percent, short
 from lit_fednas.records import read_sequence, read_suite, step_words

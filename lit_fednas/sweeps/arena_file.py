@@ -1,0 +1,208 @@
+"""An arena file: methods that are trained on the same data with the same seeds, and compared at the same tiers.
+
+::
+
+    name: digits                  # of the folder; the file's own name if not given
+    seeds: [0, 1]
+    tiers:                        # budgets of a network; as the searches found them if not given
+      small: {macs: 0.8e+6}
+      large: {macs: 2.5e+6}
+    common:                       # what all methods share, over their own configurations
+      configs: [common.yaml]
+      options: {data.num_clients: 20}
+
+Methods:
+      SuperFed:
+        configs: [superfed/digits.yaml]
+        options: {trainer.max_rounds: 40}     # over what is common
+        search: {evaluations: 100}            # the options of lit-fednas search; else lit-fednas test is run
+      HeteroFL:
+        configs: [width/digits.yaml]
+        finetune: {rounds: 5}                 # after a search; compared as a method of its own
+    compare: {targets: [0.9]}                 # further options of lit-fednas compare
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lit_fednas.comparison.tiers import checked_tiers
+from lit_fednas.errors import ConfigError, did_you_mean
+from lit_fednas.records.files import check_folder_name
+
+_BUDGETS = "lit_fednas.tiers.Budgets"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What goes to the commands of a method, or of all methods.
+
+    Attributes:
+        configs: Configuration files, in their order.
+        options: Settings by dotted name.
+    """
+
+    configs: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Method(Settings):
+    """One method.
+
+    Attributes:
+        search: Options of ``lit-fednas search``; without them ``lit-fednas test`` evaluates the run's own subnets.
+        finetune: Options of ``lit-fednas finetune``, after a search.
+        tiers: Names of the tiers that are searched; all if not given.
+    """
+
+    search: dict[str, Any] | None = None
+    finetune: dict[str, Any] | None = None
+    tiers: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class Arena:
+    """The content of an arena file.
+
+    Attributes:
+        name: Of the folder.
+        methods: By label.
+        common: What all methods share.
+        seeds: Of every method.
+        tiers: Budgets of a network, by tier.
+        compare: Further arguments of :func:`lit_fednas.comparison.command.compared`.
+    """
+
+    name: str
+    methods: dict[str, Method]
+    common: Settings = Settings()
+    seeds: list[int] = field(default_factory=lambda: [0])
+    tiers: dict[str, dict[str, float]] | None = None
+    compare: dict[str, Any] = field(default_factory=dict)
+
+    def commands(self, label: str, seed: int, extra: Sequence[str] = ()) -> list[list[str]]:
+        """Returns a method's commands, one after the other.
+
+        Args:
+            label: Of the method.
+            seed: The seed.
+            extra: What goes to each command.
+
+        Example:
+            >>> arena = Arena("a", {"X": Method(["x.yaml"], {"data.num_clients": 5})})
+            >>> for words in arena.commands("X", 1):
+            ...     print(*words)
+            lit-fednas fit --config x.yaml --data.num_clients=5 --seed_everything=1
+            lit-fednas test --config x.yaml --data.num_clients=5 --seed_everything=1
+        """
+        method = self.methods[label]
+        configs = [*method.configs, *self.common.configs]
+        settings = [word for path in configs for word in ("--config", path)]
+        settings += _words("", {**self.common.options, **method.options})
+        settings += [f"--seed_everything={seed}", *extra]
+        commands = [["lit-fednas", "fit", *settings]]
+        if method.search is None:
+            commands.append(["lit-fednas", "test", *settings])
+        else:
+            commands.append(
+                ["lit-fednas", "search", *settings, *self._tiers(method), *_words("search.", method.search)]
+            )
+        if method.finetune is not None:
+            commands.append(["lit-fednas", "finetune", *settings, *_words("finetune.", method.finetune)])
+        return commands
+
+    def _tiers(self, method: Method) -> Iterator[str]:
+        if self.tiers is not None:
+            budgets = {name: self.tiers[name] for name in method.tiers or self.tiers}
+            yield from _words("search.", {"tiers": {"class_path": _BUDGETS, "init_args": {"budgets": budgets}}})
+
+
+def read_arena(path: Path) -> Arena:
+    """Reads an arena file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        ConfigError: It cannot be read, or a key is missing, unknown, or of another kind than is needed.
+        DataError: A tier's budgets cannot work.
+    """
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    given = _mapping(content, str(path), Arena)
+    if not given.get("methods"):
+        raise ConfigError(f"{path}: methods: missing; name at least one with its configs")
+    methods = {}
+    for label, settings in _mapping(given["methods"], f"{path}: methods").items():
+        methods[str(label)] = Method(**_mapping(settings, f"{path}: methods.{label}", Method))
+        check_folder_name(f"{path}: methods", folder_of(str(label)))
+    tiers = None if given.get("tiers") is None else checked_tiers(given["tiers"], str(path))
+    common = Settings(**_mapping(given.get("common") or {}, f"{path}: common", Settings))
+    seeds = given.get("seeds", [0])
+    if not isinstance(seeds, list) or not seeds or any(type(seed) is not int for seed in seeds):
+        raise ConfigError(f"{path}: seeds: {seeds} is not a list of numbers; write [0, 1]")
+    name = str(given.get("name") or path.stem)
+    check_folder_name(f"{path}: name", name)
+    arena = Arena(name, methods, common, seeds, tiers, _mapping(given.get("compare") or {}, f"{path}: compare"))
+    for label, method in methods.items():
+        _check(arena, method, f"{path}: methods.{label}")
+    if len({folder_of(label) for label in methods}) < len(methods):
+        raise ConfigError(f"{path}: methods: two labels make the same folder; change one")
+    return arena
+
+
+def folder_of(label: str) -> str:
+    """Returns the name of a method's folder.
+
+    Example:
+        >>> folder_of("FedAvg, smallest")
+        'FedAvg_smallest'
+    """
+    return "_".join("".join(one if one.isalnum() or one in ".+-" else " " for one in label).split())
+
+
+def _check(arena: Arena, method: Method, where: str) -> None:
+    """Validates what a method is given against its arena."""
+    for name in ("configs", "tiers"):
+        if not isinstance(getattr(method, name) or [], list):
+            raise ConfigError(f"{where}.{name}: {getattr(method, name)} is not a list; write [...]")
+    for name in ("options", "search", "finetune"):
+        _mapping(getattr(method, name) or {}, f"{where}.{name}")
+    if not method.configs and not arena.common.configs:
+        raise ConfigError(f"{where}.configs: missing; name at least one configuration")
+    if method.finetune is not None and method.search is None:
+        raise ConfigError(f"{where}.finetune: begins with the networks of a search; add search: {{}}")
+    for tier in method.tiers or ():
+        if tier not in (arena.tiers or {}):
+            raise ConfigError(f"{where}.tiers: {tier} is not a tier; choose from {', '.join(arena.tiers or {})}")
+
+
+def _mapping(content: Any, where: str, form: type | None = None) -> dict[str, Any]:
+    """Returns a mapping; with a dataclass, one of its fields."""
+    known = [] if form is None else [one.name for one in fields(form)]
+    if not isinstance(content, dict):
+        raise ConfigError(f"{where}: {content!r} is not settings by name; write {', '.join(known) or 'name'}: ...")
+    for name in content if known else ():
+        if name not in known:
+            near = did_you_mean(str(name), known)
+            raise ConfigError(f"{where}: {name}: is unknown{near}; choose from {', '.join(known)}")
+    return content
+
+
+def _words(prefix: str, settings: Mapping[str, Any]) -> list[str]:
+    """Returns settings as words of a command line."""
+    return [
+        f"--{prefix}{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in settings.items()
+    ]

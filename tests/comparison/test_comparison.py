@@ -1,0 +1,368 @@
+"""Comparisons against values worked out by hand, and against brute force."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lit_fednas import cli
+from lit_fednas.analysis.runs import Run
+from lit_fednas.comparison import (
+    Result,
+    client_table,
+    client_text,
+    comparison_figure,
+    comparison_table,
+    comparison_text,
+    history,
+    methods_of,
+    networks,
+    read_methods,
+    read_tiers,
+    target_table,
+    target_text,
+    tiers_of,
+)
+from lit_fednas.comparison.networks import COLUMNS
+from lit_fednas.comparison.tables import best_within, least_spent
+from lit_fednas.errors import DataError
+from lit_fednas.records import FinetuneFiles, SearchFiles, append_round, write_client_scores, write_suite
+from tests.analysis.made_runs import made_run
+from tests.analysis.made_sequences import made_sequence
+
+ANY = {"*": {}}
+SMALL, LARGE = "val/small/accuracy", "val/large/accuracy"
+SUBNETS = {"small": 10, "large": 40}
+
+
+def searched(
+    run: Run, name: str, rows: Mapping[str, tuple], tested: Mapping[str, float] = {}, **settings: object
+) -> Run:
+    """A search: of each architecture its accuracy and MACs; of those of tiers, the test accuracy, by architecture."""
+    files = SearchFiles(run.folder / name)
+    files.write_settings({"tiers": [{"name": "t", "at_most": {"macs": 40}}], "client": None, **settings})
+    costs = {"parameters": 2, "bytes": 8}
+    files.write("evaluations", [{"arch": a, "accuracy": x, "macs": m, **costs} for a, (x, m) in rows.items()])
+    files.write("tiers", [{"tier": f"t-{a}", "arch": a, "test_accuracy": x} for a, x in tested.items()])
+    return run
+
+
+def tuned(run: Run, name: str, initial: str, rows: Mapping[str, tuple[float, float, int]]) -> Run:
+    """A fine-tuning: of each architecture the accuracies on both data sets, and the MACs of its training."""
+    files = FinetuneFiles(run.folder / name)
+    files.write_settings({"initial": initial})
+    costs = {"rounds": 3, "bytes_down": 100, "bytes_up": 50, "macs_per_example": 7, "bytes": 8}
+    table = [
+        {"tier": f"t{n}", "arch": arch, "val_accuracy": val, "test_accuracy": test, "macs": macs, **costs}
+        for n, (arch, (val, test, macs)) in enumerate(rows.items())
+    ]
+    files.write("candidates", table)
+    return run
+
+
+# ---- the networks of a run ------------------------------------------------------------------------------------
+
+
+def test_networks_are_those_of_searches_and_the_evaluated_subnets_once(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a", {SMALL: [0.1, 0.2]}, subnets=SUBNETS)  # each 0.5 on the validation data
+    (run.folder / "subnets-test.csv").write_text(
+        "subnet,arch,split,accuracy,loss,macs,parameters,bytes\nx,large,test,0.4,1,40,1,4\n"
+    )
+    searched(run, "search", {"small": (0.6, 10), "new": (0.7, 20)}, {"new": 0.65})
+    searched(run, "client3", {"other": (0.99, 20)}, client=3)
+    searched(run, "asked", {"asked": (0.98, 20)}, federated={"rounds": 4})
+    table = networks(Result(run)).set_index("arch")
+    assert table["val"].to_dict() == {"new": 0.7, "large": 0.5, "small": 0.6}
+    assert table["test"].dropna().to_dict() == {"new": 0.65, "large": 0.4}
+    assert table["macs"].to_dict() == {"new": 20, "large": 40, "small": 10}
+    assert set(table["rounds"]) == {2}
+    assert set(table["spent_macs"]) == {200}
+    assert set(table["spent_bytes"]) == {2000 + 800}
+    assert networks(Result(run, "client3"))["arch"].tolist() == ["other"]
+    assert networks(Result(run, "asked"))["val"].tolist() == [0.98]
+
+
+def test_a_pruned_model_has_cost_what_was_spent_until_it_was_selected(tmp_path: Path) -> None:
+    """Selected after the rounds 1, 4 and 8 (from 0), each of 50 MACs and 40 bytes; the initial one was given."""
+    run = made_sequence(tmp_path / "a")
+    searched(run, "search", {f"model: {n}": (0.5, macs) for n, macs in enumerate((1000, 750, 600, 400))})
+    table = networks(Result(run))
+    assert table["rounds"].tolist() == [0, 2, 5, 9]
+    assert table["spent_macs"].tolist() == [0, 100, 250, 450]
+    assert table["spent_bytes"].tolist() == [0, 80, 200, 360]
+
+
+def test_a_fine_tuning_has_cost_its_weights_too(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a", {SMALL: [0.1, 0.2]}, subnets=SUBNETS)  # 200 MACs, 2800 bytes
+    rows = {"a": (0.6, 0.5, 30), "b": (0.7, 0.6, 50)}
+    after = networks(Result(tuned(run, "after", "supernet", rows), "after"))
+    assert after["val"].tolist() == [0.6, 0.7]
+    assert after["macs"].tolist() == [7, 7]
+    assert after[["rounds", "spent_macs", "spent_bytes"]].iloc[0].tolist() == [2 + 6, 200 + 80, 2800 + 300]
+    scratch = networks(Result(tuned(run, "scratch", "random", rows), "scratch"))
+    assert scratch[["rounds", "spent_macs", "spent_bytes"]].iloc[1].tolist() == [6, 80, 300]
+    assert set(networks(Result(run))["arch"]) == {"small", "large"}  # other weights
+
+
+def test_the_networks_of_a_round_are_those_that_were_there(tmp_path: Path) -> None:
+    """A run that grows, and has not ended: costs are known from suite.json."""
+    run = made_run(tmp_path / "a", {"val/model0/accuracy": [0.1, 0.2, 0.3], "val/model1/accuracy": [None, None, 0.6]})
+    models = [{"number": n, "parent": None, "round": None, "macs": 10 * (n + 1), "bytes": 4} for n in (0, 1)]
+    write_suite(run.folder, models, complete=False)
+    table = history(Result(run))
+    assert table[["rounds", "arch", "val", "macs", "spent_macs"]].to_numpy().tolist() == [
+        [1, "model: 0", 0.1, 10, 100],
+        [2, "model: 0", 0.2, 10, 200],
+        [3, "model: 0", 0.3, 10, 300],
+        [3, "model: 1", 0.6, 20, 300],
+    ]
+    assert table["test"].isna().all()
+
+
+def test_what_has_nothing_to_compare_is_told(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a", {SMALL: [0.1]})
+    with pytest.raises(DataError, match="has evaluated no network; let the run end, or search it"):
+        networks(Result(run))
+    with pytest.raises(DataError, match="has no recall; choose from accuracy, loss"):
+        networks(Result(run), "recall")
+    with pytest.raises(DataError, match=r"has logged no accuracy of a network.*writes subnets-val\.csv"):
+        history(Result(run))
+    with pytest.raises(DataError, match="has no validations round by round; give the run's folder"):
+        history(Result(run, "finetune"))
+
+
+# ---- the best network of a tier -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_the_best_within_limits_is_that_of_brute_force(higher: bool) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        size = int(rng.integers(1, 8))
+        table = pd.DataFrame(rng.integers(1, 6, (size, len(COLUMNS))).astype(float), columns=list(COLUMNS))
+        table = table.mask(rng.random(table.shape) < 0.15)  # unknown
+        limits = {"macs": float(rng.integers(1, 6)), "memory_bytes": float(rng.integers(2, 10))}
+        fitting = [
+            row
+            for row in table.to_dict("records")
+            if row["macs"] <= limits["macs"]  # never of NaN
+            and row["bytes"] + row["activation_bytes"] <= limits["memory_bytes"]
+            and not math.isnan(row["val"])
+        ]
+        found = best_within(table, limits, higher)
+        assert len(found) == bool(fitting)
+        if fitting:
+            best = min(fitting, key=lambda row: (-row["val"] if higher else row["val"], row["macs"]))
+            assert found[["val", "macs"]].iloc[0].tolist() == [best["val"], best["macs"]]
+
+
+@pytest.fixture
+def methods(tmp_path: Path) -> dict[str, list[Result]]:
+    """A has a small and a large network and two seeds; B a large one of one seed, at four times the cost."""
+    values = {
+        "A0": {SMALL: [0.1, 0.3, 0.4, 0.5], LARGE: [0.2, 0.5, 0.6, 0.8]},
+        "A1": {SMALL: [0.1, 0.2, 0.3, 0.3], LARGE: [0.1, 0.4, 0.7, 0.6]},
+    }
+    runs = [
+        made_run(tmp_path / "A" / name, one, seed=n, subnets=SUBNETS) for n, (name, one) in enumerate(values.items())
+    ]
+    for run, small, large in zip(runs, (0.5, 0.3), (0.8, 0.6), strict=True):
+        searched(
+            run, "search", {"small": (small, 10), "large": (large, 40)}, {"small": small - 0.1, "large": large - 0.1}
+        )
+    other = made_run(tmp_path / "B" / "B0", {LARGE: [0.3, 0.9]}, macs=400, seed=0, subnets={"large": 40})
+    searched(other, "search", {"large": (0.9, 40)}, {"large": 0.85})
+    return methods_of({"A": runs, "B": [other]})
+
+
+TIERS = {"s": {"macs": 10.0}, "l": {"macs": 40.0}}
+
+
+def test_a_row_per_tier_method_and_seed(methods: dict) -> None:
+    table = comparison_table(methods, TIERS)
+    assert table[["tier", "method", "seed"]].to_numpy().tolist() == [
+        *(["s", "A", 0], ["s", "A", 1], ["s", "B", 0]),
+        *(["l", "A", 0], ["l", "A", 1], ["l", "B", 0]),
+    ]
+    assert table["arch"].fillna("-").tolist() == ["small", "small", "-", "large", "large", "large"]
+    np.testing.assert_allclose(table["test"], [0.4, 0.2, np.nan, 0.7, 0.5, 0.85])
+    np.testing.assert_allclose(table["spent_macs"], [400, 400, np.nan, 400, 400, 800])
+    text = comparison_text(table).splitlines()
+    assert text[1].split("  ")[0] == "s"
+    assert "40.00 (30.00 to 50.00)" in text[1]
+    assert "30.00 (20.00 to 40.00)" in text[1]
+    assert "0 of 1" in text[2]
+    assert text[-1] == "No network within the tier: B (s)."
+
+
+def test_at_equal_computation_the_last_validation_within_it_counts(methods: dict) -> None:
+    assert least_spent(methods, "macs") == 400
+    table = comparison_table(methods, TIERS, budget={"macs": 400.0, "rounds": 3.0})[:2]
+    assert table["val"].tolist() == [0.4, 0.3]
+    assert table["spent_macs"].tolist() == [300, 300]
+    assert table["test"].isna().all()
+    both = comparison_table(methods, {"l": TIERS["l"]}, budget={"macs": 400.0})
+    assert both["val"].tolist() == [0.8, 0.6, 0.3]
+    assert both["rounds"].tolist() == [4, 4, 1]
+    with pytest.raises(DataError, match="had spent 400 macs by its first validation; give more than 399"):
+        comparison_table(methods, TIERS, budget={"macs": 399.0})
+
+
+def test_targets_by_hand(methods: dict) -> None:
+    """The large network of A reaches 0.7 in rounds 4 and 3, and then falls; B, of 400 MACs a round, in its second."""
+    table = target_table(methods, TIERS, [0.7])
+    large = table[table["tier"] == "l"]
+    assert large["rounds"].tolist() == [4, 3, 2]
+    assert large["spent_macs"].tolist() == [400, 300, 800]
+    assert large["reached"].tolist() == [True] * 3
+    small = table[table["tier"] == "s"]
+    assert small["reached"].tolist() == [False] * 3
+    np.testing.assert_allclose(small["rounds"], [4, 4, np.nan])  # a lower bound; nothing fits
+    lines = target_text(table).splitlines()
+    assert lines[1].split()[:5] == ["s", "70", "A", "0", "of"]
+    assert "> 4" in lines[1]
+    assert "3.5 (3 to 4)" in lines[3]
+
+
+def test_what_is_missing_is_named(methods: dict) -> None:
+    untested = methods["A"][0].run.folder / "search"
+    SearchFiles(untested).write("tiers", [])
+    text = comparison_text(comparison_table(methods, TIERS), markdown=True)
+    assert text.endswith("Not tested ('lit-fednas search' with these tiers tests them): A (s, l).")
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| s")]
+    assert rows[0][7].strip() == "–"  # no mean of fewer seeds than the row names
+
+
+def test_a_metric_that_falls(methods: dict) -> None:
+    for results in methods.values():
+        for result in results:
+            files = SearchFiles(result.folder / "search")
+            rows = [{**row, "loss": 1 - row["accuracy"] + (row["macs"] == 40)} for row in files.rows("evaluations")]
+            files.write("evaluations", rows)
+    table = comparison_table(methods, {"l": TIERS["l"]}, metric="loss")
+    assert table["arch"].tolist() == ["small", "small", "large"]
+    assert table.attrs == {"metric": "loss", "higher": False}
+
+
+# ---- clients --------------------------------------------------------------------------------------------------
+
+
+def test_clients_where_their_own_data_rated_them(methods: dict) -> None:
+    scores = {0: [0.2, 0.4, 0.6, 0.8], 1: [0.5, 0.5, 0.5, 0.5]}
+    for result in methods["A"]:
+        rows = [
+            {"client": n, "tier": "*", "num_examples": 5, "accuracy": value, "loss": 1.0}
+            for n, value in enumerate(scores[result.seed])
+        ]
+        write_client_scores(result.folder if result.seed else result.folder / "search", rows)
+    table = client_table(methods)
+    assert set(table["name"]) == {"A"}
+    line = client_text(table).splitlines()[1].split()
+    # means of both seeds: deviation sqrt(0.05) and 0, worst 0.2 and 0.5, quartiles 0.35 and 0.65
+    assert line == ["A", "2", "4", "50.00", f"{100 * math.sqrt(0.05) / 2:.2f}", "35.00", "15.00"]
+    assert client_table({"B": methods["B"]}).empty
+
+
+# ---- what is given --------------------------------------------------------------------------------------------
+
+
+def test_methods_are_found_by_patterns(tmp_path: Path, methods: dict) -> None:
+    def folders(found: Mapping) -> dict[str, list[str]]:
+        return {label: [result.name for result in results] for label, results in found.items()}
+
+    root = str(tmp_path)
+    both = {"A": ["A/A0", "A/A1"], "B": ["B/B0"]}
+    assert folders(read_methods([root])) == both
+    assert folders(read_methods([f"{root}/*"])) == both
+    assert folders(read_methods([f"{root}/?/*"])) == both
+    assert folders(read_methods([f"ours={root}/A/A0,{root}/A/A1", f"theirs={root}/B"])) == {
+        "ours": ["A/A0", "A/A1"],
+        "theirs": ["B/B0"],
+    }
+    assert folders(read_methods([f"x={root}/A/*/search"])) == {"x": ["A/A0/search", "A/A1/search"]}
+
+
+def test_methods_that_cannot_be_told_apart(tmp_path: Path, methods: dict) -> None:
+    with pytest.raises(DataError, match=f"{tmp_path}/nothing: finds no run"):
+        read_methods([f"{tmp_path}/nothing"])
+    with pytest.raises(DataError, match="A is duplicated; join its folders by commas"):
+        read_methods([f"A={tmp_path}/A/A0", f"A={tmp_path}/A/A1"])
+    with pytest.raises(DataError, match=r"x: .*A0 and .*B0 have the same seed 0; give one"):
+        read_methods([f"x={tmp_path}/A/A0,{tmp_path}/B/B0"])
+    with pytest.raises(DataError, match="has no label before '='"):
+        read_methods([f"={tmp_path}/A/A0"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[1, 2]", "holds no budgets; write"),
+        ("{}", "holds no budgets; write"),
+        ("search: {method: {class_path: x}}", "method.class_path: is not a known cost; choose from macs"),
+        ("small: 5", "small: 5 is not a budget"),
+        ("small: {flops: 5}", "small.flops: is not a known cost; choose from macs, parameters, bytes"),
+        ("small: {macs: big}", "small.macs: big is not a number above 0"),
+        ("small: {macs: -1}", "small.macs: -1 is not a number above 0"),
+        ("a: b: c", "cannot be read"),
+    ],
+)
+def test_tiers_that_cannot_be_used(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "tiers.yaml").write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_tiers(tmp_path / "tiers.yaml")
+
+
+def test_tiers_are_those_of_the_searches_if_these_agree(methods: dict) -> None:
+    assert tiers_of(methods) == {"t": {"macs": 40}}
+    searched(methods["B"][0].run, "again", {}, tiers=[])
+    assert tiers_of(methods) == ANY
+
+
+# ---- pictures and the command ---------------------------------------------------------------------------------
+
+
+def test_the_figure_has_a_front_and_three_curves(methods: dict) -> None:
+    figure = comparison_figure(methods, TIERS, comparison_table(methods, TIERS))
+    front, *curves = figure.axes
+    lines = {str(line.get_label()): line.get_xydata().tolist() for line in front.get_lines()}
+    np.testing.assert_allclose(lines["A"], [[10, 30], [40, 60]])  # percent on the test data
+    np.testing.assert_allclose(lines["B"], [[40, 85]])
+    assert [axes.get_xlabel() for axes in curves] == ["rounds", "MACs so far", "bytes so far (kB)"]
+    a, b = (line.get_xydata() for line in curves[1].get_lines())
+    np.testing.assert_allclose(a, [[100, 15], [200, 45], [300, 65], [400, 70]])  # the large one, over both seeds
+    np.testing.assert_allclose(b, [[400, 30], [800, 90]])
+
+
+def test_the_command_writes_what_it_prints(tmp_path: Path, methods: dict, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tiers.yaml").write_text("search: {tiers: {init_args: {budgets: {s: {macs: 1e1}, l: {macs: 40}}}}}")
+    out = tmp_path / "out"
+    words = ["compare", f"{tmp_path}/A", f"{tmp_path}/B", "--tiers", str(tmp_path / "tiers.yaml")]
+    assert cli.main([*words, "--targets", "0.5", "0.7", "--output", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "No network within the tier: B (s)." in printed
+    assert sorted(path.name for path in out.iterdir()) == ["compare.csv", "compare.md", "compare.png", "targets.csv"]
+    table = pd.read_csv(out / "compare.csv")
+    np.testing.assert_allclose(table["val"].dropna(), [0.5, 0.3, 0.8, 0.6, 0.9])
+    assert len(pd.read_csv(out / "targets.csv")) == 2 * 2 * 3
+    assert cli.main([*words, "--macs", "equal"]) == 0
+    assert "At the last validation within 400 MACs of all clients" in capsys.readouterr().out
+    assert cli.main([*words, "--macs", "-5"]) == 2
+    assert "macs: -5.0 must be above 0" in capsys.readouterr().err
+    assert cli.main(["compare", str(tmp_path / "none")]) == 2
+    assert "finds no run" in capsys.readouterr().err
+
+
+def test_rounds_without_clients_cost_nothing(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a", {SMALL: [0.1]}, subnets=SUBNETS)
+    append_round(run.folder, {"round": 1, "metrics": {SMALL: 0.2}, "clients": []})
+    table = history(Result(Run(run.folder)))
+    assert table["spent_macs"].tolist() == [100, 100]
+    uncounted = made_run(tmp_path / "b", {SMALL: [0.1]}, macs=None, subnets=SUBNETS)
+    assert history(Result(uncounted))["spent_macs"].isna().all()
+    with pytest.raises(DataError, match="records do not count them"):
+        least_spent(methods_of({"b": [uncounted]}), "macs")
