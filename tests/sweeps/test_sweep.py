@@ -271,7 +271,7 @@ def test_folders_are_named_by_what_differs() -> None:
         ({"command": "lit-fednas fit"}, [], "command: 'lit-fednas fit' is not a list of words"),
         ({"method": "random"}, [], "count: None for a random sweep"),
         ({"method": "random"}, ["--count", "0"], "count: 0 for a random sweep"),
-        ({}, ["--jobs", "0"], "jobs: 0 must be 1 or more"),
+        ({}, ["--jobs", "0"], "jobs: 0 must be at least 1"),
         ({}, ["--count", "2"], "count: 2 is for random sweeps"),
         ({"parameters": {"seed_everything": {"values": [0, 1]}}}, [], "give seeds to the command instead"),
         ({"command": ["${args_append_hydra}"]}, [], "command: ${args_append_hydra} is none of ${env}"),

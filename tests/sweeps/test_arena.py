@@ -1,0 +1,219 @@
+"""Arena files, and running them; a stand-in for lit-fednas notes how it was called."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from lit_fednas import cli
+from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.sweeps import runs
+from lit_fednas.sweeps.arena_file import read_arena
+
+ROOT = Path(__file__).parents[2]
+
+#: Trains nothing: two networks, of which the option x says how accurate they are; `search` or `test` tests them.
+PROGRAM = """#!{python}
+import json, sys
+from pathlib import Path
+command, *words = sys.argv[1:]
+options = dict(word.removeprefix("--").partition("=")[::2] for word in words)
+if "print_config" in options:
+    assert options.get("x") != "unknown", "x: unknown is not a number"
+    logger = {{"class_path": "lit_fednas.loggers.RunLogger"}}
+    print(json.dumps({{"trainer": {{"max_rounds": 2, "check_val_every_n_rounds": 1, "logger": logger}}}}))
+    sys.exit()
+place = json.loads(options["trainer.logger"])[0]["init_args"]
+folder = Path(place["save_dir"]) / place["name"] / place["version"]
+with open(folder / "calls", "a") as file:
+    file.write(json.dumps(sys.argv[1:]) + "\\n")
+if command == options.get("broken"):
+    sys.exit("out of paper")
+x = float(options["x"])
+head = "subnet,arch,split,accuracy,loss,macs,parameters,bytes\\n"
+rows = [("s", x, 10), ("l", x + 0.1, 40)]
+table = lambda split: head + "".join(f"{{n}},{{n}},{{split}},{{y}},1,{{m}},1,4\\n" for n, y, m in rows)
+if command == "fit":
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    (folder / "checkpoints" / "last.ckpt").touch()
+    (folder / "config.yaml").write_text("seed_everything: " + options["seed_everything"])
+    clients = [{{"client": 0, "status": "ok", "macs": 100, "bytes_down": 3, "bytes_up": 2}}]
+    metrics = {{f"val/{{n}}/accuracy": y for n, y, _ in rows}}
+    (folder / "rounds.jsonl").write_text(json.dumps({{"round": 0, "metrics": metrics, "clients": clients}}) + "\\n")
+    (folder / "subnets-val.csv").write_text(table("val"))
+else:
+    (folder / "subnets-test.csv").write_text(table("test"))
+"""
+
+METHODS = {
+    "A, large": {"configs": ["a.yaml"], "options": {"x": 0.5}, "search": {"evaluations": 4}},
+    "B": {"configs": ["b.yaml"], "options": {"x": 0.25}},
+}
+CONTENT = {
+    "name": "four",
+    "seeds": [0, 1],
+    "tiers": {"small": {"macs": 10}, "big": {"macs": "4e1"}},
+    "common": {"configs": ["common.yaml"], "options": {"data.num_clients": 5, "x": 0.1}},
+    "methods": METHODS,
+    "compare": {"targets": [0.3]},
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An arena of two methods; the working directory is the test's own, and lit-fednas the program above."""
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "bin" / "lit-fednas"
+    program.parent.mkdir()
+    program.write_text(PROGRAM.format(python=sys.executable))
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    monkeypatch.setattr(runs, "environment", lambda jobs: environment)
+    return write(tmp_path / "arena.yaml")
+
+
+def write(path: Path, **changes: Any) -> Path:
+    path.write_text(yaml.safe_dump({**CONTENT, **changes}, sort_keys=False))
+    return path
+
+
+def calls(run: str) -> list[list[str]]:
+    return [json.loads(line) for line in Path("runs/four", run, "calls").read_text().splitlines()]
+
+
+def test_methods_run_with_every_seed_and_are_compared_at_the_tiers(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["arena", str(file), "--jobs", "2", "--", "--more=1"]) == 0
+    fit, search = calls("A_large/seed1")
+    settings = ["--config", "a.yaml", "--config", "common.yaml", "--data.num_clients=5", "--x=0.5"]
+    assert fit[:-1] == ["fit", *settings, "--seed_everything=1", "--more=1"]
+    assert search[: len(fit) - 1] == ["search", *fit[1:-1]]
+    tiers, evaluations, _, checkpoint = search[len(fit) - 1 :]
+    budgets = {"small": {"macs": 10.0}, "big": {"macs": 40.0}}
+    given = {"class_path": "lit_fednas.tiers.Budgets", "init_args": {"budgets": budgets}}
+    assert json.loads(tiers.removeprefix("--search.tiers=")) == given
+    assert evaluations == "--search.evaluations=4"
+    assert checkpoint == "--ckpt_path=runs/four/A_large/seed1/checkpoints/last.ckpt"
+    assert [words[0] for words in calls("B/seed0")] == ["fit", "test"]
+
+    table = pd.read_csv("runs/four/compare.csv")
+    rows = table.groupby(["tier", "method"], sort=False)["test"].mean()
+    assert rows.to_dict() == {
+        ("small", "A, large"): 0.5,
+        ("small", "B"): 0.25,
+        ("big", "A, large"): 0.6,
+        ("big", "B"): 0.35,
+    }
+    assert table["spent_bytes"].eq(5).all()
+    printed = capsys.readouterr().out
+    assert printed.index("checking: B") < printed.index("running: A_large/seed0, command 1 of 2")
+    assert "written in runs/four: compare.md, compare.png, compare.csv, targets.csv" in printed
+
+
+def test_it_goes_on_where_it_was_stopped_and_takes_more_methods_and_commands(file: Path) -> None:
+    assert cli.main(["arena", str(file), "--seeds", "0", "--", "--broken=search"]) == 1
+    assert [words[0] for words in calls("A_large/seed0")] == ["fit", "search"]
+    assert cli.main(["arena", str(file), "--seeds", "0", "--", "--broken=search"]) == 1
+    assert [words[0] for words in calls("A_large/seed0")] == ["fit", "search", "search"]
+    assert len(calls("B/seed0")) == 2  # finished
+    more = {**METHODS, "B": {**METHODS["B"], "options": {"x": 0.25}, "search": {}}, "C": {**METHODS["B"]}}
+    write(file, methods=more)
+    assert cli.main(["arena", str(file), "--seeds", "0", "--methods", "C", "--", "--broken=search"]) == 0
+    table = pd.read_csv("runs/four/compare.csv")
+    assert table["method"].unique().tolist() == ["B", "C"]  # B of the earlier start, A is not finished
+
+
+def test_a_method_with_other_settings_is_not_taken_for_the_one_that_was_trained(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["arena", str(file), "--seeds", "0"]) == 0
+    write(file, methods={**METHODS, "B": {"configs": ["b.yaml"], "options": {"x": 0.75}}})
+    assert cli.main(["arena", str(file), "--seeds", "0"]) == 2
+    assert "runs/four/B/seed0 was begun with other options" in capsys.readouterr().err
+
+
+def test_no_method_is_trained_before_all_are_parsed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(file, methods={**METHODS, "B": {"configs": ["b.yaml"], "options": {"x": "unknown"}}})
+    assert cli.main(["arena", str(file)]) == 2
+    assert "x: unknown is not a number" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_a_fine_tuning_is_a_method_of_its_own(file: Path) -> None:
+    write(file, methods={"A": {**METHODS["A, large"], "finetune": {"name": "tuned", "rounds": 2}}})
+    arena = read_arena(file)
+    *_, tune = arena.commands("A", 3)
+    assert tune[:2] == ["lit-fednas", "finetune"]
+    assert tune[-2:] == ["--finetune.name=tuned", "--finetune.rounds=2"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": {}}, "methods: missing; name at least one"),
+        ({"methods": ["A"]}, r"methods: \['A'\] is not settings by name"),
+        ({"methods": {"A": {"config": ["a.yaml"]}}}, r"methods.A: config: is unknown; did you mean configs\?; choose"),
+        ({"methods": {"A": {"configs": "a.yaml"}}}, "methods.A.configs: a.yaml is not a list"),
+        ({"methods": {"A": {}}, "common": {}}, "methods.A.configs: missing"),
+        ({"methods": {"A": {"finetune": {}}}}, "methods.A.finetune: begins with the networks of a search"),
+        ({"methods": {"A": {"search": 5}}}, "methods.A.search: 5 is not settings by name"),
+        ({"methods": {"A": {"tiers": ["huge"]}}}, "methods.A.tiers: huge is not a tier; choose from small, big"),
+        ({"methods": {"A b": {}, "A, b": {}}}, "two labels make the same folder"),
+        ({"seeds": 3}, r"seeds: 3 is not a list of numbers; write \[0, 1\]"),
+        ({"name": "a/b"}, "name: 'a/b' cannot name a folder"),
+        ({"rounds": 3}, "rounds: is unknown"),
+        ({"tiers": {"s": {"macs": "few"}}}, "s.macs: few is not a number above 0"),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else value[:30],
+)
+def test_what_cannot_be_run_is_told(file: Path, changes: dict[str, Any], message: str) -> None:
+    write(file, **changes)
+    with pytest.raises((ConfigError, DataError), match=message):
+        read_arena(file)
+
+
+def test_methods_that_there_are_not(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["arena", str(file), "--methods", "Z"]) == 2
+    assert "methods: Z is not in" in capsys.readouterr().err
+    assert cli.main(["arena", "nowhere.yaml"]) == 2
+    assert "nowhere.yaml cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_real_arena(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SuperFed, searched, and HeteroFL, tested, on digits; a pruned search of one tier."""
+    monkeypatch.chdir(tmp_path)
+    small = {"model.supernet.init_args.stem_width": 4, "model.supernet.init_args.stage_widths": [8, 8, 8, 8]}
+    methods = {
+        "SuperFed": {
+            "configs": [str(ROOT / "configs/superfed/digits.yaml")],
+            "options": {**small, "model.supernet.init_args.divisor": 2},
+            "search": {"evaluations": 4},
+            "tiers": ["big"],
+        },
+        "HeteroFL": {"configs": [str(ROOT / "configs/width/digits.yaml")]},
+    }
+    common = {"options": {"trainer.max_rounds": 1, "trainer.check_val_every_n_rounds": 1, "model.client.epochs": 1}}
+    tiers = {"small": {"macs": 1e5}, "big": {"macs": 1e7}}
+    path = write(
+        tmp_path / "real.yaml", name="real", seeds=[3], methods=methods, common=common, tiers=tiers, compare={}
+    )
+    assert cli.main(["arena", str(path), "--jobs", "2"]) == 0
+    table = pd.read_csv("runs/real/compare.csv").set_index(["tier", "method"])
+    assert table["test"].isna().to_dict() == {
+        ("small", "SuperFed"): True,  # it has no network so small
+        ("small", "HeteroFL"): False,
+        ("big", "SuperFed"): False,
+        ("big", "HeteroFL"): False,
+    }
+    for method in ("SuperFed", "HeteroFL"):
+        total = json.loads(Path("runs/real", method, "seed3", "ledger.json").read_text())["total"]
+        assert table.loc[("big", method), "spent_macs"] == total["macs"]
