@@ -93,9 +93,8 @@ def compared_arena(arena: Arena, sweep: Sweep) -> Comparison:
         if run.status != "finished" or label not in found:
             continue
         found[label].append(sweep.folder / run.folder)
-        if (options := arena.methods[label].finetune) is not None:
-            folder = sweep.folder / run.folder / str(options.get("name", "finetune"))
-            tuned.setdefault(f"{label}, fine-tuned", []).append(folder)
+        for name in arena.methods[label].finetune:
+            tuned.setdefault(f"{label}, {name}", []).append(sweep.folder / run.folder / folder_of(name))
     methods = methods_of({label: folders for label, folders in {**found, **tuned}.items() if folders})
     if not methods:
         raise DataError(f"{sweep.folder}: no run has finished; see sweep.json, and start the same command again")

@@ -18,8 +18,16 @@ Methods:
         search: {evaluations: 100}            # the options of lit-fednas search; else lit-fednas test is run
       HeteroFL:
         configs: [width/digits.yaml]
-        finetune: {rounds: 5}                 # after a search; compared as a method of its own
+      FedorAS:
+        configs: [fedoras/digits.yaml]
+        search: {}
+        finetune:                             # after the search, by name; each is compared as a method of its own
+          fine-tuned: {configs: [fedoras/finetune/digits.yaml], rounds: 5}
+          from scratch: {rounds: 20, initial: random}
     compare: {targets: [0.9]}                 # further options of lit-fednas compare
+
+In configurations and options, ``${seed}`` is the seed: a method can begin with another's run of the same seed, such as
+``runs/digits/SuperFed/seed${seed}/checkpoints/last.ckpt``, if that method comes before it and ``--jobs`` is 1.
 """
 
 from __future__ import annotations
@@ -37,6 +45,8 @@ from lit_fednas.errors import ConfigError, did_you_mean
 from lit_fednas.records.files import check_folder_name
 
 _BUDGETS = "lit_fednas.tiers.Budgets"
+_SEED = "${seed}"
+_CONFIGS = "configs"
 
 
 @dataclass(frozen=True)
@@ -58,12 +68,12 @@ class Method(Settings):
 
     Attributes:
         search: Options of ``lit-fednas search``; without them ``lit-fednas test`` evaluates the run's own subnets.
-        finetune: Options of ``lit-fednas finetune``, after a search.
+        finetune: Options of ``lit-fednas finetune``, after a search, by the fine-tuning's name.
         tiers: Names of the tiers that are searched; all if not given.
     """
 
     search: dict[str, Any] | None = None
-    finetune: dict[str, Any] | None = None
+    finetune: dict[str, dict[str, Any]] = field(default_factory=dict)
     tiers: list[str] | None = None
 
 
@@ -103,9 +113,8 @@ class Arena:
             lit-fednas test --config x.yaml --data.num_clients=5 --seed_everything=1
         """
         method = self.methods[label]
-        configs = [*method.configs, *self.common.configs]
-        settings = [word for path in configs for word in ("--config", path)]
-        settings += _words("", {**self.common.options, **method.options})
+        configs = {_CONFIGS: [*method.configs, *self.common.configs]}
+        settings = _words("", {**configs, **self.common.options, **method.options})
         settings += [f"--seed_everything={seed}", *extra]
         commands = [["lit-fednas", "fit", *settings]]
         if method.search is None:
@@ -114,9 +123,10 @@ class Arena:
             commands.append(
                 ["lit-fednas", "search", *settings, *self._tiers(method), *_words("search.", method.search)]
             )
-        if method.finetune is not None:
-            commands.append(["lit-fednas", "finetune", *settings, *_words("finetune.", method.finetune)])
-        return commands
+        for name, options in method.finetune.items():
+            own = _words("finetune.", {"name": folder_of(name), **options})
+            commands.append(["lit-fednas", "finetune", *settings, *own])
+        return [[word.replace(_SEED, str(seed)) for word in command] for command in commands]
 
     def _tiers(self, method: Method) -> Iterator[str]:
         if self.tiers is not None:
@@ -180,9 +190,11 @@ def _check(arena: Arena, method: Method, where: str) -> None:
             raise ConfigError(f"{where}.{name}: {getattr(method, name)} is not a list; write [...]")
     for name in ("options", "search", "finetune"):
         _mapping(getattr(method, name) or {}, f"{where}.{name}")
+    for name, options in method.finetune.items():
+        _mapping(options, f"{where}.finetune.{name}")
     if not method.configs and not arena.common.configs:
         raise ConfigError(f"{where}.configs: missing; name at least one configuration")
-    if method.finetune is not None and method.search is None:
+    if method.finetune and method.search is None:
         raise ConfigError(f"{where}.finetune: begins with the networks of a search; add search: {{}}")
     for tier in method.tiers or ():
         if tier not in (arena.tiers or {}):
@@ -202,7 +214,8 @@ def _mapping(content: Any, where: str, form: type | None = None) -> dict[str, An
 
 
 def _words(prefix: str, settings: Mapping[str, Any]) -> list[str]:
-    """Returns settings as words of a command line."""
-    return [
-        f"--{prefix}{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in settings.items()
-    ]
+    """Returns settings as words of a command line, after those of configuration files named in them."""
+    options = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
+    options.pop(_CONFIGS, None)
+    files = [word for path in settings.get(_CONFIGS, ()) for word in ("--config", path)]
+    return [*files, *(f"--{prefix}{name}={value}" for name, value in options.items())]

@@ -148,11 +148,19 @@ def test_no_method_is_trained_before_all_are_parsed(file: Path, capsys: pytest.C
 
 
 def test_a_fine_tuning_is_a_method_of_its_own(file: Path) -> None:
-    write(file, methods={"A": {**METHODS["A, large"], "finetune": {"name": "tuned", "rounds": 2}}})
-    arena = read_arena(file)
-    *_, tune = arena.commands("A", 3)
-    assert tune[:2] == ["lit-fednas", "finetune"]
-    assert tune[-2:] == ["--finetune.name=tuned", "--finetune.rounds=2"]
+    finetune = {"tuned": {"rounds": 2}, "from scratch": {"initial": "random"}}
+    write(file, methods={"A": {**METHODS["A, large"], "finetune": finetune}})
+    *_, tuned, scratch = read_arena(file).commands("A", 3)
+    assert tuned[:2] == ["lit-fednas", "finetune"]
+    assert tuned[-2:] == ["--finetune.name=tuned", "--finetune.rounds=2"]
+    assert scratch[-2:] == ["--finetune.name=from_scratch", "--finetune.initial=random"]
+
+
+def test_a_method_can_begin_with_another_of_its_seed(file: Path) -> None:
+    write(file, methods={"A": {"configs": ["${seed}.yaml"], "options": {"x": "runs/four/B/seed${seed}"}}})
+    fit, _ = read_arena(file).commands("A", 3)
+    assert fit[3] == "3.yaml"
+    assert "--x=runs/four/B/seed3" in fit
 
 
 @pytest.mark.parametrize(
@@ -163,7 +171,8 @@ def test_a_fine_tuning_is_a_method_of_its_own(file: Path) -> None:
         ({"methods": {"A": {"config": ["a.yaml"]}}}, r"methods.A: config: is unknown; did you mean configs\?; choose"),
         ({"methods": {"A": {"configs": "a.yaml"}}}, "methods.A.configs: a.yaml is not a list"),
         ({"methods": {"A": {}}, "common": {}}, "methods.A.configs: missing"),
-        ({"methods": {"A": {"finetune": {}}}}, "methods.A.finetune: begins with the networks of a search"),
+        ({"methods": {"A": {"finetune": {"f": {}}}}}, "methods.A.finetune: begins with the networks of a search"),
+        ({"methods": {"A": {"finetune": {"rounds": 5}, "search": {}}}}, "methods.A.finetune.rounds: 5 is not settings"),
         ({"methods": {"A": {"search": 5}}}, "methods.A.search: 5 is not settings by name"),
         ({"methods": {"A": {"tiers": ["huge"]}}}, "methods.A.tiers: huge is not a tier; choose from small, big"),
         ({"methods": {"A b": {}, "A, b": {}}}, "two labels make the same folder"),
