@@ -11,17 +11,19 @@ import inspect
 import os
 import signal
 import sys
-import textwrap
 import threading
 from argparse import ArgumentError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, get_args, get_origin
 
 from lit_fednas import __doc__ as package
 from lit_fednas import __version__
-from lit_fednas.commands import COMMANDS, LIGHT, Command
+from lit_fednas.commands import COMMANDS, LIGHT, TRAINING, Command
+from lit_fednas.config_files import find_config
 from lit_fednas.errors import ClientError, ConfigError, FedNASError, RankError, did_you_mean
+from lit_fednas.formatting import listing
 from lit_fednas.ranges import check_values
 
 
@@ -37,6 +39,7 @@ def main(args: Sequence[str] | None = None) -> int:
         state is saved.
 
     Raises:
+        BrokenPipeError: What a run writes to has ended.
         OSError: An error of the system that names no file.
         ValueError: An error that the user cannot mend.
     """
@@ -45,7 +48,14 @@ def main(args: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if args is None else list(args)
     name = _name(words)
     try:
-        return _run(name, words, args)
+        status = _run(name, words)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # what reads the output, such as head, has seen enough
+        if name in TRAINING:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except ArgumentError as error:
         own = _own_error(error)
         if own is not None:
@@ -77,7 +87,7 @@ def _name(words: Sequence[str]) -> str | None:
     return next((name for name in candidates if name in COMMANDS), None)
 
 
-def _run(name: str | None, words: Sequence[str], args: Sequence[str] | None) -> int:
+def _run(name: str | None, words: Sequence[str]) -> int:
     first = words[0] if words else "--help"
     if first == "--version":
         print(f"lit-fednas {__version__}")
@@ -93,17 +103,13 @@ def _run(name: str | None, words: Sequence[str], args: Sequence[str] | None) -> 
             return 0 if words[1:] in (["-h"], ["--help"]) else 2
         near = did_you_mean(first, COMMANDS)
         raise ConfigError(f"{first}: is not a command{near}; lit-fednas --help lists them")
+    words = _with_paths(words)
     with _ending_at_once():
         from lit_fednas.lightning_cli import run
-    return run(args)
+    return run(words)
 
 
 def _help(commands: Mapping[str, Command]) -> str:
-    width = max(map(len, [*commands, "-h, --help"])) + 4
-    lines = [
-        textwrap.fill(f"  {name:<{width - 2}}{command.summary.rstrip('.')}", 100, subsequent_indent=" " * width)
-        for name, command in commands.items()
-    ]
     return "\n".join(
         [
             "usage: lit-fednas COMMAND [options]",
@@ -111,13 +117,23 @@ def _help(commands: Mapping[str, Command]) -> str:
             str(package).partition("\n")[0],
             "",
             "commands (lit-fednas COMMAND --help shows a command's options):",
-            *lines,
+            listing({name: command.summary.rstrip(".") for name, command in commands.items()}),
             "",
             "options:",
-            f"  {'-h, --help':<{width - 2}}Shows this text",
-            f"  {'--version':<{width - 2}}Shows the version",
+            listing({"-h, --help": "Shows this text", "--version": "Shows the version"}),
         ]
     )
+
+
+def _with_paths(words: Sequence[str]) -> list[str]:
+    """Returns the words with the paths of the configurations that they name."""
+    found = list(words)
+    for place, (before, word) in enumerate(pairwise(["", *words])):
+        if before in ("-c", "--config"):
+            found[place] = find_config(word)
+        elif word.startswith("--config="):
+            found[place] = f"--config={find_config(word.removeprefix('--config='))}"
+    return found
 
 
 def _run_light(name: str, words: Sequence[str]) -> int:
@@ -136,7 +152,7 @@ def _run_light(name: str, words: Sequence[str]) -> int:
             near = did_you_mean(unknown, [action.dest for action in parser._actions]) if unknown else ""
             raise ArgumentError(None, f"{error}{near}") from error
         check_values(options, hints)
-    by_place = [options.pop(one.name) for one in parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    by_place = [options.pop(one.name) for one in parameters.values() if one.kind < one.VAR_POSITIONAL]
     return function(*by_place, *words[place + 1 :], **options) or 0
 
 
@@ -155,12 +171,13 @@ def _parser(name: str, function: Callable[..., Any]) -> Any:
             continue
         hint: Any = parameter.annotation
         settings: dict[str, Any] = {"help": texts[argument]}
+        by_place = parameter.default is parameter.empty or parameter.kind is parameter.POSITIONAL_ONLY
+        if parameter.default is not parameter.empty:
+            settings["default"] = parameter.default
+            settings.update({"nargs": "?"} if by_place else {})
         if many := next((one for one in (hint, *get_args(hint)) if get_origin(one) is list), None):
             (hint,), settings["nargs"] = get_args(many), "+"
-        if parameter.default is parameter.empty:
-            parser.add_argument(argument, type=hint, **settings)
-        else:
-            parser.add_argument(f"--{argument}", type=hint, default=parameter.default, **settings)
+        parser.add_argument(argument if by_place else f"--{argument}", type=hint, **settings)
     return parser
 
 

@@ -47,8 +47,11 @@ TRAINING = {
     ),
 }
 #: Commands that start without Lightning: functions whose arguments are the options. Those without a default are given
-#: by place, a list takes any number of words, and ``*words`` takes what follows ``--``.
+#: by place, as are those before ``/``; a list takes any number of words, and ``*words`` takes what follows ``--``.
 LIGHT = {
+    "configs": Command(
+        "lit_fednas.config_files:configs", "Lists the configurations of the package, shows one, or copies them."
+    ),
     "sweep": Command(
         "lit_fednas.sweeps.command:sweep", "Runs a Weights & Biases sweep file (grid or random) without a server."
     ),

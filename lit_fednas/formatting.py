@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tabulate import tabulate
@@ -151,6 +152,23 @@ def text_table(head: Sequence[str], body: Sequence[Sequence[str]], left: int = 1
         return tabulate(body, head, "pipe", **style)
     text = tabulate([head, *body], tablefmt="plain", **style)  # heads of their own would be padded
     return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def listing(texts: Mapping[str, str], width: int = 100) -> str:
+    """Returns names and what they stand for, a line each; long texts go on below themselves.
+
+    Args:
+        texts: By name.
+        width: Of a line, in characters.
+
+    Example:
+        >>> print(listing({"fit": "Trains the global weights", "validate": "Evaluates"}))
+          fit       Trains the global weights
+          validate  Evaluates
+    """
+    place = max(map(len, texts)) + 4
+    lines = (f"{'  ' + name:<{place}}{text}" for name, text in texts.items())
+    return "\n".join(textwrap.fill(line, width, subsequent_indent=" " * place) for line in lines)
 
 
 def draws_bars() -> bool:

@@ -64,8 +64,8 @@ class DrawFronts(Callback):
 class FederatedCLI(LightningCLI):
     """LightningCLI for one module, one data module and one trainer, with commands that are not the trainer's."""
 
-    def __init__(self, args: Sequence[str] | None = None) -> None:
-        self._words = sys.argv[1:] if args is None else list(args)
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = list(words)
         super().__init__(
             model_class=FederatedLightningModule,
             datamodule_class=FederatedDataModule,
@@ -80,7 +80,7 @@ class FederatedCLI(LightningCLI):
             seed_everything_default=0,
             auto_configure_optimizers=False,
             parser_kwargs={**STRICT, "prog": "lit-fednas"},
-            args=None if args is None else self._words,
+            args=self._words,
         )
 
     @override
@@ -133,7 +133,7 @@ class FederatedCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parses; an option that does not exist is told with the one that is most like it."""
         try:
-            super().parse_arguments(parser, args)
+            self.config = parser.parse_args(args)
         except ArgumentError as error:
             raise ArgumentError(None, f"{error}{self._similar(str(error))}") from error
         except (RecursionError, SyntaxError) as error:  # of YAML that holds itself, of a module of the user's
@@ -269,11 +269,11 @@ def _quiet_surroundings() -> None:
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
 
 
-def run(args: Sequence[str] | None = None) -> int:
+def run(words: Sequence[str]) -> int:
     """Runs a command of a configuration.
 
     Args:
-        args: The words after ``lit-fednas``; those of the process if not given.
+        words: Those after ``lit-fednas``.
 
     Returns:
         The exit status: 0; 128 and the signal's number if a signal stopped the run, whose state is saved.
@@ -283,7 +283,7 @@ def run(args: Sequence[str] | None = None) -> int:
     """
     _quiet_surroundings()
     try:
-        FederatedCLI(args)
+        FederatedCLI(words)
     except MisconfigurationException as error:  # Lightning's, of settings that it checks itself
         raise ConfigError(" ".join(str(error).split())) from error
     except Interrupted as stop:

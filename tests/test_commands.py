@@ -49,6 +49,15 @@ for words in {uses}:
     assert "nowhere: is not a run" in ended.stderr
 
 
+def test_a_reader_that_has_seen_enough(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-m", "lit_fednas", "configs"]
+    with subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ours:
+        ours.stdout.close()
+        assert ours.stderr.read() == b""
+    assert ours.returncode == 0
+
+
 def test_help_names_every_command(capsys):
     assert main(["--help"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -370,9 +370,6 @@ def test_every_overlay_of_a_growing_experiment_runs(tmp_path, monkeypatch, folde
     write_suite(where, rows, True, described(grown.family), [asdict(tier) for tier in tiers])
     below = ["heterofl"] if "behind heterofl.yaml" in " ".join(overlay.read_text().split("\n# ")) else []
     paths = [overlay.parents[1] / "cifar10_small.yaml", *(overlay.with_stem(name) for name in below), overlay]
-    devices = tmp_path / "configs/fedtrans/devices.csv"
-    devices.parent.mkdir(parents=True)
-    shutil.copy(CONFIGS / "fedtrans/devices.csv", devices)
     found = run(tmp_path, monkeypatch, folder, *paths)
     (records,) = (path for path in found if path.parent != where)
     assert classes(overlay) <= classes(records.parent / "config.yaml")

@@ -15,7 +15,7 @@ import lit_fednas
 ROOT = Path(lit_fednas.__file__).parent
 PACKAGE = "lit_fednas"
 
-FLOOR = {"errors", "ranges", "rng", "formatting"}
+FLOOR = {"errors", "ranges", "rng", "formatting", "config_files"}
 ROLES = {"assignment", "objectives", "aggregation"}
 SHARED = FLOOR | {"records", "messages", "parts", "costs", "data", "supernets", "tiers"}
 ENGINE = SHARED | ROLES | {"federation"}
@@ -25,6 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "ranges": {"errors"},
     "rng": set(),
     "formatting": set(),
+    "config_files": {"errors", "formatting"},
     "records": FLOOR,
     "messages": FLOOR,
     "parts": {"errors", "messages"},

@@ -13,6 +13,7 @@ from typing import Annotated
 import numpy as np
 from typing_extensions import override
 
+from lit_fednas.config_files import find
 from lit_fednas.errors import DataError
 from lit_fednas.ranges import PositiveFloat, Range, checked
 
@@ -67,7 +68,7 @@ class CSVTrace(DeviceTrace):
     """A measured trace: one device per row.
 
     Args:
-        path: The file, with a line of column names.
+        path: The file, with a line of column names; also one of the package's (``fedtrans/devices.csv``).
         column: The column of speeds, in multiply-accumulates per second, or in anything proportional to it.
         milliseconds: Whether the column holds times instead, as benchmarks of latency do; a speed is one over it.
 
@@ -82,7 +83,7 @@ class CSVTrace(DeviceTrace):
     @cached_property
     def _all(self) -> np.ndarray:
         try:
-            with open(self.path, newline="", encoding="utf-8") as file:
+            with open(find(self.path), newline="", encoding="utf-8") as file:
                 table = csv.DictReader(file)
                 names = table.fieldnames or []
                 rows = [(table.reader.line_num, row) for row in table]  # empty lines are passed over

@@ -1,0 +1,104 @@
+"""The configurations that the package brings along, by the names that they have in ``configs/``."""
+
+from __future__ import annotations
+
+import shutil
+from difflib import get_close_matches
+from pathlib import Path
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.formatting import listing
+
+_INSTALLED = Path(__file__).with_name("configs")
+#: Where they are: in the package, or beside it in a checkout.
+FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1] / "configs"
+
+
+def names() -> list[str]:
+    """Returns the names of all configurations, such as ``superfed/digits.yaml``."""
+    return sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.yaml"))
+
+
+def find(path: Path | str) -> Path:
+    """Finds a file that a setting names.
+
+    Args:
+        path: A path, or the name of a file of the package, also as it is in a checkout (``configs/...``).
+
+    Returns:
+        The file at this path if there is one, else the package's of this name; the path itself if there is none.
+
+    Example:
+        >>> find("superfed/digits.yaml").is_file()
+        True
+    """
+    path = Path(path)
+    packaged = FOLDER / path.as_posix().removeprefix("configs/")
+    return packaged if not path.exists() and packaged.is_file() else path
+
+
+def find_config(text: str) -> str:
+    """Returns the path of the file that ``--config`` names.
+
+    Args:
+        text: A path, a name, or settings as YAML text, which are left alone.
+
+    Raises:
+        ConfigError: There is neither a file nor a configuration of this name.
+    """
+    path = find(text)
+    if text == "-" or ":" in text or path.exists():
+        return str(path) if path.exists() else text
+    known = names()
+    name = text.removeprefix("configs/")
+    near = [one for one in known if one.endswith(f"/{name}")] or get_close_matches(name, known)
+    hint = f"did you mean {', '.join(near)}? " if near else ""
+    raise ConfigError(
+        f"config: {text} does not exist, neither as a file nor in the package; {hint}(lit-fednas configs lists them)"
+    )
+
+
+def configs(name: str = "", /, output: Path | None = None) -> None:
+    """Lists the configurations of the package, shows one, or copies them.
+
+    Wherever a file is asked for, as in --config, a name of the list stands for the package's file unless there is
+    one of this path in the working directory.
+
+    Args:
+        name: Show the configuration of this name; or list those that contain this word, in the name or the first line.
+        output: A folder: copy them there, under their names, to change them.
+
+    Raises:
+        ConfigError: No configuration contains the word, or a file to be written exists.
+    """
+    summaries = {one: _summary(FOLDER / one) for one in names()}
+    name = name.removeprefix("configs/")
+    chosen = {one: text for one, text in summaries.items() if name.lower() in f"{one} {text}".lower()}
+    if name in summaries:
+        chosen = {name: summaries[name]}
+    if not chosen:
+        raise ConfigError(f"name: no configuration contains {name!r}; lit-fednas configs lists them all")
+    if output is not None:
+        _copy(list(chosen), output)
+    elif name in summaries:
+        print((FOLDER / name).read_text(encoding="utf-8"), end="")
+    else:
+        print(listing(chosen, 120))
+
+
+def _summary(path: Path) -> str:
+    """Returns the first line of a file, which is a comment."""
+    with path.open(encoding="utf-8") as file:
+        text = file.readline().strip("# \n")
+    return text if text.endswith((".", ":")) else f"{text} ..."
+
+
+def _copy(chosen: list[str], output: Path) -> None:
+    targets = {FOLDER / name: output / name for name in chosen}
+    for target in targets.values():
+        if target.exists():
+            raise ConfigError(f"output: {target} exists; delete it, or give another folder")
+    for source, target in targets.items():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        print(f"written: {target}")

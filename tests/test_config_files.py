@@ -1,0 +1,102 @@
+"""The configurations of the package, by name, from any folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lit_fednas
+from lit_fednas.cli import main
+from lit_fednas.config_files import find, names
+from lit_fednas.tiers import CSVTrace
+
+CONFIGS = Path(lit_fednas.__file__).parents[1] / "configs"
+DIGITS = "superfed/digits.yaml"
+
+
+@pytest.fixture(autouse=True)
+def empty(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def words(capsys):
+    return capsys.readouterr().out.split()
+
+
+@pytest.mark.parametrize("name", [DIGITS, f"configs/{DIGITS}"])
+def test_a_configuration_is_found_by_its_name(capsys, name):
+    for given in (["--config", name], ["-c", name], [f"--config={name}"]):
+        assert main(["partition", *given, "--output", "shown"]) == 0
+    assert Path("shown/partition.csv").exists()
+
+
+def test_a_file_of_the_working_directory_comes_first(capsys):
+    assert find(DIGITS) == CONFIGS / DIGITS
+    Path(DIGITS).parent.mkdir()
+    Path(DIGITS).write_text("data: {num_clients: 0}")
+    assert find(DIGITS) == Path(DIGITS)
+    assert main(["partition", "--config", DIGITS]) == 2
+    assert "num_clients: 0" in capsys.readouterr().err
+
+
+def test_settings_as_text_are_no_name(capsys):
+    assert main(["partition", "--config", DIGITS, "--config", "{data: {num_clients: 0}}"]) == 2
+    assert "num_clients: 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("superfed/digts.yaml", f"did you mean {DIGITS}"),
+        ("learning_rate.yaml", "did you mean sweeps/learning_rate.yaml? (lit-fednas configs lists them)"),
+        ("xyzzy", "config: xyzzy does not exist, neither as a file nor in the package; (lit-fednas configs"),
+    ],
+)
+def test_an_unknown_name_is_told_with_the_nearest(capsys, given, message):
+    assert main(["fit", "--config", given]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_a_file_that_a_configuration_names_is_found():
+    draws = [
+        CSVTrace(Path(path)).speeds(5, np.random.default_rng(0))
+        for path in ("configs/fedtrans/devices.csv", "fedtrans/devices.csv", CONFIGS / "fedtrans/devices.csv")
+    ]
+    assert np.array_equal(draws[0], draws[1])
+    assert np.array_equal(draws[0], draws[2])
+
+
+def test_all_are_listed_with_what_they_are(capsys):
+    everything = {path.relative_to(CONFIGS).as_posix(): path for path in CONFIGS.rglob("*.yaml")}
+    assert main(["configs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if line[2] != " "] == sorted(everything) == names()
+    for name, path in everything.items():
+        assert path.read_text().startswith("# "), name
+
+
+def test_a_word_selects(capsys):
+    for word in ("fedhen", "FedHeN"):
+        assert main(["configs", word]) == 0
+        shown = words(capsys)
+        assert "fedhen/digits.yaml" in shown
+        assert DIGITS not in shown
+    assert main(["configs", "xyzzy"]) == 2
+    assert "no configuration contains 'xyzzy'" in capsys.readouterr().err
+
+
+def test_one_is_shown_and_copied_under_its_name(capsys):
+    assert main(["configs", DIGITS]) == 0
+    assert capsys.readouterr().out == (CONFIGS / DIGITS).read_text()
+    assert main(["configs", f"configs/{DIGITS}", "--output", "."]) == 0
+    assert [path for path in Path().rglob("*") if path.is_file()] == [Path(DIGITS)]
+    assert Path(DIGITS).read_bytes() == (CONFIGS / DIGITS).read_bytes()
+    assert main(["configs", "superfed", "--output", "."]) == 2
+    assert f"output: {DIGITS} exists; delete it, or give another folder" in capsys.readouterr().err
+    assert len(list(Path().rglob("*.yaml"))) == 1
+    assert main(["configs", "superfed/overlays", "--output", "mine"]) == 0
+    copied = {path.name for path in Path("mine/superfed/overlays").iterdir()}
+    assert copied == {path.name for path in (CONFIGS / "superfed/overlays").iterdir()}
