@@ -115,9 +115,7 @@ def _results(pattern: str) -> list[Result]:
 
 def _check_seeds(label: str, results: Sequence[Result]) -> None:
     """Validates that seeds differ: a run that was stopped and started again would count twice."""
-    seeds: dict[int, Result] = {}
+    seeds: dict[tuple[int, str | None], Result] = {}  # a run's searches may differ in seeds of their own
     for result in results:
-        if result.seed is not None and seeds.setdefault(result.seed, result) is not result:
-            raise DataError(
-                f"{label}: {seeds[result.seed].folder} and {result.folder} have the same seed {result.seed}; give one"
-            )
+        if result.seed is not None and (first := seeds.setdefault((result.seed, result.part), result)) is not result:
+            raise DataError(f"{label}: {first.folder} and {result.folder} have the same seed {result.seed}; give one")

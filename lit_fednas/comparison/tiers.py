@@ -10,6 +10,7 @@ import pandas as pd
 import yaml
 
 from lit_fednas.comparison.results import Methods
+from lit_fednas.config_files import find
 from lit_fednas.errors import DataError
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 
@@ -26,7 +27,8 @@ def read_tiers(path: Path | str) -> dict[str, dict[str, float]]:
     """Reads tiers from a YAML file: budgets by name, alone or as in a search's configuration (``Budgets``).
 
     Args:
-        path: The file, such as ``{small: {macs: 0.8e+6}, large: {macs: 2.5e+6}}``.
+        path: The file, such as ``{small: {macs: 0.8e+6}, large: {macs: 2.5e+6}}``, also one of the package's, or that
+            of an arena or a search.
 
     Returns:
         The budgets.
@@ -35,7 +37,7 @@ def read_tiers(path: Path | str) -> dict[str, dict[str, float]]:
         DataError: It cannot be read, or does not hold budgets of known costs.
     """
     try:
-        content = yaml.safe_load(Path(path).read_text())
+        content = yaml.safe_load(find(path).read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise DataError(f"tiers: {path} cannot be read: {' '.join(str(error).split())}") from error
     return checked_tiers(content, str(path))
