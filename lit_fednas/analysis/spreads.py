@@ -60,7 +60,7 @@ def heading(column: str) -> str:
     return f"{' '.join(words)} ({UNITS[last]})" if words else UNITS[last]
 
 
-def spread(table: pd.DataFrame, column: str) -> pd.DataFrame:
+def means(table: pd.DataFrame, column: str) -> pd.DataFrame:
     """Returns a column with its lowest and its highest, as figures draw it.
 
     Args:
@@ -79,7 +79,7 @@ def draw_rows(axes: Axes, series: Mapping[str, pd.DataFrame], x: str) -> None:
 
     Args:
         axes: The panel.
-        series: A :func:`spread` by its name in the legend; the index names the rows, which series may share.
+        series: A :func:`means` by its name in the legend; the index names the rows, which series may share.
         x: Label of the x axis.
     """
     rows = list(dict.fromkeys(row for table in series.values() for row in table.index))

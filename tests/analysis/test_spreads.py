@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lit_fednas.analysis.spreads import draw_rows, spread, spread_table
+from lit_fednas.analysis.spreads import draw_rows, means, spread_table
 from lit_fednas.analysis.style import legend, new_figure
 
 TABLE = """method,accuracy_percent,accuracy_percent_lowest,accuracy_percent_highest,gb
@@ -33,7 +33,7 @@ def test_points_are_in_their_rows_and_lines_have_the_spreads_ends(path):
     table = pd.read_csv(path, index_col="method")
     figure = new_figure()
     (axes,) = figure.axes
-    draw_rows(axes, {"accuracy": spread(table, "accuracy_percent"), "data": spread(table, "gb")}, "x")
+    draw_rows(axes, {"accuracy": means(table, "accuracy_percent"), "data": means(table, "gb")}, "x")
     legend(figure)
     assert [text.get_text() for text in axes.get_yticklabels()] == ["A", "B"]
     accuracy, data = axes.containers
