@@ -84,7 +84,7 @@ def draw_rows(axes: Axes, series: Mapping[str, pd.DataFrame], x: str) -> None:
     """
     rows = list(dict.fromkeys(row for table in series.values() for row in table.index))
     for index, (name, table) in enumerate(series.items()):
-        shift = 0.3 * (index / max(len(series) - 1, 1) - 0.5)  # below each other in a row
+        shift = 0.3 * (index - (len(series) - 1) / 2) / max(len(series) - 1, 1)  # so that lines do not overlap
         places = [rows.index(row) + shift for row in table.index]
         ends = [(table["mean"] - table["min"]).clip(lower=0), (table["max"] - table["mean"]).clip(lower=0)]
         style = {**look(index), "linestyle": "", "markersize": 4, "elinewidth": 1.3}
