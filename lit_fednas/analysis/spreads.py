@@ -1,6 +1,6 @@
-"""Measurements that are kept in CSV files: a mean, and beside it the lowest and the highest of its seeds.
+"""Measurements that are kept in CSV files, each with its spread: the lowest and the highest seed, or quartiles.
 
-A column ``accuracy_percent`` has them in ``accuracy_percent_lowest`` and ``accuracy_percent_highest``. The last word of
+A column ``accuracy_percent`` has the spread in ``accuracy_percent_low`` and ``accuracy_percent_high``. The last word of
 a column's name is its unit (:data:`UNITS`), if it has one.
 """
 
@@ -32,7 +32,7 @@ UNITS = {
 
 
 def spread_table(path: Path | str) -> pd.DataFrame:
-    """Returns a file's table to be shown: digits as they are in the file, a mean and its spread in one cell.
+    """Returns a file's table to be shown: digits as they are in the file, a measurement and its spread in one cell.
 
     Args:
         path: A CSV file.
@@ -41,8 +41,8 @@ def spread_table(path: Path | str) -> pd.DataFrame:
         Text: ``50.1 (49.6 to 50.7)`` where there is a spread, columns as ``accuracy (%)``.
     """
     table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    for column in [name for name in table if f"{name}_lowest" in table]:
-        spread = " (" + table.pop(f"{column}_lowest") + " to " + table.pop(f"{column}_highest") + ")"
+    for column in [name for name in table if f"{name}_low" in table]:
+        spread = " (" + table.pop(f"{column}_low") + " to " + table.pop(f"{column}_high") + ")"
         table[column] += spread.where(spread != " ( to )", "")
     return table.rename(columns=heading)
 
@@ -61,21 +61,21 @@ def heading(column: str) -> str:
 
 
 def means(table: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Returns a column with its lowest and its highest, as figures draw it.
+    """Returns a column with its spread, as figures draw it.
 
     Args:
         table: As it is in the file, with what names a row as its index.
-        column: The column of means.
+        column: The measurement.
 
     Returns:
-        ``mean``, ``min`` and ``max``, equal where no spread is kept; no rows without a mean.
+        ``mean``, ``min`` and ``max``, equal where no spread is kept; no rows without a measurement.
     """
-    bounds = [table.get(f"{column}_{end}", table[column]) for end in ("lowest", "highest")]
+    bounds = [table.get(f"{column}_{end}", table[column]) for end in ("low", "high")]
     return pd.concat([table[column], *bounds], axis=1, keys=RANGE).dropna(subset="mean")
 
 
 def draw_rows(axes: Axes, series: Mapping[str, pd.DataFrame], x: str) -> None:
-    """Draws measurements as points, a row below the other, with a line from the lowest to the highest.
+    """Draws measurements as points, a row below the other, with a line over its spread.
 
     Args:
         axes: The panel.

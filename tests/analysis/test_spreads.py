@@ -1,4 +1,4 @@
-"""Means that are kept with their lowest and highest."""
+"""Measurements that are kept with their spread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from lit_fednas.analysis.spreads import draw_rows, means, spread_table
 from lit_fednas.analysis.style import legend, new_figure
 
-TABLE = """method,accuracy_percent,accuracy_percent_lowest,accuracy_percent_highest,gb
+TABLE = """method,accuracy_percent,accuracy_percent_low,accuracy_percent_high,gb
 A,50.10,49.6,50.7,1.20
 B,40.0,,,
 """
