@@ -1,7 +1,12 @@
-"""Every notebook runs from its first cell to its last on a small run, and is kept without outputs."""
+"""Every notebook runs from its first cell to its last.
+
+Those that show a run are run on a small one, and kept without outputs. Those of results read ``notebooks/results``
+alone, and are kept with what they show.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -11,11 +16,57 @@ from nbclient import NotebookClient
 from tests.analysis.conftest import finished_run
 
 __all__ = ["finished_run"]
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+FOLDER = Path(__file__).parents[1] / "notebooks"
+RESULTS = sorted(FOLDER.glob("results_*.ipynb"))
+NOTEBOOKS = sorted({*FOLDER.glob("*.ipynb")} - {*RESULTS})
 
 
 def test_all_notebooks_are_found() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["findings", "pareto_fronts", "supernet_tour"]
+    assert len(RESULTS) == 10
+
+
+def code_cells(path: Path) -> list[nbformat.NotebookNode]:
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+
+
+def shown(cells: list[nbformat.NotebookNode], kind: str) -> list[list[str]]:
+    """Returns what each cell shows in one form, such as its tables in HTML."""
+    return [[one.data[kind] for one in cell.outputs if kind in one.get("data", {})] for cell in cells]
+
+
+def table_cells(cell: nbformat.NotebookNode) -> list[str]:
+    """Returns what is written in the tables that a cell shows."""
+    return re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", "".join(*shown([cell], "text/html")))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_results_are_kept_with_what_they_show(path: Path) -> None:
+    assert path.stat().st_size < 300_000
+    imports, *cells = code_cells(path)
+    assert not imports.outputs
+    tables, pictures = shown(cells, "text/html"), shown(cells, "image/png")
+    for cell, table, picture in zip(cells, tables, pictures, strict=True):
+        assert bool(picture) == ("new_figure" in cell.source)
+        assert table or picture
+        assert {output.output_type for output in cell.outputs} <= {"execute_result", "display_data"}
+
+
+def test_every_table_of_results_is_shown() -> None:
+    sources = "".join(cell.source for path in RESULTS for cell in code_cells(path))
+    named = set(re.findall(r'"(\w+\.csv)"', sources))
+    assert named == {path.name for path in (FOLDER / "results").iterdir()}
+
+
+@pytest.mark.slow
+def test_results_are_those_of_their_tables() -> None:
+    """One kernel runs all notebooks from the repository's root, and forgets the names of one before the next."""
+    new_cell = nbformat.v4.new_code_cell
+    kept = [cell for path in RESULTS for cell in [new_cell("%reset -f"), *code_cells(path)]]
+    run = nbformat.v4.new_notebook(cells=[new_cell(cell.source) for cell in kept])
+    NotebookClient(run, timeout=120, resources={"metadata": {"path": str(FOLDER.parent)}}).execute()
+    for before, cell in zip(kept, run.cells, strict=True):
+        assert table_cells(cell) == table_cells(before), cell.source
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
