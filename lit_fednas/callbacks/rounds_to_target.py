@@ -95,7 +95,7 @@ class RoundsToTarget(Callback):
             before = "none" if not self._from_the_start else ", ".join(f"{m} {t:g}" for m, t in _asked(self.rows))
             raise CheckpointError(
                 f"rounds_to_target.targets: the run so far looked for {before}; give these, "
-                f"or set rounds_to_target to null and ask scripts/rounds_to_target when the run has ended"
+                f"or set rounds_to_target to null and ask lit-fednas compare --targets when the run has ended"
             )
         self._from_the_start = True
         self._write(trainer)
