@@ -39,8 +39,8 @@ ALLOWED: dict[str, set[str]] = {
     "callbacks": ENGINE,
     "loggers": ENGINE,
     "analysis": {"errors", "ranges", "records", "formatting"},  # nobody but the command line imports it
-    "comparison": {"errors", "ranges", "records", "formatting", "analysis"},
-    "sweeps": {"errors", "ranges", "rng", "records", "formatting", "analysis", "comparison"},
+    "comparison": {"errors", "config_files", "ranges", "records", "formatting", "analysis"},
+    "sweeps": {"errors", "config_files", "ranges", "rng", "records", "formatting", "analysis", "comparison"},
     "search": ENGINE,
     "finetune": ENGINE | {"callbacks", "loggers", "search"},
     "export": ENGINE | {"search"},

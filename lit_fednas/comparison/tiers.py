@@ -10,6 +10,7 @@ import pandas as pd
 import yaml
 
 from lit_fednas.comparison.results import Methods
+from lit_fednas.config_files import find
 from lit_fednas.errors import DataError
 from lit_fednas.records import ALL_TIERS, COST_NAMES, SearchFiles
 
@@ -35,7 +36,7 @@ def read_tiers(path: Path | str) -> dict[str, dict[str, float]]:
         DataError: It cannot be read, or does not hold budgets of known costs.
     """
     try:
-        content = yaml.safe_load(Path(path).read_text())
+        content = yaml.safe_load(find(path).read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise DataError(f"tiers: {path} cannot be read: {' '.join(str(error).split())}") from error
     return checked_tiers(content, str(path))

@@ -41,6 +41,7 @@ from typing import Any
 import yaml
 
 from lit_fednas.comparison.tiers import checked_tiers
+from lit_fednas.config_files import find
 from lit_fednas.errors import ConfigError, did_you_mean
 from lit_fednas.records.files import check_folder_name
 
@@ -148,7 +149,7 @@ def read_arena(path: Path) -> Arena:
         DataError: A tier's budgets cannot work.
     """
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(find(path).read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     given = _mapping(content, str(path), Arena)

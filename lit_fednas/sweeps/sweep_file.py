@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from lit_fednas.config_files import find
 from lit_fednas.errors import ConfigError
 
 #: Keys with a meaning here, and those that only W&B's server and pages need.
@@ -43,7 +44,7 @@ def read_sweep_file(path: Path) -> dict[str, Any]:
         ConfigError: It needs the server, or lacks what a sweep needs.
     """
     try:
-        sweep = yaml.safe_load(path.read_text())
+        sweep = yaml.safe_load(find(path).read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(sweep, dict) or not isinstance(sweep.get("parameters"), dict) or not sweep["parameters"]:
