@@ -67,4 +67,15 @@ LIGHT = {
         "lit_fednas.analysis.commands:report", "Writes a finished run's folder as one HTML page that needs no network."
     ),
 }
-COMMANDS = {**TRAINING, **LIGHT}
+#: Commands that read their words themselves.
+BENCHMARKS = {
+    "benchmark round": Command(
+        "lit_fednas.benchmarks.round_times:round_times",
+        "Measures the seconds per round of federated averaging, beside those of a hand-written PyTorch loop.",
+    ),
+    "benchmark scale": Command(
+        "lit_fednas.benchmarks.scale:scale",
+        "Measures speed and memory as cohorts, subnets, processes and clients per fit grow.",
+    ),
+}
+COMMANDS = {**TRAINING, **LIGHT, **BENCHMARKS}

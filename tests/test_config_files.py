@@ -9,7 +9,10 @@ import pytest
 
 import lit_fednas
 from lit_fednas.cli import main
+from lit_fednas.comparison.tiers import read_tiers
 from lit_fednas.config_files import find, names
+from lit_fednas.sweeps.arena_file import read_arena
+from lit_fednas.sweeps.sweep_file import read_sweep_file
 from lit_fednas.tiers import CSVTrace
 
 CONFIGS = Path(lit_fednas.__file__).parents[1] / "configs"
@@ -35,10 +38,10 @@ def test_a_configuration_is_found_by_its_name(capsys, name):
 def test_a_file_of_the_working_directory_comes_first(capsys):
     assert find(DIGITS) == CONFIGS / DIGITS
     Path(DIGITS).parent.mkdir()
-    Path(DIGITS).write_text("data: {num_clients: 0}")
+    Path(DIGITS).write_text("mine: true")
     assert find(DIGITS) == Path(DIGITS)
     assert main(["partition", "--config", DIGITS]) == 2
-    assert "num_clients: 0" in capsys.readouterr().err
+    assert "mine" in capsys.readouterr().err
 
 
 def test_settings_as_text_are_no_name(capsys):
@@ -100,3 +103,9 @@ def test_one_is_shown_and_copied_under_its_name(capsys):
     assert main(["configs", "superfed/overlays", "--output", "mine"]) == 0
     copied = {path.name for path in Path("mine/superfed/overlays").iterdir()}
     assert copied == {path.name for path in (CONFIGS / "superfed/overlays").iterdir()}
+
+
+def test_sweeps_arenas_and_tiers_are_found_by_their_names():
+    assert read_sweep_file(Path("sweeps/alpha.yaml"))["name"] == "alpha"
+    assert read_arena(Path("configs/arenas/cifar10_small.yaml")).methods
+    assert read_tiers("search/digits.yaml") == read_tiers(CONFIGS / "search/digits.yaml")

@@ -39,12 +39,13 @@ ALLOWED: dict[str, set[str]] = {
     "callbacks": ENGINE,
     "loggers": ENGINE,
     "analysis": {"errors", "ranges", "records", "formatting"},  # nobody but the command line imports it
-    "comparison": {"config_files", "errors", "ranges", "records", "formatting", "analysis"},
-    "sweeps": {"config_files", "errors", "ranges", "rng", "records", "formatting", "analysis", "comparison"},
+    "comparison": {"errors", "config_files", "ranges", "records", "formatting", "analysis"},
+    "sweeps": {"errors", "config_files", "ranges", "rng", "records", "formatting", "analysis", "comparison"},
     "search": ENGINE,
     "finetune": ENGINE | {"callbacks", "loggers", "search"},
     "export": ENGINE | {"search"},
     "run_config": ENGINE | {"callbacks"},
+    "benchmarks": ENGINE | {"search"},
     "commands": set(),  # names what it imports
     "lightning_cli": ENGINE | {"callbacks", "loggers", "analysis", "run_config", "commands"},
     "cli": FLOOR | {"commands", "lightning_cli"},

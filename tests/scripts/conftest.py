@@ -1,15 +1,13 @@
-"""Loads scripts that have no suffix, with what lies beside them."""
+"""Loads scripts that have no suffix."""
 
 import logging
 import sys
 import warnings
 from collections.abc import Iterator
-from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -27,25 +25,6 @@ def as_quiet_as_before() -> Iterator[None]:
         log.setLevel(level)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def beside_the_scripts() -> None:
-    """Lets their package be imported as where they are run."""
-    sys.path.insert(0, str(SCRIPTS))
-
-
-@pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls in child processes are made here, which is quick; memory then means nothing."""
-
-    def call(function: str, arguments: dict[str, Any], ranks: int = 1, threads: int = 1) -> Any:
-        assert ranks == 1
-        module, name = function.split(":")
-        return getattr(import_module(module), name)(**arguments)
-
-    for module in ("rounds", "memory", "ranks"):
-        monkeypatch.setattr(import_module(f"benchmarking.{module}"), "call_in_child", call)
-
-
 def load(name: str) -> ModuleType:
     """A script as a module."""
     spec = spec_from_loader(name, SourceFileLoader(name, str(SCRIPTS / name)))
@@ -55,18 +34,3 @@ def load(name: str) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(scope="session")
-def benchmark_round(beside_the_scripts: None) -> ModuleType:
-    return load("benchmark_round")
-
-
-@pytest.fixture(scope="session")
-def benchmark_scale(beside_the_scripts: None) -> ModuleType:
-    return load("benchmark_scale")
-
-
-@pytest.fixture(scope="session")
-def sweep(beside_the_scripts: None) -> ModuleType:
-    return load("sweep")

@@ -20,7 +20,7 @@ EXPERIMENTS = sorted((ROOT / "configs/findings/experiments").glob("*.yaml"))
 
 
 @pytest.fixture(scope="module")
-def findings(beside_the_scripts: None) -> ModuleType:
+def findings() -> ModuleType:
     return load("findings")
 
 

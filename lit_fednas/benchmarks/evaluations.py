@@ -9,6 +9,7 @@ All ways evaluate the same random architectures on the same data, in turns, and 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -16,9 +17,9 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from benchmarking import showing
-from benchmarking.measuring import quartiles
-from benchmarking.subnets import elastic_options
+from lit_fednas.benchmarks import showing
+from lit_fednas.benchmarks.measuring import quartiles
+from lit_fednas.benchmarks.subnets import elastic_options
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.search import Evaluator
 from lit_fednas.supernets import ElasticResNet
@@ -27,6 +28,7 @@ WAYS = ("in place", "extracted", "built and loaded")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the measurement's options."""
     elastic_options(parser)
     parser.add_argument("--examples", type=int, default=512, help="validation examples (512)")
     parser.add_argument("--batch-size", type=int, default=512, help="examples per batch (512)")
@@ -35,6 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measures what the options ask for; returns what JSON can carry."""
     shape = (3, options.image, options.image)
     net = ElasticResNet(shape, 10, options.stem, options.widths, divisor=2).to(options.device).eval()
     draws = generator(options.seed, "benchmark-data")
@@ -52,7 +55,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         network.load_state_dict(weights)
         return evaluate.metrics(network.eval())
 
-    ways = dict(zip(WAYS, (evaluate, extracted, built), strict=True))
+    ways: dict[str, Callable[[Any], Any]] = dict(zip(WAYS, (evaluate, extracted, built), strict=True))
     rng = numpy_generator(options.seed, "benchmark-archs")
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(options.warmup + options.archs):
@@ -65,7 +68,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             found.append(ways[way](arch))
             seconds[way].append(perf_counter() - started)
         if any(one != found[0] for one in found):
-            raise SystemExit(f"the ways disagree on {arch}: {found}")
+            raise AssertionError(f"the ways disagree on {arch}: {found}")
     return {
         "examples": options.examples,
         "batch_size": options.batch_size,
@@ -77,6 +80,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def rows(report: dict[str, Any]) -> list[dict[str, str]]:
+    """Returns the printed table's rows, cells by column."""
     first = report["seconds"][WAYS[0]]
     found = []
     for way, seconds in report["seconds"].items():

@@ -1,19 +1,20 @@
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from lit_fednas.cli import main
 from lit_fednas.errors import ClientError
 
 SMALL = ["--image", "8", "--stem", "4", "--widths", "8", "16"]
 
 
-def report_of(script: ModuleType, folder: Path, *args: str) -> dict[str, Any]:
+def report_of(folder: Path, *args: str) -> dict[str, Any]:
     """Runs a sub-command; returns its report, after a look at what all of them promise."""
     plot = folder / "plot.png"
-    script.main([*args, "--threads", "1", "--json", str(folder / "report.json"), "--plot", str(plot)])
+    files = ["--json", str(folder / "report.json"), "--plot", str(plot)]
+    assert main(["benchmark", "scale", *args, "--threads", "1", *files]) == 0
     report = json.loads((folder / "report.json").read_text())
     assert report["command"] == args[0]
     assert {"torch", "device", "cores", "threads", "load_average"} <= report.keys()
@@ -22,11 +23,9 @@ def report_of(script: ModuleType, folder: Path, *args: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_memory(
-    benchmark_scale: ModuleType, tmp_path: Path, in_this_process: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_memory(tmp_path: Path, in_this_process: None, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["--rounds", "4", "--cohorts", "2", "3", "--examples", "4", "--settled", "1", *SMALL]
-    runs = report_of(benchmark_scale, tmp_path, "memory", *args)["runs"]
+    runs = report_of(tmp_path, "memory", *args)["runs"]
     assert [(run["network"], run["who"], run["cohort"]) for run in runs] == [
         (network, who, cohort)
         for cohort in (2, 3)
@@ -39,24 +38,34 @@ def test_memory(
     assert max(len(line) for line in lines[1:]) == len(lines[1])  # no cell is wider than its column
 
 
-def test_memory_needs_rounds_to_see_a_growth(benchmark_scale: ModuleType) -> None:
-    with pytest.raises(SystemExit, match="--rounds 3 must exceed --settled 5"):
-        benchmark_scale.main(["memory", "--rounds", "3"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["memory", "--rounds", "3"], "rounds: 3 is too few to see a growth; give at least 7"),
+        (["memory", "--ruonds", "3"], "unrecognized arguments: --ruonds 3 (lit-fednas benchmark scale --help"),
+        (["memories"], "invalid choice: 'memories'"),
+    ],
+)
+def test_wrong_words_are_one_clear_line(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+    assert main(["benchmark", "scale", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("lit-fednas: ")
+    assert message in line
 
 
 @pytest.mark.slow  # three processes that import torch
-def test_memory_of_processes_of_their_own(benchmark_scale: ModuleType, tmp_path: Path) -> None:
+def test_memory_of_processes_of_their_own(tmp_path: Path) -> None:
     args = ["--rounds", "3", "--cohorts", "2", "--examples", "4", "--settled", "1", *SMALL]
-    runs = report_of(benchmark_scale, tmp_path, "memory", *args)["runs"]
+    runs = report_of(tmp_path, "memory", *args)["runs"]
     for run in runs:
         assert 0 <= run["start_mib"] <= run["end_mib"] <= run["peak_mib"] + 1
         assert run["imports_mib"] > 50
     assert runs[0]["peak_ratio"] == pytest.approx(runs[0]["peak_mib"] / runs[1]["peak_mib"])
 
 
-def test_subnets(benchmark_scale: ModuleType, tmp_path: Path) -> None:
+def test_subnets(tmp_path: Path) -> None:
     args = ["--fits", "2", "--warmup", "1", "--steps", "2", "--batch-size", "4", *SMALL]
-    report = report_of(benchmark_scale, tmp_path, "subnets", *args)
+    report = report_of(tmp_path, "subnets", *args)
     assert [row["name"] for row in report["subnets"]] == ["smallest", "middle", "largest"]
     assert 0 <= report["greatest_difference"] <= 1e-6
     macs = [row["macs"] for row in report["subnets"]]
@@ -67,10 +76,10 @@ def test_subnets(benchmark_scale: ModuleType, tmp_path: Path) -> None:
         assert len(row["ratios"]) == 2
 
 
-def test_layout(benchmark_scale: ModuleType, tmp_path: Path) -> None:
+def test_layout(tmp_path: Path) -> None:
     args = ["--fits", "2", "--warmup", "1", "--steps", "1", "--batch-size", "4", "--passes", "2", *SMALL]
     args += ["--networks", "cnn", "elastic", "--variants", "bf16", "channels last"]
-    report = report_of(benchmark_scale, tmp_path, "layout", *args)
+    report = report_of(tmp_path, "layout", *args)
     assert [(row["network"], row["variant"]) for row in report["layouts"]] == [
         (network, variant) for network in ("cnn", "elastic") for variant in ("float32", "bf16", "channels last")
     ]
@@ -85,12 +94,11 @@ def test_layout(benchmark_scale: ModuleType, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_done_here_is_left_out(
-    benchmark_scale: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from benchmarking.library import Fits
+    from lit_fednas.benchmarks.library import Fits
 
     train = Fits.train
 
@@ -101,15 +109,15 @@ def test_what_cannot_be_done_here_is_left_out(
 
     monkeypatch.setattr(Fits, "train", refuse)
     args = ["--fits", "1", "--steps", "1", "--batch-size", "4", "--passes", "1", "--networks", "elastic", *SMALL]
-    report = report_of(benchmark_scale, tmp_path, "layout", *args, "--variants", "compiled")
+    report = report_of(tmp_path, "layout", *args, "--variants", "compiled")
     assert report["layouts"][-1] == {"network": "elastic", "variant": "compiled", "left_out": "no compiler"}
     assert "left out" in capsys.readouterr().out
 
 
-def test_ranks_of_one(benchmark_scale: ModuleType, tmp_path: Path, in_this_process: None) -> None:
+def test_ranks_of_one(tmp_path: Path, in_this_process: None) -> None:
     args = ["--grid", "1x1", "1x2", "--rounds", "2", "--warmup", "1", "--repetitions", "2", *SMALL]
     args += ["--clients", "4", "--cohort", "2", "--examples", "8"]
-    ways = report_of(benchmark_scale, tmp_path, "ranks", *args)["ways"]
+    ways = report_of(tmp_path, "ranks", *args)["ways"]
     assert [(way["ranks"], way["threads"]) for way in ways] == [(1, 1), (1, 2)]
     assert ways[0]["speed_up"] == 1
     for way in ways:
@@ -119,18 +127,18 @@ def test_ranks_of_one(benchmark_scale: ModuleType, tmp_path: Path, in_this_proce
 
 
 @pytest.mark.slow  # three processes that import torch
-def test_ranks_of_two(benchmark_scale: ModuleType, tmp_path: Path) -> None:
+def test_ranks_of_two(tmp_path: Path) -> None:
     args = ["--grid", "1x1", "2x1", "--rounds", "2", "--warmup", "1", "--repetitions", "1", *SMALL]
     args += ["--clients", "6", "--cohort", "4", "--examples", "16"]
-    _, two = report_of(benchmark_scale, tmp_path, "ranks", *args)["ways"]
+    _, two = report_of(tmp_path, "ranks", *args)["ways"]
     assert [len(rank) for rank in two["cpu_by_rank"][0]] == [2, 2]
     assert 1 <= two["busiest_to_mean"] <= 2
 
 
-def test_together(benchmark_scale: ModuleType, tmp_path: Path) -> None:
+def test_together(tmp_path: Path) -> None:
     args = ["--together", "1", "3", "--rounds", "2", "--warmup", "1", "--clients", "6", "--cohort", "4"]
     args += ["--examples", "6", "--batch-size", "4", "--image", "8"]
-    runs = report_of(benchmark_scale, tmp_path, "together", *args)["runs"]
+    runs = report_of(tmp_path, "together", *args)["runs"]
     expected = [(network, together) for network in ("cnn", "tiny") for together in (1, 3)]
     assert [(run["network"], run["together"]) for run in runs] == expected
     for run in runs:
@@ -140,15 +148,9 @@ def test_together(benchmark_scale: ModuleType, tmp_path: Path) -> None:
     assert runs[0]["speed_up"] == runs[2]["speed_up"] == 1
 
 
-def test_together_says_so_where_it_is_not_there(benchmark_scale: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarking.together.ClientSettings", lambda batch_size: None)
-    with pytest.raises(SystemExit, match="one by one only"):
-        benchmark_scale.main(["together"])
-
-
-def test_evaluations(benchmark_scale: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["evaluations", "--archs", "3", "--warmup", "1", "--examples", "8", "--batch-size", "4", *SMALL]
-    report = report_of(benchmark_scale, tmp_path, *args)
+    report = report_of(tmp_path, *args)
     counts = {way: len(seconds) for way, seconds in report["seconds"].items()}
     assert counts == {"in place": 3, "extracted": 3, "built and loaded": 3}
     assert "1.000 to 1.000" in capsys.readouterr().out

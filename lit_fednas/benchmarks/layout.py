@@ -16,11 +16,11 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from benchmarking import showing
-from benchmarking.library import Fits
-from benchmarking.measuring import in_turns, quartiles, ratios
-from benchmarking.subnets import chosen, elastic_options
-from benchmarking.tasks import Setting
+from lit_fednas.benchmarks import showing
+from lit_fednas.benchmarks.library import Fits
+from lit_fednas.benchmarks.measuring import in_turns, quartiles, ratios
+from lit_fednas.benchmarks.subnets import chosen, elastic_options
+from lit_fednas.benchmarks.tasks import Setting
 from lit_fednas.errors import ClientError
 
 BASE = "float32"
@@ -35,6 +35,7 @@ ARCHS = ("smallest", "middle", "largest")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the measurement's options."""
     elastic_options(parser)
     networks = ["cnn", "resnet18", "elastic"]
     parser.add_argument("--networks", nargs="+", choices=networks, default=networks)
@@ -47,6 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measures what the options ask for; returns what JSON can carry."""
     return {
         "batch_size": options.batch_size,
         "steps": options.steps,
@@ -59,6 +61,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def task_of(options: argparse.Namespace, network: str) -> Setting:
+    """Returns the data and the network that the options ask for."""
     return Setting(
         network=network,
         examples=options.steps * options.batch_size,
@@ -152,6 +155,7 @@ def evaluation(task: Setting, options: argparse.Namespace) -> list[dict[str, Any
 
 
 def rows(report: dict[str, Any]) -> list[dict[str, str]]:
+    """Returns the printed table's rows, cells by column."""
     found = []
     for row in report["layouts"]:
         measured = "left_out" not in row

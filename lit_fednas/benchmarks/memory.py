@@ -17,20 +17,22 @@ from typing import Any
 from lightning import Callback
 from matplotlib.figure import Figure
 
-from benchmarking import showing
-from benchmarking.child import call_in_child
-from benchmarking.library import run_library
-from benchmarking.measuring import WHO, check_losses, forget_peak, peak_memory
-from benchmarking.measuring import memory as memory_of
-from benchmarking.plain import PlainLoop
-from benchmarking.subnets import elastic_options
-from benchmarking.tasks import Setting
 from lit_fednas.assignment import RandomArchitectures
+from lit_fednas.benchmarks import showing
+from lit_fednas.benchmarks.child import call_in_child
+from lit_fednas.benchmarks.library import run_library
+from lit_fednas.benchmarks.measuring import WHO, check_losses, forget_peak, peak_memory
+from lit_fednas.benchmarks.measuring import memory as memory_of
+from lit_fednas.benchmarks.plain import PlainLoop
+from lit_fednas.benchmarks.subnets import elastic_options
+from lit_fednas.benchmarks.tasks import Setting
+from lit_fednas.errors import ConfigError
 
 RUNS = (("cnn", "library"), ("cnn", "plain"), ("elastic", "library"))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the measurement's options."""
     elastic_options(parser)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--cohorts", type=int, nargs="+", default=[10, 50, 100], help="clients per round")
@@ -81,10 +83,13 @@ def alone(setting: dict[str, Any], rounds: int, who: str) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measures what the options ask for; returns what JSON can carry."""
     if options.rounds < options.settled + 2:
-        raise SystemExit(f"memory: --rounds {options.rounds} must exceed --settled {options.settled} by 2 or more")
+        raise ConfigError(
+            f"rounds: {options.rounds} is too few to see a growth; give at least {options.settled + 2}, or less settled"
+        )
     if isnan(memory_of(options.device)):
-        raise SystemExit("memory: reads /proc/self/status, which this system does not have")
+        raise ConfigError("device: memory is read from /proc/self/status, which this system does not have")
     runs = []
     for cohort in options.cohorts:
         found = {}
@@ -102,7 +107,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 widths=tuple(options.widths),
             )
             arguments = {"setting": asdict(made), "rounds": options.rounds, "who": who}
-            run = call_in_child("benchmarking.memory:alone", arguments, threads=options.threads)
+            run = call_in_child("lit_fednas.benchmarks.memory:alone", arguments, threads=options.threads)
             late = run["mib"][options.settled :]
             growth = 1024 * linear_regression(range(len(late)), late).slope
             found[network, who] = run | {"growth_kib_per_round": growth}
@@ -117,6 +122,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def rows(report: dict[str, Any]) -> list[dict[str, str]]:
+    """Returns the printed table's rows, cells by column."""
     return [
         {
             "network": run["network"],

@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """How the library's speed and memory behave as cohorts, subnets, processes and clients per fit grow.
 
 Each sub-command is one measurement, with a table on the standard output and, where asked for, all its numbers as
@@ -12,8 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from benchmarking import evaluations, layout, memory, ranks, showing, subnets, together
-from benchmarking.child import silence
+
+from lit_fednas.benchmarks import evaluations, layout, memory, ranks, showing, subnets, together
+from lit_fednas.benchmarks.child import silence
 
 COMMANDS: dict[str, Any] = {
     "memory": memory,
@@ -25,20 +25,25 @@ COMMANDS: dict[str, Any] = {
 }
 
 
-def parse(args: Sequence[str] | None) -> argparse.Namespace:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Reads the options."""
+    parser = showing.Parser(prog="lit-fednas benchmark scale", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, module in COMMANDS.items():
         first = module.__doc__.splitlines()[0]
-        command = commands.add_parser(name, help=first, description=module.__doc__, formatter_class=raw)
+        command = commands.add_parser(name, help=first, description=module.__doc__)
         module.add_options(command)
         showing.common_options(command)
-    return parser.parse_args(args)
+    return parser.parse_args(words)
 
 
-def main(args: Sequence[str] | None = None) -> None:
-    options = parse(args)
+def scale(words: Sequence[str]) -> None:
+    """Measures speed and memory as cohorts, subnets, processes and clients per fit grow.
+
+    Args:
+        words: A measurement and its options, as ``--help`` lists them.
+    """
+    options = parse(words)
     silence()
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -48,7 +53,3 @@ def main(args: Sequence[str] | None = None) -> None:
     print(f", {showing.counted(options.threads, 'thread')}" if options.threads else "")
     report |= module.measure(options)
     showing.show(report, module.rows(report), module.draw, options)
-
-
-if __name__ == "__main__":
-    main()

@@ -9,7 +9,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from matplotlib.axes import Axes
@@ -17,7 +17,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from benchmarking.measuring import quartiles
+from lit_fednas.benchmarks.measuring import quartiles
+from lit_fednas.errors import ConfigError
 from lit_fednas.formatting import text_table
 
 LIBRARY, PLAIN, GREY = "#2a6fbb", "#d1702c", "#8a8a8a"
@@ -67,6 +68,17 @@ def threads_of(options: argparse.Namespace) -> int | None:
 def counted(count: int, what: str) -> str:
     """``1 rank``, ``2 ranks``."""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of a benchmark's words, whose errors are told as those of other commands."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises what is told in one line."""
+        raise ConfigError(f"{message} ({self.prog} --help lists all options)")
 
 
 def common_options(parser: argparse.ArgumentParser) -> None:

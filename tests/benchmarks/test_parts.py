@@ -1,4 +1,4 @@
-"""What the benchmark scripts are made of."""
+"""What benchmarks are made of."""
 
 import os
 from collections import Counter
@@ -10,7 +10,7 @@ import pytest
 
 
 def test_two_take_turns_and_each_is_first_as_often() -> None:
-    from benchmarking.measuring import Turns
+    from lit_fednas.benchmarks.measuring import Turns
 
     done: list[str] = []
     turns = Turns("cpu", lambda unit: done.append(f"plain {unit}"))
@@ -33,7 +33,7 @@ def test_two_take_turns_and_each_is_first_as_often() -> None:
 
 
 def test_many_take_turns_and_none_is_favoured() -> None:
-    from benchmarking.measuring import in_turns
+    from lit_fednas.benchmarks.measuring import in_turns
 
     done: list[tuple[int, str]] = []
     ended: list[int] = []
@@ -50,7 +50,7 @@ def test_many_take_turns_and_none_is_favoured() -> None:
 
 
 def test_clients_of_unequal_sizes_have_all_the_data_between_them() -> None:
-    from benchmarking.tasks import Setting
+    from lit_fednas.benchmarks.tasks import Setting
 
     setting = Setting(examples=64, clients=20, unequal=8.0, image=8)
     assert min(setting.sizes) >= 8
@@ -62,8 +62,9 @@ def test_clients_of_unequal_sizes_have_all_the_data_between_them() -> None:
 def test_the_plain_loop_is_federated_averaging() -> None:
     """A weighted mean of what the clients trained, where sizes differ."""
     import torch
-    from benchmarking.plain import PlainLoop
-    from benchmarking.tasks import Setting
+
+    from lit_fednas.benchmarks.plain import PlainLoop
+    from lit_fednas.benchmarks.tasks import Setting
 
     setting = Setting("tiny", examples=12, clients=3, cohort=3, batch_size=5, unequal=4.0, image=8)
     loop = PlainLoop(setting, setting.supernet(), setting.data())
@@ -78,7 +79,7 @@ def test_the_plain_loop_is_federated_averaging() -> None:
 
 
 def test_a_child_knows_its_place_and_nothing_of_other_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarking.child import environments
+    from lit_fednas.benchmarks.child import environments
 
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setenv("MASTER_PORT", "1")
@@ -95,23 +96,23 @@ def test_a_child_knows_its_place_and_nothing_of_other_launches(monkeypatch: pyte
 
 @pytest.mark.slow  # a process that imports torch
 def test_a_child_answers() -> None:
-    from benchmarking.child import call_in_child
+    from lit_fednas.benchmarks.child import call_in_child
 
-    assert call_in_child("benchmarking.showing:counted", {"count": 2, "what": "rank"}) == "2 ranks"
+    assert call_in_child("lit_fednas.benchmarks.showing:counted", {"count": 2, "what": "rank"}) == "2 ranks"
 
 
 @pytest.mark.slow  # a process that imports torch
 def test_one_rank_that_fails_ends_all(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from benchmarking.child import call_in_child
+    from lit_fednas.benchmarks.child import call_in_child
 
     with pytest.raises(RuntimeError, match="counted failed in a process of its own"):
-        call_in_child("benchmarking.showing:counted", {"count": 2}, ranks=2)
+        call_in_child("lit_fednas.benchmarks.showing:counted", {"count": 2}, ranks=2)
     assert "what" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("loses", [2.0, 2.5])
 def test_losses_that_differ_are_noticed(loses: Any) -> None:
-    from benchmarking.measuring import check_losses
+    from lit_fednas.benchmarks.measuring import check_losses
 
     check_losses([2.3], [2.3], 1e-4, "same")
     with pytest.raises(AssertionError, match="other: losses"):

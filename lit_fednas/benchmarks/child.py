@@ -1,6 +1,6 @@
 """Runs a function in a process of its own, or in several that talk to each other, and hands its result back.
 
-As a module, ``python -m benchmarking.child request.json``, it is such a process.
+As a module, ``python -m lit_fednas.benchmarks.child request.json``, it is such a process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def call_in_child(function: str, arguments: dict[str, Any], ranks: int = 1, thre
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
         request.write_text(json.dumps({"function": function, "arguments": arguments, "answer": str(answer)}))
-        command = [sys.executable, "-m", "benchmarking.child", str(request)]
+        command = [sys.executable, "-m", "lit_fednas.benchmarks.child", str(request)]
         places = environments(ranks, threads)
         processes = [subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) for env in places]
         try:
@@ -66,7 +66,7 @@ def call_in_child(function: str, arguments: dict[str, Any], ranks: int = 1, thre
 def environments(ranks: int, threads: int | None) -> Iterator[dict[str, str]]:
     """The environment of each process, without what belongs to another launch."""
     common = {name: value for name, value in os.environ.items() if name not in RANK_VARIABLES}
-    folder = str(Path(__file__).parents[1])
+    folder = str(Path(__file__).parents[2])  # of a checkout, where the package is not installed
     common["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, common.get("PYTHONPATH")]))
     if threads is not None:
         common["OMP_NUM_THREADS"] = str(threads)
@@ -117,6 +117,7 @@ def silence() -> None:
 
 
 def main() -> None:
+    """Calls the function that the request names; rank 0 writes the answer."""
     import torch
 
     request = json.loads(Path(sys.argv[1]).read_text())

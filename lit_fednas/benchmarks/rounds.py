@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from lightning import Callback
 
-from benchmarking.child import call_in_child, joined
-from benchmarking.library import run_library
-from benchmarking.measuring import (
+from lit_fednas.benchmarks.child import call_in_child, joined
+from lit_fednas.benchmarks.library import run_library
+from lit_fednas.benchmarks.measuring import (
     WHO,
     Turns,
     check_equal,
@@ -27,8 +27,8 @@ from benchmarking.measuring import (
     summary,
     timed,
 )
-from benchmarking.plain import PlainLoop
-from benchmarking.tasks import Setting
+from lit_fednas.benchmarks.plain import PlainLoop
+from lit_fednas.benchmarks.tasks import Setting
 
 
 class Rounds(Callback):
@@ -174,7 +174,7 @@ def separate(setting: dict[str, Any], rounds: int, warmup: int, repetitions: int
         for who in WHO if repetition % 2 == 0 else WHO[::-1]:
             arguments = {"setting": setting, "rounds": rounds, "warmup": warmup, "who": who}
             runs[who].append(
-                call_in_child("benchmarking.rounds:alone", arguments, setting["ranks"], setting["threads"])
+                call_in_child("lit_fednas.benchmarks.rounds:alone", arguments, setting["ranks"], setting["threads"])
             )
     losses = {who: [run["first_loss"] for run in runs[who]] for who in WHO}
     check_losses(losses["library"], losses["plain"], 1e-4, setting["network"])

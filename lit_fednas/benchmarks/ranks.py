@@ -14,17 +14,18 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarking import showing
-from benchmarking.child import call_in_child
-from benchmarking.library import run_library
-from benchmarking.measuring import check_losses, gathered
-from benchmarking.rounds import Rounds
-from benchmarking.subnets import elastic_options
-from benchmarking.tasks import Setting
 from lit_fednas.assignment import RandomArchitectures
+from lit_fednas.benchmarks import showing
+from lit_fednas.benchmarks.child import call_in_child
+from lit_fednas.benchmarks.library import run_library
+from lit_fednas.benchmarks.measuring import check_losses, gathered
+from lit_fednas.benchmarks.rounds import Rounds
+from lit_fednas.benchmarks.subnets import elastic_options
+from lit_fednas.benchmarks.tasks import Setting
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the measurement's options."""
     cores = showing.cores()
     elastic_options(parser)
     parser.add_argument(
@@ -45,6 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def ranks_and_threads(text: str) -> tuple[int, int]:
+    """Reads ``RANKSxTHREADS``, as 2x1."""
     ranks, threads = text.split("x")
     return int(ranks), int(threads)
 
@@ -72,6 +74,7 @@ def alone(setting: dict[str, Any], rounds: int, warmup: int) -> dict[str, Any]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measures what the options ask for; returns what JSON can carry."""
     runs: list[list[dict[str, Any]]] = [[] for _ in options.grid]
     for repetition in range(options.repetitions):
         places = list(range(len(options.grid)))
@@ -82,7 +85,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 "rounds": options.rounds,
                 "warmup": options.warmup,
             }
-            runs[place].append(call_in_child("benchmarking.ranks:alone", arguments, ranks, threads))
+            runs[place].append(call_in_child("lit_fednas.benchmarks.ranks:alone", arguments, ranks, threads))
     losses = [run["first_loss"] for made in runs for run in made]
     check_losses(losses, losses[:1] * len(losses), 1e-4, "ranks")
     found = []
@@ -106,6 +109,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def task_of(options: argparse.Namespace, ranks: int) -> Setting:
+    """Returns the data and the network that the options ask for."""
     return Setting(
         network="elastic",
         examples=options.examples,
@@ -122,6 +126,7 @@ def task_of(options: argparse.Namespace, ranks: int) -> Setting:
 
 
 def rows(report: dict[str, Any]) -> list[dict[str, str]]:
+    """Returns the printed table's rows, cells by column."""
     return [
         {
             "ranks x threads": f"{row['ranks']} x {row['threads']}",

@@ -9,9 +9,9 @@ import torch
 from lightning import Callback, LightningDataModule
 from torch import Tensor
 
-from benchmarking.tasks import CLASSES, Setting
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import Assignment, FixedArchitecture
+from lit_fednas.benchmarks.tasks import CLASSES, Setting
 from lit_fednas.data import Classification, ClientData, Examples, TensorReader
 from lit_fednas.federation import (
     ClientSettings,

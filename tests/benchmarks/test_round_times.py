@@ -1,18 +1,21 @@
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
+from lit_fednas.cli import main
+
 TINY = ["--clients", "4", "--cohort", "2", "--examples", "5", "--rounds", "2", "--warmup", "1"]
 TINY += ["--tasks", "cnn-32"]
 
 
-def report_of(script: ModuleType, folder: Path, *args: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Runs the script; returns the whole report, and its one task's."""
-    script.main([*TINY, "--json", str(folder / "report.json"), "--plot", str(folder / "plot.png"), *args])
+def report_of(folder: Path, *args: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Runs the command; returns the whole report, and its one task's."""
+    main(
+        ["benchmark", "round", *TINY, "--json", str(folder / "report.json"), "--plot", str(folder / "plot.png"), *args]
+    )
     report = json.loads((folder / "report.json").read_text())
     (row,) = report["tasks"]
     return report, row
@@ -28,10 +31,8 @@ def check_compared(row: dict[str, Any], count: int) -> None:
     assert min(row["library"]["seconds"] + row["plain"]["seconds"] + row["library"]["cpu_seconds"]) > 0
 
 
-def test_both_come_to_the_same_weights_and_are_timed(
-    benchmark_round: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report, row = report_of(benchmark_round, tmp_path, "--no-memory", "--goals", "1.1")
+def test_both_come_to_the_same_weights_and_are_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report, row = report_of(tmp_path, "--no-memory", "--goals", "1.1")
     check_compared(row, 2)
     assert 0 <= row["greatest_difference"] <= 1e-6
     assert len(row["library"]["seconds"]) == len(row["plain"]["seconds"]) == 2
@@ -45,8 +46,8 @@ def test_both_come_to_the_same_weights_and_are_timed(
 
 
 @pytest.mark.parametrize("who", ["library", "plain"])
-def test_one_by_itself_reports_its_memory(benchmark_round: ModuleType, tmp_path: Path, who: str) -> None:
-    benchmark_round.main([*TINY, "--only", who, "--json", str(tmp_path / "report.json")])
+def test_one_by_itself_reports_its_memory(tmp_path: Path, who: str) -> None:
+    main(["benchmark", "round", *TINY, "--only", who, "--json", str(tmp_path / "report.json")])
     (row,) = json.loads((tmp_path / "report.json").read_text())["tasks"]
     assert row["only"] == who
     assert len(row[who]["seconds"]) == 2
@@ -55,8 +56,8 @@ def test_one_by_itself_reports_its_memory(benchmark_round: ModuleType, tmp_path:
 
 
 @pytest.mark.slow
-def test_each_alone_in_turns(benchmark_round: ModuleType, tmp_path: Path, in_this_process: None) -> None:
-    _, row = report_of(benchmark_round, tmp_path, "--separate", "--repetitions", "3")
+def test_each_alone_in_turns(tmp_path: Path, in_this_process: None) -> None:
+    _, row = report_of(tmp_path, "--separate", "--repetitions", "3")
     check_compared(row, 3)
     assert row["library_first"] == [True, False, True]
     assert len(row["library"]["seconds"]) == len(row["plain"]["seconds"]) == 6
@@ -65,37 +66,37 @@ def test_each_alone_in_turns(benchmark_round: ModuleType, tmp_path: Path, in_thi
 
 
 @pytest.mark.slow  # four processes that import torch
-def test_the_peak_memory_is_that_of_processes_of_their_own(benchmark_round: ModuleType, tmp_path: Path) -> None:
-    _, row = report_of(benchmark_round, tmp_path)
+def test_the_peak_memory_is_that_of_processes_of_their_own(tmp_path: Path) -> None:
+    _, row = report_of(tmp_path)
     assert 5 < row["peak_mib"]["plain"] < 500
     assert 5 < row["peak_mib"]["library"] < 500
 
 
 @pytest.mark.slow  # two processes that import torch, and two that wait for each other
-def test_two_ranks_come_to_the_same_weights(benchmark_round: ModuleType, tmp_path: Path) -> None:
-    report, row = report_of(benchmark_round, tmp_path, "--ranks", "2", "--threads", "1", "--no-memory")
+def test_two_ranks_come_to_the_same_weights(tmp_path: Path) -> None:
+    report, row = report_of(tmp_path, "--ranks", "2", "--threads", "1", "--no-memory")
     check_compared(row, 2)
     assert report["ranks"] == row["ranks"] == 2
     assert 0 <= row["greatest_difference"] <= 1e-6
 
 
 @pytest.mark.slow  # two processes that import torch
-def test_the_plain_loop_shares_its_cohort_by_itself(benchmark_round: ModuleType, tmp_path: Path) -> None:
+def test_the_plain_loop_shares_its_cohort_by_itself(tmp_path: Path) -> None:
     args = (*TINY, "--only", "plain", "--json", str(tmp_path / "report.json"))
     losses = []
     for ranks in ("1", "2"):
-        benchmark_round.main([*args, "--ranks", ranks, "--threads", "1"])
+        main(["benchmark", "round", *args, "--ranks", ranks, "--threads", "1"])
         (row,) = json.loads((tmp_path / "report.json").read_text())["tasks"]
         losses.append(row["first_loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert row["peak_mib"] > 0
 
 
-def test_other_work_is_noticed(benchmark_round: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_work_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def lazy(self: Any, number: int, client: int) -> torch.Tensor:
         torch._foreach_zero_([param.data for param in self.params])
         return torch.tensor(2.3)
 
-    monkeypatch.setattr("benchmarking.plain.PlainLoop.train_client", lazy)
+    monkeypatch.setattr("lit_fednas.benchmarks.plain.PlainLoop.train_client", lazy)
     with pytest.raises(AssertionError, match="cnn: the weights differ"):
-        benchmark_round.main([*TINY, "--no-memory"])
+        main(["benchmark", "round", *TINY, "--no-memory"])

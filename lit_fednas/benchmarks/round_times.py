@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """Seconds per round of federated averaging: through the library, and in a hand-written PyTorch loop.
 
 Both train the same clients from the same weights, on the same batches in the same order with the same dropout,
@@ -31,11 +30,12 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from benchmarking import rounds, showing
-from benchmarking.child import call_in_child, silence
-from benchmarking.measuring import WHO
-from benchmarking.tasks import Setting
 from matplotlib.figure import Figure
+
+from lit_fednas.benchmarks import rounds, showing
+from lit_fednas.benchmarks.child import call_in_child, silence
+from lit_fednas.benchmarks.measuring import WHO
+from lit_fednas.benchmarks.tasks import Setting
 
 #: Network, and examples per client.
 TASKS = {"cnn-500": ("cnn", 500), "cnn-32": ("cnn", 32), "resnet18-32": ("resnet18", 32)}
@@ -100,8 +100,9 @@ def title(report: dict[str, Any]) -> str:
     )
 
 
-def parse(args: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Reads the options."""
+    parser = showing.Parser(prog="lit-fednas benchmark round", description=__doc__)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--rounds", type=int, default=15, help="rounds that count (15)")
     parser.add_argument("--warmup", type=int, default=3, help="rounds before them that do not (3)")
@@ -118,10 +119,11 @@ def parse(args: Sequence[str] | None) -> argparse.Namespace:
         "--goals", nargs="+", type=float, default=[], help="ratios to draw as lines, one for all or one per task"
     )
     showing.common_options(parser)
-    return parser.parse_args(args)
+    return parser.parse_args(words)
 
 
 def measure(options: argparse.Namespace, task: str) -> dict[str, Any]:
+    """Measures what the options ask for; returns what JSON can carry."""
     network, examples = TASKS[task]
     made = Setting(
         network=network,
@@ -150,19 +152,26 @@ def in_ranks(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Calls one of the measurements: here if one process is enough, else in as many as there are ranks."""
     setting = arguments["setting"]
     if setting["ranks"] > 1:
-        return call_in_child(f"benchmarking.rounds:{function}", arguments, setting["ranks"], setting["threads"])
+        return call_in_child(
+            f"lit_fednas.benchmarks.rounds:{function}", arguments, setting["ranks"], setting["threads"]
+        )
     return getattr(rounds, function)(**arguments)
 
 
 def peak_alone(setting: dict[str, Any], who: str) -> float:
     """The peak memory of one of the two in processes of its own."""
     arguments = {"setting": setting, "rounds": 2, "warmup": 0, "who": who}
-    found = call_in_child("benchmarking.rounds:alone", arguments, setting["ranks"], setting["threads"])
+    found = call_in_child("lit_fednas.benchmarks.rounds:alone", arguments, setting["ranks"], setting["threads"])
     return float(found["peak_mib"])
 
 
-def main(args: Sequence[str] | None = None) -> None:
-    options = parse(args)
+def round_times(words: Sequence[str]) -> None:
+    """Measures the seconds per round of federated averaging, beside those of a hand-written PyTorch loop.
+
+    Args:
+        words: Options, as ``--help`` lists them.
+    """
+    options = parse(words)
     silence()
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -177,7 +186,3 @@ def main(args: Sequence[str] | None = None) -> None:
     }
     print(f"torch {torch.__version__}, {title(report)}")
     showing.show(report, [cells_of(row) for row in report["tasks"]], draw, options)
-
-
-if __name__ == "__main__":
-    main()

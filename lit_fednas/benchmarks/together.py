@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from inspect import signature
 from statistics import median
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarking import rounds, showing
-from benchmarking.tasks import Setting
-from lit_fednas.federation import ClientSettings
+from lit_fednas.benchmarks import rounds, showing
+from lit_fednas.benchmarks.tasks import Setting
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the measurement's options."""
     parser.add_argument("--networks", nargs="+", choices=["cnn", "tiny"], default=["cnn", "tiny"])
     parser.add_argument("--together", nargs="+", type=int, default=[1, 5, 10, 25, 50], metavar="K")
     parser.add_argument("--rounds", type=int, default=4, help="rounds that count (4)")
@@ -34,8 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    if "clients_per_fit" not in signature(ClientSettings).parameters:
-        raise SystemExit("together: this version of the library trains clients one by one only")
+    """Measures what the options ask for; returns what JSON can carry."""
     found = []
     for network in options.networks:
         task = Setting(
@@ -69,6 +67,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def rows(report: dict[str, Any]) -> list[dict[str, str]]:
+    """Returns the printed table's rows, cells by column."""
     return [
         {
             "network": row["network"],

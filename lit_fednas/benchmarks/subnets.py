@@ -15,15 +15,16 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarking import showing
-from benchmarking.library import Fits
-from benchmarking.measuring import check_equal, greatest_difference, in_turns, quartiles, ratios
-from benchmarking.plain import PlainLoop
-from benchmarking.tasks import Setting
+from lit_fednas.benchmarks import showing
+from lit_fednas.benchmarks.library import Fits
+from lit_fednas.benchmarks.measuring import check_equal, greatest_difference, in_turns, quartiles, ratios
+from lit_fednas.benchmarks.plain import PlainLoop
+from lit_fednas.benchmarks.tasks import Setting
 from lit_fednas.supernets import Supernet
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the measurement's options."""
     elastic_options(parser)
     parser.add_argument(
         "--archs",
@@ -52,6 +53,7 @@ def chosen(net: Supernet, text: str) -> Any:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measures what the options ask for; returns what JSON can carry."""
     task = Setting(
         network="elastic",
         examples=options.steps * options.batch_size,
@@ -118,6 +120,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def rows(report: dict[str, Any]) -> list[dict[str, str]]:
+    """Returns the printed table's rows, cells by column."""
     return [
         {
             "subnet": row["name"],

@@ -1,0 +1,1 @@
+"""The command ``benchmark``: what the library costs and gains, beside a loop written by hand in plain PyTorch."""
