@@ -54,8 +54,9 @@ def arena(
     ]
     sweep = Sweep(out / content.name, {"sweep": content.name, "file": str(file)}, runs)
     status = 0
-    if begun_later := {run.parameters["method"]: run for run in reversed(runs) if run.status == "waiting"}:
-        settings = [_checked(run, label) for label, run in begun_later.items()]
+    first = {run.parameters["method"]: run for run in reversed(runs) if run.status == "waiting"}
+    if waiting := [(label, first[label]) for label in chosen if label in first]:
+        settings = [_checked(run, label) for label, run in waiting]
         status = run_all(sweep, loggers_of(settings[0]), jobs)
     elif unfinished := [run for run in runs if run.status != "finished"]:
         status = run_all(sweep, loggers_of(settings_of(unfinished[0].commands[0])), jobs)

@@ -139,7 +139,7 @@ def settings_of(command: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(f"command: {command[0]!r} cannot be started: {error.strerror}") from error
     if shown.returncode:
         told = shown.stderr.strip().splitlines() or [f"exit status {shown.returncode}"]
-        raise ConfigError(f"{' '.join(command)}: {told[-1]}")
+        raise ConfigError(f"{' '.join(command)}: {told[-1].removeprefix('lit-fednas: ')}")
     settings: dict[str, Any] = yaml.safe_load(shown.stdout)
     first, *_ = loggers_of(settings)
     if not (isinstance(first, dict) and first["class_path"].endswith("RunLogger")):
