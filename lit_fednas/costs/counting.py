@@ -198,6 +198,11 @@ class _Uncounted(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         packet = func._overloadpacket
+        if packet is _aten._local_scalar_dense:
+            raise ConfigError(
+                "costs: the multiply-accumulates of a network that reads the values of its inputs (Tensor.item, float) "
+                "cannot be counted; choose with torch.where instead"
+            )
         if packet not in self.counter.flop_registry and self._computes(func, (args, kwargs)):
             module = max(self.counter.mod_tracker.parents - {"Global"}, key=len, default="the network")
             raise ConfigError(

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 
 import torch
 
+from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import Supernet
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ _KEPT_BYTES, _LARGEST_KEPT_BLOCK = 2**30, 2**25  # the latter is the most that g
 
 def suggested_threads(supernet: Supernet, batch_size: int, ranks_here: int, present: int) -> int:
     """Returns the number of threads that a rank should compute with on a CPU.
+
+    A network whose work cannot be counted is taken for a large one.
 
     Args:
         supernet: The network; the work of its largest architecture decides.
@@ -49,8 +52,12 @@ def suggested_threads(supernet: Supernet, batch_size: int, ranks_here: int, pres
         1
     """
     largest = supernet.space.largest
+    try:
+        macs = supernet.cost(largest).macs
+    except ConfigError:
+        return max(1, present // ranks_here)
     layers = sum(tensor.ndim > 1 for tensor in supernet.skeleton(largest).parameters())
-    if batch_size * supernet.cost(largest).macs / max(1, layers) < SMALL_OPERATION:
+    if batch_size * macs / max(1, layers) < SMALL_OPERATION:
         return 1
     return max(1, present // ranks_here)
 

@@ -8,11 +8,12 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedTrainer
 from lit_fednas.federation.machine import SMALL_OPERATION, keep_freed_memory, suggested_threads, threads_set
-from lit_fednas.supernets import SmallCNN
+from lit_fednas.supernets import PlainNetwork, SmallCNN
 from tests.support import fit, linear_net, make_module, tiny_data
 
 
@@ -26,6 +27,17 @@ def test_threads_by_work_per_operation():
 def test_ranks_share_the_cores():
     net = SmallCNN((3, 32, 32), 10)
     assert [suggested_threads(net, 32, ranks, 8) for ranks in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
+
+
+def test_a_network_that_cannot_be_counted_is_a_large_one():
+    class Peek(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.flatten(1)) if float(x.sum()) > 0 else x
+
+    net = PlainNetwork(Peek(64, 4), (1, 8, 8), 4)
+    with pytest.raises(ConfigError, match=r"reads the values of its inputs .* choose with torch.where"):
+        net.cost(net.space.largest)
+    assert suggested_threads(net, 1, 2, 8) == 4
 
 
 @pytest.fixture
