@@ -187,7 +187,8 @@ def test_latencies_of_different_measurements_are_not_mixed(tmp_path):
     evaluator = Evaluator(tiny_supernet(), [(torch.randn(4, 1, 8, 8), torch.arange(4))])
 
     def begun(**measured):
-        settings = SearchSettings(latency=MeasuredLatency(warmup=0, **measured), method=Exhaustive())
+        latency = MeasuredLatency(warmup=0, **measured)
+        settings = SearchSettings(CumulativeCostTiers(), latency=latency, method=Exhaustive())
         return TierSearch(settings, evaluator, SearchFiles(tmp_path), 0)
 
     begun(repeats=1)
