@@ -32,8 +32,9 @@ from lit_fednas.search import (
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.search.tier_search import TierSearch
 from lit_fednas.supernets import ElasticResNet
+from lit_fednas.testing.networks import batch
 from lit_fednas.tiers import ArchitectureCosts, Budgets, CumulativeCostTiers, TierSource
-from tests.supernets.instances import INSTANCES, batch, names
+from tests.supernets.instances import INSTANCES, names
 from tests.support import fit, linear_net, make_module, sgd, tiny_data, tiny_supernet
 
 TIERS = Budgets({"small": {"macs": 70_000.0}, "large": {"macs": 120_000.0, "parameters": 4_000.0}})

@@ -13,8 +13,8 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import Evaluator, Exhaustive, Feasible, SearchSettings, TierSearch
 from lit_fednas.supernets import EarlyExitResNet, PathCNN
+from lit_fednas.testing.toy import ToyCosts, ToySpace, every_architecture, toy_cost, toy_feasible
 from lit_fednas.tiers import ArchitectureCosts, ArchitectureTiers, Budgets, CumulativeCostTiers, Tier
-from tests.search.toy import ToyCosts, ToySpace, every_architecture, toy_cost, toy_feasible
 from tests.support import linear_net, tiny_supernet
 
 
