@@ -109,6 +109,7 @@ def _run(name: str | None, words: Sequence[str]) -> int:
         near = did_you_mean(first, COMMANDS)
         raise ConfigError(f"{first}: is not a command{near}; lit-fednas --help lists them")
     words = _with_paths(words)
+    _check_rank()
     with _ending_at_once():
         from lit_fednas.lightning_cli import run
     return run(words)
@@ -128,6 +129,13 @@ def _help(commands: Mapping[str, Command]) -> str:
             listing({"-h, --help": "Shows this text", "--version": "Shows the version"}),
         ]
     )
+
+
+def _check_rank() -> None:
+    """Validates the process's rank in the environment, which Lightning reads when it is imported."""
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"):
+        if not (value := os.environ.get(name, "0")).isdecimal():
+            raise ConfigError(f"{name}: {value!r} in the environment is not the number of a process; unset {name}")
 
 
 def _with_paths(words: Sequence[str]) -> list[str]:

@@ -108,7 +108,8 @@ class FederatedCLI(LightningCLI):
         self.add_default_arguments_to_parser(parser)
         parser.add_lightning_class_args(FederatedDataModule, "data")
         parser.link_arguments("seed_everything", "data.seed", compute_fn=_seed)
-        for name in ("trainer", "model", "cost_ledger", "checkpoint", "ckpt_path", "changed", *OPTIONAL_CALLBACKS):
+        others = ("trainer", "model", "cost_ledger", "checkpoint", "ckpt_path", "changed", "search", "finetune")
+        for name in (*others, *OPTIONAL_CALLBACKS):
             parser.add_argument(f"--{name}", type=Any, default=None, help=SUPPRESS)
 
     @override
@@ -135,6 +136,10 @@ class FederatedCLI(LightningCLI):
         try:
             self.config = parser.parse_args(args)
         except ArgumentError as error:
+            if missing := re.match(r"the following arguments are required: (\w+\.\w+\..*)", str(error)):
+                names = [name.partition(".")[2] for name in missing[1].split(", ")]
+                remedy = f"set in a file (--config FILE) or by options (--{names[0]} VALUE)"
+                raise ConfigError(f"{', '.join(names)}: not given; {remedy}") from error
             raise ArgumentError(None, f"{error}{self._similar(str(error))}") from error
         except (RecursionError, SyntaxError) as error:  # of YAML that holds itself, of a module of the user's
             raise ConfigError(f"config: {type(error).__name__}: {error}; correct the file") from error

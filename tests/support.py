@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Iterable
+import pkgutil
+from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ from torch import Tensor, nn
 
 from lit_fednas.aggregation import Aggregation, OverlapAverage
 from lit_fednas.assignment import Assignment, FixedArchitecture
-from lit_fednas.data import IID, ArraySource, Classification, Digits, Examples, FederatedDataModule
+from lit_fednas.data import IID, ArraySource, Classification, Digits, FederatedDataModule
 from lit_fednas.federation import (
     ClientSettings,
     CohortSampler,
@@ -25,23 +28,13 @@ from lit_fednas.federation import (
     UniformCohort,
 )
 from lit_fednas.supernets import ElasticResNet, PlainNetwork, Supernet
+from lit_fednas.testing.examples import tiny_examples
 
 #: What objectives that read no data need of the clients' data.
 NO_DATA: Any = SimpleNamespace(task=Classification(4))
 
 #: Where runs without a folder of their own write what callbacks write.
 _ANYWHERE = TemporaryDirectory(prefix="lit-fednas-tests-")
-
-
-def tiny_examples(count: int = 120, seed: int = 0) -> Examples:
-    """Images of 1x8x8 whose class is where the light is."""
-    draws = torch.Generator().manual_seed(seed)
-    targets = torch.randint(4, (count,), generator=draws)
-    images = 40 * torch.rand(count, 1, 8, 8, generator=draws)
-    for example, target in enumerate(targets.tolist()):
-        row, column = 4 * (target // 2), 4 * (target % 2)
-        images[example, :, row : row + 4, column : column + 4] += 160
-    return Examples(images.to(torch.uint8), targets)
 
 
 def tiny_data(num_clients: int = 6, **settings: Any) -> FederatedDataModule:
@@ -61,6 +54,25 @@ def linear_net(seed: int = 0) -> PlainNetwork:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), (1, 8, 8), 4)
+
+
+def concrete_classes(base: type, package: ModuleType) -> set[type]:
+    """The classes of lit_fednas that can be instantiated, with those of a package imported."""
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        import_module(module.name)
+    found: set[type] = set()
+    todo = [base]
+    while todo:
+        for kind in todo.pop().__subclasses__():
+            todo.append(kind)
+            if kind.__module__.startswith("lit_fednas.") and not inspect.isabstract(kind):
+                found.add(kind)
+    return found
+
+
+def without_instance(base: type, package: ModuleType, makes: Iterable[Callable[[], Any]]) -> list[str]:
+    """The names of the concrete classes of which a contract has no instance."""
+    return sorted(kind.__name__ for kind in concrete_classes(base, package) - {type(make()) for make in makes})
 
 
 def one_of_many(items: Iterable[Any], *quick: str) -> list[Any]:

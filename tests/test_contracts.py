@@ -25,8 +25,8 @@ BASES = [Aggregation, Assignment, FederatedCallback, Objective, SearchSpace, Sup
 
 
 def package_modules() -> list:
-    names = [one.name for one in pkgutil.walk_packages([str(ROOT)], "lit_fednas.") if "__main__" not in one.name]
-    return [import_module(name) for name in names]
+    names = [one.name for one in pkgutil.walk_packages([str(ROOT)], "lit_fednas.")]
+    return [import_module(name) for name in names if not name.endswith("__main__") and folder(name) != "testing"]
 
 
 def classes() -> dict[str, type]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -49,6 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     "commands": set(),  # names what it imports
     "lightning_cli": ENGINE | {"callbacks", "loggers", "analysis", "run_config", "commands"},
     "cli": FLOOR | {"commands", "lightning_cli"},
+    "testing": ENGINE | {"search"},  # on top of what it tests; nobody imports it
     "__main__": {"cli"},
     "": set(),  # lit_fednas/__init__.py
 }
@@ -154,6 +156,14 @@ def test_every_part_has_its_place(ours: list[Import]) -> None:
 
 def test_direction(ours: list[Import]) -> None:
     assert wrong_directions(ours) == []
+
+
+def test_contracts_and_their_pytest_are_imported_by_no_other_part(ours: list[Import]) -> None:
+    assert {part(one.source) for one in ours if part(one.target) == "testing"} <= {"testing"}
+    users = {
+        part(name) for name, path in modules().items() if re.search(r"^\s*(import|from) pytest", path.read_text(), re.M)
+    }
+    assert users == {"testing"}
 
 
 def test_no_circles_between_modules(ours: list[Import]) -> None:

@@ -206,6 +206,13 @@ class FederatedDataModule(LightningDataModule):
         raw = torch.stack([batches.reader.dataset[int(row)][0].cpu() for row in batches.rows[:count]])
         return raw.float() if raw.is_floating_point() else raw
 
+    def token_range(self) -> tuple[int, int] | None:
+        """Returns the least and the greatest token that was read; ``None`` for other inputs, or out of memory."""
+        read = [reader.dataset.inputs for reader in self._readers.values() if isinstance(reader.dataset, Examples)]
+        if self.input_dtype.is_floating_point or not read:
+            return None
+        return min(int(inputs.min()) for inputs in read), max(int(inputs.max()) for inputs in read)
+
     def inputs_record(self) -> dict[str, Any]:
         """Returns what inputs are and how they are normalised, after ``setup`` (``lit_fednas.records.run``)."""
         normalization, dtype = self.source.normalization, self.raw_inputs(1).dtype

@@ -48,7 +48,26 @@ def check_data(supernet: Supernet, data: Any, metrics: Mapping[str, Metric]) -> 
             f"{type(data.task).__name__} wants {list(wanted)}; choose another network, or a setting such as "
             f"supernet.pooled"
         )
+    for token in data.token_range() or ():
+        _check_token(supernet, token)
     check_metrics(metrics, data.task, supernet.input_shape)
+
+
+@torch.no_grad()
+def _check_token(supernet: Supernet, token: int) -> None:
+    """Validates that networks read a token: on the CPU, since a GPU's failure would end the process.
+
+    Raises:
+        ConfigError: They do not.
+    """
+    network = supernet.subnet(supernet.space.smallest).cpu().eval()
+    try:
+        network(torch.full((_TWO, *supernet.input_shape), token, dtype=supernet.input_dtype))
+    except (IndexError, RuntimeError) as error:
+        raise ConfigError(
+            f"data.source: the token {token} is not in the vocabulary of model.supernet {type(supernet).__name__}; "
+            f"number tokens from 0 on, or give the task as many classes as there are tokens"
+        ) from error
 
 
 @torch.no_grad()

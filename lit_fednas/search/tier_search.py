@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from math import ceil
 from typing import Any
 
 from lit_fednas.costs import LatencySource
@@ -28,7 +29,7 @@ from lit_fednas.search.nsga2 import NSGA2
 from lit_fednas.search.pareto import hypervolume, pareto_front
 from lit_fednas.search.tier_models import save_tier_model, tier_model
 from lit_fednas.supernets import OWN, SearchSpace, labelled_space
-from lit_fednas.tiers import ArchitectureCosts, CumulativeCostTiers, Tier, TierSource
+from lit_fednas.tiers import ArchitectureCosts, Tier, TierSource
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +45,7 @@ class SearchSettings:
     """Settings of a search after training.
 
     Args:
-        tiers: The device tiers; if not given, those of the clients (``model.tiers``), or else three found from the
-            space.
+        tiers: The device tiers; those of the clients (``model.tiers``) if not given.
         method: How each tier is searched.
         evaluations: Distinct architectures of the tier to evaluate, per tier (FedorAS: 1000).
         target: A value of the metric on the validation data; a search ends with the generation that reaches it
@@ -130,7 +130,7 @@ class TierSearch:
         subnets: Architectures that each search begins with, beside the smallest and the largest.
 
     Raises:
-        ConfigError: The folder holds another search, or a tier cannot be met.
+        ConfigError: There are no tiers, one cannot be met, or the folder holds another search.
     """
 
     def __init__(
@@ -155,15 +155,19 @@ class TierSearch:
         self.supernet = evaluator.supernet
         self.space = self.supernet.space
         self.costs = ArchitectureCosts(self.supernet, settings.latency)
+        if settings.tiers is None and not tiers:
+            raise ConfigError(
+                "search.tiers: null leaves no device tiers to search for, as model.tiers is null too; set one of the "
+                f"two, such as --search.tiers '{_example_tiers(self.costs)}'"
+            )
         self.costs.recall_latencies(files)
         latency: dict[str, Any] | None = None
         if settings.latency is not None:
             rng = numpy_generator(self.seed, "search-latency")
             latency = self.costs.prepare_latency([self.space.sample(rng) for _ in range(_LATENCY_SAMPLES)])
         self.tiers = list(tiers)
-        if settings.tiers is not None or not tiers:
-            source = settings.tiers or CumulativeCostTiers()
-            self.tiers = source.tiers(self.space, self.costs, numpy_generator(self.seed, "search-tiers"))
+        if settings.tiers is not None:
+            self.tiers = settings.tiers.tiers(self.space, self.costs, numpy_generator(self.seed, "search-tiers"))
         if settings.labels is not None:
             self.tiers = [replace(tier, labels=settings.labels) for tier in self.tiers]
         for name, count in Counter(tier.name for tier in self.tiers).items():
@@ -343,3 +347,18 @@ def _is_in(space: SearchSpace[Any], arch: Any) -> bool:
         return bool(space.decode(space.encode(arch)) == arch)
     except ConfigError:  # of another label set, or several networks in one
         return False
+
+
+def _example_tiers(costs: ArchitectureCosts) -> str:
+    """Returns a setting of tiers that the supernet can meet: half-way between its least and most MACs, and the most."""
+    space = costs.supernet.space
+    least, most = (costs.cost(arch, "macs") for arch in (space.smallest, space.largest))
+    limits = {"small": (least + most) / 2, "large": most} if least < most else {"all": most}
+    budgets = ", ".join(f"{name}: {{macs: {_rounded_up(limit)}}}" for name, limit in limits.items())
+    return f"{{class_path: lit_fednas.tiers.Budgets, init_args: {{budgets: {{{budgets}}}}}}}"
+
+
+def _rounded_up(number: float) -> int:
+    """Returns the next number whose digits after the third are zeros."""
+    unit = 10 ** max(0, len(str(ceil(number))) - 3)
+    return ceil(number / unit) * unit

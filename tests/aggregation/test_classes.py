@@ -24,7 +24,7 @@ from lit_fednas.supernets import (
     Width,
     labelled_space,
 )
-from tests.aggregation.instances import aggregate, changed, random_updates, start, suited, update
+from lit_fednas.testing.updates import aggregate, changed, random_updates, start, update
 from tests.supernets.instances import kept_instance
 
 
@@ -122,8 +122,6 @@ def made_for(name: str, seed: int) -> tuple[Supernet, ClassAverage, list[ClientU
     aggregation = ClassAverage()
     if name == "crossed":
         aggregation.classifier = "1"
-    else:
-        suited(aggregation, net)
     return net, aggregation, updates
 
 
@@ -205,8 +203,10 @@ def test_a_client_without_any_class_says_nothing_of_the_classifier() -> None:
     silent = with_classes(updates[0], [])
     result = aggregate(aggregation, net, [silent])
     for kind in ("weight", "bias"):
-        assert torch.equal(result[f"network.4.{kind}"], net.shared_tensors()[f"network.4.{kind}"].detach())
-    assert_close(net, result, by_element(net, [silent], "4", weighted=True))
+        assert torch.equal(
+            result[f"network.classifier.{kind}"], net.shared_tensors()[f"network.classifier.{kind}"].detach()
+        )
+    assert_close(net, result, by_element(net, [silent], "classifier", weighted=True))
 
 
 # ---- what it cannot work with -------------------------------------------------------------------------
@@ -219,12 +219,12 @@ def test_classes_must_be_reported() -> None:
     ClassAverage().check_reports(MaskedCrossEntropy().report_types, "MaskedCrossEntropy")
 
 
-@pytest.mark.parametrize("classifier", ["classifier", "3", "0", "", "4.weight"])
+@pytest.mark.parametrize("classifier", ["head", "3", "0", "", "classifier.weight"])
 def test_a_classifier_that_is_none_is_refused_at_setup(classifier: str) -> None:
     net = kept_instance("plain")
     with pytest.raises(
         ConfigError,
-        match=rf"aggregation.classifier: '{classifier}' is not a module with a row for each of .*; choose from 4",
+        match=rf"aggregation.classifier: '{classifier}' is not a module with .*; choose from classifier",
     ):
         ClassAverage(classifier=classifier).setup(net)
 

@@ -10,7 +10,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientUpdate, OperatorReport
 from lit_fednas.objectives import CrossEntropy, PathSampling, Proximal
 from lit_fednas.supernets import Operators
-from tests.aggregation.instances import aggregate, changed, start, update
+from lit_fednas.testing.updates import aggregate, changed, start, update
 from tests.references.fedoras import equation_5
 from tests.supernets.instances import kept_instance
 

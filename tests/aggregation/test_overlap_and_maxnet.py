@@ -9,15 +9,8 @@ from lit_fednas.aggregation import Beta, MaxNet, OverlapAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate, RoundValues
 from lit_fednas.supernets import Ladder, PlainNetwork, Region, Supernet
-from tests.aggregation.instances import (
-    aggregate,
-    archs_of,
-    examples_of,
-    random_updates,
-    start,
-    update,
-    weights_of,
-)
+from lit_fednas.testing.updates import aggregate, random_updates, start, update
+from tests.aggregation.instances import archs_of, examples_of, weights_of
 from tests.references import superfed
 from tests.supernets.instances import kept_instance, roll
 

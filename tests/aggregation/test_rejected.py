@@ -22,7 +22,8 @@ from lit_fednas.supernets import (
     Supernet,
     WidthSupernet,
 )
-from tests.aggregation.instances import INSTANCES, aggregate, changed, start, suited, update
+from lit_fednas.testing.updates import aggregate, changed, start, update
+from tests.aggregation.instances import INSTANCES
 from tests.supernets.instances import kept_instance
 from tests.supernets.sequences import pruned_sequence
 
@@ -36,7 +37,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[Supernet, str]:
 
 
 def made(pair: tuple[Supernet, str]) -> Aggregation:
-    return suited(INSTANCES[pair[1]](), pair[0])
+    return INSTANCES[pair[1]]()
 
 
 def cohort(net: Supernet, examples: Sequence[int], seed: int = 0) -> list[ClientUpdate]:

@@ -21,15 +21,13 @@ from lit_fednas.assignment import (
     RandomArchitectures,
     RandomBases,
     RollingWidths,
-    Round,
     Sandwich,
     Subspaces,
     TrackingSandwich,
 )
-from lit_fednas.messages import ClientTask
-from lit_fednas.supernets import BaseNetworks, ModelSuite, PrunedSequence, SearchSpace, Supernet
-from lit_fednas.supernets.width.supernet import WidthSupernet
-from lit_fednas.tiers import Population, Tier
+from lit_fednas.supernets import SearchSpace
+from lit_fednas.testing.assignments import plan
+from lit_fednas.tiers import Population
 
 INSTANCES: dict[str, Callable[[], Assignment]] = {
     "fixed-largest": FixedArchitecture,
@@ -45,33 +43,30 @@ OF_OPERATORS: dict[str, Callable[[], Assignment]] = {
     "subspaces-bytes": lambda: Subspaces(at_most=20_000, size="bytes"),
 }
 
-#: Those that cut by width, or go by tiers, and want a supernet of widths and :data:`TIERS`.
+#: Those that cut by width, or go by tiers, and want a supernet of widths and tiers.
 OF_WIDTHS: dict[str, Callable[[], Assignment]] = {
     "by-tier": lambda: ByTier({"weak": "smallest", "strong": "largest"}),
     "invariant-units": lambda: InvariantUnits({"weak": 0.5, "strong": 1}),
     "rolling-widths": lambda: RollingWidths({"weak": "width: 0.5", "strong": "largest"}),
 }
 
-#: Those that deal out base networks, and want a supernet of them and :data:`TIERS`.
+#: Those that deal out base networks, and want a supernet of them and tiers.
 OF_BASES: dict[str, Callable[[], Assignment]] = {
     "random-bases": lambda: RandomBases({"weak": 1, "strong": 3}),
 }
 
-#: Those that choose among the models of a suite, and want one and :data:`TIERS`.
+#: Those that choose among the models of a suite, and want one and tiers.
 OF_SUITES: dict[str, Callable[[], Assignment]] = {
     "by-own-utility": ByOwnUtility,
     "by-utility": ByUtility,
     "by-utility-alone": lambda: ByUtility(similar=False),
 }
 
-#: Those that try candidates, and want a sequence of pruned models and :data:`TIERS`.
+#: Those that try candidates, and want a sequence of pruned models and tiers.
 OF_SEQUENCES: dict[str, Callable[[], Assignment]] = {
     "candidate-groups": CandidateGroups,
     "candidate-groups-few": lambda: CandidateGroups(initial_clients=2),
 }
-
-#: Every second client is strong; there are no limits, so that tiers are what the assignments say of them.
-TIERS = (Tier("weak", {}), Tier("strong", {}))
 
 
 class _SpaceOnly:
@@ -88,17 +83,6 @@ def planned(
     return [task.arch for task in plan(assignment, round, cohort, space, rng)]
 
 
-def plan(
-    assignment: Assignment, round: int, cohort: Sequence[int], space: SearchSpace, rng: np.random.Generator
-) -> list[ClientTask]:
-    population = getattr(assignment, "_population", Population(1000))
-    return assignment.plan(Round(round, cohort, space, population, rng))
-
-
-def set_up(assignment: Assignment, space: SearchSpace | Supernet, num_clients: int) -> None:
-    """Sets an assignment up, for a population of tiers where the supernet's assignments want them."""
-    supernet = space if isinstance(space, Supernet) else _SpaceOnly(space)
-    population = Population(num_clients)
-    if isinstance(supernet, WidthSupernet | BaseNetworks | ModelSuite | PrunedSequence):
-        population = Population(num_clients, TIERS, tuple(client % 2 for client in range(num_clients)))
-    assignment.setup(supernet, population)  # type: ignore[arg-type]
+def set_up(assignment: Assignment, space: SearchSpace, num_clients: int) -> None:
+    """Sets an assignment up that looks at the space alone, for clients without tiers."""
+    assignment.setup(_SpaceOnly(space), Population(num_clients))  # type: ignore[arg-type]

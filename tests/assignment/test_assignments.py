@@ -8,7 +8,8 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets.elastic_space import ElasticSpace
-from tests.assignment.instances import plan, planned, set_up
+from lit_fednas.testing.assignments import plan
+from tests.assignment.instances import planned, set_up
 from tests.references.superfed import least_seen
 
 LARGE = ElasticSpace((0, 1, 2), (0.1, 0.14, 0.18, 0.22, 0.25), (256, 512, 1024, 2048), 8)  # no bound by chance

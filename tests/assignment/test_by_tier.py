@@ -8,9 +8,9 @@ import pytest
 from lit_fednas.assignment import ByTier
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import EarlyExitResNet, ElasticResNet, GroupNorm
+from lit_fednas.testing.networks import elastic
 from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
-from tests.supernets.instances import elastic
 
 NET = EarlyExitResNet((3, 8, 8), 5, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=[1, 2, 3])
 MACS = [NET.cost(arch).macs for arch in NET.space.each()]

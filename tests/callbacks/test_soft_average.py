@@ -16,7 +16,7 @@ from lit_fednas.federation import FederatedCallback, UniformCohort
 from lit_fednas.messages import ClientTask
 from lit_fednas.rng import generator
 from lit_fednas.supernets import BatchNorm, Model, ModelSuite
-from tests.aggregation.instances import aggregate
+from lit_fednas.testing.updates import aggregate
 from tests.supernets.instances import kept_instance
 from tests.supernets.suites import GROWTH, grown_suite
 from tests.support import fit, make_module, tiny_data, tiny_supernet, weights

@@ -5,12 +5,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import lit_fednas.data
 from lit_fednas.data import IID, BalancedDirichlet, ByColumn, Dirichlet, Partition, Partitioner, Shards
 from lit_fednas.data.partitioners.dirichlet import draw_counts
 from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.testing import PartitionerContract
+from tests.support import without_instance
 
-TARGETS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 200))
-COLUMNS = {"site": np.random.default_rng(1).integers(0, 25, len(TARGETS))}
+TARGETS, COLUMNS = PartitionerContract.targets, PartitionerContract.columns
 
 SETTINGS: dict[type[Partitioner], Callable[[], Partitioner]] = {
     IID: IID,
@@ -21,47 +23,13 @@ SETTINGS: dict[type[Partitioner], Callable[[], Partitioner]] = {
 }
 
 
-def subclasses(base: type[Partitioner]) -> list[type[Partitioner]]:
-    return [c for sub in base.__subclasses__() for c in (sub, *subclasses(sub))]
-
-
-LIBRARY = [cls for cls in subclasses(Partitioner) if cls.__module__.startswith("lit_fednas.")]
+class TestContract(PartitionerContract):
+    instances = {kind.__name__: make for kind, make in SETTINGS.items()}  # noqa: RUF012
 
 
 def test_each_partitioner_is_in_the_contract() -> None:
-    assert set(LIBRARY) == set(SETTINGS), "add the new partitioner to SETTINGS"
-
-
-@pytest.fixture(params=LIBRARY, ids=lambda cls: cls.__name__)
-def partitioner(request: pytest.FixtureRequest) -> Partitioner:
-    return SETTINGS[request.param]()
-
-
-class TestContract:
-    @pytest.mark.parametrize("num_clients", [1, 2, 7, 20])
-    def test_each_example_goes_to_one_client(self, partitioner: Partitioner, num_clients: int) -> None:
-        partition = partitioner.partition(TARGETS, num_clients, seed=3, columns=COLUMNS)
-        assert np.array_equal(np.sort(np.concatenate(partition.indices)), np.arange(len(TARGETS)))
-        assert len(partition) == num_clients
-        assert min(partition.sizes) > 0
-
-    def test_is_a_function_of_the_seed(self, partitioner: Partitioner) -> None:
-        state = np.random.get_state()[1].copy()  # noqa: NPY002 - that the global generator stays where it is
-        first, again, other = (
-            partitioner.partition(TARGETS, 7, seed=seed, columns=COLUMNS).indices for seed in (5, 5, 6)
-        )
-        assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-        assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
-        assert np.array_equal(state, np.random.get_state()[1])  # noqa: NPY002
-
-    def test_refuses_more_clients_than_examples(self, partitioner: Partitioner) -> None:
-        with pytest.raises(DataError, match="num_clients: 2001 for 2000 examples"):
-            partitioner.partition(TARGETS, 2001, columns=COLUMNS)
-
-    @pytest.mark.parametrize("num_clients", [0, -1])
-    def test_refuses_no_clients(self, partitioner: Partitioner, num_clients: int) -> None:
-        with pytest.raises(ConfigError, match="num_clients"):
-            partitioner.partition(TARGETS, num_clients, columns=COLUMNS)
+    missing = without_instance(Partitioner, lit_fednas.data, SETTINGS.values())
+    assert not missing, f"add {missing} to SETTINGS"
 
 
 class Careless(Partitioner):

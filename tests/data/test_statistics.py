@@ -1,7 +1,11 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
+import yaml
 from matplotlib import pyplot
 
+from lit_fednas.cli import main
 from lit_fednas.data import Dirichlet, Partition
 from lit_fednas.data.statistics import partition_rows, partition_table, plot_partition
 
@@ -52,3 +56,42 @@ def test_no_pyplot_state() -> None:
     before = pyplot.get_fignums()
     plot_partition(PARTITION, TARGETS, ["a", "b", "cc"])
     assert pyplot.get_fignums() == before
+
+
+SOURCE = {"source": "lit_fednas.data.Digits"}
+DATA = {**SOURCE, "partitioner": "lit_fednas.data.IID", "num_clients": 3}
+
+
+@pytest.mark.parametrize("more", [{}, {"model": {"supernet": "nobody.Knows"}, "search": {"evaluations": 3}}])
+def test_the_command_needs_the_data_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: dict[str, object]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.yaml").write_text(yaml.safe_dump({"data": DATA, **more}))
+    assert main(["partition", "--config", "data.yaml"]) == 0
+    table = capsys.readouterr().out
+    assert main(["partition", *(word for key, value in DATA.items() for word in (f"--data.{key}", str(value)))]) == 0
+    assert capsys.readouterr().out == table
+    rows = (tmp_path / "partition" / "partition.csv").read_text().splitlines()
+    assert [row.split(",")[:2] for row in rows[1:]] == [["0", "432"], ["1", "431"], ["2", "431"]]  # of 1294
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "data.source, data.partitioner: not given; set in a file (--config FILE) or by options (--data.source"),
+        (SOURCE, "data.partitioner: not given; set in a file"),
+        (SOURCE | {"partitioner": "lit_fednas.data.IID"}, "data.num_clients: null does not suit IID; give 1 or more"),
+        (DATA | {"partitioner": "lit_fednas.data.Dirichlet"}, "following arguments are required: alpha"),
+    ],
+)
+def test_the_command_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: object, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.yaml").write_text(yaml.safe_dump({"data": given} if given else {}))
+    assert main(["partition", "--config", "data.yaml"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("lit-fednas: ")
+    assert message in line
+    assert not (tmp_path / "partition").exists()

@@ -17,6 +17,7 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 import lit_fednas
+from lit_fednas.cli import main
 from lit_fednas.errors import ClientError, ConfigError, RankError
 from lit_fednas.federation import FederatedTrainer, RankStrategy
 from lit_fednas.federation.interrupts import Interrupted
@@ -284,3 +285,11 @@ def test_a_rank_that_is_stopped_ends_the_run_with_its_reason(tmp_path, signum, v
     done = len(records.read_text().splitlines())
     assert last["global_step"] in ((done,) if signum == signal.SIGTERM else (done - 1, done))
     assert json.loads(records.read_text().splitlines()[-1])["round"] == done - 1
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
+def test_a_rank_that_is_no_number_is_one_line(name, monkeypatch, capsys):
+    monkeypatch.setenv(name, "abc")
+    assert main(["fit", "--config", "superfed/digits.yaml"]) == 2
+    error = f"lit-fednas: {name}: 'abc' in the environment is not the number of a process; unset {name}"
+    assert capsys.readouterr().err.splitlines() == [error]

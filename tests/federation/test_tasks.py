@@ -286,3 +286,15 @@ def test_what_needs_classes_refuses_numbers() -> None:
         fit(make_module(net, objective=CrossEntropy()), data, 1)
     with pytest.raises(ConfigError, match=r"evaluation.top_k: 2 needs classes, which a Regression has not"):
         fit(make_module(net, evaluation=EvaluationSettings(["largest"], top_k=2)), data, 1)
+
+
+@pytest.mark.parametrize("token", [VOCABULARY, -1])
+def test_tokens_outside_the_vocabulary_are_refused_before_any_training(token, caplog):
+    examples = token_examples()
+    inputs = examples.inputs.clone()
+    inputs[17, 1] = token
+    examples = Examples(inputs, examples.targets, examples.columns)
+    module = make_module(ElasticTCN((LENGTH,), VOCABULARY, channels=4, depths=[0], ratios=[0.5, 1.0]))
+    with pytest.raises(ConfigError, match=f"data.source: the token {token} is not in the vocabulary of .* ElasticTCN"):
+        fit(module, token_data(examples), 1)
+    assert not [message for message in caplog.messages if "client" in message]

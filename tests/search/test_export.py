@@ -28,8 +28,9 @@ from lit_fednas.rng import generator
 from lit_fednas.search.tier_models import save_tier_model
 from lit_fednas.supernets import Supernet
 from lit_fednas.supernets.labels import OWN, with_labels
+from lit_fednas.testing.networks import batch
 from tests.search.test_tier_models import model_of
-from tests.supernets.instances import INSTANCES, VARIANTS, batch, instance, kept_instance
+from tests.supernets.instances import INSTANCES, VARIANTS, instance, kept_instance
 from tests.support import make_module
 
 FORMATS = ("torch-export", "onnx")

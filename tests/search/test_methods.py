@@ -19,10 +19,9 @@ from lit_fednas.search import (
     SearchSettings,
 )
 from lit_fednas.search.pareto import hypervolume, pareto_front
-from lit_fednas.supernets import CellSupernet, ElasticTCN, Operators, PathCNN
-from lit_fednas.tiers import ArchitectureCosts, Budgets, Tier
-from tests.federation.tokens import LENGTH, VOCABULARY, by_hand, token_data, token_examples
-from tests.search.toy import (
+from lit_fednas.supernets import CellSupernet, ElasticTCN, PathCNN
+from lit_fednas.testing import SearchMethodContract
+from lit_fednas.testing.toy import (
     ToySpace,
     every_architecture,
     generations,
@@ -31,6 +30,8 @@ from tests.search.toy import (
     toy_error,
     toy_feasible,
 )
+from lit_fednas.tiers import ArchitectureCosts, Budgets, Tier
+from tests.federation.tokens import LENGTH, VOCABULARY, by_hand, token_data, token_examples
 from tests.support import make_module, make_trainer
 
 METHODS = [
@@ -44,6 +45,15 @@ LARGEST = toy_cost((3,) * 6)
 
 def name(method):
     return type(method).__name__
+
+
+class TestMethods(SearchMethodContract):
+    instances = {name(method): lambda method=method: method for method in METHODS if not isinstance(method, Exhaustive)}  # noqa: RUF012
+
+
+class TestExhaustive(SearchMethodContract):
+    instances = {"all": Exhaustive}  # noqa: RUF012
+    draws = False
 
 
 def test_every_method_is_held_to_the_contract():
@@ -99,73 +109,15 @@ def volume(archs):
     return hypervolume([toy_cost(arch) for arch in archs], [1 - toy_error(arch) for arch in archs], LARGEST)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=name)
-@pytest.mark.parametrize(("at_most", "above"), [(1000.0, None), (20.0, None), (25.0, 18.0)])
-def test_all_proposals_fit_and_are_distinct(method, at_most, above):
-    found = proposed(method, toy_feasible(at_most, above), 150)
-    fitting = [arch for arch in every_architecture() if (above or 0) < toy_cost(arch) <= at_most]
-    assert len(found) == min(150, len(fitting))
-    assert len(set(found)) == len(found)
-    assert set(found) <= set(fitting)
-
-
 PATHS = PathCNN(
     (1, 8, 8), 4, width=8, stage_layers=[2, 1], strides=[2, 2], operators=["conv1", "sep_e1", "mb3_e2", "id"]
 )
-
-
-@pytest.mark.parametrize("method", METHODS, ids=name)
-@pytest.mark.parametrize(
-    ("unsupported", "share"), [(("sep_e1", "mb3_e2"), 1.0), (("id", "conv1"), 0.4), (("id", "mb3_e2", "conv1"), 1.0)]
-)
-def test_no_proposal_holds_an_unsupported_operator(method, unsupported, share):
-    """Neither the smallest nor the largest path can run there; what is left is within the limit as well."""
-    rest = [name for name in PATHS.operators if name not in unsupported]
-    runnable = [Operators(((a,), (b,), (c,))) for a in rest for b in rest for c in rest]
-    macs = sorted(PATHS.macs(arch) for arch in runnable)
-    limit = macs[0] + share * (macs[-1] - macs[0])
-    tier = Tier("weak", {"macs": float(limit)}, unsupported=unsupported)
-    feasible = Feasible(PATHS.space, ArchitectureCosts(PATHS), tier, np.random.default_rng(0))
-    assert not feasible.fits(PATHS.space.smallest) or not feasible.fits(PATHS.space.largest)
-    proposals = method.search(feasible, np.random.default_rng(0))
-    found: list[Operators] = []
-    generation = next(proposals, None)
-    while generation and len(found) < 64:
-        found += generation
-        errors = [1 / (1 + len(set(arch.layers))) for arch in generation]
-        scores = [Score(arch, error, PATHS.macs(arch)) for arch, error in zip(generation, errors, strict=True)]
-        try:
-            generation = proposals.send(scores)
-        except StopIteration:
-            break
-    assert set(found) == {arch for arch in runnable if PATHS.macs(arch) <= limit}
 
 
 def test_a_tier_that_can_run_nothing_is_refused():
     tier = Tier("weak", {"macs": 1e9}, unsupported=tuple(PATHS.operators))
     with pytest.raises(ConfigError, match=r"search.tiers.weak: no architecture was found"):
         Feasible(PATHS.space, ArchitectureCosts(PATHS), tier, np.random.default_rng(0))
-
-
-@pytest.mark.parametrize("method", METHODS, ids=name)
-@pytest.mark.parametrize("at_most", [1.0, 6.0])
-def test_narrow_tiers_are_exhausted_and_end(method, at_most):
-    fitting = {arch for arch in every_architecture() if toy_cost(arch) <= at_most}
-    assert len(fitting) < 40
-    found = [arch for generation in generations(method, toy_feasible(at_most)) for arch in generation]
-    assert sorted(found) == sorted(fitting)  # each once
-
-
-@pytest.mark.parametrize("method", METHODS, ids=name)
-def test_equal_seeds_propose_the_same_and_no_global_generator_is_moved(method):
-    np.random.seed(1)  # noqa: NPY002
-    before = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002
-    first = proposed(method, toy_feasible(30.0), 200)
-    assert first == proposed(method, toy_feasible(30.0), 200)
-    assert np.array_equal(before[0], np.random.get_state()[1])  # noqa: NPY002
-    assert torch.equal(before[1], torch.get_rng_state())
-    if not isinstance(method, Exhaustive):
-        assert first != proposed(method, toy_feasible(30.0), 200, seed=1)
 
 
 def test_nsga2_comes_within_one_percent_of_the_true_front():

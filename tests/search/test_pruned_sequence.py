@@ -53,7 +53,8 @@ def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         assert main(["fit", *OPTIONS]) == 0
-        assert main(["search", *OPTIONS, "--search.evaluations", "10"]) == 0
+        tiers = ["--search.tiers", "lit_fednas.tiers.CumulativeCostTiers"]
+        assert main(["search", *OPTIONS, *tiers, "--search.evaluations", "10"]) == 0
     return home
 
 

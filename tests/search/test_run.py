@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from jsonargparse import ArgumentParser
 from torch.nn import functional
 
 from lit_fednas.assignment import RandomArchitectures
@@ -25,13 +27,15 @@ from lit_fednas.search import (
     Search,
     SearchMethod,
     SearchSettings,
+    tier_search,
 )
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.search.tier_search import TierSearch
 from lit_fednas.supernets import ElasticResNet
-from lit_fednas.tiers import Budgets, CumulativeCostTiers
-from tests.supernets.instances import INSTANCES, batch, names
-from tests.support import fit, make_module, sgd, tiny_data, tiny_supernet
+from lit_fednas.testing.networks import batch
+from lit_fednas.tiers import ArchitectureCosts, Budgets, CumulativeCostTiers, TierSource
+from tests.supernets.instances import INSTANCES, names
+from tests.support import fit, linear_net, make_module, sgd, tiny_data, tiny_supernet
 
 TIERS = Budgets({"small": {"macs": 70_000.0}, "large": {"macs": 120_000.0, "parameters": 4_000.0}})
 
@@ -336,12 +340,37 @@ def test_the_loss_can_be_what_is_best(trained, tmp_path):
 
 
 def test_a_network_that_is_no_supernet_has_one_tier(tmp_path):
-    from tests.support import linear_net
-
     module, data = make_module(linear_net()), tiny_data()
     fit(module, data, 1)
-    files = Search(trainer(), module, data, tmp_path).run(None, SearchSettings())
+    files = Search(trainer(), module, data, tmp_path).run(None, SearchSettings(CumulativeCostTiers()))
     assert [(row["tier"], row["arch"]) for row in files.rows("tiers")] == [("tier1", "whole")]
+
+
+def test_a_search_asks_for_tiers_that_its_networks_meet(trained, tmp_path):
+    """What the error proposes is a setting that works; the smallest and the largest network fit one tier each."""
+    module, data = trained
+    with pytest.raises(ConfigError, match=r"search\.tiers: null .* model\.tiers is null too; set one") as told:
+        Search(trainer(), module, data, tmp_path).run(None, SearchSettings())
+    assert not list(tmp_path.rglob("*.csv"))
+    proposed = re.search(r"--search\.tiers '(.*)'$", str(told.value))
+    parser = ArgumentParser()
+    parser.add_argument("--tiers", type=TierSource)
+    tiers = parser.instantiate(parser.parse_args(["--tiers", proposed[1]])).tiers
+    space = module.supernet.space
+    least, most = module.supernet.macs(space.smallest), module.supernet.macs(space.largest)
+    small, large = (tiers.budgets[name]["macs"] for name in ("small", "large"))
+    assert least < (least + most) / 2 <= small < 1.01 * (least + most) / 2
+    assert most <= large < 1.01 * most
+    files = Search(trainer(), module, data, tmp_path).run(None, SearchSettings(tiers, Exhaustive()))
+    assert [row["tier"] for row in files.rows("tiers")] == ["small", "large"]
+
+
+def test_the_example_of_tiers_for_a_single_network():
+    costs = ArchitectureCosts(linear_net())  # of 64 inputs and 4 outputs: 256 MACs
+    assert tier_search._example_tiers(costs) == (
+        "{class_path: lit_fednas.tiers.Budgets, init_args: {budgets: {all: {macs: 256}}}}"
+    )
+    assert [tier_search._rounded_up(number) for number in (7, 999, 1000.5, 123_456)] == [7, 999, 1010, 124_000]
 
 
 def test_a_checkpoint_is_searched(trained, tmp_path):

@@ -15,7 +15,8 @@ from lit_fednas.federation.evaluation import fresh_statistics, recalibrated
 from lit_fednas.records import SearchFiles, TierModel
 from lit_fednas.search.tier_models import load_tier_network, save_tier_model
 from lit_fednas.supernets import PlainNetwork, Supernet
-from tests.supernets.instances import batch, instance, kept_instance, names
+from lit_fednas.testing.networks import batch
+from tests.supernets.instances import instance, kept_instance, names
 
 
 @pytest.fixture

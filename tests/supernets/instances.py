@@ -5,32 +5,23 @@ A new supernet needs a line in ``INSTANCES``; a test fails as long as it has non
 
 from __future__ import annotations
 
-import functools
-import inspect
-import pkgutil
 import tempfile
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import lit_fednas.supernets
-from lit_fednas.errors import ConfigError
 from lit_fednas.finetune.finetuning import TierNetwork
 from lit_fednas.parts import described
 from lit_fednas.records.models import write_suite
-from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets import (
     BaseNetworks,
     BatchNorm,
     CellSupernet,
     EarlyExitResNet,
     ElasticMLP,
-    ElasticResNet,
     ElasticTCN,
     ElasticTransformer,
     FamilyNetwork,
@@ -44,14 +35,10 @@ from lit_fednas.supernets import (
     GrownModel,
     ModelSuite,
     NoNorm,
-    Norm,
     PathCNN,
     PathRNN,
-    PlainNetwork,
     PrunedSequence,
-    Region,
     ResNet18,
-    SearchSpace,
     SeparateExits,
     SeparateNetworks,
     SeparateWidths,
@@ -65,69 +52,9 @@ from lit_fednas.supernets import (
     WidthSupernet,
 )
 from lit_fednas.supernets.growing.growth import plan, to_plain
+from lit_fednas.testing import networks
+from lit_fednas.testing.networks import HIDDEN, elastic
 from tests.supernets.sequences import propose
-
-HIDDEN = 6
-
-
-class RollingSpace(SearchSpace[tuple[int, int]]):
-    """Pairs of (first unit, units): a window on the hidden layer that goes round its end."""
-
-    choices = (range(HIDDEN), range(HIDDEN - 1))
-
-    def decode(self, genes: Sequence[int]) -> tuple[int, int]:
-        start, units = genes[0], genes[1] + 2
-        return (0, units) if units == HIDDEN else (start, units)
-
-    def encode(self, arch: tuple[int, int]) -> tuple[int, ...]:
-        return (arch[0], arch[1] - 2)
-
-    @property
-    def smallest(self) -> tuple[int, int]:
-        return (0, 2)
-
-    @property
-    def largest(self) -> tuple[int, int]:
-        return (0, HIDDEN)
-
-    @property
-    def size(self) -> int:
-        return HIDDEN * (HIDDEN - 2) + 1
-
-    def parse(self, text: object) -> tuple[int, int]:
-        try:
-            start, units = (int(part) for part in str(text).strip("()").split(","))
-        except ValueError:
-            raise ConfigError(f"architecture: {text!r} cannot be read") from None
-        return (start, units)
-
-
-class RollingNet(Supernet):
-    """Two hidden layers of the same window: regions that are no slices, in one dimension and in two."""
-
-    def __init__(self) -> None:
-        super().__init__((3,), 4)
-        self.space = RollingSpace()
-        self.network = self.build((0, HIDDEN))
-        self.register_buffer("age", torch.arange(HIDDEN))
-
-    def build(self, arch: tuple[int, int]) -> nn.Module:
-        units = arch[1]
-        network = nn.Sequential(nn.Linear(3, units), nn.Tanh(), nn.Linear(units, units), nn.Tanh(), nn.Linear(units, 4))
-        network.register_buffer("age", torch.zeros(units, dtype=torch.int64))
-        return network
-
-    def index(self, arch: tuple[int, int]) -> dict[str, Region]:
-        window = (torch.arange(arch[1]) + arch[0]) % HIDDEN
-        return {
-            "0.weight": Region("network.0.weight", (window, slice(None))),
-            "0.bias": Region("network.0.bias", (window,)),
-            "2.weight": Region("network.2.weight", (window[:, None], window[None, :])),
-            "2.bias": Region("network.2.bias", (window,)),
-            "4.weight": Region("network.4.weight", (slice(None), window)),
-            "4.bias": Region("network.4.bias"),
-            "age": Region("network.age", (window,)),
-        }
 
 
 def roll(zeros: dict[str, Tensor], arch: tuple[int, int], w: dict[str, Tensor]) -> None:
@@ -138,35 +65,11 @@ def roll(zeros: dict[str, Tensor], arch: tuple[int, int], w: dict[str, Tensor]) 
         zeros["network.0.weight"][place] = w["0.weight"][i]
         zeros["network.0.bias"][place] = w["0.bias"][i]
         zeros["network.2.bias"][place] = w["2.bias"][i]
-        zeros["network.4.weight"][:, place] = w["4.weight"][:, i]
+        zeros["network.classifier.weight"][:, place] = w["classifier.weight"][:, i]
         zeros["network.age"][place] = w["age"][i]
         for k in range(units):
             zeros["network.2.weight"][place, (start + k) % HIDDEN] = w["2.weight"][i, k]
-    zeros["network.4.bias"][:] = w["4.bias"]
-
-
-def elastic(norm: Norm | None = None, **settings: object) -> ElasticResNet:
-    """An elastic network of two stages; with the divisor 4 all its ratios differ in width."""
-    return ElasticResNet(
-        **{  # type: ignore[arg-type]
-            "input_shape": (3, 8, 8),
-            "num_classes": 5,
-            "stem_width": 4,
-            "stage_widths": [16, 32],
-            "depths": [0, 1],
-            "ratios": [0.25, 0.5, 1.0],
-            "divisor": 4,
-            "norm": norm or BatchNorm(affine=False, running_statistics=False),
-            **settings,
-        }
-    )
-
-
-def plain() -> PlainNetwork:
-    """A network of one architecture with parameters, buffers and a frozen tensor."""
-    network = nn.Sequential(nn.Conv2d(2, 6, 3, groups=2), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(96, 3))
-    network[4].bias.requires_grad_(False)
-    return PlainNetwork(network, (2, 6, 6), 3)
+    zeros["network.classifier.bias"][:] = w["classifier.bias"]
 
 
 def pruned() -> PrunedSequence:
@@ -213,7 +116,7 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "cells": lambda: CellSupernet((3, 8, 8), 5, width=2, cells=3, nodes=2),
     "elastic": elastic,
     "elastic-groupnorm": lambda: elastic(GroupNorm(4)),
-    "elastic-batchnorm": lambda: elastic(BatchNorm()),
+    **networks.SMALL,
     "elastic-no-norm": lambda: elastic(NoNorm(), he_init=False, relu_before_sum=True),
     "elastic-narrow": lambda: elastic(ratios=[0.25, 0.5], divisor=8),  # both are 8 of the first stage's 16 channels
     "elastic-mlp": lambda: ElasticMLP((3, 4), 5, dim=8, depths=[0, 1], ratios=[0.25, 0.5, 2]),
@@ -246,11 +149,9 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
         (1, 10, 13), 5, 8, [1, 2], [2, 2], ["sep1_e2", "conv3"], reduction="pooled", growth=2, stem_stride=2
     ),
     "path-rnn": lambda: PathRNN((7,), 9, embedding=4, width=6),
-    "plain": plain,
     "pruned-sequence": lambda: PrunedSequence((3, 8, 8), 5, SlicedMobileNet(1.0, (4, 6), (1, 2))),
     "pruned-sequence-of-several": pruned,
     "resnet18": lambda: ResNet18((3, 8, 8), 5, width=8),
-    "rolling": RollingNet,
     "separate-exits": lambda: SeparateExits(
         (3, 8, 8), 5, width=4, norm=BatchNorm(), blocks=[1, 1], exits=[1, 2], early_heads=False
     ),
@@ -301,39 +202,10 @@ def names() -> list[Any]:
 
 
 def instance(name: str) -> Supernet:
-    """Builds an instance with weights that depend on nothing but its name; buffers are no zeros and ones."""
-    with isolated(0, name):
-        net = INSTANCES[name]()
-        draws = generator(1, name)
-        for buffer in net.buffers():
-            if buffer.is_floating_point():
-                buffer.copy_(0.5 + torch.rand(buffer.shape, generator=draws))
-            else:
-                buffer.copy_(torch.randint(1, 9, buffer.shape, generator=draws))
-    return net
+    """Builds an instance."""
+    return networks.built(name, INSTANCES[name])
 
 
-#: An instance that is built once, for tests that leave it as it is.
-kept_instance = functools.cache(instance)
-
-
-def batch(net: Supernet, size: int = 4, seed: int = 0) -> Tensor:
-    """Draws a batch of inputs; tokens are so low that one and two can be added."""
-    shape, draws = (size, *net.input_shape), generator(seed, "inputs")
-    if net.input_dtype == torch.int64:
-        return torch.randint(net.num_classes - 2, shape, generator=draws)
-    return torch.randn(shape, generator=draws)
-
-
-def concrete_supernets() -> set[type[Supernet]]:
-    """All classes of the library that can be instantiated."""
-    for module in pkgutil.walk_packages(lit_fednas.supernets.__path__, "lit_fednas.supernets."):
-        import_module(module.name)
-    found: set[type[Supernet]] = set()
-    todo: list[type[Supernet]] = [Supernet]
-    while todo:
-        for kind in todo.pop().__subclasses__():
-            todo.append(kind)
-            if kind.__module__.startswith("lit_fednas.") and not inspect.isabstract(kind):
-                found.add(kind)
-    return found
+def kept_instance(name: str) -> Supernet:
+    """Returns an instance that is built once, for tests that leave it as it is."""
+    return networks.kept(name, INSTANCES[name])

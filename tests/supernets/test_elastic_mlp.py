@@ -2,7 +2,8 @@ import torch
 from torch.nn import functional
 
 from lit_fednas.supernets import ElasticMLP
-from tests.supernets.instances import batch, instance
+from lit_fednas.testing.networks import batch
+from tests.supernets.instances import instance
 
 
 def test_size_and_costs_by_hand() -> None:

@@ -9,7 +9,8 @@ from torch import nn
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import BatchNorm, ElasticArch, ElasticResNet, GroupNorm, NestedSupernet, NoNorm
 from lit_fednas.supernets.elastic_space import ElasticSpace
-from tests.supernets.instances import elastic, instance
+from lit_fednas.testing.networks import elastic
+from tests.supernets.instances import instance
 
 TABLE_4 = [
     ("[0,0,0,0]", 0.1, 0.40),

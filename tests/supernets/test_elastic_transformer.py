@@ -10,7 +10,8 @@ from lit_fednas.data import NextToken
 from lit_fednas.data.sources.tokens import PAD, windows
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import ElasticTransformer
-from tests.supernets.instances import batch, instance
+from lit_fednas.testing.networks import batch
+from tests.supernets.instances import instance
 
 
 def text(**settings: object) -> ElasticTransformer:

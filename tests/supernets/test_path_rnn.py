@@ -19,10 +19,11 @@ from lit_fednas.messages import OperatorReport
 from lit_fednas.rng import isolated
 from lit_fednas.supernets import Operators, PathRNN, PathSupernet, path_sampler
 from lit_fednas.supernets.paths.recurrent import OPERATORS
+from lit_fednas.testing.networks import batch
+from lit_fednas.testing.updates import aggregate, changed, update
 from lit_fednas.tiers import Population
-from tests.aggregation.instances import aggregate, changed, update
 from tests.references.fedoras import equation_5
-from tests.supernets.instances import batch, kept_instance
+from tests.supernets.instances import kept_instance
 
 RNN = kept_instance("path-rnn")
 STEPS, INPUTS, WIDTH = 7, 4, 6

@@ -31,7 +31,7 @@ from lit_fednas.supernets import (
 )
 from lit_fednas.supernets.layers import Scaler
 from lit_fednas.supernets.width.space import WidthSpace
-from tests.supernets.instances import batch
+from lit_fednas.testing.networks import batch
 
 CUT = tuple[str | None, int]
 NONE: CUT = (None, 1)

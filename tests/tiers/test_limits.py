@@ -13,8 +13,8 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import Evaluator, Exhaustive, Feasible, SearchSettings, TierSearch
 from lit_fednas.supernets import EarlyExitResNet, PathCNN
+from lit_fednas.testing.toy import ToyCosts, ToySpace, every_architecture, toy_cost, toy_feasible
 from lit_fednas.tiers import ArchitectureCosts, ArchitectureTiers, Budgets, CumulativeCostTiers, Tier
-from tests.search.toy import ToyCosts, ToySpace, every_architecture, toy_cost, toy_feasible
 from tests.support import linear_net, tiny_supernet
 
 
@@ -187,7 +187,8 @@ def test_latencies_of_different_measurements_are_not_mixed(tmp_path):
     evaluator = Evaluator(tiny_supernet(), [(torch.randn(4, 1, 8, 8), torch.arange(4))])
 
     def begun(**measured):
-        settings = SearchSettings(latency=MeasuredLatency(warmup=0, **measured), method=Exhaustive())
+        latency = MeasuredLatency(warmup=0, **measured)
+        settings = SearchSettings(CumulativeCostTiers(), latency=latency, method=Exhaustive())
         return TierSearch(settings, evaluator, SearchFiles(tmp_path), 0)
 
     begun(repeats=1)

@@ -1,0 +1,40 @@
+"""Contract tests: what every supernet, assignment, aggregation and other part promises, for classes of your own, too.
+
+Subclass the contract of the kind of part in a test file, name small instances, and run pytest, which this package
+needs and lit-fednas does not install (``pip install pytest``):
+
+    from lit_fednas.testing import SupernetContract
+
+    class TestHiddenUnits(SupernetContract):
+        instances = {"three-sizes": lambda: HiddenUnits((1, 8, 8), 10, units=[4, 8, 16])}
+
+Each promise is a test of its own, once per instance.
+"""
+
+try:
+    import pytest
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("lit_fednas.testing needs pytest, which is not installed; pip install pytest") from error
+
+_MODULES = "aggregations", "assignments", "objectives", "partitioners", "search", "sources", "spaces", "supernets"
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _MODULES))  # so that failures show values
+
+from lit_fednas.testing.aggregations import AggregationContract  # noqa: E402
+from lit_fednas.testing.assignments import AssignmentContract  # noqa: E402
+from lit_fednas.testing.objectives import ObjectiveContract  # noqa: E402
+from lit_fednas.testing.partitioners import PartitionerContract  # noqa: E402
+from lit_fednas.testing.search import SearchMethodContract  # noqa: E402
+from lit_fednas.testing.sources import DataSourceContract  # noqa: E402
+from lit_fednas.testing.spaces import SpaceContract  # noqa: E402
+from lit_fednas.testing.supernets import SupernetContract  # noqa: E402
+
+__all__ = [
+    "AggregationContract",
+    "AssignmentContract",
+    "DataSourceContract",
+    "ObjectiveContract",
+    "PartitionerContract",
+    "SearchMethodContract",
+    "SpaceContract",
+    "SupernetContract",
+]

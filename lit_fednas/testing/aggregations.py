@@ -1,0 +1,168 @@
+"""What every aggregation promises."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from lit_fednas.aggregation import Aggregation
+from lit_fednas.messages import ClientUpdate, Report
+from lit_fednas.supernets import Supernet
+from lit_fednas.testing import networks
+from lit_fednas.testing.contract import Case, Contract
+from lit_fednas.testing.updates import aggregate, changed, random_updates, start, update, usual_reports
+
+
+class AggregationContract(Contract):
+    """The contract of aggregations; ``instances`` make aggregations.
+
+    Attributes:
+        supernets: What makes the supernets that every instance is tested with, by name: of slices, of a single
+            architecture, and of regions that are not slices, unless a subclass names others.
+
+    Example:
+        >>> from lit_fednas.aggregation import OverlapAverage
+        >>> class TestAverage(AggregationContract):
+        ...     instances = {"all-alike": lambda: OverlapAverage(weighted=False)}
+    """
+
+    supernets: ClassVar[Mapping[str, Callable[[], Supernet]]] = networks.SMALL
+    cases: ClassVar[Mapping[str, str]] = {"net_case": "supernets", "case": "instances"}
+
+    def reports(self, net: Supernet, client: int) -> tuple[Report, ...]:
+        """Returns what a client reports, which a subclass extends if its aggregation ``needs`` other reports."""
+        return usual_reports(net, client)
+
+    def reported(self, net: Supernet, one: ClientUpdate) -> ClientUpdate:
+        """Returns an update with what the client reports."""
+        return changed(one, reports=self.reports(net, one.task.client))
+
+    def updates(self, net: Supernet, size: int, largest: bool, seed: int) -> list[ClientUpdate]:
+        """Returns a cohort's random updates; one has the largest architecture, if asked."""
+        return [self.reported(net, one) for one in random_updates(net, size, largest, seed)]
+
+    @pytest.fixture
+    def net(self, net_case: Case) -> Supernet:
+        """The global weights."""
+        return networks.kept(*net_case)
+
+    @pytest.fixture
+    def aggregation(self, case: Case) -> Aggregation:
+        """A fresh aggregation."""
+        made: Aggregation = case.make()
+        return made
+
+    def test_every_shared_tensor_comes_back_and_may_be_overwritten(
+        self, aggregation: Aggregation, net: Supernet
+    ) -> None:
+        """The result has every shared tensor, in memory of its own."""
+        before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
+        result = aggregate(aggregation, net, self.updates(net, 3, largest=False, seed=1))
+        assert result.keys() == before.keys()
+        with torch.no_grad():
+            for name, tensor in result.items():
+                assert tensor.shape == before[name].shape
+                assert not tensor.requires_grad
+                assert tensor.isfinite().all()
+                tensor.fill_(7)
+        for name, tensor in net.shared_tensors().items():
+            assert torch.equal(tensor, before[name]), name
+
+    def test_order_does_not_matter(self, aggregation: Aggregation, net: Supernet) -> None:
+        """The order in which updates arrive changes nothing but the rounding of sums."""
+        updates = self.updates(net, 6, largest=True, seed=2)
+        tasks = [u.task for u in updates]
+        first = aggregate(aggregation, net, updates, tasks)
+        assert_equal(aggregate(aggregation, net, updates[::-1], tasks), first)
+        assert_equal(aggregate(aggregation, net, updates[3:] + updates[:3], tasks), first)
+
+    def test_several_ranks_are_one(self, aggregation: Aggregation, net: Supernet) -> None:
+        """Each rank knows all tasks and adds its own updates; then the sums are added in place."""
+        updates = self.updates(net, 5, largest=True, seed=3)
+        tasks = [u.task for u in updates]
+        whole = aggregate(aggregation, net, updates, tasks)
+        kinds = [type(aggregation).__new__(type(aggregation)) for _ in range(3)]
+        for rank, other in enumerate(kinds):
+            other.__dict__.update(aggregation.__dict__)
+            start(other, net, tasks)
+            for one in updates[rank::3]:
+                other.add(one)
+        for totals in zip(*(other.sums() for other in kinds), strict=True):
+            totals[0].add_(totals[1]).add_(totals[2])
+        assert_equal(kinds[0].finish(), whole)
+
+    def test_updates_are_neither_changed_nor_kept(self, aggregation: Aggregation, net: Supernet) -> None:
+        """Updates are read, and their memory is free after ``add``."""
+        updates = self.updates(net, 3, largest=True, seed=4)
+        start(aggregation, net, [u.task for u in updates])
+        copies = [{name: tensor.clone() for name, tensor in u.weights.items()} for u in updates]
+        for one in updates:
+            aggregation.add(one)
+        for one, weights in zip(updates, copies, strict=True):
+            for name, tensor in one.weights.items():
+                assert torch.equal(tensor, weights[name]), name
+        gone = [weakref.ref(tensor) for u in updates for tensor in u.weights.values()]
+        storages = {tensor.untyped_storage().data_ptr() for u in updates for tensor in u.weights.values()}
+        assert not storages & {total.untyped_storage().data_ptr() for total in aggregation.sums()}
+        del one, updates, tensor
+        assert not any(reference() is not None for reference in gone)
+        aggregation.finish()
+
+    def test_later_writing_into_the_tensors_does_no_harm(self, aggregation: Aggregation, net: Supernet) -> None:
+        """A client's network is used again for the next client."""
+        updates = self.updates(net, 3, largest=True, seed=5)
+        expected = aggregate(aggregation, net, updates)
+        start(aggregation, net, [u.task for u in updates])
+        for one in updates:
+            aggregation.add(one)
+            for tensor in one.weights.values():
+                tensor.fill_(99)
+        assert_equal(aggregation.finish(), expected)
+
+    def test_rounds_do_not_touch_each_other(self, aggregation: Aggregation, net: Supernet) -> None:
+        """A round leaves nothing behind for the next."""
+        updates = self.updates(net, 4, largest=True, seed=6)
+        first = aggregate(aggregation, net, updates)
+        aggregate(aggregation, net, self.updates(net, 2, largest=True, seed=7))
+        assert_equal(aggregate(aggregation, net, updates), first)
+
+    def test_an_unfinished_round_is_forgotten(self, aggregation: Aggregation, net: Supernet) -> None:
+        """A round that was begun and not finished leaves nothing behind."""
+        updates = self.updates(net, 4, largest=True, seed=8)
+        expected = aggregate(aggregation, net, updates)
+        start(aggregation, net, [u.task for u in updates])
+        aggregation.add(updates[0])
+        assert_equal(aggregate(aggregation, net, updates), expected)
+
+    def test_updates_that_agree_are_the_result(self, aggregation: Aggregation, net: Supernet) -> None:
+        """If all clients send the same weights, those are the result."""
+        one = self.reported(net, update(net, 0, net.space.largest, 10))
+        updates = [one] + [
+            changed(one, task=replace(one.task, client=client, num_examples=10 * client), num_seen=1)
+            for client in (1, 2)
+        ]
+        result = aggregate(aggregation, net, updates)
+        for name, region in net.regions(net.space.largest).items():
+            torch.testing.assert_close(result[region.name], one.weights[name].to(result[region.name].dtype))
+
+    def test_numbers_to_log_are_plain(self, aggregation: Aggregation, net: Supernet) -> None:
+        """Metrics are floats by name."""
+        updates = self.updates(net, 2, largest=True, seed=9)
+        aggregate(aggregation, net, updates)
+        for name, value in aggregation.metrics([one.result for one in updates]).items():
+            assert isinstance(name, str)
+            assert isinstance(value, float)
+
+
+def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    """Validates that two rounds' results are equal up to the order of float sums."""
+    assert one.keys() == other.keys()
+    for name in one:
+        counter = one[name].dtype == torch.float64  # counters are rounded: a half may go up or down
+        torch.testing.assert_close(one[name], other[name], rtol=1e-5, atol=1 if counter else 1e-5, msg=name)

@@ -1,0 +1,136 @@
+"""Small supernets that contracts run parts on, and how contracts build any supernet."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.rng import generator, isolated
+from lit_fednas.supernets import BatchNorm, ElasticResNet, Norm, PlainNetwork, Region, SearchSpace, Supernet
+
+HIDDEN = 6
+
+
+def built(name: str, make: Callable[[], Supernet]) -> Supernet:
+    """Returns a supernet whose weights depend on nothing but its name; its buffers are not all 0 or 1."""
+    with isolated(0, name):
+        net = make()
+        draws = generator(1, name)
+        for buffer in net.buffers():
+            if buffer.is_floating_point():
+                buffer.copy_(0.5 + torch.rand(buffer.shape, generator=draws))
+            else:
+                buffer.copy_(torch.randint(1, 9, buffer.shape, generator=draws))
+    return net
+
+
+#: A supernet that is built once, for tests that leave it as it is.
+kept = functools.cache(built)
+
+
+def batch(net: Supernet, size: int = 4, seed: int = 0) -> Tensor:
+    """Returns a batch of random inputs; tokens are so low that one and two can be added."""
+    shape, draws = (size, *net.input_shape), generator(seed, "inputs")
+    if net.input_dtype == torch.int64:
+        return torch.randint(net.num_classes - 2, shape, generator=draws)
+    return torch.randn(shape, generator=draws)
+
+
+def elastic(norm: Norm | None = None, **settings: Any) -> ElasticResNet:
+    """Returns an elastic network of two stages; with the divisor 4 all its ratios differ in width."""
+    small: dict[str, Any] = {"stem_width": 4, "stage_widths": [16, 32], "depths": [0, 1], "ratios": [0.25, 0.5, 1.0]}
+    norm = norm or BatchNorm(affine=False, running_statistics=False)
+    return ElasticResNet(
+        **{"input_shape": (3, 8, 8), "num_classes": 5, "divisor": 4, **small, "norm": norm, **settings}
+    )
+
+
+def plain() -> PlainNetwork:
+    """Returns a network of one architecture with parameters, buffers and a frozen tensor."""
+    network = nn.Sequential(nn.Conv2d(2, 6, 3, groups=2), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten())
+    network.add_module("classifier", nn.Linear(96, 3))
+    network.get_parameter("classifier.bias").requires_grad_(False)
+    return PlainNetwork(network, (2, 6, 6), 3)
+
+
+class RollingSpace(SearchSpace[tuple[int, int]]):
+    """Pairs of (first unit, units): a window on the hidden layer that continues at its start."""
+
+    choices = (range(HIDDEN), range(HIDDEN - 1))
+
+    @override
+    def decode(self, genes: Sequence[int]) -> tuple[int, int]:
+        start, units = genes[0], genes[1] + 2
+        return (0, units) if units == HIDDEN else (start, units)
+
+    @override
+    def encode(self, arch: tuple[int, int]) -> tuple[int, ...]:
+        return (arch[0], arch[1] - 2)
+
+    @property
+    @override
+    def smallest(self) -> tuple[int, int]:
+        return (0, 2)
+
+    @property
+    @override
+    def largest(self) -> tuple[int, int]:
+        return (0, HIDDEN)
+
+    @property
+    @override
+    def size(self) -> int:
+        return HIDDEN * (HIDDEN - 2) + 1
+
+    @override
+    def parse(self, text: object) -> tuple[int, int]:
+        try:
+            start, units = (int(part) for part in str(text).strip("()").split(","))
+        except ValueError:
+            raise ConfigError(f"architecture: {text!r} cannot be read; write (first unit, units)") from None
+        return (start, units)
+
+
+class RollingNet(Supernet):
+    """Two hidden layers of the same window: regions that are not slices, in one dimension and in two."""
+
+    def __init__(self) -> None:
+        super().__init__((3,), 4)
+        self.space = RollingSpace()
+        self.network = self.build((0, HIDDEN))
+        self.register_buffer("age", torch.arange(HIDDEN))
+
+    @override
+    def build(self, arch: tuple[int, int]) -> nn.Module:
+        units = arch[1]
+        network = nn.Sequential(nn.Linear(3, units), nn.Tanh(), nn.Linear(units, units), nn.Tanh())
+        network.add_module("classifier", nn.Linear(units, 4))
+        network.register_buffer("age", torch.zeros(units, dtype=torch.int64))
+        return network
+
+    @override
+    def index(self, arch: tuple[int, int]) -> dict[str, Region]:
+        window = (torch.arange(arch[1]) + arch[0]) % HIDDEN
+        return {
+            "0.weight": Region("network.0.weight", (window, slice(None))),
+            "0.bias": Region("network.0.bias", (window,)),
+            "2.weight": Region("network.2.weight", (window[:, None], window[None, :])),
+            "2.bias": Region("network.2.bias", (window,)),
+            "classifier.weight": Region("network.classifier.weight", (slice(None), window)),
+            "classifier.bias": Region("network.classifier.bias"),
+            "age": Region("network.age", (window,)),
+        }
+
+
+#: Supernets of slices, of one architecture, and of regions that are not slices.
+SMALL: dict[str, Callable[[], Supernet]] = {
+    "elastic-batchnorm": lambda: elastic(BatchNorm()),
+    "plain": plain,
+    "rolling": RollingNet,
+}

@@ -1,0 +1,277 @@
+"""What every supernet promises."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from lit_fednas.rng import isolated
+from lit_fednas.supernets import SearchSpace, Supernet
+from lit_fednas.testing import networks
+from lit_fednas.testing.contract import Case
+from lit_fednas.testing.networks import batch
+from lit_fednas.testing.spaces import RANDOM_ARCHS, SpaceContract, all_or_some, some_archs
+
+
+class SupernetContract(SpaceContract):
+    """The contract of supernets, and that of their spaces; ``instances`` make supernets.
+
+    Example:
+        >>> from lit_fednas.supernets import SmallCNN
+        >>> class TestSmallCNN(SupernetContract):
+        ...     instances = {"grey": lambda: SmallCNN((1, 8, 8), 5)}
+    """
+
+    @pytest.fixture
+    def net(self, case: Case) -> Supernet:
+        """A fresh supernet."""
+        return networks.built(*case)
+
+    @pytest.fixture
+    def kept(self, case: Case) -> Supernet:
+        """A supernet for all tests that leave it as it was, so that its networks are built once."""
+        return networks.kept(*case)
+
+    @pytest.fixture
+    def space(self, kept: Supernet) -> SearchSpace[Any]:
+        """Its architectures."""
+        return kept.space
+
+    def test_index_covers_the_subnet_and_shapes_match(self, kept: Supernet) -> None:
+        """Each tensor of a subnet has a region of the shared weights of its shape and type, and no element twice."""
+        shared = kept.shared_tensors()
+        assert set(shared) == set(tensors(kept))
+        for arch in some_archs(kept.space, 6):
+            own = tensors(kept.subnet(arch))
+            index = kept.index(arch)
+            assert set(index) == set(kept.regions(arch)) == set(own)
+            for name, region in index.items():
+                assert region.of(shared[region.name]).shape == own[name].shape, name
+                assert shared[region.name].dtype == own[name].dtype, name
+            for name, places in positions(kept, arch).items():
+                assert len(set(places)) == len(places), f"{name} has an element twice"
+
+    def test_superset_holds_all_weights(self, kept: Supernet) -> None:
+        """The space's superset holds every parameter."""
+        net = kept
+        held = {region.name for region in net.index(net.space.superset).values()}
+        parameters = dict(net.named_parameters())
+        assert set(parameters) <= held
+        whole = sum(parameter.numel() for parameter in parameters.values())
+        assert net.cost(net.space.superset).parameters == whole
+
+    @pytest.mark.parametrize("training", [False, True])
+    def test_subnet_alone_equals_in_place(self, kept: Supernet, training: bool) -> None:
+        """An extracted subnet computes what the supernet computes in place, in training and in evaluation."""
+        net, x = kept, batch(kept)
+        before = copy.deepcopy(net.state_dict())
+        net.train(training)
+        for arch in some_archs(net.space, 8):
+            net.load_state_dict(before)
+            subnet = net.subnet(arch)
+            assert all(module.training == training for module in subnet.modules())
+            with isolated(0, "dropout"):
+                alone = subnet(x)
+            with isolated(0, "dropout"):
+                in_place = net(x, arch)
+            assert (in_place.shape[0], in_place.shape[-1]) == (len(x), net.num_classes)
+            torch.testing.assert_close(in_place, alone, rtol=1e-4, atol=1e-5)
+            if arch == net.space.largest:
+                net.load_state_dict(before)
+                with isolated(0, "dropout"):
+                    torch.testing.assert_close(net(x), alone, rtol=1e-4, atol=1e-5)
+        net.load_state_dict(before)
+
+    def test_running_in_place_moves_the_buffers_in_place(self, net: Supernet) -> None:
+        """Training in place updates the shared buffers as training the subnet updates its own."""
+        net.train()
+        for arch in some_archs(net.space, 1):
+            subnet = net.subnet(arch)
+            with isolated(0, "dropout"):
+                subnet(batch(net))
+            with isolated(0, "dropout"):
+                net(batch(net), arch)
+            views = net.views(arch)
+            for name, buffer in subnet.named_buffers():
+                torch.testing.assert_close(views[name], buffer, msg=f"{name} of {arch}")
+
+    def test_gradients_in_place_are_those_of_the_subnet(self, net: Supernet) -> None:
+        """Gradients in place are those of the subnet, at the subnet's regions."""
+        net.train()
+        for arch in some_archs(net.space, 1):
+            subnet = net.subnet(arch)
+            reference = copy.deepcopy(net)
+            with isolated(0, "dropout"):
+                subnet(batch(net)).square().sum().backward()
+            with isolated(0, "dropout"):
+                reference(batch(net), arch).square().sum().backward()
+            places, regions, shared = positions(net, arch), net.regions(arch), dict(net.named_parameters())
+            expected = {name: torch.zeros(p.numel()) for name, p in reference.named_parameters()}
+            for name, parameter in subnet.named_parameters():
+                assert parameter.requires_grad == shared[regions[name].name].requires_grad, name
+                if parameter.grad is not None:
+                    expected[regions[name].name][places[name]] = parameter.grad.flatten()
+            for name, parameter in reference.named_parameters():
+                got = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                torch.testing.assert_close(got.flatten(), expected[name], rtol=1e-3, atol=1e-4, msg=f"{name} {arch}")
+            assert any(grad.abs().sum() > 0 for grad in expected.values())
+
+    @torch.no_grad()
+    def test_views_alias_and_nothing_else_changes(self, net: Supernet) -> None:
+        """Views write into their regions of the shared weights and nowhere else."""
+        for arch in some_archs(net.space, 1):
+            before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
+            written = {name: torch.zeros(tensor.numel(), dtype=torch.bool) for name, tensor in before.items()}
+            index, places, shared = net.regions(arch), positions(net, arch), net.shared_tensors()
+            for name, view in net.views(arch).items():
+                if index[name].is_view:
+                    view.add_(1)
+                    written[index[name].name][places[name]] = True
+                    assert view.untyped_storage().data_ptr() == shared[index[name].name].untyped_storage().data_ptr()
+                else:
+                    view.add_(1)  # a copy, as said in ``Region.of``
+            for name, tensor in net.shared_tensors().items():
+                expected = before[name].flatten() + written[name].to(tensor.dtype)
+                torch.testing.assert_close(tensor.flatten(), expected, rtol=0, atol=0)
+
+    @torch.no_grad()
+    def test_adding_to_regions_changes_just_them(self, net: Supernet) -> None:
+        """Adding to regions changes their elements and no others."""
+        for arch in some_archs(net.space, 1):
+            own, places = tensors(net.subnet(arch)), positions(net, arch)
+            totals = {name: torch.ones(t.shape, dtype=torch.float64) for name, t in net.shared_tensors().items()}
+            expected = {name: total.flatten().clone() for name, total in totals.items()}
+            for name, region in net.regions(arch).items():
+                value = own[name].double()
+                region.add_to(totals[region.name], value, 0.5)
+                region.add_to(totals[region.name], 2.0, 3.0)
+                expected[region.name][places[name]] += 0.5 * value.flatten() + 6.0
+            for name, total in totals.items():
+                torch.testing.assert_close(total.flatten(), expected[name])
+
+    @torch.no_grad()
+    def test_subnet_is_a_copy_and_load_into_refreshes_it(self, net: Supernet) -> None:
+        """A subnet owns its weights; ``load_into`` copies the shared ones into the same tensors."""
+        for arch in some_archs(net.space, 1):
+            subnet = net.subnet(arch)
+            before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
+            storages = {tensor.untyped_storage().data_ptr() for tensor in before.values()}
+            for tensor in tensors(subnet).values():
+                assert tensor.untyped_storage().data_ptr() not in storages
+                tensor.add_(1)
+            for name, tensor in net.shared_tensors().items():
+                torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+            own = {name: tensor.data_ptr() for name, tensor in tensors(subnet).items()}
+            net.load_into(subnet, arch)
+            places, regions, shared = positions(net, arch), net.regions(arch), net.shared_tensors()
+            for name, tensor in tensors(subnet).items():
+                whole = shared[regions[name].name]
+                torch.testing.assert_close(tensor.flatten(), whole.flatten()[places[name]], rtol=0, atol=0)
+                assert tensor.data_ptr() == own[name]
+
+    def test_cost_is_that_of_the_extracted_subnet(self, kept: Supernet) -> None:
+        """MACs are half of what PyTorch's counter counts; parameters and bytes are those of the subnet."""
+        net = kept.eval()
+        for arch in some_archs(net.space, 8):
+            subnet, cost = net.subnet(arch), net.cost(arch)
+            counted = sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False)  # not their fused forms
+            with FlopCounterMode(display=False) as counter, torch.no_grad(), counted[0], counted[1]:
+                subnet(batch(net, 3))
+            assert counter.get_total_flops() == 2 * 3 * cost.macs
+            assert cost.parameters == sum(parameter.numel() for parameter in subnet.parameters())
+            assert cost.bytes == sum(t.numel() * t.element_size() for t in tensors(subnet).values())
+
+    def test_the_bounds_bound_the_cost(self, kept: Supernet) -> None:
+        """No architecture costs less than ``space.smallest`` or more than ``space.largest``."""
+        least, most = kept.cost(kept.space.smallest), kept.cost(kept.space.largest)
+        for arch in some_archs(kept.space, RANDOM_ARCHS):
+            cost = kept.cost(arch)
+            assert least.macs <= cost.macs <= most.macs
+            assert least.parameters <= cost.parameters <= most.parameters
+            assert least.bytes <= cost.bytes <= most.bytes
+
+    def test_more_architectures_than_are_remembered(self, kept: Supernet, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What is remembered of architectures is bounded, and forgetting changes nothing."""
+        net, archs = copy.deepcopy(kept).eval(), some_archs(kept.space, 1)
+        expected = [kept.eval()(batch(kept), arch) for arch in archs]
+        monkeypatch.setattr("lit_fednas.supernets.base._SKELETONS_KEPT", 2)
+        net._skeletons.clear()
+        for _ in range(2):
+            for arch, output in zip(archs, expected, strict=True):
+                assert net.cost(arch) == kept.cost(arch)
+                torch.testing.assert_close(net(batch(net), arch), output)
+                assert len(net._skeletons) <= 2
+
+    def test_different_architectures_are_different_networks(self, kept: Supernet) -> None:
+        """No two architectures hold the same elements of the shared weights: so the space's size counts networks."""
+        archs = all_or_some(kept.space)
+        found = {tuple((name, tuple(at)) for name, at in sorted(positions(kept, arch).items())) for arch in archs}
+        assert len(found) == len(archs)
+
+    @pytest.mark.parametrize("how", ["deepcopy", "pickle"])
+    def test_copies_are_whole_and_apart(self, net: Supernet, how: str) -> None:
+        """Copies compute the same and share no weights."""
+        net.eval()
+        x, archs = batch(net), some_archs(net.space, 1)
+        before = [net(x, arch) for arch in archs]  # so that there is something remembered to copy
+        twin = copy.deepcopy(net) if how == "deepcopy" else pickle.loads(pickle.dumps(net))
+        assert twin.fingerprint == net.fingerprint
+        for arch, expected in zip(archs, before, strict=True):
+            torch.testing.assert_close(twin(x, arch), expected)
+        with torch.no_grad():
+            for parameter in twin.parameters():
+                parameter.mul_(-0.5).add_(0.1)
+        for arch, expected in zip(archs, before, strict=True):
+            torch.testing.assert_close(net(x, arch), expected)
+            torch.testing.assert_close(twin(x, arch), twin.subnet(arch)(x), rtol=1e-4, atol=1e-5)
+            assert not torch.allclose(twin(x, arch), expected)
+
+    def test_state_dict_is_the_shared_tensors(self, kept: Supernet) -> None:
+        """The state dict is the shared tensors, parameters first."""
+        state, shared = kept.state_dict(), kept.shared_tensors()
+        assert set(shared) <= set(state)  # a tensor that two modules share has two names there
+        assert {tensor.data_ptr() for tensor in state.values()} == {tensor.data_ptr() for tensor in shared.values()}
+        parameters = [name for name, _ in kept.named_parameters()]
+        assert list(kept.shared_tensors())[: len(parameters)] == parameters
+
+    def test_fingerprints_are_plain_and_tell_instances_apart(self, kept: Supernet) -> None:
+        """A fingerprint can be written as JSON, and no two instances have the same."""
+        assert json.loads(json.dumps(kept.fingerprint)) == kept.fingerprint
+        everyone = [networks.kept(*one.values[0]).fingerprint for one in self.parameters()]
+        assert everyone.count(kept.fingerprint) == 1
+
+    def test_nothing_moves_in_evaluation(self, kept: Supernet) -> None:
+        """Evaluating and counting change no weights."""
+        net = kept.eval()
+        before = copy.deepcopy(net.state_dict())
+        net(batch(net), net.space.largest)
+        net.cost(net.space.smallest)
+        for name, tensor in net.state_dict().items():
+            assert torch.equal(tensor, before[name])
+
+    def test_the_skeleton_holds_no_memory(self, kept: Supernet) -> None:
+        """A skeleton's tensors are on the meta device."""
+        assert {tensor.device.type for tensor in tensors(kept.skeleton(kept.space.largest)).values()} == {"meta"}
+
+
+def tensors(network: nn.Module) -> dict[str, Tensor]:
+    """Returns the parameters and buffers of a network."""
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
+
+
+def positions(net: Supernet, arch: object) -> dict[str, list[int]]:
+    """Returns, for each tensor of the subnet, the flat positions of its elements in the shared tensor."""
+    found = {}
+    shared = net.shared_tensors()
+    for name, region in net.regions(arch).items():
+        whole = shared[region.name]
+        found[name] = region.of(torch.arange(whole.numel()).view(whole.shape)).flatten().tolist()
+    return found

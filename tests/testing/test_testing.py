@@ -1,0 +1,79 @@
+"""The contracts as an author outside the package uses them: they pass what is right and refuse what is not."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+class Outcomes:
+    """A plug-in that notes which tests failed, by their class."""
+
+    def __init__(self) -> None:
+        self.passed: dict[str, set[str]] = {}
+        self.failed: dict[str, set[str]] = {}
+        self.errors: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or report.failed:
+            _, kind, test = report.nodeid.split("::")
+            noted = self.failed if report.failed else self.passed
+            noted.setdefault(kind, set()).add(test.partition("[")[0])
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.errors.append(str(report.longrepr))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """An author's folder, which holds the parts and their tests."""
+    for name in ("own_parts", "own_suite", "broken_suite"):
+        shutil.copy(HERE / f"{name}.py", tmp_path)
+    yield tmp_path
+    for name in ("own_parts", "own_suite", "broken_suite"):
+        sys.modules.pop(name, None)
+
+
+def run(folder: Path, *tests: str) -> Outcomes:
+    """Runs pytest in this process, without the settings of this repository."""
+    outcomes = Outcomes()
+    words = ["-c", "/dev/null", "--rootdir", str(folder), "-p", "no:cacheprovider", "-p", "no:xdist", "-qq", "--tb=no"]
+    pytest.main([*words, *(f"{folder}/{test}" for test in tests)], plugins=[outcomes])
+    return outcomes
+
+
+def test_parts_that_keep_the_contracts_pass(folder: Path) -> None:
+    outcomes = run(folder, "own_suite.py")
+    assert outcomes.errors == []
+    assert outcomes.failed == {}
+    assert len(outcomes.passed) == 8
+    assert min(len(tests) for tests in outcomes.passed.values()) >= 4
+
+
+def test_what_is_broken_is_refused(folder: Path) -> None:
+    """Each of the classes fails the promise that its docstring names."""
+    tree = ast.parse((folder / "broken_suite.py").read_text())
+    promises = {
+        node.name: {str(ast.get_docstring(node))}
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and node.name.startswith("Test")
+    }
+    assert len(promises) == 12
+    outcomes = run(folder, *(f"broken_suite.py::{kind}::{promise}" for kind, (promise,) in promises.items()))
+    assert outcomes.errors == []
+    assert outcomes.failed == promises
+
+
+def test_a_suite_without_instances_is_told(folder: Path) -> None:
+    path = folder / "empty_suite.py"
+    path.write_text("from lit_fednas.testing import SpaceContract\nclass TestMine(SpaceContract):\n    pass\n")
+    (error, *_) = run(folder, path.name).errors
+    assert "TestMine.instances: is empty; name one" in error
