@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lit_fednas.analysis.runs import SearchResult
-from lit_fednas.analysis.style import GREY, RANGE, draw_line, label, legend, look, new_figure
+from lit_fednas.analysis.style import GREY, RANGE, draw_line, label, legend, log_axis, look, new_figure
 from lit_fednas.analysis.tables import stairs
 from lit_fednas.formatting import axis
 from lit_fednas.records import ALL_TIERS
@@ -117,5 +117,5 @@ def _cost_axis(axes: Axes, cost: str, metric: str, values: Iterable[float]) -> f
     scale, text = axis(cost, largest)
     label(axes, text, f"validation {metric}")
     if len(known) and known.min() > 0 and largest / known.min() > 20:
-        axes.set_xscale("log")
+        log_axis(axes)
     return scale

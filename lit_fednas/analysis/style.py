@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 #: Okabe and Ito's colours without the yellow, which is too light for lines on white.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -69,6 +70,14 @@ def label(axes: Axes, x: str, y: str) -> None:
     """Names both axes."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
+
+
+def log_axis(axes: Axes) -> None:
+    """Makes the x axis logarithmic, with numbers as they are said: 0.5, 1, 2."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def legend(figure: Figure) -> None:

@@ -11,6 +11,9 @@ from typing import TypeAlias
 import pandas as pd
 from matplotlib.figure import Figure
 
+from lit_fednas.formatting import short
+
+_LARGE = 10_000
 _PIXELS = 90  # at least, per inch of a picture: its 8 pt are then 10 pixels
 
 
@@ -136,16 +139,20 @@ def frame_table(frame: pd.DataFrame, texts: int = 1, title: str = "") -> Table:
     """Returns a table of a frame's columns, without its index.
 
     Args:
-        frame: Texts stay as they are; numbers are given in four digits, missing ones as dashes.
+        frame: Texts stay as they are (architectures in a column ``arch``); numbers have four digits, from 10,000 on a
+            prefix as k and M, and missing ones are dashes.
         texts: How many columns are texts.
         title: Above the table.
 
     Example:
-        >>> frame_table(pd.DataFrame({"method": ["a", "b"], "accuracy": [0.51237, None]})).rows
-        [['a', '0.5124'], ['b', '–']]
+        >>> frame_table(pd.DataFrame({"method": ["a", "b"], "accuracy": [0.51237, None], "macs": [24_123, 70]})).rows
+        [['a', '0.5124', '24.1 k'], ['b', '–', '70']]
     """
-    rows = [[_text(value) for value in row] for row in frame.itertuples(index=False)]
-    return Table([str(name) for name in frame.columns], rows, texts, title)
+    head = [str(name) for name in frame.columns]
+    rows = [
+        [_cell(name, value) for name, value in zip(head, row, strict=True)] for row in frame.itertuples(index=False)
+    ]
+    return Table(head, rows, texts, title)
 
 
 def picture(title: str, figure: Figure) -> Picture:
@@ -156,9 +163,11 @@ def picture(title: str, figure: Figure) -> Picture:
     return Picture(title, source, round(_PIXELS * figure.get_figwidth()))
 
 
-def _text(value: object) -> str:
+def _cell(column: str, value: object) -> Cell:
     if isinstance(value, str):
-        return value
+        return Code(value) if column == "arch" else value
     if pd.isna(value):
         return "–"
+    if isinstance(value, float | int) and abs(value) >= _LARGE:
+        return short(value)
     return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
