@@ -64,7 +64,8 @@ def write_report(run_folder: Path | str, output: Path | str | None = None) -> Pa
     with reading(run.folder / LEDGER_FILE):
         tiles = run_sections.tiles(run, searches[:1])
     sections = {title: blocks for title, blocks in _sections(run, searches) if blocks}
-    files = {_SEARCH: "search/settings.json", **{title: file for title, (file, _) in (SECTIONS | LAST).items()}}
+    search = {_SEARCH: ("search/settings.json", None)}
+    files = {title: file for title, (file, _) in (SECTIONS | search | LAST).items()}
     missing = [title for title in files if title not in (*sections, *_RARE)]
     return write_page(
         run.name,
