@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lit_fednas.analysis.runs import SearchResult
-from lit_fednas.analysis.style import GREY, RANGE, draw_line, label, legend, look, new_figure
+from lit_fednas.analysis.style import GREY, RANGE, draw_line, label, legend, log_axis, look, new_figure
 from lit_fednas.analysis.tables import stairs
 from lit_fednas.formatting import axis
 from lit_fednas.records import ALL_TIERS
 
 #: Searches of several seeds, by method; all with the same objective cost and metric.
 Searches = Mapping[str, Sequence[SearchResult]]
+_LAYERS = 4  # of marks that are visible below each other
 
 
 def pareto_figure(search: SearchResult) -> Figure:
@@ -25,8 +27,13 @@ def pareto_figure(search: SearchResult) -> Figure:
     points = search.evaluations
     scale = _cost_axis(axes, search.cost, search.metric, points[search.cost])
     axes.scatter(points[search.cost] / scale, points[search.metric], s=6, color=GREY, alpha=0.5, linewidths=0)
+    drawn: list[set[tuple[float, float]]] = []
     for index, tier in enumerate(search.tier_names or [ALL_TIERS]):
-        _draw_tier(axes, search, tier, index, scale)
+        front = _front(search, tier)
+        points = set(front.items())
+        layer = sum(bool(points & other) for other in drawn)
+        _draw_tier(axes, search, tier, index, scale, min(layer, _LAYERS))
+        drawn.append(points)
     legend(figure)
     return figure
 
@@ -71,20 +78,36 @@ def _front(search: SearchResult, tier: str) -> pd.Series:
     return front.set_index(search.cost)[search.metric].sort_index()
 
 
-def _draw_tier(axes: Axes, search: SearchResult, tier: str, index: int, scale: float) -> None:
-    """Draws a tier's front as stairs: what is reached within a cost; its budget, and its best architecture."""
+def _draw_tier(axes: Axes, search: SearchResult, tier: str, index: int, scale: float, layer: int) -> None:
+    """Draws a tier's front as stairs: what is reached within a cost; its budget, and its best architecture.
+
+    Args:
+        axes: The panel.
+        search: The search.
+        tier: The tier.
+        index: Which look.
+        scale: The costs' divisor.
+        layer: How many tiers before it share points with it, as nested tiers do; it is drawn below them and larger.
+    """
     front = _front(search, tier)
+    colour = look(index)["color"]
     if len(front):
         name = "all" if tier == ALL_TIERS else tier
-        style = {**look(index), "drawstyle": "steps-post", "marker": "o", "markersize": 3.5, "linewidth": 1.3}
-        axes.plot(front.index / scale, front, **style, label=name, zorder=3 - index / 100)  # tiers may be nested
-    colour = look(index)["color"]
+        size = {"markersize": 3.5 + 3 * layer, "linewidth": 1.3 + 1.2 * layer, "alpha": 0.6 if layer else 1}
+        style = {**look(index), "drawstyle": "steps-post", "marker": "o", **size}
+        axes.plot(front.index / scale, front, **style, label=name, zorder=3 - layer / 100)
     _, budget = search.limits(tier)
     if budget is not None:
         axes.axvline(budget / scale, color=colour, linewidth=0.9, linestyle=(0, (4, 3)))
     for _, best in search.tiers[search.tiers["tier"] == tier].iterrows():
         x, y = [best[search.cost] / scale], [best[f"val_{search.metric}"]]
-        axes.plot(x, y, marker="*", markersize=11, color=colour, markeredgecolor="white", zorder=4)
+        star: dict[str, Any] = {
+            "marker": "*",
+            "markersize": 10 + 6 * layer,
+            "markeredgewidth": 0.4,
+            "zorder": 4 - layer / 100,
+        }
+        axes.plot(x, y, color=colour, markeredgecolor="white", **star)
 
 
 def _cost_axis(axes: Axes, cost: str, metric: str, values: Iterable[float]) -> float:
@@ -94,5 +117,5 @@ def _cost_axis(axes: Axes, cost: str, metric: str, values: Iterable[float]) -> f
     scale, text = axis(cost, largest)
     label(axes, text, f"validation {metric}")
     if len(known) and known.min() > 0 and largest / known.min() > 20:
-        axes.set_xscale("log")
+        log_axis(axes)
     return scale

@@ -8,14 +8,17 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 #: Okabe and Ito's colours without the yellow, which is too light for lines on white.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 GREY = "#9a9a9a"
 #: What runs of several seeds are summarised as, for ``DataFrame.agg``.
 RANGE = ["mean", "min", "max"]
-_LINES = ("-", "--", ":", "-.")
+LINES = ("-", "--", ":", "-.")
 _MARKERS = "osD^vPX"
+#: Rows of a legend for which a figure has room, and the inches that it grows by for every further one.
+_ROWS, _ROW = 2, 0.16
 
 
 def look(index: int) -> dict[str, Any]:
@@ -26,7 +29,7 @@ def look(index: int) -> dict[str, Any]:
         {'color': '#d55e00', 'linestyle': '--', 'marker': 's'}
     """
     turn, index = divmod(index, len(PALETTE))
-    return {"color": PALETTE[index], "linestyle": _LINES[turn % len(_LINES)], "marker": _MARKERS[index]}
+    return {"color": PALETTE[index], "linestyle": LINES[turn % len(LINES)], "marker": _MARKERS[index]}
 
 
 def new_figure(panels: int = 1, in_row: int | None = None) -> Figure:
@@ -69,21 +72,27 @@ def label(axes: Axes, x: str, y: str) -> None:
     axes.set_ylabel(y, fontsize=9)
 
 
+def log_axis(axes: Axes) -> None:
+    """Makes the x axis logarithmic, with numbers as they are said: 0.5, 1, 2."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
 def legend(figure: Figure) -> None:
-    """Adds one legend of all panels below them, where it covers no point."""
+    """Adds one legend of all panels below them, where it covers no point: as wide as it fits, and as high as needed."""
     entries = {
         text: handle for axes in figure.axes for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    if len(entries) > 1:
-        columns = 2 if max(len(text) for text in entries) > 9 else 3
-        in_row = len({axes.get_position().x0 for axes in figure.axes})
-        figure.legend(
-            list(entries.values()),
-            list(entries),
-            loc="outside lower center",
-            ncols=columns * in_row,
-            fontsize=8,
-            frameon=False,
-            handlelength=1.6,
-            columnspacing=1.2,
-        )
+    if len(entries) < 2:
+        return
+    text = {"fontsize": 8, "frameon": False, "handlelength": 2.2, "columnspacing": 1.2}
+    in_row = len({axes.get_position().x0 for axes in figure.axes})
+    for columns in range(3 * in_row, 0, -1):
+        made = figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns, **text)
+        if columns == 1 or made.get_window_extent().width < figure.bbox.width:
+            break
+        made.remove()
+    rows = math.ceil(len(entries) / columns)
+    figure.set_figheight(figure.get_figheight() + _ROW * max(0, rows - _ROWS))

@@ -9,7 +9,7 @@ from lightning import Callback
 
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.run_folder import keeps_files, run_folder
-from lit_fednas.formatting import text_table
+from lit_fednas.formatting import cost_text, text_table
 from lit_fednas.records.files import replace_table
 
 NAMES = ("subnet", "arch", "split")
@@ -79,16 +79,14 @@ def table_rows(module: FederatedLightningModule, metrics: Any, split: str) -> li
 
 
 def format_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Returns the rows as aligned text, costs in millions."""
+    """Returns the rows as aligned text."""
     first, *others = metrics = [name for name in rows[0] if name not in (*NAMES, *COSTS)]
-    head = ["subnet", "architecture", "MMACs", "M params", "MB", f"{rows[0]['split']} {first}", *others]
+    head = ["subnet", "architecture", "MACs", "parameters", "bytes", f"{rows[0]['split']} {first}", *others]
     body = [
         [
             row["subnet"],
             row["arch"],
-            f"{row['macs'] / 1e6:.2f}",
-            f"{row['parameters'] / 1e6:.3f}",
-            f"{row['bytes'] / 1e6:.2f}",
+            *(cost_text(name, row[name]) for name in COSTS),
             *(f"{row[name]:.4f}" for name in metrics),
         ]
         for row in rows

@@ -14,7 +14,7 @@ from torch import nn
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.federation.client_evaluation import pooled
-from lit_fednas.formatting import text_table
+from lit_fednas.formatting import cost_text, text_table
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.search.tier_models import load_tier_network, scores_of_clients
 
@@ -75,12 +75,12 @@ def _named(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def format_tests(rows: Rows, metric: str) -> str:
-    """Returns a metric in the rows of ``models.csv`` as aligned text, costs in millions."""
-    head = ["model", "MMACs", "clients", "test examples", f"clients' {metric} before", "fine-tuned"]
+    """Returns a metric in the rows of ``models.csv`` as aligned text."""
+    head = ["model", "MACs", "clients", "test examples", f"clients' {metric} before", "fine-tuned"]
     body = [
         [
             row["arch"],
-            f"{row['macs_per_example'] / 1e6:.2f}",
+            cost_text("macs", row["macs_per_example"]),
             str(row["clients"]),
             str(row["examples"]),
             f"{row[f'{metric}_before']:.4f}",

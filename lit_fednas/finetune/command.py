@@ -7,7 +7,7 @@ from typing import Any
 from lit_fednas.finetune.client_tests import format_tests
 from lit_fednas.finetune.finetuning import Finetuning
 from lit_fednas.finetune.settings import FinetuneSettings
-from lit_fednas.formatting import text_table
+from lit_fednas.formatting import cost_text, text_table
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.search.command import AfterTraining
 
@@ -45,8 +45,8 @@ class Finetune(AfterTraining):
 
 
 def format_finetuned(rows: list[dict[str, Any]], metric: str = "accuracy") -> str:
-    """Returns a metric in the rows of ``tiers.csv`` as aligned text, costs in millions."""
-    head = ["tier", "architecture", "clients", "rounds", "MMACs", "val before", f"val {metric}", f"test {metric}"]
+    """Returns a metric in the rows of ``tiers.csv`` as aligned text."""
+    head = ["tier", "architecture", "clients", "rounds", "MACs", "val before", f"val {metric}", f"test {metric}"]
     shown = (f"val_{metric}_before", f"val_{metric}", f"test_{metric}")
     body = [
         [
@@ -54,7 +54,7 @@ def format_finetuned(rows: list[dict[str, Any]], metric: str = "accuracy") -> st
             row["arch"],
             str(row["eligible"]),
             str(row["rounds"]),
-            f"{row['macs_per_example'] / 1e6:.2f}",
+            cost_text("macs", row["macs_per_example"]),
             *("" if row[key] is None else f"{row[key]:.4f}" for key in shown),
         ]
         for row in rows

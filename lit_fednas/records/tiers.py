@@ -39,7 +39,7 @@ import csv
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.records.files import naming, read_json, reading, replace_json, replace_table
@@ -80,6 +80,10 @@ FINETUNE_FILES = {
 #: What settings that name no metrics mean.
 _BY_ACCURACY: dict[str, Any] = {"metrics": OF_CLASSES, "metric": next(iter(OF_CLASSES))}
 
+_USUAL = ("search", "finetune")  # folders' names
+#: Fewer pairs have a rank correlation that says nothing: of four, one in twelve random orders is the same or reversed.
+_LEAST_RANKED = 5
+
 _TEXT_COLUMNS = {"arch", "encoding", "tier"}
 _WHOLE_COLUMNS = {
     *("number", "generation", "evaluations", "macs", "parameters", "bytes", "activation_bytes"),
@@ -103,6 +107,8 @@ class TierModel:
         costs: By name, those that are known.
         metrics: ``val_accuracy`` and the like.
         finetuned: Whether the weights were trained after the search, so that they are not the supernet's.
+        stages: What a drawing of it shows: per stage its blocks, each with what is chosen for it and its size, or null
+            for one that is left out; empty if there is none.
     """
 
     tier: str
@@ -115,6 +121,7 @@ class TierModel:
     costs: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     finetuned: bool = False
+    stages: Sequence[Sequence[Sequence[Any] | None]] = ()
 
 
 class TierFiles:
@@ -126,6 +133,8 @@ class TierFiles:
 
     #: By table, what its columns are made from.
     tables: ClassVar[Mapping[str, Sequence[str]]] = {}
+    #: The key by which its ``settings.json`` is known.
+    known_by: ClassVar[str] = "method"
     #: What the folder holds and the setting that names it, for errors.
     content: ClassVar[str] = "search"
     name_field: ClassVar[str] = "search.name"
@@ -134,6 +143,13 @@ class TierFiles:
         self.folder = Path(folder)
         self._settings_file = self.folder / "settings.json"
         self._columns: dict[str, tuple[str, ...]] = {}
+
+    @classmethod
+    def within(cls, run: Path) -> list[Self]:
+        """Returns all of this kind in a run's folder: the one of the usual name first, the others by name."""
+        found = [cls(path.parent) for path in run.glob("*/settings.json")]
+        found = [files for files in found if cls.known_by in files.settings()]
+        return sorted(found, key=lambda files: (files.folder.name not in _USUAL, files.folder.name))
 
     def exists(self) -> bool:
         """Returns whether anything was begun here."""
@@ -226,6 +242,7 @@ class FinetuneFiles(TierFiles):
     """Reads and writes a fine-tuning's folder."""
 
     tables = FINETUNE_FILES
+    known_by = "search"
     content = "fine-tuning"
     name_field = "finetune.name"
 
@@ -234,13 +251,13 @@ class FinetuneFiles(TierFiles):
 
         Returns:
             Kendall's tau (b) between their validation metric before and their test metric after the fine-tuning;
-            None if it began from scratch, or fewer than two values differ.
+            None if it began from scratch, there are fewer than five, or fewer than two values differ.
         """
         settings = self.settings()
         rows = self.rows("candidates") if settings.get("initial") == "supernet" else []
         pairs = [(row[f"val_{settings['metric']}_before"], row.get(f"test_{settings['metric']}")) for row in rows]
         before, after = ([pair[place] for pair in pairs if None not in pair] for place in (0, 1))
-        if min(len(set(before)), len(set(after))) < 2:
+        if len(before) < _LEAST_RANKED or min(len(set(before)), len(set(after))) < 2:
             return None
         from scipy.stats import kendalltau  # which takes a second: what reads records starts without it
 

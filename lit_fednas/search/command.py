@@ -209,7 +209,7 @@ def _figures(progress: Progress) -> dict[str, str]:
 
 
 def format_tiers(rows: Sequence[dict[str, Any]], limits: Sequence[dict[str, Any]], metric: str = "accuracy") -> str:
-    """Returns the tiers as aligned text, costs in millions.
+    """Returns the tiers as aligned text.
 
     Args:
         rows: Of ``tiers.csv``.
@@ -217,15 +217,13 @@ def format_tiers(rows: Sequence[dict[str, Any]], limits: Sequence[dict[str, Any]
         metric: By which they were chosen.
     """
     allowed = {tier["name"]: tier["at_most"] for tier in limits}
-    head = ["tier", "architecture", "limit", "MMACs", "M params", "MB", f"val {metric}", f"test {metric}"]
+    head = ["tier", "architecture", "limit", "MACs", "parameters", "bytes", f"val {metric}", f"test {metric}"]
     body = [
         [
             row["tier"],
             row["arch"],
             ", ".join(f"{name} {cost_text(name, limit)}" for name, limit in allowed[row["tier"]].items()),
-            f"{row['macs'] / 1e6:.2f}",
-            f"{row['parameters'] / 1e6:.3f}",
-            f"{row['bytes'] / 1e6:.2f}",
+            *(cost_text(name, row[name]) for name in ("macs", "parameters", "bytes")),
             f"{row[f'val_{metric}']:.4f}",
             "" if row.get(f"test_{metric}") is None else f"{row[f'test_{metric}']:.4f}",
         ]

@@ -46,6 +46,7 @@ def tier_model(supernet: Supernet, tier: str, arch: Any, recalibrated: bool, **f
         input_shape=list(supernet.input_shape),
         num_classes=supernet.num_classes,
         recalibrated=recalibrated,
+        stages=[list(stage) for stage in supernet.space.stages(arch)],
         **further,
     )
 

@@ -105,6 +105,22 @@ class ElasticSpace(SearchSpace[ElasticArch]):
                 yield stage, middle, out, 2 if block == 0 and stage > 0 else 1
 
     @override
+    def stages(self, arch: ElasticArch) -> list[list[tuple[str, float] | None]]:
+        """Returns per stage its blocks, each as wide as its expand ratio.
+
+        Example:
+            >>> space = ElasticSpace((0, 1), (0.1, 0.25), (16, 32))
+            >>> space.stages(space.parse("d: [0,1], e: [0.1,0.1,0.25,0.1]"))
+            [[('0.1', 0.1), None], [('0.25', 0.25), ('0.1', 0.1)]]
+        """
+        heads = [f", h {count}" for count in arch.heads] or [""] * len(arch.ratios)
+        blocks = [(f"{ratio:g}{text}", ratio) for ratio, text in zip(arch.ratios, heads, strict=True)]
+        return [
+            [block if place < self.least + depth else None for place, block in enumerate(islice(rest, self.blocks))]
+            for rest, depth in zip([iter(blocks)] * len(arch.depths), arch.depths, strict=True)
+        ]
+
+    @override
     def decode(self, genes: Sequence[int]) -> ElasticArch:
         chosen = iter([values[gene] for values, gene in zip(self.choices, genes, strict=True)])
         return self.canonical(ElasticArch(*(tuple(islice(chosen, count)) for _, _, _, count in self._kinds)))

@@ -78,6 +78,18 @@ class SearchSpace(ABC, Generic[A]):
             ConfigError: It cannot be read, or is not in the space.
         """
 
+    def stages(self, arch: A) -> Sequence[Sequence[tuple[str, float] | None]]:
+        """Returns what a drawing of an architecture shows, which its files keep (``records.TierModel``).
+
+        Args:
+            arch: The architecture.
+
+        Returns:
+            Per stage its blocks in order: what is chosen for each, as text, and its size, in one unit for the whole
+            space; ``None`` for a block that the architecture leaves out. Empty if its text says it better.
+        """
+        return ()
+
     @property
     def cardinalities(self) -> tuple[int, ...]:
         """For each gene, the number of its values; they are 0 to n - 1."""

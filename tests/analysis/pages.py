@@ -10,11 +10,11 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-VOID = {"meta", "wbr"}
+VOID = {"meta", "wbr", "img"}
 
 
 class Page(HTMLParser):
-    """A page whose elements close in order; plotly's own script is left out.
+    """A page whose elements close in order; plotly's own script, which it may lack, is left out.
 
     Attributes:
         text: The page.
@@ -35,7 +35,7 @@ class Page(HTMLParser):
         self.figures: list[dict[str, Any]] = []
         whole = path.read_text(encoding="utf-8")
         self.text = whole.replace(get_plotlyjs(), "")
-        assert len(whole) - len(self.text) == len(get_plotlyjs())
+        assert len(whole) - len(self.text) in (0, len(get_plotlyjs()))
         self.feed(self.text)
         self.close()
         assert self.open == []
@@ -43,8 +43,7 @@ class Page(HTMLParser):
     @property
     def names(self) -> list[str]:
         """Of all lines in all legends."""
-        lines = [one for figure in self.figures if figure["layout"]["showlegend"] for one in figure["data"]]
-        return [html.unescape(one["name"]) for one in lines if one.get("showlegend", True)]
+        return [text.strip() for text in self.texts.get("button", []) if text.strip()]
 
     @property
     def labels(self) -> list[str]:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from lit_fednas.records import SearchFiles, TierModel
+from lit_fednas.records import SearchFiles
 from lit_fednas.rng import numpy_generator
 from lit_fednas.search.pareto import hypervolume, pareto_front
+from lit_fednas.search.tier_models import tier_model
 from lit_fednas.supernets import Supernet
 
 GENERATION = 8
@@ -110,12 +111,8 @@ def best(files: SearchFiles, supernet: Supernet, rows: list[dict[str, Any]], tie
     row = rows[place]
     metrics = {"val_accuracy": row["accuracy"], "val_loss": row["loss"]}
     costs = {name: row[name] for name in ("macs", "parameters", "bytes", "activation_bytes")}
-    genes = [int(gene) for gene in row["encoding"].split("-")]
-    shape = list(supernet.input_shape)
-    name = type(supernet).__name__
-    files.write_tier_model(
-        TierModel(tier, row["arch"], genes, name, shape, supernet.num_classes, False, costs, metrics)
-    )
+    arch = supernet.space.parse(row["arch"])
+    files.write_tier_model(tier_model(supernet, tier, arch, False, costs=costs, metrics=metrics))
     return {
         "tier": tier,
         "arch": row["arch"],

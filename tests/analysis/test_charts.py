@@ -8,10 +8,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from lit_fednas.analysis.report.blocks import Chart
 from lit_fednas.analysis.report.charts import (
-    COLOURS,
     GREY,
-    Chart,
     Event,
     Mark,
     dot_plot,
@@ -20,9 +19,9 @@ from lit_fednas.analysis.report.charts import (
     plain,
     tree_chart,
 )
-from lit_fednas.analysis.report.search_sections import draw_all, read_stages
-from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import ElasticResNet
+from lit_fednas.analysis.report.search_sections import draw_all
+from lit_fednas.analysis.style import PALETTE
+from lit_fednas.records import TierModel
 from tests.analysis.pages import hover_texts
 
 
@@ -53,8 +52,11 @@ def test_lines_are_read_at_every_x() -> None:
     ]
     assert hover_texts(json.loads(chart.figure)) == ["round 0\na: 0", "round 2\na: 1\nb: 0.25", "round 4\nb: 0.5"]
     assert layout(chart)["yaxis"]["rangemode"] == "tozero"
-    assert layout(chart)["showlegend"]
-    assert not layout(line_chart("title", a, "round", "loss"))["showlegend"]
+    assert [(one.name, one.traces) for one in chart.legend] == [
+        ("a", [0, 1]),
+        ("b", [2]),
+    ]  # the band goes with its line
+    assert not line_chart("title", a, "round", "loss").legend
 
 
 def test_no_ticks_between_few_rounds() -> None:
@@ -64,11 +66,24 @@ def test_no_ticks_between_few_rounds() -> None:
     assert "tickvals" not in layout(many)["xaxis"]
 
 
-def test_colours_begin_anew_with_other_dashes() -> None:
-    lines = pd.DataFrame({place: [0, 1] for place in range(len(COLOURS) + 1)})
-    looks = [one["line"] for one in traces(line_chart("t", lines, "x", "y"))]
-    assert looks[0]["color"] == looks[-1]["color"]
-    assert looks[0]["dash"] != looks[-1]["dash"]
+def test_no_two_of_28_lines_look_alike() -> None:
+    lines = pd.DataFrame({place: [0, 1] for place in range(4 * len(PALETTE))})
+    chart = line_chart("t", lines, "x", "y")
+    looks = [one["line"] for one in traces(chart)]
+    assert len({(one["color"], one["dash"]) for one in looks}) == len(looks)
+    assert {one["color"] for one in looks} == {f"var(--series-{place})" for place in range(len(PALETTE))}
+    assert [one.index for one in chart.legend] == list(range(len(looks)))
+    assert chart.height > 19 * len(looks)  # what hovering shows has a line for each
+
+
+def test_a_name_looks_the_same_in_every_chart() -> None:
+    lines = {name: line([0, 1], [1, 2]) for name in "abcd"}
+    looks = {one["name"]: one["line"] for one in traces(line_chart("t", lines, "x", "y"))}
+    some = line_chart("t", {"new": lines["a"], "all": lines["b"], "c": lines["c"]}, "x", "y", names="abcd", wide="all")
+    found = {one["name"]: one["line"] for one in traces(some)}
+    assert found["c"] == looks["c"]
+    assert {one.name: one.index for one in some.legend} == {"new": 4, "all": None, "c": 2}
+    assert found["new"]["color"] not in {one["color"] for one in looks.values()}
 
 
 def test_missing_numbers_are_left_out() -> None:
@@ -86,7 +101,10 @@ def test_front() -> None:
     assert (limit["x"], limit["y"], limit["line"]["dash"]) == ([4.0, 4.0], [0.2, 0.6], "dash")
     assert (stairs["x"], stairs["y"], stairs["line"]["shape"]) == ([1, 3], [0.2, 0.6], "hv")
     assert (star["marker"]["symbol"], star["x"]) == ("star", [3])
-    assert {one["line"]["color"] for one in (limit, stairs)} == {star["marker"]["color"]} == {COLOURS[1]}
+    assert {one["line"]["color"] for one in (limit, stairs)} == {star["marker"]["color"]} == {"var(--series-1)"}
+    first = front_chart("title", 1, pd.Series(dict(cloud)), front, best, [4.0], ("MACs", "accuracy"))
+    assert stairs["line"]["dash"] != traces(first)[2]["line"]["dash"]  # the eighth and the first of the colour
+    assert stairs["marker"]["symbol"] != traces(first)[2]["marker"]["symbol"]
     assert hover_texts(json.loads(chart.figure)) == ["one", "two", "best"]
 
 
@@ -135,7 +153,7 @@ def test_a_tree() -> None:
         ([1000, 1000, 2000], [0, 2, 2]),
     ]
     assert (points["x"], points["y"], points["text"]) == ([1000, 4000, 2000], [0, 1, 2], ["0", "1", "2"])
-    assert points["marker"]["color"] == list(COLOURS[:3])
+    assert points["marker"]["line"]["color"] == [f"var(--series-{number})" for number in (0, 1, 2)]
     assert hover_texts(json.loads(chart.figure)) == ["root", "left", "right"]
     low, high = layout(chart)["xaxis"]["range"]  # of logarithms
     assert low < 3
@@ -144,43 +162,28 @@ def test_a_tree() -> None:
     assert [one["text"] for one in layout(chart)["annotations"]] == ["1 k", "4 k<br>widen", "2 k"]
 
 
-def test_stages_are_those_of_the_space() -> None:
-    space = ElasticResNet((1, 8, 8), 4, stem_width=4, stage_widths=[64, 96, 128]).space
-    rng = numpy_generator(0, "stages")
-    for arch in [space.smallest, space.largest, *(space.sample(rng) for _ in range(50))]:
-        read = read_stages(str(arch))
-        assert read is not None
-        stages, _ = read
-        assert [len(stage) - 1 for stage in stages] == list(arch.depths)
-        for place, stage in enumerate(stages):
-            start = place * space.blocks
-            assert tuple(stage) == arch.ratios[start : start + len(stage)]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "whole",
-        "",
-        "d: [], e: 0.1",
-        "d: [1], e: [0.1]",
-        "d: [0,0], e: [0.1,0.2,0.3]",
-        "d: [1.2], e: 0.1",
-        "d: [0], e: ..",
-    ],
-)
-def test_other_texts_are_shown_as_they_are(text: str) -> None:
-    assert read_stages(text) is None
-    (drawing,) = draw_all(["title"], [text])
-    assert (drawing.arch, drawing.stages) == (text, [])
+def tier(arch: str, *stages: list[list[object] | None]) -> TierModel:
+    return TierModel("t", arch, [], "", [], 2, False, stages=stages)
 
 
 def test_all_drawings_have_one_measure() -> None:
-    small, large = draw_all(["a", "b"], ["d: [0,0], e: 0.1", "d: [0,2], e: [0.2,0.2,0.2,0.1,0.4,0.2]"])
-    assert [bar.share for bars, _ in small.stages for bar in bars] == [0.25, 0.25]
-    assert [bar.share for bars, _ in large.stages for bar in bars] == [0.5, 0.25, 1, 0.5]
-    assert [absent for _, absent in small.stages] == [2, 2]
-    assert [absent for _, absent in large.stages] == [2, 0]
+    models = {"a": tier("x", [["0.1", 0.1], None]), "b": tier("y", [["0.4", 0.4]], [["0.2", 0.2], ["id", 0]])}
+    note, charts = draw_all({"a": "x", "b": "y", "c": "z"}, models)
+    assert isinstance(note, str)
+    drawn = [
+        (one.title, one.arch, [[bar and (bar.text, bar.share) for bar in stage] for stage in one.stages])
+        for one in charts.charts
+    ]
+    assert drawn == [
+        ("a", "x", [[("0.1", 0.25), None]]),
+        ("b", "y", [[("0.4", 1)], [("0.2", 0.5), ("id", 0)]]),
+        ("c", "z", []),
+    ]
+
+
+def test_architectures_that_nothing_says_how_to_draw_are_texts() -> None:
+    (charts,) = draw_all({"a": "d: [0], e: 0.1"}, {"a": tier("d: [0], e: 0.1")})
+    assert [(one.arch, one.stages) for one in charts.charts] == [("d: [0], e: 0.1", [])]
 
 
 def test_texts_are_plain_to_plotly() -> None:

@@ -18,7 +18,7 @@ from lit_fednas.analysis import (
     progress_figure,
     read_run,
 )
-from lit_fednas.analysis.style import PALETTE, look
+from lit_fednas.analysis.style import PALETTE, legend, look, new_figure
 
 
 def lines(figure: Figure, panel: int = 0) -> dict[str, np.ndarray]:
@@ -61,7 +61,12 @@ def test_pareto_figure_of_a_search_that_has_just_begun(run_folder: Path) -> None
 
 
 def test_pareto_figure_is_logarithmic_beyond_a_factor_of_twenty() -> None:
-    assert pareto_figure(searched((1e6, 0.5), (21e6, 0.6))).axes[0].get_xscale() == "log"
+    figure = pareto_figure(searched((1e6, 0.5), (21e6, 0.6)))
+    assert figure.axes[0].get_xscale() == "log"
+    figure.draw_without_rendering()
+    ticks = [tick.get_text() for tick in figure.axes[0].get_xticklabels(which="both") if tick.get_text()]
+    assert {"1", "2", "5", "10", "20"} <= set(ticks)
+    assert not any("10^" in tick for tick in ticks)
     assert pareto_figure(searched((1e6, 0.5), (20e6, 0.6))).axes[0].get_xscale() == "linear"
 
 
@@ -99,3 +104,37 @@ def test_figures_leave_pyplot_alone(finished_run: Path) -> None:
 
 def test_no_two_of_28_series_look_alike() -> None:
     assert len({tuple(look(place).values()) for place in range(4 * len(PALETTE))}) == 4 * len(PALETTE)
+
+
+def test_equal_fronts_are_all_visible() -> None:
+    """Those below are larger, also where only some points are shared."""
+    points = [("a", 1, 0.2), ("a", 3, 0.6), ("b", 1, 0.2), ("b", 3, 0.6), ("c", 3, 0.6), ("c", 9, 0.8), ("d", 9, 0.9)]
+    front = pd.DataFrame(points, columns=["tier", "macs", "accuracy"])
+    settings = {"cost": "macs", "tiers": [{"name": name} for name in "abcd"]}
+    best = front.groupby("tier").last().reset_index().rename(columns={"accuracy": "val_accuracy"})
+    search = SearchResult("search", settings, front, front, front, best, {})
+    drawn = {str(line.get_label()): line for line in pareto_figure(search).axes[0].lines}
+    sizes = [drawn[name].get_markersize() for name in "abcd"]
+    assert sizes[0] < sizes[1] < sizes[2]
+    assert sizes[3] == sizes[0]
+    assert drawn["a"].get_linewidth() < drawn["b"].get_linewidth() < drawn["c"].get_linewidth()
+    assert drawn["a"].get_zorder() > drawn["b"].get_zorder() > drawn["c"].get_zorder()
+    stars = [line for line in pareto_figure(search).axes[0].lines if line.get_marker() == "*"]
+    assert [star.get_markersize() for star in stars[:3]] == sorted({star.get_markersize() for star in stars})
+
+
+@pytest.mark.parametrize(
+    ("panels", "count", "name"), [(1, 12, "tier {}"), (1, 9, "d: [0,1,0,{}], e: 0.14"), (2, 3, "{}")]
+)
+def test_a_legend_is_within_the_figure_and_covers_no_panel(panels: int, count: int, name: str) -> None:
+    figure = new_figure(panels)
+    for axes in figure.axes:
+        for place in range(count):
+            axes.plot([0, 1], [0, place], **look(place), label=name.format(place))
+    legend(figure)
+    figure.draw_without_rendering()
+    (box,) = [one.get_window_extent() for one in figure.legends]
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+    assert box.y0 >= 0
+    assert box.y1 <= min(axes.get_tightbbox().y0 for axes in figure.axes)
+    assert min(axes.get_window_extent().height for axes in figure.axes) > 1.8 * figure.dpi  # of 3 inches

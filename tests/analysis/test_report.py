@@ -24,9 +24,8 @@ SECTIONS = [
     "Subnets",
     "Costs",
     "Clients' data",
-    "Pareto fronts",
     "Search",
-    "Architectures found",
+    "Search: random",
     "Settings",
 ]
 
@@ -67,6 +66,7 @@ def test_the_page_says_what_the_files_say(run_folder: Path) -> None:
 def test_every_point_of_every_front_can_be_read_out(run_folder: Path) -> None:
     search = read_run(run_folder).search()
     assert search is not None
+    (run_folder / "random" / "settings.json").unlink()
     page = Page(write_report(run_folder))
     tips = page.tips
     assert [text.split(",")[0] for text in page.texts["figcaption"] if text[:3] in ("sma", "lar", "All")] == [
@@ -120,9 +120,7 @@ LEFT_OUT = {
     "subnets-val.csv": ["Subnets"],
     "partition.csv": ["Clients' data"],
     "config.yaml": ["Settings"],
-    "search/settings.json": ["Pareto fronts", "Search", "Architectures found"],
-    "search/history.csv": ["Search"],
-    "search/tiers.csv": ["Architectures found"],
+    "search/settings.json": ["Search"],
 }
 
 
@@ -190,15 +188,20 @@ def test_fairness_of_every_search_and_fine_tuning(run_folder: Path) -> None:
     page = Page(write_report(run_folder))
     cells = page.texts["td"]
     start = cells.index("search")
-    assert cells[start : start + 6] == ["search", "all", "4", "0.5000", "0.3536", "0.0000"]
-    assert cells[start + 12 : start + 18] == ["finetune", "all", "3", "0.5000", "0.2041", "0.2500"]
-    assert cells.index("again") == start + 24
+    assert cells[start : start + 7] == ["search", "all", "4", "0.5000", "0.3536", "0.2500", "0.0000"]
+    assert cells[start + 14 : start + 21] == ["finetune", "all", "3", "0.5000", "0.2041", "0.2500", "0.2500"]
+    assert cells.index("again") == start + 28
     tips = [tip.splitlines() for tip in page.tips if tip.startswith("client ") and "finetune" in tip]
     assert tips == [
         ["client 1", "search: 0", "finetune: 0.25", "again: 1"],
         ["client 2", "search: 0.5", "finetune: 0.5"],
         ["client 3", "search: 0.5", "finetune: 0.75"],
     ]
+    clients(run_folder, [1.0])
+    cells = Page(write_report(run_folder)).texts["td"]
+    start = cells.index("run")
+    assert cells[start : start + 4] == ["run", "all", "1", "1.0000"]
+    assert cells[start + 14] == "search"
 
 
 def suite_run(folder: Path, cells: str = "conv1 8, head", rounds: int = 2) -> Path:
@@ -330,7 +333,9 @@ def test_models_of_a_pruned_sequence(run_folder: Path, tmp_path: Path) -> None:
         ["model 0", "accuracy 0.7500", "1 k (100%)"],
     ]
     candidates = [tip.splitlines() for tip in page.tips if tip.startswith("round of the iteration 1\n")]
-    assert candidates == [["round of the iteration 1", f"conv2 (selected): {x}", "conv1: 0.25"] for x in (0.7, 0.625)]
+    assert candidates == [["round of the iteration 1", f"conv2: {x}", "conv1: 0.25"] for x in (0.7, 0.625)]
+    captions = [text for text in page.texts["figcaption"] if text.startswith("Candidates")]
+    assert captions == [f"Candidates of iteration {number}: conv2 is selected" for number in (1, 3)]
     costs = [tip.splitlines() for tip in page.tips if tip.startswith("iteration 2")]
     assert costs == [["iteration 2", "up: 0.2", "down: 2"], ["iteration 2", "MACs: 200"]]
     kept = [tip for tip in page.tips if re.fullmatch(r"\d+ of \d+ \(.*\)", tip)]

@@ -12,7 +12,7 @@ from lit_fednas.federation import EvaluationSettings
 from tests.support import fit, make_module, make_trainer, tiny_data
 
 SUBNETS = ["small = smallest", "d: [0,1], e: 0.25", "largest"]
-HEAD = ["subnet", "architecture", "MMACs", "M", "params", "MB"]
+HEAD = ["subnet", "architecture", "MACs", "parameters", "bytes"]
 
 
 def module():
@@ -58,14 +58,15 @@ def test_rows_hold_metrics_and_costs():
 
 def test_columns_are_aligned():
     costs = {"macs": 12_345_678, "parameters": 1_234_567, "bytes": 4_938_268}
+    tiny = {"macs": 632, "parameters": 50, "bytes": 200}
     rows = [
         {"subnet": "a", "arch": "d: 0", "split": "test", "accuracy": 0.5, "loss": 12.34567, **costs},
-        {"subnet": "longer", "arch": "d: [0,1]", "split": "test", "accuracy": 1.0, "loss": 0.1, **costs},
+        {"subnet": "longer", "arch": "d: [0,1]", "split": "test", "accuracy": 1.0, "loss": 0.1, **tiny},
     ]
     assert format_table(rows).splitlines() == [
-        "subnet  architecture  MMACs  M params    MB  test accuracy     loss",
-        "a       d: 0          12.35     1.235  4.94         0.5000  12.3457",
-        "longer  d: [0,1]      12.35     1.235  4.94         1.0000   0.1000",
+        "subnet  architecture    MACs  parameters    bytes  test accuracy     loss",
+        "a       d: 0          12.3 M      1.23 M  4.94 MB         0.5000  12.3457",
+        "longer  d: [0,1]         632          50    200 B         1.0000   0.1000",
     ]
 
 
@@ -82,7 +83,7 @@ def test_after_a_fit_the_last_validation_is_shown_and_written(tmp_path, capsys):
         assert int(row["macs"]) == made.supernet.cost(made.subnets[row["subnet"]]).macs
     shown = capsys.readouterr().out
     assert shown == format_table(table_rows(made, trainer.callback_metrics, "val")) + "\n"
-    assert shown.split()[:6] == HEAD
+    assert shown.split()[:5] == HEAD
     assert not (tmp_path / "subnets-test.csv").exists()
 
 

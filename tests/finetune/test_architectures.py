@@ -115,6 +115,10 @@ def test_the_rank_correlation_of_all_candidates(drawn, tmp_path):
     made.write_settings({"initial": "supernet"})
     made.write("candidates", [row | {"test_accuracy": 0.5} for row in found])
     assert made.rank_correlation() is None
+    ranked = [row | {"val_accuracy_before": place, "test_accuracy": place} for place, row in enumerate(found)]
+    for count, expected in ((4, None), (5, 1.0)):  # of few, a rank correlation says nothing
+        made.write("candidates", ranked[:count])
+        assert made.rank_correlation() == (expected and pytest.approx(expected))
 
 
 def test_draws_do_not_depend_on_other_tiers_nor_on_how_many(drawn, tmp_path):

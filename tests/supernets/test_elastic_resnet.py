@@ -317,3 +317,9 @@ def test_nested_index_follows_names_not_order() -> None:
     assert index["b.weight"].index == (slice(0, 2), slice(0, 3))
     assert index["b.bias"].index is None
     assert copy.deepcopy(index) == index
+
+
+def test_a_drawing_says_ratios_and_heads() -> None:
+    space = ElasticSpace((0, 1), (0.1, 0.14, 0.25), (256, 512), heads=(1, 2))
+    stages = space.stages(space.parse("d: [0,1], e: [0.25,0.1,0.1,0.14], h: [1,1,2,1]"))
+    assert stages == [[("0.25, h 1", 0.25), None], [("0.1, h 2", 0.1), ("0.14, h 1", 0.14)]]

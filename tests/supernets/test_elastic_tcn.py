@@ -106,3 +106,15 @@ def test_initial_weights() -> None:
 def test_settings_that_cannot_work(settings: dict, told: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(told)):
         ElasticTCN(**{"input_shape": (6,), "num_classes": 7, "channels": 8, **settings})
+
+
+@pytest.mark.parametrize("text", ["d: 0, e: 0.1", "d: 1, e: [0.1,0.2,0.5,1]", "d: 2, e: 0.5"])
+def test_a_drawing_has_the_blocks_of_the_network(text: str) -> None:
+    """Two blocks are always there."""
+    net = paper()
+    arch = net.space.parse(text)
+    (stage,) = net.space.stages(arch)
+    middles = [block.get_submodule("block.conv1").out_channels for block in net.build(arch).get_submodule("blocks")]
+    assert len(stage) == 4
+    assert [600 * size for _, size in filter(None, stage)] == pytest.approx(middles)
+    assert stage[len(middles) :] == [None] * (4 - len(middles))

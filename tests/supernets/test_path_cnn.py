@@ -229,3 +229,12 @@ def test_a_subspace_is_not_searched():
 def test_wrong_settings_are_refused(settings, words):
     with pytest.raises(ConfigError, match=words):
         PathCNN(**{"input_shape": (3, 8, 8), "width": 8, "stage_layers": [1, 1], "strides": [2, 2], **settings})
+
+
+def test_a_drawing_has_the_macs_of_every_operator():
+    """They add up to those of the network but for what is not searched."""
+    fixed = CNN.macs(CNN.space.smallest) - sum(size for _, size in CNN.space.stages(CNN.space.smallest)[0])
+    arch = CNN.space.sample(np.random.default_rng(3))
+    (layers,) = CNN.space.stages(arch)
+    assert " ".join(name for name, _ in layers) == str(arch)
+    assert fixed + sum(size for _, size in layers) == CNN.macs(arch) > fixed

@@ -1,52 +1,45 @@
-"""A run as one HTML page that needs no network.
-
-The page is a jinja2 template with plotly's script inside, so that its charts can be read by hovering: 4.8 MB for
-the script (1.5 MB when a server or an archive compresses it) and 30 to 200 kB for the run.
-"""
+"""A run as one HTML page that needs no network, and what other pages of the same look are made of."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
+from lit_fednas.analysis.report import finetune_sections, model_sections, run_sections, search_sections
+from lit_fednas.analysis.report.blocks import Block, Charts, Fold, Table, frame_table, picture
+from lit_fednas.analysis.report.charts import line_chart
+from lit_fednas.analysis.report.page import write_page
+from lit_fednas.analysis.runs import Run, SearchResult, read_run, read_search
+from lit_fednas.records import (
+    CLIENTS_FILE,
+    LEDGER_FILE,
+    ROUNDS_FILE,
+    SEQUENCE_FILE,
+    SUITE_FILE,
+    FinetuneFiles,
+    SearchFiles,
+)
+from lit_fednas.records.files import reading
 
-from lit_fednas.analysis.report import model_sections, run_sections, search_sections
-from lit_fednas.analysis.runs import Run, read_run
-from lit_fednas.records import CLIENTS_FILE, LEDGER_FILE, ROUNDS_FILE, SEQUENCE_FILE, SUITE_FILE
-from lit_fednas.records.files import check_output, reading, replace_text
+__all__ = ["Charts", "Fold", "Table", "frame_table", "line_chart", "picture", "write_page", "write_report"]
 
-__all__ = ["page", "write_report"]
-
-#: Each returns the blocks of ``charts`` that it shows, or none where the run lacks its files.
+_SEARCH = "Search"
+#: By heading: the file that a section is made of above all, and what returns its blocks, none where the run lacks it.
+#: Searches and fine-tunings follow them.
 SECTIONS = {
-    "Training": run_sections.training,
-    "Models": model_sections.suite,
-    "Pruned models": model_sections.sequence,
-    "Subnets": run_sections.subnets,
-    "Costs": run_sections.costs,
-    "Clients' data": run_sections.partition,
-    "Pareto fronts": search_sections.fronts,
-    "Search": search_sections.progress,
-    "Architectures found": search_sections.architectures,
-    "Fairness": run_sections.fairness,
-    "Settings": run_sections.settings,
+    "Training": (ROUNDS_FILE, run_sections.training),
+    "Models": (SUITE_FILE, model_sections.suite),
+    "Pruned models": (SEQUENCE_FILE, model_sections.sequence),
+    "Subnets": ("subnets-val.csv", run_sections.subnets),
+    "Costs": (LEDGER_FILE, run_sections.costs),
+    "Clients' data": ("partition.csv", run_sections.partition),
 }
-#: The file that each is made of above all, and the sections that only few runs have.
-_FILES = {
-    "Training": ROUNDS_FILE,
-    "Models": SUITE_FILE,
-    "Pruned models": SEQUENCE_FILE,
-    "Subnets": "subnets-val.csv",
-    "Costs": LEDGER_FILE,
-    "Clients' data": "partition.csv",
-    "Pareto fronts": "search/evaluations.csv",
-    "Search": "search/history.csv",
-    "Architectures found": "search/tiers.csv",
-    "Fairness": CLIENTS_FILE,
-    "Settings": "config.yaml",
+LAST = {
+    "Fairness": (CLIENTS_FILE, run_sections.fairness),
+    "Settings": ("config.yaml", run_sections.settings),
 }
+#: Sections that only few runs have.
 _RARE = ("Models", "Pruned models", "Fairness")
 
 
@@ -65,33 +58,49 @@ def write_report(run_folder: Path | str, output: Path | str | None = None) -> Pa
         ConfigError: The page cannot be written.
     """
     run = read_run(run_folder)
-    path = Path(output) if output is not None else run.folder / "report.html"
-    check_output(path)
-    replace_text(path, page(run))
-    return path
-
-
-def page(run: Run) -> str:
-    """Returns the whole document; a section without its files is one line, or nothing."""
-    loader = PackageLoader("lit_fednas.analysis.report")
-    templates = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    templates.filters["kind"] = lambda one: type(one).__name__  # which macro shows it
-    with reading(run.folder / _FILES["Settings"]):
+    searches = [read_search(files.folder) for files in SearchFiles.within(run.folder)]
+    with reading(run.folder / "config.yaml"):
         summary = run_sections.summary(run.settings)
-    with reading(run.folder / _FILES["Costs"]):
-        tiles = run_sections.tiles(run)
-    sections = {}
-    for title, make in SECTIONS.items():
-        with reading(run.folder / _FILES[title]):
-            if blocks := make(run):
-                sections[title] = blocks
-    return templates.get_template("page.html.j2").render(
-        name=run.name,
+    with reading(run.folder / LEDGER_FILE):
+        tiles = run_sections.tiles(run, searches[:1])
+    sections = {title: blocks for title, blocks in _sections(run, searches) if blocks}
+    search = {_SEARCH: ("search/settings.json", None)}
+    files = {title: file for title, (file, _) in (SECTIONS | search | LAST).items()}
+    missing = [title for title in files if title not in (*sections, *_RARE)]
+    return write_page(
+        run.name,
+        sections,
+        output if output is not None else run.folder / "report.html",
         summary=summary,
         tiles=tiles,
-        sections=sections,
-        missing={title: file for title, file in _FILES.items() if title not in (*sections, *_RARE)},
-        plotly=Markup(get_plotlyjs()),
+        notes=[f"Left out: {title}, because the run has no {files[title]}." for title in missing],
     )
+
+
+def _sections(run: Run, searches: Sequence[SearchResult]) -> Iterator[tuple[str, list[Block]]]:
+    """Yields all sections in their order; those that the run lacks have no blocks."""
+    tiers = list(dict.fromkeys(tier for search in searches for tier in search.tier_names))
+    for title, (file, make) in SECTIONS.items():
+        yield title, _made(run.folder / file, make, run)
+    for search in searches:
+        folder = run.folder / search.name
+        yield _titled(_SEARCH, folder, "search"), _parts(folder, search_sections.PARTS, search, tiers)
+    for files in FinetuneFiles.within(run.folder):
+        made = _parts(files.folder, finetune_sections.PARTS, files, tiers)
+        yield _titled("Fine-tuning", files.folder, "finetune"), made
+    for title, (file, make) in LAST.items():
+        yield title, _made(run.folder / file, make, run)
+
+
+def _made(file: Path, make: Callable[..., list[Block]], *given: Any) -> list[Block]:
+    with reading(file):
+        return make(*given)
+
+
+def _parts(folder: Path, parts: Sequence[tuple[str, Callable[..., list[Block]]]], *given: Any) -> list[Block]:
+    """Returns the blocks of a search's or a fine-tuning's tables."""
+    return [block for table, make in parts for block in _made(folder / f"{table}.csv", make, *given)]
+
+
+def _titled(title: str, folder: Path, usual: str) -> str:
+    return title if folder.name == usual else f"{title}: {folder.name}"

@@ -1,4 +1,8 @@
-"""What sections are made of: texts, tables, and charts that plotly draws in the reader's browser."""
+"""Charts that plotly draws in the reader's browser.
+
+Their colours are variables of the page, which has a light and a dark set of them: a name looks the same in all charts
+of a page, and on a light one as in matplotlib's figures.
+"""
 
 from __future__ import annotations
 
@@ -6,97 +10,20 @@ import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
-#: Okabe and Ito's colours, of a lightness that can be read on white and on black.
-COLOURS = ("#1f83c9", "#d9691e", "#12a07a", "#c4649f", "#c08a1e", "#4aa5d8", "#7d8590")
-GREY = "#8b949e"
-_DASHES = ("solid", "dash", "dot")
+from lit_fednas.analysis.report.blocks import Chart, Entry
+from lit_fednas.analysis.style import LINES, PALETTE
+
+GREY = "var(--grey)"
+_DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
+_SYMBOLS = ("circle", "square", "diamond", "cross")
 _FEW = 8  # values of x that all have a tick
+_LINE = 19  # pixels of a line of text
 _CELL = 22  # pixels of a client and class in a dot plot
-
-
-@dataclass(frozen=True)
-class Code:
-    """A cell of a table with an architecture's text, which may break after its commas."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A cell with a bar: a share of its width, a text upon it, and what it says on hovering."""
-
-    share: float
-    text: str
-    tip: str = ""
-
-
-Cell: TypeAlias = str | Code | Bar
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table that scrolls in its own box.
-
-    Attributes:
-        head: The columns' names.
-        rows: As many cells each.
-        texts: How many columns are texts; the others are aligned as numbers.
-        title: Above the table; may be empty.
-    """
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    texts: int = 1
-    title: str = ""
-
-
-@dataclass(frozen=True)
-class Fold:
-    """Tables that are hidden until their summary is clicked."""
-
-    summary: str
-    tables: Sequence[Table]
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A chart.
-
-    Attributes:
-        title: Above the chart.
-        figure: Data and layout as plotly's JSON.
-        height: In pixels.
-        width: In pixels, where the chart is not as wide as its box; it then scrolls.
-    """
-
-    title: str
-    figure: str
-    height: int = 300
-    width: int | None = None
-
-
-@dataclass(frozen=True)
-class Stages:
-    """An architecture in boxes: per stage its blocks' bars, and how many more blocks a stage can have."""
-
-    title: str
-    arch: str
-    stages: Sequence[tuple[Sequence[Bar], int]] = ()
-
-
-@dataclass(frozen=True)
-class Charts:
-    """Charts and drawings beside each other."""
-
-    charts: Sequence[Chart | Stages]
-
-
-Block: TypeAlias = str | Table | Fold | Charts
 
 
 @dataclass(frozen=True)
@@ -129,8 +56,13 @@ def plain(text: object) -> str:
 
 
 def colour(index: int) -> str:
-    """Returns the colour of the n-th line."""
-    return COLOURS[index % len(COLOURS)]
+    """Returns the colour of the n-th series."""
+    return f"var(--series-{index % len(PALETTE)})"
+
+
+def dash(index: int) -> str:
+    """Returns the dashes of the n-th series, which differ where the colours begin anew."""
+    return _DASHES[LINES[_turn(index) % len(LINES)]]
 
 
 def line_chart(
@@ -139,6 +71,7 @@ def line_chart(
     x_label: str,
     y_label: str,
     *,
+    names: Sequence[str] = (),
     zero: bool = False,
     band: tuple[pd.Series, pd.Series] | None = None,
     wide: str = "",
@@ -151,39 +84,46 @@ def line_chart(
         lines: Values by name, each by ascending x, which is its index; missing values are left out.
         x_label: Name of the x axis.
         y_label: Name of the y axis, with its unit.
+        names: All names of this kind on the page: a line looks as its name's place among them says; others follow.
         zero: Whether the y axis begins at 0.
         band: Lower and upper bounds of the first line.
         wide: The line that is drawn wide and grey behind the others.
         events: By ascending x; a label is left out where it would touch the one before.
     """
     figure = go.Figure()
-    points = {str(name): line.dropna() for name, line in lines.items() if line.notna().any()}
-    for index, (name, line) in enumerate(points.items()):
-        dash = _DASHES[index // len(COLOURS) % len(_DASHES)]
-        style = {"color": GREY, "width": 6} if name == wide else {"color": colour(index), "width": 2}
-        if band is not None and index == 0:
-            low, high = band
-            bounds = {"x": [*low.index, *high.index[::-1]], "y": [*high, *low[::-1]]}
-            silent = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
-            figure.add_scatter(**bounds, **silent, fill="toself", fillcolor=style["color"], opacity=0.2, line_width=0)
+    legend: list[Entry] = []
+    points = {str(name): line.dropna() for name, line in lines.items()}
+    known = dict.fromkeys(name for name in (*map(str, names), *points) if name != wide)
+    looks = {name: index for index, name in enumerate(known)}
+    points = {name: line for name, line in points.items() if len(line)}
+    for name, line in points.items():
+        traces = [len(figure.data)]
+        style: dict[str, Any] = {"color": GREY, "width": 6}
+        if name != wide:
+            style = {"color": colour(looks[name]), "width": 2, "dash": dash(looks[name])}
+        if band is not None and not legend:
+            _add_band(figure, *band, style["color"])
+            traces.append(len(figure.data))
         figure.add_scatter(
             x=line.index.tolist(),
             y=line.tolist(),
             name=plain(name),
             mode="lines" if len(line) > 1 else "markers",
-            line={**style, "dash": dash},
+            line=style,
             opacity=0.5 if name == wide else 1,
             zorder=-1 if name == wide else 0,
             hovertemplate="%{y:.4~g}",
         )
+        legend.append(Entry(name, traces, looks.get(name)))
     xs = sorted({x for line in points.values() for x in line.index.tolist()})
     if events and points:
         _add_events(figure, events, xs, max(line.max() for line in points.values()))
-    figure.update_layout(hovermode="x unified", showlegend=len(points) > 1)
+    figure.update_layout(hovermode="x unified", showlegend=False)
     ticks = {"tickvals": xs} if len(xs) <= _FEW else {}  # else there would be halves of rounds
     figure.update_xaxes(title=x_label, unifiedhovertitle_text=f"{x_label} %{{x}}", **ticks)
     figure.update_yaxes(title=y_label, rangemode="tozero" if zero else "normal")
-    return Chart(title, _json(figure), 280 + 20 * (math.ceil(len(points) / 2) if len(points) > 1 else 0))
+    height = max(280, 60 + _LINE * len(legend))  # the box on hovering has a line for each
+    return Chart(title, _json(figure), height, legend=legend if len(legend) > 1 else ())
 
 
 def front_chart(
@@ -213,9 +153,10 @@ def front_chart(
     for limit in limits:
         line = {"color": colour(index), "width": 1.3, "dash": "dash"}
         figure.add_scatter(x=[limit] * 2, y=[min(ys), max(ys)], mode="lines", line=line, **silent)
-    line = {"color": colour(index), "shape": "hv"}
-    figure.add_scatter(**_points(front), mode="lines+markers", line=line, marker_size=8, hoverinfo="text")
-    star = {"color": colour(index), "symbol": "star", "size": 15, "line": {"color": "white", "width": 1}}
+    line = {"color": colour(index), "shape": "hv", "dash": dash(index)}
+    marker = {"size": 8, "symbol": _SYMBOLS[_turn(index) % len(_SYMBOLS)]}
+    figure.add_scatter(**_points(front), mode="lines+markers", line=line, marker=marker, hoverinfo="text")
+    star = {"color": colour(index), "symbol": "star", "size": 15, "line": {"color": "var(--card)", "width": 1}}
     figure.add_scatter(**_points(best), mode="markers", marker=star, hoverinfo="text")
     figure.update_layout(hovermode="closest", showlegend=False)
     figure.update_xaxes(title=labels[0], **_cost_axis([*xs, *limits]))
@@ -277,15 +218,17 @@ def tree_chart(
             path = {"x": [xs[parent], xs[parent], xs[index]], "y": [parent, index, index]}
             line = {"color": GREY, "width": 1.5}
             figure.add_scatter(**path, mode="lines", line=line, hoverinfo="skip")
-    marker = {"size": 20, "color": [colour(int(node.y)) for node in nodes], "opacity": 1}
-    numbers = {"text": [f"{node.y:g}" for node in nodes], "textfont": {"color": "white", "size": 11}}
+    rings = {"color": [colour(int(node.y)) for node in nodes], "width": 3}
+    marker = {"size": 20, "color": "var(--card)", "line": rings, "opacity": 1}
+    numbers = {"text": [f"{node.y:g}" for node in nodes], "textfont_size": 11}
     tips = [plain(node.tip) for node in nodes]
-    figure.add_scatter(x=xs, y=places, mode="markers+text", marker=marker, **numbers, hovertext=tips, hoverinfo="text")
+    numbers |= {"hovertext": tips, "hoverinfo": "text", "cliponaxis": False}
+    figure.add_scatter(x=xs, y=places, mode="markers+text", marker=marker, **numbers)
     for index, (_, right) in enumerate(words):
-        text = {"text": plain(right), "xref": "paper", "x": 1.03, "xanchor": "left", "align": "left"}
+        text = {"text": plain(right), "xref": "paper", "x": 1, "xshift": 14, "xanchor": "left", "align": "left"}
         figure.add_annotation(**text, y=index, showarrow=False, font_size=11)
-    figure.update_layout(hovermode="closest", showlegend=False, margin={"r": 180})
-    reach = max((max(xs) / min(xs)) ** 0.1, 1.5)
+    figure.update_layout(hovermode="closest", showlegend=False, margin={"r": 190})
+    reach = max((max(xs) / min(xs)) ** 0.15, 1.5)
     ends = [math.log10(min(xs) / reach), math.log10(max(xs) * reach)]
     figure.update_xaxes(title="MACs per example", type="log", range=ends, dtick="D2" if ends[1] - ends[0] < 1 else 1)
     figure.update_xaxes(tickformat=".3~s")
@@ -299,6 +242,16 @@ def _cost_axis(values: Sequence[float]) -> dict[str, Any]:
     if not values or min(values) <= 0 or max(values) <= 20 * min(values):
         return {}
     return {"type": "log", "dtick": "D2" if max(values) < 1000 * min(values) else 1}
+
+
+def _turn(index: int) -> int:
+    return index // len(PALETTE)
+
+
+def _add_band(figure: go.Figure, low: pd.Series, high: pd.Series, color: str) -> None:
+    bounds = {"x": [*low.index, *high.index[::-1]], "y": [*high, *low[::-1]]}
+    silent = {"mode": "lines", "hoverinfo": "skip", "line_width": 0}
+    figure.add_scatter(**bounds, **silent, fill="toself", fillcolor=color, opacity=0.2)
 
 
 def _points(marks: Sequence[Mark]) -> dict[str, Any]:
@@ -316,9 +269,8 @@ def _add_events(figure: go.Figure, events: Sequence[Event], xs: Sequence[float],
     for event in events:
         figure.add_vline(event.x, line={"color": colour(event.index), "width": 1.2, "dash": "dash"})
         if event.x > end:
-            font = {"color": colour(event.index), "size": 11}
-            above = {"yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False}
-            figure.add_annotation(x=event.x, text=plain(event.label), font=font, **above)
+            above = {"yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False, "font_size": 11}
+            figure.add_annotation(x=event.x, text=plain(event.label), **above)
             end = event.x + room
     figure.add_scatter(
         x=[event.x for event in events],
@@ -327,7 +279,6 @@ def _add_events(figure: go.Figure, events: Sequence[Event], xs: Sequence[float],
         mode="markers",
         marker={"color": GREY, "opacity": 0},
         hovertemplate="%{text}<extra></extra>",
-        showlegend=False,
     )
 
 

@@ -11,20 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from lit_fednas.analysis.report.charts import (
-    Bar,
-    Block,
-    Cell,
-    Chart,
-    Charts,
-    Code,
-    Event,
-    Mark,
-    Table,
-    front_chart,
-    line_chart,
-    tree_chart,
-)
+from lit_fednas.analysis.report.blocks import Bar, Block, Cell, Chart, Charts, Code, Table
+from lit_fednas.analysis.report.charts import Event, Mark, front_chart, line_chart, tree_chart
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.sequence import MEGABYTE, client_accuracies, client_costs, kept_units, sequence_table
 from lit_fednas.analysis.suite import ALL_CLIENTS, model_rounds, suite_table
@@ -53,13 +41,14 @@ def suite(run: Run) -> list[Block]:
         if model["round"] is not None
     ]
     losses, clients = model_rounds(run, window)
+    names = [f"model {model['number']}" for model in models]
     tables = (
         ("Loss in the clients' training, by model; upright: one was added", "loss", losses),
         ("Clients that trained each model", "clients", clients),
     )
     for title, y_label, table in tables:
         if table.notna().any(axis=None):
-            charts.append(line_chart(title, table, "round", y_label, wide=ALL_CLIENTS, events=events))
+            charts.append(line_chart(title, table, "round", y_label, names=names, wide=ALL_CLIENTS, events=events))
     charts += _convergence(run, events)
     ended = "no larger one is to be added" if record.get("complete") else "training ended before the largest"
     text = f"{len(models)} {'models' if len(models) > 1 else 'model'}; {ended}."
@@ -76,7 +65,7 @@ def sequence(run: Run) -> list[Block]:
     charts = [_front(record, table)] if table["accuracy"].notna().any() else []
     if iterations:
         ends = {one["number"]: one for one in (iterations[0], iterations[-1])}
-        charts += [_candidates(one) for one in ends.values()]
+        charts += [_candidates(one, list(record["units"])) for one in ends.values()]
         charts += _costs(record)
     return [
         _summary(record, table),
@@ -117,7 +106,8 @@ def _convergence(run: Run, events: Sequence[Event]) -> list[Chart]:
         lines["threshold"] = pd.Series(float(threshold), index=degree.index)
     title = "Degree of convergence and its standard error; upright: a model is added"
     band = (degree - error, degree + error)
-    return [line_chart(title, lines, "round", "fall of the loss per round", band=band, events=events)]
+    given: dict[str, Any] = {"band": band, "wide": "threshold", "events": events}
+    return [line_chart(title, lines, "round", "fall of the loss per round", **given)]
 
 
 def _tree(models: Sequence[Mapping[str, Any]]) -> Chart:
@@ -189,13 +179,14 @@ def _front(record: Mapping[str, Any], table: pd.DataFrame) -> Chart:
     return front_chart(title, 0, cloud, marks, [], limits, labels)
 
 
-def _candidates(model: Mapping[str, Any]) -> Chart:
+def _candidates(model: Mapping[str, Any], units: Sequence[str]) -> Chart:
     """Draws the candidates' accuracies in an iteration, the selected one first."""
-    lines = {}
-    for one in sorted(model["candidates"], key=lambda one: bool(one["unit"] != model["unit"])):
-        name = f"{one['unit']} (selected)" if one["unit"] == model["unit"] else one["unit"]
-        lines[name] = pd.Series(one["accuracies"], dtype=float).rename(lambda index: index + 1.0)
-    return line_chart(f"Candidates of iteration {model['number']}", lines, "round of the iteration", "accuracy")
+    lines = {
+        one["unit"]: pd.Series(one["accuracies"], dtype=float).rename(lambda index: index + 1.0)
+        for one in sorted(model["candidates"], key=lambda one: bool(one["unit"] != model["unit"]))
+    }
+    title = f"Candidates of iteration {model['number']}: {model['unit']} is selected"
+    return line_chart(title, lines, "round of the iteration", "accuracy", names=units)
 
 
 def _costs(record: Mapping[str, Any]) -> list[Chart]:

@@ -6,14 +6,15 @@ A section returns nothing where the run lacks its files.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from lit_fednas.analysis.clients import fairness_table, ordered_scores
-from lit_fednas.analysis.report.charts import Block, Cell, Charts, Code, Fold, Table, dot_plot, line_chart
-from lit_fednas.analysis.runs import Run
+from lit_fednas.analysis.report.blocks import Block, Cell, Charts, Code, Fold, Table
+from lit_fednas.analysis.report.charts import dot_plot, line_chart
+from lit_fednas.analysis.runs import Run, SearchResult
 from lit_fednas.analysis.tables import (
     client_table,
     family_costs,
@@ -29,14 +30,18 @@ _COST_WORDS = {"macs": "MACs", "parameters": "parameters"}
 _FIRST = ("search", "finetune")
 
 
-def tiles(run: Run) -> list[tuple[str, str, str]]:
-    """Returns the headline's numbers: what each is, its value, and a note."""
+def tiles(run: Run, searches: Sequence[SearchResult]) -> list[tuple[str, str, str]]:
+    """Returns the headline's numbers: what each is, its value, and a note.
+
+    Args:
+        run: The run.
+        searches: Those whose best architectures are named.
+    """
     shown = [("rounds", f"{len(run.rounds):,}", "")]
     of_subnets = run.subnets("val").sort_values(run.metric, ascending=run.metrics[run.metric] is not False)
     for _, row in of_subnets.tail(1).iterrows():
         shown.append(("best evaluated subnet", f"{row[run.metric]:.3f}", str(row["subnet"])))
-    search = run.search()
-    if search is not None:
+    for search in searches:
         for _, row in search.tiers.iterrows():
             cost = f"{cost_text(search.cost, row[search.cost])} {_COST_WORDS.get(search.cost, '')}"
             shown.append((f"best of {row['tier']}", f"{row[f'val_{search.metric}']:.3f}", cost))
@@ -120,13 +125,7 @@ def costs(run: Run) -> list[Block]:
         ]
         text = "Training each subnet on its own with the same cohorts (federated averaging) would take:"
         blocks += [text, Table(["training", "MACs", "× this run", "bytes", "× this run"], rows)]
-        family = family_costs(run.ledger)
-        this = pd.Series(1.0, family.index)
-        charts = [
-            line_chart(title, {"one by one": family[name], "this run": this}, "subnets", "× this run", zero=True)
-            for name, title in (("times_macs", "Computation of a family"), ("times_bytes", "Communication of a family"))
-        ]
-        blocks.append(Charts(charts))
+        blocks += _family(run.ledger)
     return blocks
 
 
@@ -137,22 +136,24 @@ def partition(run: Run) -> list[Block]:
 
 
 def fairness(run: Run) -> list[Block]:
-    """Shows how much the clients of every search and fine-tuning differ (FedorAS, section 4.4)."""
+    """Shows how much the clients of the run, and of every search and fine-tuning, differ (FedorAS, section 4.4)."""
     names = sorted((path.parent.name for path in run.folder.glob(f"*/{CLIENTS_FILE}")), key=_order)
-    if not names:
-        return []
     groups = {name: [run.folder / name] for name in names}
+    if (run.folder / CLIENTS_FILE).exists():
+        groups = {"run": [run.folder], **groups}
+    if not groups:
+        return []
     rows = [
         [
             *(row["name"], "all" if row["tier"] == ALL_TIERS else row["tier"], f"{row['clients']:,.0f}"),
-            *(fixed(row[value]) for value in ("mean", "deviation", "worst")),
+            *(fixed(row[value]) for value in ("mean", "deviation", "iqr", "worst")),
         ]
         for _, row in fairness_table(groups).iterrows()
     ]
     by_name = ordered_scores(groups).set_index("rank").groupby("name", sort=False)["mean"]
-    head = ["folder", "tier", "clients", f"mean {run.metric}", "deviation", "worst"]
+    head = ["folder", "tier", "clients", f"mean {run.metric}", "deviation", "interquartile range", "worst"]
     return [
-        f"Each client's {run.metric} on its own test data, with the network of its tier.",
+        f"Each client's {run.metric} on its own test data, with the network of its tier (of the run: what it deploys).",
         Table(head, rows, texts=2),
         Charts([line_chart(f"Clients by {run.metric}", dict(list(by_name)), "client", run.metric)]),
     ]
@@ -168,6 +169,17 @@ def settings(run: Run) -> list[Block]:
         groups.setdefault(".".join(words[:depth]) or "run", []).append((".".join(words[depth:]), text))
     tables = [Table(["setting", "value"], rows, 2, name) for name, rows in groups.items()]
     return [Fold("config.yaml", tables)] if tables else []
+
+
+def _family(ledger: Mapping[str, Any]) -> list[Block]:
+    """Draws what it takes to train the subnets one by one, where there are several."""
+    family = family_costs(ledger)
+    if len(family) < 2:
+        return []
+    this = pd.Series(1.0, family.index)
+    titles = {"times_macs": "Computation of a family", "times_bytes": "Communication of a family"}
+    lines = {name: {"one by one": family[name], "this run": this} for name in titles}
+    return [Charts([line_chart(titles[name], lines[name], "subnets", "× this run", zero=True) for name in titles])]
 
 
 def _class_name(part: Any) -> str | None:

@@ -1,32 +1,22 @@
 """What a search in a run has to show: fronts per tier, its progress, the architectures found.
 
-A section returns nothing where the run has no search.
+A part without its file is left out.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
-from lit_fednas.analysis.report.charts import (
-    Bar,
-    Block,
-    Chart,
-    Charts,
-    Mark,
-    Stages,
-    Table,
-    front_chart,
-    line_chart,
-)
-from lit_fednas.analysis.runs import Run, SearchResult
-from lit_fednas.formatting import axis, cost_text, fixed
-from lit_fednas.records import ALL_TIERS
+from lit_fednas.analysis.report.blocks import Bar, Block, Chart, Charts, Stages, Table
+from lit_fednas.analysis.report.charts import Mark, front_chart, line_chart
+from lit_fednas.analysis.runs import SearchResult
+from lit_fednas.formatting import axis, cost_text, fixed, short
+from lit_fednas.records import ALL_TIERS, TierModel
 
-_COSTS = {
+COST_WORDS = {
     "macs": "MACs",
     "parameters": "parameters",
     "bytes": "bytes",
@@ -35,38 +25,46 @@ _COSTS = {
 }
 
 
-def fronts(run: Run) -> list[Block]:
-    """Shows a chart per tier: all evaluated architectures, the tier's front, its limits and its best."""
-    search = run.search()
-    if search is None or search.evaluations.empty:
+def summary(search: SearchResult, tiers: Sequence[str]) -> list[Block]:
+    """Returns how the architectures were found, and what that cost clients."""
+    if search.evaluations.empty:
         return []
-    tiers = [tier for tier in [*search.tier_names, ALL_TIERS] if (search.front["tier"] == tier).any()]
-    charts = [_front(search, tier, index) for index, tier in enumerate(dict.fromkeys(tiers))]
-    ended = "" if search.settings.get("complete") else " The search has not ended."
-    text = f"{len(search.evaluations):,} architectures were evaluated on the validation data.{ended}"
-    return [text, Charts(charts)]
+    settings = search.settings
+    method = (settings.get("method") or {}).get("class", "A search")
+    client = settings.get("client")
+    data = "the validation data" if client is None else f"the validation data of client {client}"
+    ended = "" if settings.get("complete") else " The search has not ended."
+    return [f"{method} evaluated {len(search.evaluations):,} architectures on {data}.{ended}{_spent(settings)}"]
 
 
-def progress(run: Run) -> list[Block]:
-    """Shows hypervolume and best metric of each tier against evaluations."""
-    search = run.search()
-    if search is None or search.history.empty:
+def fronts(search: SearchResult, tiers: Sequence[str]) -> list[Block]:
+    """Shows a chart per tier: all evaluated architectures, the tier's front, its limits and its best."""
+    if search.evaluations.empty:
+        return []
+    shown = [tier for tier in (*tiers, ALL_TIERS) if (search.front["tier"] == tier).any()]
+    if shown[1:] == [ALL_TIERS]:
+        shown = shown[:1]  # of one tier, both are the same
+    return [Charts([_front(search, tier, [*tiers, ALL_TIERS].index(tier)) for tier in shown])]
+
+
+def progress(search: SearchResult, tiers: Sequence[str]) -> list[Block]:
+    """Shows hypervolume and best metric of each tier against evaluations, if there were several generations."""
+    if not search.history["tier"].duplicated().any():
         return []
     charts = []
     best = f"best_{search.metric}", f"Best validation {search.metric}"
     for column, title in (("hypervolume", "Hypervolume"), best):
         lines = dict(list(search.history.set_index("evaluations").groupby("tier", sort=False)[column]))
-        charts.append(line_chart(title, lines, "evaluations", column.replace("_", " ")))
+        charts.append(line_chart(title, lines, "evaluations", column.replace("_", " "), names=tiers))
     return [Charts(charts)]
 
 
-def architectures(run: Run) -> list[Block]:
+def architectures(search: SearchResult, tiers: Sequence[str]) -> list[Block]:
     """Shows the best of every tier: a table, and each drawn."""
-    search = run.search()
-    if search is None or search.tiers.empty:
+    if search.tiers.empty:
         return []
     best = search.tiers
-    known = [name for name in _COSTS if best[name].notna().any()]
+    known = [name for name in COST_WORDS if best[name].notna().any()]
     rows = [
         [
             row["tier"],
@@ -75,56 +73,47 @@ def architectures(run: Run) -> list[Block]:
         ]
         for _, row in best.iterrows()
     ]
-    drawings = draw_all(list(best["tier"]), [str(arch) for arch in best["arch"]])
-    head = ["tier", *(_COSTS[name] for name in known), f"val {search.metric}", f"test {search.metric}"]
-    note = "A box is a block; its bar is as long as its expand ratio, dashed boxes are left out."
-    notes = [note] if any(drawing.stages for drawing in drawings) else []
-    return [Table(head, rows), *notes, Charts(drawings)]
+    head = ["tier", *(COST_WORDS[name] for name in known), f"val {search.metric}", f"test {search.metric}"]
+    return [Table(head, rows), *draw_all(dict(zip(best["tier"], best["arch"].map(str), strict=True)), search.models)]
 
 
-def read_stages(arch: str) -> tuple[list[list[float]], int] | None:
-    """Reads the depths and ratios of an elastic network's text.
+#: What each table of a search is shown as, in this order.
+PARTS: Sequence[tuple[str, Callable[[SearchResult, Sequence[str]], list[Block]]]] = (
+    ("evaluations", summary),
+    ("front", fronts),
+    ("history", progress),
+    ("tiers", architectures),
+)
 
-    Returns:
-        Per stage, the expand ratios of its blocks, and the most blocks that a stage can have, as far as the text
-        says; ``None`` where it is written otherwise.
 
-    Example:
-        >>> read_stages("d: [0,1], e: [0.1,0.1,0.25,0.14]")
-        ([[0.1], [0.25, 0.14]], 2)
-        >>> read_stages("d: [0,2], e: 0.1")
-        ([[0.1], [0.1, 0.1, 0.1]], 3)
-        >>> read_stages("conv3x3-skip") is None
-        True
+def draw_all(archs: Mapping[str, str], models: Mapping[str, TierModel]) -> list[Block]:
+    """Returns a drawing of each tier's architecture, all to the same measure.
+
+    Args:
+        archs: Their texts by tier.
+        models: What the tiers' files say of them; where that is no drawing, the text is all.
     """
-    match = re.fullmatch(r"\s*d:\s*(\[[\d,\s]+\])\s*,\s*e:\s*(\[[\d.,\seE+-]+\]|[\d.eE+-]+)\s*", arch)
-    try:
-        depths, ratios = (json.loads(match[1]), json.loads(match[2])) if match else (None, None)
-    except ValueError:
-        return None
-    if not depths or ratios is None:
-        return None
-    if not isinstance(ratios, list):
-        return [[ratios] * (1 + depth) for depth in depths], 1 + max(depths)
-    blocks, left = divmod(len(ratios), len(depths))
-    if left or blocks <= max(depths):
-        return None
-    return [ratios[blocks * stage : blocks * stage + 1 + depth] for stage, depth in enumerate(depths)], blocks
-
-
-def draw_all(titles: Sequence[str], archs: Sequence[str]) -> list[Stages]:
-    """Returns a drawing of each architecture, all to the same measure; without stages where it cannot be read."""
-    read = [read_stages(arch) or ([], 0) for arch in archs]
-    widest = max((ratio for stages, _ in read for stage in stages for ratio in stage), default=1.0) or 1.0
-    most = max(blocks for _, blocks in read)
-    return [
-        Stages(
-            title,
-            arch,
-            [([Bar(ratio / widest, f"{ratio:g}") for ratio in stage], most - len(stage)) for stage in stages],
-        )
-        for title, arch, (stages, _) in zip(titles, archs, read, strict=True)
+    stages = {tier: models[tier].stages if tier in models else () for tier in archs}
+    sizes = [block[1] for one in stages.values() for stage in one for block in stage if block is not None]
+    most = max(sizes, default=0) or 1
+    drawings = [
+        Stages(tier, arch, [[_bar(block, most) for block in one] for one in stages[tier]])
+        for tier, arch in archs.items()
     ]
+    note = "A box is a block; its bar is its expand ratio, or its operator's MACs. Dashed boxes are left out."
+    return [*([note] if sizes else []), Charts(drawings)]
+
+
+def _bar(block: Sequence[Any] | None, most: float) -> Bar | None:
+    return None if block is None else Bar(block[1] / most, str(block[0]))
+
+
+def _spent(settings: Mapping[str, object]) -> str:
+    spent = settings.get("communication")
+    if not isinstance(spent, Mapping):
+        return ""
+    down, up = short(spent["bytes_down"], "B"), short(spent["bytes_up"], "B")
+    return f" The clients were sent {down}, sent {up}, and computed {short(spent['macs'])} MACs."
 
 
 def _front(search: SearchResult, tier: str, index: int) -> Chart:
@@ -136,7 +125,7 @@ def _front(search: SearchResult, tier: str, index: int) -> Chart:
     points = search.evaluations[[search.cost, search.metric]].dropna()
     cloud = points.set_index(points[search.cost] / scale)[search.metric]
     limits = [limit for limit in search.limits(tier) if limit is not None]
-    cost = _COSTS.get(search.cost, search.cost)
+    cost = COST_WORDS.get(search.cost, search.cost)
     bounds = [f", at most {cost_text(search.cost, limit)} {cost}" for limit in limits[-1:]]
     title = "".join(["All" if tier == ALL_TIERS else tier, *bounds])
     return front_chart(title, index, cloud, front, best, [limit / scale for limit in limits], (label, search.metric))
@@ -145,5 +134,8 @@ def _front(search: SearchResult, tier: str, index: int) -> Chart:
 def _mark(search: SearchResult, row: pd.Series, value: float, scale: float, best: bool = False) -> Mark:
     cost = search.cost
     lines = [f"best of {row['tier']}"] if best else []
-    lines += [f"{search.metric} {value:.4f}, {cost_text(cost, row[cost])} {_COSTS.get(cost, cost)}", str(row["arch"])]
+    lines += [
+        f"{search.metric} {value:.4f}, {cost_text(cost, row[cost])} {COST_WORDS.get(cost, cost)}",
+        str(row["arch"]),
+    ]
     return Mark(row[cost] / scale, value, "\n".join(lines))

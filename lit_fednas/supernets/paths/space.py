@@ -67,6 +67,18 @@ class PathSpace(SearchSpace[Operators]):
         self.costs = tuple(tuple(layer) for layer in costs)
 
     @override
+    def stages(self, arch: Operators) -> list[list[tuple[str, float] | None]]:
+        """Returns one stage of all layers, each with its operators and their MACs (of several: those of the largest).
+
+        Example:
+            >>> space = PathSpace([["conv1", "id"], ["sep_e1", "sep_e2", "id"]], [[9, 0], [3, 6, 0]])
+            >>> space.stages(space.parse("id sep_e2"))
+            [[('id', 0), ('sep_e2', 6)]]
+        """
+        layers = zip(arch.layers, self.choices, self.costs, strict=True)
+        return [[("+".join(names), max(costs[known.index(name)] for name in names)) for names, known, costs in layers]]
+
+    @override
     def decode(self, genes: Sequence[int]) -> Operators:
         layers = zip(self.choices, genes, strict=True)
         return Operators(tuple((names[gene],) for names, gene in layers), self.labels)

@@ -17,15 +17,16 @@
         paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
         margin: { l: 50, r: 12, t: 20, b: 40 },
         hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), align: "left", namelength: -1 },
-        legend: { orientation: "h", y: -0.22, yanchor: "top", x: 0 },
         xaxis: axis, yaxis: axis,
       },
     };
   }
 
   function draw() {
+    const style = getComputedStyle(document.documentElement);
     for (const chart of charts) {
-      const { data, layout } = JSON.parse(chart.dataset.figure);
+      const coloured = (_, name) => JSON.stringify(style.getPropertyValue(name).trim());
+      const { data, layout } = JSON.parse(chart.dataset.figure.replace(/"var\((--[\w-]+)\)"/g, coloured));
       Plotly.react(chart, data, { ...layout, template: template() }, config);
     }
   }
@@ -56,6 +57,15 @@
     if (!charts.includes(event.target)) return;
     Plotly.Fx.unhover(event.target);
     delete event.target.shown;
+  });
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-traces]");
+    if (!button) return;
+    const shown = button.getAttribute("aria-pressed") !== "true";
+    button.setAttribute("aria-pressed", shown);
+    const chart = button.closest("figure").querySelector("[data-figure]");
+    Plotly.restyle(chart, { visible: shown }, button.dataset.traces.split(" ").map(Number));
   });
 
   dark.addEventListener("change", draw);
