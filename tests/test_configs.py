@@ -55,11 +55,13 @@ def test_all_are_found():
         "cinic10",
         "digits",
         "digits_transformer",
+        "distorted_digits",
     ]
     assert len(OVERLAYS) == 18
     assert [path.stem for path in LOGGERS] == ["csv", "tensorboard", "wandb_offline"]
     searches = [
         "digits",
+        "distorted_digits",
         "fedoras",
         "fedoras_federated",
         "fedoras_small",
@@ -124,7 +126,7 @@ def small(folder, configs, rounds):
         settings.update(small_suite(configs, settings))
     if mixed:
         settings["model"]["supernet"] = small_cells(configs)
-    if not any(path.stem.startswith("digits") for path in configs):
+    if not any("digits" in path.stem for path in configs):
         settings["data"] = {
             "source": {
                 "class_path": "lit_fednas.data.ImageFolder",

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 #: The name of a candidate's architecture in metrics.
 NETWORK = "network"
 _COHORTS = 100  # drawn to estimate the computation of a round
-_WRITTEN = ("macs", "initial", "tier_aware", "labels", "head_rounds", "architectures", "in_groups", "search")
+_WRITTEN = ("initial", "tier_aware", "labels", "head_rounds", "architectures", "in_groups", "search")
 
 
 class TierNetwork(PlainNetwork):
@@ -124,6 +124,7 @@ class Finetuning:
         }
         if settings.in_groups:
             self.eligible = dealt(self.eligible, datamodule)
+        self.macs = self._macs(folder)
         self.rounds = {one.folder: self._rounds(one) for one in self.candidates}
         self.written = self._description()
         self.tests: list[dict[str, Any]] = []
@@ -134,23 +135,39 @@ class Finetuning:
         """Whether clients' tiers matter; the tiers of named models are not those of clients."""
         return self.settings.tier_aware and self.settings.models is None
 
+    def _macs(self, folder: Path) -> float | None:
+        """Returns what each candidate is trained for.
+
+        Raises:
+            ConfigError: It is a share of the run's training, of which there is no record.
+        """
+        if self.settings.macs != "equal":
+            return self.settings.macs
+        spent = sum(client["macs"] for record in read_rounds(folder) for client in record["clients"])
+        if not spent:
+            raise ConfigError(
+                f"finetune.macs: 'equal' divides the computation of the run's training, and {folder} has no record of "
+                f"any; give a number"
+            )
+        return float(spent / len(self.candidates))
+
     def _rounds(self, candidate: Candidate) -> int:
         """Returns for how many rounds a candidate is trained.
 
         Raises:
             ConfigError: ``finetune.macs`` cannot be spent, as no client that may train it is available.
         """
-        if self.settings.macs is None:
+        if self.macs is None:
             return self.settings.rounds
         sizes, cohort = self.datamodule.clients.sizes, self._cohort(self.eligible[candidate.folder])
         drawn = [client for number in range(_COHORTS) for client in cohort.draw(number, sizes, self.seed)]
         examples = sum(self._client.examples(sizes[client]) for client in drawn) / _COHORTS
         if not examples:
             raise ConfigError(
-                f"finetune.macs: {self.settings.macs:g} cannot be spent, as no client is available to train "
+                f"finetune.macs: {self.macs:g} cannot be spent, as no client is available to train "
                 f"{candidate.folder}; set finetune.cohort"
             )
-        return max(1, round(self.settings.macs / (examples * self.supernet.macs(candidate.arch))))
+        return max(1, round(self.macs / (examples * self.supernet.macs(candidate.arch))))
 
     @property
     def _client(self) -> ClientSettings:
@@ -169,7 +186,8 @@ class Finetuning:
         }
         return {
             "seed": self.seed,
-            "rounds": settings.rounds if settings.macs is None else None,
+            "rounds": settings.rounds if self.macs is None else None,
+            "macs": self.macs,
             **{name: getattr(settings, name) for name in _WRITTEN},
             "metric": self.metric,
             "metrics": dict(self.directions),

@@ -22,7 +22,8 @@ class FinetuneSettings:
         rounds: Rounds per tier.
         macs: What each network is trained for instead: multiply-accumulates of all clients' forward passes. The
             number of rounds is that whose expected computation is nearest to it, at least one; it counts neither
-            ``head_rounds`` nor what ``faults`` take away.
+            ``head_rounds`` nor what ``faults`` take away. ``equal`` divides what the run's own training took by the
+            number of networks, so that all together are trained for as much.
         client: How clients train; as in the run's training if not given. They may fail as there (``faults``), but none
             is a straggler.
         cohort: How the clients of a round are drawn from the eligible ones; as in the run's training if not given.
@@ -54,7 +55,7 @@ class FinetuneSettings:
     """
 
     rounds: PositiveInt = 100
-    macs: PositiveFloat | None = None
+    macs: PositiveFloat | Literal["equal"] | None = None
     client: ClientSettings | None = None
     cohort: CohortSampler | None = None
     objective: Objective | None = None

@@ -39,6 +39,10 @@ def test_no_search(trained, tmp_path):
     refused(trained, told.replace("search holds", "other holds"), search="other")
 
 
+def test_a_share_of_a_training_that_left_no_records(trained):
+    refused(trained, "finetune.macs: 'equal' divides .* has no record of any; give a number", macs="equal")
+
+
 def test_a_search_that_has_not_ended(trained):
     """Also one whose tables an earlier, shorter search has left."""
     files = SearchFiles(trained.folder / "search")

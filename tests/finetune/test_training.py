@@ -17,7 +17,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
 from lit_fednas.federation.cohort import OnlyClients, RandomAvailability, SizeWeightedCohort
 from lit_fednas.objectives import CrossEntropy
-from lit_fednas.records import FinetuneFiles, SearchFiles
+from lit_fednas.records import FinetuneFiles, SearchFiles, append_round
 from lit_fednas.rng import generator
 from lit_fednas.supernets import PlainNetwork
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers
@@ -292,10 +292,15 @@ def test_costs_are_those_of_the_rounds(tuned_once):
         assert int(best["macs_per_example"]) == supernet.macs(arch)
 
 
-def test_networks_are_trained_for_as_much_computation(trained):
+@pytest.mark.parametrize("macs", [1.5e7, "equal"])
+def test_networks_are_trained_for_as_much_computation(trained, macs):
     """Rounds of a small network are cheaper, and there are more of them."""
     budget = 1.5e7
-    found = by_tier(trained.finetune(initial="random", macs=budget, client=STILL))
+    shares = [0.5 * budget, 1.5 * budget, 0.0, budget]  # of two rounds: all three networks' budgets
+    for number in (0, 1):
+        spent = [{"macs": share} for share in shares[2 * number : 2 * number + 2]]
+        append_round(trained.folder, {"round": number, "metrics": {}, "clients": spent})
+    found = by_tier(trained.finetune(initial="random", macs=macs, client=STILL))
     for tier, row in found.items():
         clients = cohorts(trained.path(tier))
         assert len(clients) == int(row["rounds"])
