@@ -1,0 +1,94 @@
+"""What scripts/docs builds, and that the docstrings it shows refer to what exists."""
+
+import builtins
+import inspect
+import pkgutil
+import pydoc
+import re
+import warnings
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+import lit_fednas
+
+ROOT = Path(lit_fednas.__file__).parent
+REFERENCE = re.compile(r":(?:class|func|meth|attr|data|mod):`([\w.]+)`")
+
+
+@pytest.fixture(scope="module")
+def pages() -> ModuleType:
+    return import_module("documenting.pages")
+
+
+def docstrings(module: ModuleType) -> Iterator[tuple[type | None, str]]:
+    """Those of a module and of what it defines, with the class that they are in."""
+    yield None, inspect.getdoc(module) or ""
+    for value in vars(module).values():
+        owner = value if isinstance(value, type) else None
+        for one in (value, *(vars(owner).values() if owner else ())):
+            if getattr(one, "__module__", None) == module.__name__:
+                yield owner, getattr(one, "__doc__", None) or ""
+
+
+def exists(name: str, owner: type | None, module: ModuleType) -> bool:
+    """Whether a name means something where it is shown: in its class, its module, its package, or as a full name."""
+    package = import_module(".".join(module.__name__.split(".")[:2]))
+    for scope in (owner, module, package, builtins):
+        value: Any = scope
+        for word in name.split("."):
+            annotated = any(word in vars(base).get("__annotations__", {}) for base in getattr(value, "__mro__", ()))
+            value = getattr(value, word, ... if annotated else None)
+        if value is not None:
+            return True
+    set_by_itself = owner is not None and f"self.{name}" in inspect.getsource(owner)
+    return set_by_itself or pydoc.locate(name) is not None
+
+
+def test_references_in_docstrings_exist() -> None:
+    names = [module.name for module in pkgutil.walk_packages(lit_fednas.__path__, "lit_fednas.")]
+    broken = [
+        f"{module.__name__}: {name}"
+        for module in (lit_fednas, *(import_module(name) for name in names if "__main__" not in name))
+        for owner, text in docstrings(module)
+        for name in REFERENCE.findall(text)
+        if not exists(name, owner, module)
+    ]
+    assert not broken
+
+
+def test_every_public_module_has_a_page_and_says_what_it_holds(pages: ModuleType) -> None:
+    files = {f"lit_fednas.{path.stem}" for path in ROOT.glob("[!_]*.py")}
+    packages = {f"lit_fednas.{path.parent.name}" for path in ROOT.glob("*/__init__.py")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # as for a name in __all__ that does not exist
+        modules = {module.fullname: module for module in pages.public_modules()}
+        assert all(module.members for name, module in modules.items() if name in packages)
+    assert modules.keys() == {"lit_fednas"} | files | packages
+    assert not [name for name, module in modules.items() if not module.docstring]
+    introduced = {name for name in packages if len(modules[name].docstring.splitlines()) > 4}
+    assert introduced == packages
+
+
+@pytest.mark.slow
+def test_the_pages_are_whole_and_need_no_network(pages: ModuleType, tmp_path: Path) -> None:
+    pages.main([str(tmp_path)])
+    written = {path.resolve(): path.read_text() for path in tmp_path.rglob("*.html")}
+    index = written[tmp_path.resolve() / "index.html"]
+    notebooks = [path for path in pages.NOTEBOOKS.iterdir() if path.name.startswith(("tutorial_", "results_"))]
+    for link in (*(f"notebooks/{path.stem}.html" for path in notebooks), "api/lit_fednas/data.html"):
+        assert f'href="{link}"' in index
+    for path, text in written.items():
+        assert not re.findall(r'(?:src="|<link [^>]*href="|url\()https?:[^")]*', text)
+        for link in re.findall(r'href="([^"]*)"', re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)):
+            file = unquote(link).partition("#")[0]
+            if re.match(r"https?:|data:", file):
+                continue
+            target = (path.parent / file).resolve() if file else path
+            assert target in written, f"{path.name} links to {link}"
+    assert (tmp_path / "api" / "search.js").stat().st_size > 0
