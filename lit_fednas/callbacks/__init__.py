@@ -54,7 +54,8 @@ lit-fednas fit --config configs/fedtrans/digits.yaml --config $O/heterofl.yaml \
   exactly. ``suite.json`` says which model came from which, when and why; ``lit-fednas report`` draws it.
 * **New units are drawn, and nothing takes them in at first**, so that growing is exact and the new capacity is used;
   the paper's copies stay nearly alike. Where other rules do not work as they are printed they are settled likewise, and
-  ``configs/fedtrans/overlays/as_printed.yaml`` has them to the letter.
+  ``configs/fedtrans/overlays/as_printed.yaml`` has them to the letter; ``fedavg_first.yaml`` trains the first model
+  alone.
 * **A run's models, family and devices are in its** ``suite.json``: ``GrownModel`` is the family of one of its models,
   which ``FamilyNetwork`` trains by federated averaging and which can be cut in width; ``TiersOfRun`` are its devices.
   ``configs/fedtrans/overlays/`` has HeteroFL, SplitMix, FLuID and FedAvg on them, the ablations of Table 3, and the

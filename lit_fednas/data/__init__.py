@@ -34,7 +34,8 @@ data:
 
 **Held-out data.** The server keeps ``data.server_val`` of the training examples unless the source has a validation
 split. ``data.client_val`` and ``data.client_test`` split each client's own data; ``client_test: official`` deals the
-test split out by the clients' own class proportions.
+test split out by the clients' own class proportions. ``model.client.class_balanced`` lets clients train on
+their classes equally often.
 
 **Tasks.** What is lost and what is measured is the :class:`Task` of the data, and every table of a run has a column for
 each metric:
@@ -48,7 +49,11 @@ each metric:
 ``model.metrics`` adds metrics of torchmetrics by name; ``search.metric`` and ``finetune.metric`` name the one that
 networks are chosen by, if it is not the first. ``configs/tasks/`` has the next character of Shakespeare with FedorAS'
 recurrent networks, plain text with SuperFed's temporal convolutional network, spoken words with FedorAS' CNN-S, and a
-table with an elastic perceptron.
+table with an elastic perceptron:
+
+```bash
+lit-fednas fit --config configs/tasks/text.yaml --data.source.init_args.files shakespeare.txt
+```
 
 To add a partitioner, subclass :class:`Partitioner` and implement ``split``; to add a source, subclass
 :class:`DataSource` and implement ``load``.
