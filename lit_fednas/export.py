@@ -1,5 +1,11 @@
 """The command ``export``: a tier's network as one file that runs without this package.
 
+```bash
+lit-fednas export --config X.yaml --tier small                  # what a search found, as a torch.export program
+lit-fednas export --config X.yaml --tier small --format onnx    # needs pip install 'lit-fednas[export]'
+lit-fednas export --config X.yaml --tier small --name finetune  # what a fine-tuning has made of it
+```
+
 The file is torch.export's program, or ONNX. It takes inputs as the data source has them: images of uint8 from 0 to
 255, which a runtime does not confuse with any other range; the data's normalisation is part of it. Norms by the
 statistics of each batch are given statistics first. The file is read back and compared with the network on raw

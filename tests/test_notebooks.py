@@ -1,12 +1,14 @@
 """Every notebook runs from its first cell to its last.
 
 Those that show a run are run on a small one, and kept without outputs. Those of results read ``notebooks/results``
-alone, and are kept with what they show.
+alone, and are kept with what they show; tutorials train what they show, and are kept as they were executed.
 """
 
 from __future__ import annotations
 
+import ast
 import re
+from importlib import import_module
 from pathlib import Path
 
 import nbformat
@@ -18,7 +20,8 @@ from tests.analysis.conftest import finished_run
 __all__ = ["finished_run"]
 FOLDER = Path(__file__).parents[1] / "notebooks"
 RESULTS = sorted(FOLDER.glob("results_*.ipynb"))
-NOTEBOOKS = sorted({*FOLDER.glob("*.ipynb")} - {*RESULTS})
+TUTORIALS = sorted(FOLDER.glob("tutorial_*.ipynb"))
+NOTEBOOKS = sorted({*FOLDER.glob("*.ipynb")} - {*RESULTS, *TUTORIALS})
 
 
 def test_all_notebooks_are_found() -> None:
@@ -89,3 +92,36 @@ def test_notebooks_run(path: Path, finished_run: Path, monkeypatch: pytest.Monke
     text = [output.data.get("text/plain", "") for output in outputs if output not in pictures and "data" in output]
     assert not [one for one in text if one.startswith("<Figure")]  # a figure that is named and not shown
     assert not [output for output in outputs if output.output_type == "stream" and output.name == "stderr"]
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_tutorials_are_kept_as_they_were_executed(path: Path) -> None:
+    cells = code_cells(path)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert max(len(cell.source.splitlines()) for cell in cells) <= 40
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error" or output.get("name") == "stderr"]
+    for place in ("/tmp/", "/home/", "/root/", "site-packages"):
+        assert place not in str(outputs), f"{place} is of the machine that executed it"
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_what_tutorials_import_exists(path: Path) -> None:
+    sources = [cell.source for cell in code_cells(path) if not cell.source.startswith("%%")]
+    lines = [line for source in sources for line in source.splitlines() if not line.startswith(("%", "!"))]
+    imports = [node for node in ast.walk(ast.parse("\n".join(lines))) if isinstance(node, ast.ImportFrom)]
+    own = [(str(node.module), one.name) for node in imports for one in node.names if "lit_fednas" in str(node.module)]
+    assert own
+    assert not [(module, name) for module, name in own if not hasattr(import_module(module), name)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
+def test_tutorials_run(path: Path, tmp_path: Path) -> None:
+    """As a reader does, from another folder than the repository's."""
+    notebook = nbformat.read(path, as_version=4)
+    metadata = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=300, coalesce_streams=True, resources=metadata).execute()
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for before, cell in zip(code_cells(path), cells, strict=True):
+        assert [one.output_type for one in cell.outputs] == [one.output_type for one in before.outputs], cell.source

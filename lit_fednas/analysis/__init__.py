@@ -1,4 +1,20 @@
-"""Tables and figures of finished runs; reads what ``lit_fednas.records`` says a run writes."""
+"""Tables and figures of finished runs; reads what ``lit_fednas.records`` says a run writes.
+
+:func:`read_run` gives a run's files as pandas tables (:class:`Run`), :func:`read_search` those of a search
+(:class:`SearchResult`); figures are matplotlib's and can be saved or shown in a notebook.
+
+```python
+from lit_fednas.analysis import newest_run, pareto_figure, read_run
+
+run = read_run(newest_run("runs"))
+run.rounds.plot("round", "val/mean/accuracy")
+pareto_figure(run.search())
+```
+
+``lit-fednas report RUN`` puts a whole run on one HTML page that needs no network. ``notebooks/supernet_tour.ipynb``
+looks at a supernet and ``notebooks/pareto_fronts.ipynb`` at one search or several (``pip install
+'lit-fednas[notebooks]'``; the variable ``LIT_FEDNAS_RUN`` names the run's folder).
+"""
 
 from lit_fednas.analysis.clients import client_boxes, fairness_table
 from lit_fednas.analysis.figures import fronts_figure, pareto_figure, progress_figure

@@ -1,4 +1,63 @@
-"""The engine: module, trainer, round loop, client training."""
+"""The engine: module, trainer, round loop, client training.
+
+:class:`FederatedLightningModule` is composed of the four parts of a method, and :class:`FederatedTrainer` is
+Lightning's Trainer with rounds for epochs. A round is an epoch of Lightning's, and the server's step is
+``training_step``. So ``ModelCheckpoint``, ``EarlyStopping``, loggers, ``--ckpt_path last`` and your own callbacks
+work as they do anywhere.
+
+``FederatedLightningModule.load_from_checkpoint("runs/digits/version_0/checkpoints/last.ckpt")`` makes the module of a
+run, and ``FederatedTrainer().predict(module, datamodule=data)`` returns the logits of its subnet
+``evaluation.predicted`` for the test set, in order. ``clients/lr`` is the clients' learning rate;
+``LearningRateMonitor`` shows the server's.
+
+Cohorts: :class:`UniformCohort`, :class:`SizeWeightedCohort`, :class:`OnlyClients`. Local training:
+:class:`ClientSettings`. Learning rates of clients: :class:`ConstantRate`, :class:`CosineRate`, :class:`MilestoneRate`,
+:class:`StepRate`. Server optimizers: any of torch's, :class:`FedAdam`, :class:`FedYogi`, :class:`FedAdagrad`. What is
+evaluated: :class:`EvaluationSettings`. What happens if clients fail: :class:`FaultPolicy`. Your own rules over the
+rounds: :class:`FederatedCallback` and :class:`ServerRound`.
+
+**What you can rely on**
+
+* **Resuming is exact.** Ctrl-C and SIGTERM save the last finished round; a SIGKILL loses at most the round that was
+  running. Going on gives bit-identical weights, metrics and ledger. A setting that training depends on and that differs
+  from the checkpoint's is refused, unless ``--changed '[its.name]'`` allows it.
+* **One seed, one result.** All draws belong to (seed, purpose, round, client); no global generator is read.
+* **Client failures are isolated.** An exception, weights that are not finite, a time limit, a client that goes away:
+  its update is skipped, named and counted. ``--model.faults.on_client_error raise`` stops at once instead. A run in
+  which every client fails for five rounds ends with the reason (``--model.faults.max_failed_rounds``).
+* **Nonsense can be kept out.** ``--model.faults.norm_bound 3`` rejects updates (or scales them, with
+  ``--model.faults.on_wild_update scale``) whose norm is more than three times the cohort's median for the tensors that
+  they hold, under every method; ``--model.aggregation.init_args.trim 0.2`` leaves the lowest and the highest fifth of
+  each element's values out of its mean, 0.5 takes the median. Both keep a round's updates in memory, and are off by
+  default.
+* **Batch norm has a stated policy.** ``--model.supernet.norm`` is ``GroupNorm``, ``BatchNorm`` (statistics averaged as
+  buffers), ``BatchNorm`` without running statistics (the default) or ``NoNorm`` (as SuperFed's published code);
+  ``--model.evaluation.recalibrate_batches`` gathers statistics on a copy before a subnet is evaluated. Evaluation
+  batches are a random mix of the classes, because a network that normalises by the batch depends on it; for the same
+  reason ``--model.client.drop_last true`` leaves a small last batch out.
+* **Subnets are really smaller.** What a client gets has its own small tensors, and its bytes are what is counted.
+
+**Faster.** A round costs what its clients' training costs: one sub-Trainer and a few networks are reused for all
+clients, and updates are added into memory that is there already. Beyond that:
+
+```bash
+lit-fednas fit --config X.yaml --trainer.devices 2 --trainer.strategy ddp   # ranks: CPU cores, GPUs; num_nodes: nodes
+lit-fednas fit --config X.yaml --model.client.precision bf16-mixed --model.client.channels_last true
+lit-fednas fit --config X.yaml --model.client.clients_per_fit 10   # ten clients of one architecture in one fit
+```
+
+* **Ranks.** Every rank plans the same round and trains its share of the cohort, the longest training first by examples
+  times MACs; the sums are added over the ranks once per round, and validation is shared out by batch and subnet. A run
+  over several ranks equals one on a single rank up to the order of float sums. Only rank 0 writes. Every rank holds all
+  data. ``torchrun`` and Slurm start ranks as they do for Lightning; in a notebook use ``ddp_notebook``. A rank that
+  dies ends the run, and the command says which and how.
+* **Threads.** Each rank computes with its share of the cores, and a small network with one thread, which is faster; the
+  run says so, and ``--trainer.threads`` or ``OMP_NUM_THREADS`` decide otherwise. ``OMP_WAIT_POLICY`` is ``passive``
+  unless you set it, so that a busy neighbour does not cost a multiple. Under glibc, freed memory is kept for the next
+  step unless ``MALLOC_...`` or ``GLIBC_TUNABLES`` are set.
+* **Together.** For networks so small that starting an operation takes longer than doing it, clients of the same
+  architecture are trained in one fit with stacked weights (``torch.func``); each is trained as if it were alone.
+"""
 
 from lit_fednas.federation.cohort import (
     AlwaysAvailable,

@@ -1,4 +1,20 @@
-"""Objectives: what a client optimises locally."""
+"""Objectives: what a client optimises locally.
+
+* :class:`TaskLoss`: the loss of the data's task.
+* :class:`CrossEntropy`: cross-entropy, with label smoothing.
+* :class:`PathSampling`: a new path for every batch, within the client's operators and its tier's budget (FedorAS).
+* :class:`SideObjective`: the losses of all exits that the client's network holds (FedHeN).
+* :class:`MaskedCrossEntropy`: cross-entropy without the classes that the client does not have (HeteroFL).
+* :class:`OrderedDropout`: a new width for every batch, up to the client's own (FjORD).
+* :class:`IndependentBases`: the loss of each base network by itself (SplitMix).
+* :class:`UnitChanges`: another objective, and a report of how far each unit's weights moved (FLuID).
+* :class:`DifferentiableSearch`: steps of architecture parameters and of weights in turns (DARTS, MiLeNAS).
+* :class:`Proximal`: another objective, plus the squared distance to the weights that were received (FedProx).
+* :class:`HeadOnly`: another objective, for one module alone, such as the classifier.
+
+To add an objective, subclass :class:`Objective` and implement ``loss``; subclass :class:`WrappedObjective` if it adds
+to another. In YAML, a class of yours is ``class_path: my_package.MyObjective``.
+"""
 
 from lit_fednas.objectives.architecture_gradients import ArchitectureGradient, FirstOrder, MixedLevel, SecondOrder
 from lit_fednas.objectives.base import Objective

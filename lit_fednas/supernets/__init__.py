@@ -1,4 +1,54 @@
-"""What can be trained: weights shared by many architectures."""
+r"""Supernets: what can be trained, as weights shared by many architectures.
+
+A :class:`Supernet` owns the global weights. Its ``space`` (:class:`SearchSpace`) has the architectures, and
+``subnet(arch)`` is an ordinary ``nn.Module`` with a copy of the weights of one of them, which is what a client is sent.
+
+* **Elastic in depth and width** (SuperFed): :class:`ElasticResNet`, :class:`ElasticTCN` for the next token,
+  :class:`ElasticTransformer` for images and text, :class:`ElasticMLP` for tables.
+* **Operators as paths** (FedorAS): :class:`PathCNN`, :class:`PathRNN`.
+* **Early exits** (FedHeN): :class:`EarlyExitResNet`.
+* **Cut in width** (HeteroFL, FjORD, FedRolex, FLuID): :class:`WidthSupernet` of any :class:`NetworkFamily`, such as
+  :class:`SlicedCNN`, :class:`SlicedMobileNet`, :class:`SlicedResNet` or :class:`GrowableViT`.
+* **Networks side by side**: :class:`BaseNetworks` (SplitMix), :class:`SeparateNetworks`, :class:`ModelSuite` of models
+  that grow (FedTrans), :class:`PrunedSequence` of models that shrink (FedNAS).
+* **Cells** (DARTS): :class:`CellSupernet`, and :class:`GenotypeNetwork` for one genotype.
+* **One network** (FedAvg): :class:`SmallCNN`, :class:`ResNet18`, and :class:`PlainNetwork` around any of yours.
+
+Norms are :class:`BatchNorm`, :class:`GroupNorm` and :class:`NoNorm`.
+
+**A supernet of your own** is a subclass of :class:`Supernet` that sets ``space`` in its constructor and implements
+``build(arch)`` (the architecture's network) and ``index(arch)`` (where each of its tensors is in the shared ones). If
+every architecture keeps the first channels and blocks of the largest, subclass :class:`NestedSupernet`: set ``space``
+and ``network``, and implement ``build`` alone. Running in place, extraction, costs, aggregation and checkpoints follow.
+This is a complete one, in a file ``my_package.py``:
+
+```python
+from math import prod
+
+from torch import nn
+
+from lit_fednas.supernets import Ladder, NestedSupernet
+
+
+class HiddenUnits(NestedSupernet):
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int, units: list[int]):
+        super().__init__(input_shape, num_classes)
+        self.space = Ladder(units)  # the architectures, from the cheapest to the most expensive
+        self.network = self.build(self.space.largest)  # the shared weights
+
+    def build(self, arch: int) -> nn.Module:
+        hidden = nn.Linear(prod(self.input_shape), arch)
+        return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(arch, self.num_classes))
+```
+
+```bash
+lit-fednas fit --config configs/superfed/digits.yaml --model.supernet my_package.HiddenUnits \
+    --model.supernet.units "[8, 16, 32]" --model.evaluation.subnets "[smallest, '16', largest]"
+```
+
+A space of several choices per architecture is a subclass of :class:`SearchSpace`. Networks that share no weights
+subclass :class:`NetworkCollection`, and :class:`ModelCollection` if models are added during training.
+"""
 
 from lit_fednas.supernets.base import NestedSupernet, OutputsNetwork, Region, Supernet
 from lit_fednas.supernets.base_networks import BaseNetworks, Bases

@@ -1,0 +1,1 @@
+"""What ``scripts/docs`` builds: pages of notebooks, an index, and the API reference."""

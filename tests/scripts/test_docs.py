@@ -1,0 +1,135 @@
+"""What scripts/docs builds, and that the docstrings it shows refer to what exists."""
+
+import ast
+import builtins
+import inspect
+import pkgutil
+import pydoc
+import re
+import warnings
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+import yaml
+
+import lit_fednas
+
+ROOT = Path(lit_fednas.__file__).parent
+REFERENCE = re.compile(r":(?:class|func|meth|attr|data|mod):`([\w.]+)`")
+
+
+@pytest.fixture(scope="module")
+def pages() -> ModuleType:
+    return import_module("documenting.pages")
+
+
+def docstrings(module: ModuleType) -> Iterator[tuple[type | None, str]]:
+    """Those of a module and of what it defines, with the class that they are in."""
+    yield None, inspect.getdoc(module) or ""
+    for value in vars(module).values():
+        owner = value if isinstance(value, type) else None
+        for one in (value, *(vars(owner).values() if owner else ())):
+            if getattr(one, "__module__", None) == module.__name__:
+                yield owner, getattr(one, "__doc__", None) or ""
+
+
+def exists(name: str, owner: type | None, module: ModuleType) -> bool:
+    """Whether a name means something where it is shown: in its class, its module, its package, or as a full name."""
+    package = import_module(".".join(module.__name__.split(".")[:2]))
+    for scope in (owner, module, package, builtins):
+        value: Any = scope
+        for word in name.split("."):
+            annotated = any(word in vars(base).get("__annotations__", {}) for base in getattr(value, "__mro__", ()))
+            value = getattr(value, word, ... if annotated else None)
+        if value is not None:
+            return True
+    set_by_itself = owner is not None and f"self.{name}" in inspect.getsource(owner)
+    return set_by_itself or pydoc.locate(name) is not None
+
+
+def test_references_in_docstrings_exist() -> None:
+    names = [module.name for module in pkgutil.walk_packages(lit_fednas.__path__, "lit_fednas.")]
+    broken = [
+        f"{module.__name__}: {name}"
+        for module in (lit_fednas, *(import_module(name) for name in names if "__main__" not in name))
+        for owner, text in docstrings(module)
+        for name in REFERENCE.findall(text)
+        if not exists(name, owner, module)
+    ]
+    assert not broken
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of all modules' docstrings."""
+    texts = [ast.get_docstring(ast.parse(path.read_text())) or "" for path in ROOT.rglob("*.py")]
+    return [block for text in texts for block in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)]
+
+
+def test_yaml_in_docstrings_names_classes_and_settings_that_exist() -> None:
+    def check(value: Any) -> int:
+        if isinstance(value, list):
+            return sum(map(check, value))
+        if not isinstance(value, dict):
+            return 0
+        named = "class_path" in value
+        if named:
+            part = pydoc.locate(value["class_path"])
+            assert part is not None, value["class_path"]
+            assert set(value.get("init_args", {})) <= set(inspect.signature(part).parameters), value  # type: ignore[arg-type]
+        return named + sum(map(check, value.values()))
+
+    assert sum(check(yaml.safe_load(block)) for block in blocks("yaml")) >= 15
+
+
+def test_commands_in_docstrings_name_files_that_exist() -> None:
+    shown = [text for language in ("bash", "yaml") for text in blocks(language)]
+    files = {file for text in shown for file in re.findall(r"\b(?:configs|scripts)/[\w./]+", text)}
+    assert len(files) > 8
+    assert not [file for file in files if not (ROOT.parent / file).exists()]
+
+
+def test_python_in_docstrings_imports_what_exists() -> None:
+    names = [
+        node for block in blocks("python") for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)
+    ]
+    assert len(names) > 5
+    assert not [
+        node.module for node in names for one in node.names if pydoc.locate(f"{node.module}.{one.name}") is None
+    ]
+
+
+def test_every_public_module_has_a_page_and_says_what_it_holds(pages: ModuleType) -> None:
+    files = {f"lit_fednas.{path.stem}" for path in ROOT.glob("[!_]*.py")}
+    packages = {f"lit_fednas.{path.parent.name}" for path in ROOT.glob("*/__init__.py")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # as for a name in __all__ that does not exist
+        modules = {module.fullname: module for module in pages.public_modules()}
+        assert all(module.members or module.submodules for module in modules.values() if module.fullname in packages)
+    assert modules.keys() >= {"lit_fednas"} | files | packages
+    assert not [name for name, module in modules.items() if not module.docstring]
+    introduced = {name for name in packages if len(modules[name].docstring.splitlines()) > 4}
+    assert introduced == packages
+
+
+@pytest.mark.slow
+def test_the_pages_are_whole_and_need_no_network(pages: ModuleType, tmp_path: Path) -> None:
+    pages.main([str(tmp_path)])
+    written = {path.resolve(): path.read_text() for path in tmp_path.rglob("*.html")}
+    index = written[tmp_path.resolve() / "index.html"]
+    notebooks = [path for path in pages.NOTEBOOKS.iterdir() if path.name.startswith(("tutorial_", "results_"))]
+    for link in (*(f"notebooks/{path.stem}.html" for path in notebooks), "api/lit_fednas/data.html"):
+        assert f'href="{link}"' in index
+    for path, text in written.items():
+        assert not re.findall(r'(?:src="|<link [^>]*href="|url\()https?:[^")]*', text)
+        for link in re.findall(r'href="([^"]*)"', re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)):
+            file = unquote(link).partition("#")[0]
+            if re.match(r"https?:|data:", file):
+                continue
+            target = (path.parent / file).resolve() if file else path
+            assert target in written, f"{path.name} links to {link}"
+    assert (tmp_path / "api" / "search.js").stat().st_size > 0
