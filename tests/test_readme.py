@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from lit_fednas.cli import main
-from lit_fednas.commands import COMMANDS
 from lit_fednas.config_files import find
 
 ROOT = Path(__file__).parents[1]

@@ -161,12 +161,12 @@ class Run:
     @property
     def searches(self) -> list[str]:
         """The names of its searches."""
-        return self._parts("evaluations.csv")
+        return [files.folder.name for files in SearchFiles.within(self.folder)]
 
     @property
     def finetunings(self) -> list[str]:
         """The names of its fine-tunings."""
-        return self._parts("candidates.csv")
+        return [files.folder.name for files in FinetuneFiles.within(self.folder)]
 
     def search(self, name: str = "search") -> SearchResult | None:
         """Returns the search of a name, if there was one."""
@@ -180,10 +180,6 @@ class Run:
     def tested(self, name: str = "finetune") -> pd.DataFrame:
         """Returns ``models.csv`` (``lit_fednas.records.tiers``) of a fine-tuning; empty without."""
         return self._table(f"{name}/models.csv", {"arch": str}, FinetuneFiles(self.folder / name).columns("models"))
-
-    def _parts(self, table: str) -> list[str]:
-        """Returns the folders of what came after training and holds a table."""
-        return sorted(path.parent.name for path in self.folder.glob(f"*/{table}"))
 
     @cached_property
     def _records(self) -> list[dict[str, Any]]:

@@ -9,23 +9,23 @@ from lit_fednas.comparison.figures import comparison_figure
 from lit_fednas.comparison.networks import history, networks
 from lit_fednas.comparison.results import Methods, Result, methods_of, read_methods
 from lit_fednas.comparison.tables import client_table, comparison_table, target_table
-from lit_fednas.comparison.text import client_text, comparison_text, target_text
+from lit_fednas.comparison.text import client_rows, comparison_rows, target_rows
 from lit_fednas.comparison.tiers import read_tiers, tiers_of
 
 __all__ = [
     "Methods",
     "Result",
+    "client_rows",
     "client_table",
-    "client_text",
     "comparison_figure",
+    "comparison_rows",
     "comparison_table",
-    "comparison_text",
     "history",
     "methods_of",
     "networks",
     "read_methods",
     "read_tiers",
+    "target_rows",
     "target_table",
-    "target_text",
     "tiers_of",
 ]

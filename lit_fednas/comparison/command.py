@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from lit_fednas.analysis.report import Charts, Table, picture, write_page
+from lit_fednas.analysis.report.blocks import Block
 from lit_fednas.comparison.figures import comparison_figure
 from lit_fednas.comparison.results import Methods, read_methods
 from lit_fednas.comparison.tables import (
@@ -23,7 +25,7 @@ from lit_fednas.comparison.tables import (
     least_spent,
     target_table,
 )
-from lit_fednas.comparison.text import client_text, comparison_text, target_text
+from lit_fednas.comparison.text import Rows, client_rows, comparison_rows, target_rows
 from lit_fednas.comparison.tiers import Tiers, read_tiers, tiers_of
 from lit_fednas.formatting import short
 from lit_fednas.ranges import PositiveFloat, PositiveInt
@@ -50,28 +52,41 @@ class Comparison:
     targets: pd.DataFrame | None
     clients: pd.DataFrame
 
+    def shown(self) -> dict[str, Rows]:
+        """Returns the tables as they are shown, by heading."""
+        heading = "Networks"
+        if self.budget:
+            units = {"macs": "MACs", "bytes": "B"}
+            spent = ", ".join(short(most, units.get(unit, unit)) for unit, most in self.budget.items())
+            heading = f"Networks at the last validation within {spent} of all clients' training"
+        tables = {heading: comparison_rows(self.networks)}
+        if self.targets is not None:
+            tables["Training until a network within the tier reached a target"] = target_rows(self.targets)
+        if len(self.clients):
+            tables["Clients, on their own data"] = client_rows(self.clients)
+        return tables
+
     def text(self, markdown: bool = False) -> str:
         """Returns all tables as text."""
-        parts = []
-        if self.budget:
-            spent = ", ".join(
-                short(most, {"macs": "MACs", "bytes": "B"}.get(unit, unit)) for unit, most in self.budget.items()
-            )
-            parts.append(f"At the last validation within {spent} of all clients:")
-        parts.append(comparison_text(self.networks, markdown))
-        if self.targets is not None:
-            parts += ["Training until a network within the tier reached a target:", target_text(self.targets, markdown)]
-        if len(self.clients):
-            parts += ["Clients, on their own data:", client_text(self.clients, markdown)]
-        return "\n\n".join(parts)
+        mark = "## " if markdown else ""
+        return "\n\n".join(f"{mark}{heading}\n\n{rows.text(markdown)}" for heading, rows in self.shown().items())
 
     def write(self, folder: Path) -> list[str]:
-        """Writes ``compare.md``, ``compare.png`` and a CSV file per table into a folder; returns their names."""
+        """Writes text, picture, page, and a CSV file per table into a folder; returns the files' names."""
         tables = {"compare": self.networks, "targets": self.targets, "clients": self.clients}
-        written = ["compare.md", "compare.png"]
+        written = ["compare.md", "compare.png", "compare.html"]
         replace_text(folder / "compare.md", self.text(markdown=True) + "\n")
+        figure = comparison_figure(self.methods, self.tiers, self.networks)
         with replacing(folder / "compare.png") as file:
-            comparison_figure(self.methods, self.tiers, self.networks).savefig(file, dpi=150)
+            figure.savefig(file, dpi=150)
+        sections: dict[str, Sequence[Block]] = {
+            heading: [Table(rows.head, rows.body, rows.left), *rows.notes] for heading, rows in self.shown().items()
+        }
+        write_page(
+            f"{len(self.methods)} methods compared",
+            {**sections, "Figure": [Charts([picture("Fronts and curves", figure)])]},
+            folder / "compare.html",
+        )
         for name, table in tables.items():
             if table is not None and len(table):
                 replace_text(folder / f"{name}.csv", table.to_csv(index=False))
@@ -141,7 +156,7 @@ def compare(
         rounds: The same of rounds.
         targets: Of the metric: what training took until a network within the tier reached them.
         markdown: Whether to print tables of Markdown.
-        output: A folder for compare.md, compare.png and CSV files.
+        output: A folder for compare.md, compare.html, compare.png and CSV files.
     """
     if output is not None:
         check_output(output / "compare.md")

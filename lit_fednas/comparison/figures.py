@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lit_fednas.analysis.style import GREY, RANGE, draw_line, label, legend, look, new_figure
+from lit_fednas.analysis.style import GREY, RANGE, draw_line, label, legend, log_axis, look, new_figure
 from lit_fednas.analysis.tables import stairs
 from lit_fednas.comparison.networks import SPENT, history
 from lit_fednas.comparison.results import Methods
@@ -64,7 +64,7 @@ def _draw_fronts(axes: Axes, methods: Methods, tiers: Tiers, table: pd.DataFrame
         if "macs" in limits:
             axes.axvline(limits["macs"] / scale, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
     label(axes, unit, _metric(table, "test" if split == "test" else "validation"))
-    axes.set_xscale("log")
+    log_axis(axes)
 
 
 def _curves(

@@ -1,8 +1,9 @@
-"""Tables of methods as text: a row per method and tier, means with the lowest and highest over the seeds."""
+"""Tables of methods as they are shown: a row per method and tier, means with the lowest and highest over the seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,13 +17,29 @@ _DASH = "–"
 _SPENT = {"spent_macs": "", "spent_bytes": "B"}
 
 
-def comparison_text(table: pd.DataFrame, markdown: bool = False) -> str:
-    """Returns a :func:`~lit_fednas.comparison.comparison_table` as text, and what is missing in it below.
+@dataclass(frozen=True)
+class Rows:
+    """A table as it is shown.
 
-    Args:
-        table: The table; accuracies are written in percent.
-        markdown: Whether as a table of Markdown.
+    Attributes:
+        head: The columns' names.
+        body: Rows of as many cells.
+        left: How many columns are words.
+        notes: Sentences below it.
     """
+
+    head: list[str]
+    body: list[list[str]]
+    left: int = 1
+    notes: list[str] = field(default_factory=list)
+
+    def text(self, markdown: bool = False) -> str:
+        """Returns it as text, or as a table of Markdown."""
+        return "\n\n".join([text_table(self.head, self.body, left=self.left, markdown=markdown), *self.notes])
+
+
+def comparison_rows(table: pd.DataFrame) -> Rows:
+    """Returns a :func:`~lit_fednas.comparison.comparison_table` as it is shown; accuracies in percent."""
     metric = table.attrs["metric"]
     scale, percent = scale_of(metric)
     head = ["tier", "method", "seeds", "MACs", "size", f"val {metric}{percent}", f"test {metric}{percent}"]
@@ -35,17 +52,17 @@ def comparison_text(table: pd.DataFrame, markdown: bool = False) -> str:
         cells += [_rounds(rows["rounds"])]
         cells += [cost_range(rows[name], partial(short, unit=unit)) for name, unit in _SPENT.items()]
         body.append([_named(tier), str(method), _seeds(rows, every), *cells])
-    lines = [text_table(head, body, left=2, markdown=markdown)]
+    notes = []
     if missing := _names(table[table["arch"].isna()]):
-        lines.append(f"No network within the tier: {missing}.")
+        notes.append(f"No network within the tier: {missing}.")
     if 0 < table["test"].notna().sum() < table["arch"].notna().sum():
         untested = _names(table[table["test"].isna() & table["arch"].notna()])
-        lines.append(f"Not tested ('lit-fednas search' with these tiers tests them): {untested}.")
-    return "\n\n".join(lines)
+        notes.append(f"Not tested ('lit-fednas search' with these tiers tests them): {untested}.")
+    return Rows(head, body, 2, notes)
 
 
-def target_text(table: pd.DataFrame, markdown: bool = False) -> str:
-    """Returns a :func:`~lit_fednas.comparison.target_table` as text.
+def target_rows(table: pd.DataFrame) -> Rows:
+    """Returns a :func:`~lit_fednas.comparison.target_table` as it is shown.
 
     ``>`` marks what has not sufficed: the mean is a lower bound as soon as one seed has not reached the target.
     """
@@ -61,11 +78,11 @@ def target_text(table: pd.DataFrame, markdown: bool = False) -> str:
         cells += [cost_range(rows[name], partial(short, unit=unit)) for name, unit in _SPENT.items()]
         cells = [cell if cell == _DASH else f"{bound}{cell}" for cell in cells]
         body.append([_named(tier), f"{scale * float(target):g}", str(method), reached, *cells])
-    return text_table(head, body, left=1, markdown=markdown)
+    return Rows(head, body)
 
 
-def client_text(table: pd.DataFrame, markdown: bool = False) -> str:
-    """Returns a :func:`~lit_fednas.comparison.client_table` as text, of all clients of a method together."""
+def client_rows(table: pd.DataFrame) -> Rows:
+    """Returns a :func:`~lit_fednas.comparison.client_table` as it is shown: all clients of a method together."""
     metric = table.attrs["metric"]
     scale, unit = scale_of(metric)
     head = ["method", "seeds", "clients", f"mean {metric}{unit}", "deviation", "worst", "interquartile range"]
@@ -73,7 +90,7 @@ def client_text(table: pd.DataFrame, markdown: bool = False) -> str:
     for row in table[table["tier"] == ALL_TIERS].to_dict("records"):
         figures = [f"{scale * row[name]:.2f}" for name in ("mean", "deviation", "worst", "iqr")]
         body.append([str(row["name"]), str(row["runs"]), f"{row['clients']:g}", *figures])
-    return text_table(head, body, markdown=markdown)
+    return Rows(head, body)
 
 
 def scale_of(metric: str) -> tuple[float, str]:

@@ -14,18 +14,18 @@ from lit_fednas import cli
 from lit_fednas.analysis.runs import Run
 from lit_fednas.comparison import (
     Result,
+    client_rows,
     client_table,
-    client_text,
     comparison_figure,
+    comparison_rows,
     comparison_table,
-    comparison_text,
     history,
     methods_of,
     networks,
     read_methods,
     read_tiers,
+    target_rows,
     target_table,
-    target_text,
     tiers_of,
 )
 from lit_fednas.comparison.networks import COLUMNS
@@ -45,7 +45,7 @@ def searched(
 ) -> Run:
     """A search: of each architecture its accuracy and MACs; of those of tiers, the test accuracy, by architecture."""
     files = SearchFiles(run.folder / name)
-    files.write_settings({"tiers": [{"name": "t", "at_most": {"macs": 40}}], "client": None, **settings})
+    files.write_settings({"tiers": [{"name": "t", "at_most": {"macs": 40}}], "method": {}, "client": None, **settings})
     costs = {"parameters": 2, "bytes": 8}
     files.write("evaluations", [{"arch": a, "accuracy": x, "macs": m, **costs} for a, (x, m) in rows.items()])
     files.write("tiers", [{"tier": f"t-{a}", "arch": a, "test_accuracy": x} for a, x in tested.items()])
@@ -55,7 +55,7 @@ def searched(
 def tuned(run: Run, name: str, initial: str, rows: Mapping[str, tuple[float, float, int]]) -> Run:
     """A fine-tuning: of each architecture the accuracies on both data sets, and the MACs of its training."""
     files = FinetuneFiles(run.folder / name)
-    files.write_settings({"initial": initial})
+    files.write_settings({"initial": initial, "search": "search"})
     costs = {"rounds": 3, "bytes_down": 100, "bytes_up": 50, "macs_per_example": 7, "bytes": 8}
     table = [
         {"tier": f"t{n}", "arch": arch, "val_accuracy": val, "test_accuracy": test, "macs": macs, **costs}
@@ -193,7 +193,7 @@ def test_a_row_per_tier_method_and_seed(methods: dict) -> None:
     assert table["arch"].fillna("-").tolist() == ["small", "small", "-", "large", "large", "large"]
     np.testing.assert_allclose(table["test"], [0.4, 0.2, np.nan, 0.7, 0.5, 0.85])
     np.testing.assert_allclose(table["spent_macs"], [400, 400, np.nan, 400, 400, 800])
-    text = comparison_text(table).splitlines()
+    text = comparison_rows(table).text().splitlines()
     assert text[1].split("  ")[0] == "s"
     assert "40.00 (30.00 to 50.00)" in text[1]
     assert "30.00 (20.00 to 40.00)" in text[1]
@@ -224,7 +224,7 @@ def test_targets_by_hand(methods: dict) -> None:
     small = table[table["tier"] == "s"]
     assert small["reached"].tolist() == [False] * 3
     np.testing.assert_allclose(small["rounds"], [4, 4, np.nan])  # a lower bound; nothing fits
-    lines = target_text(table).splitlines()
+    lines = target_rows(table).text().splitlines()
     assert lines[1].split()[:5] == ["s", "70", "A", "0", "of"]
     assert "> 4" in lines[1]
     assert "3.5 (3 to 4)" in lines[3]
@@ -233,7 +233,7 @@ def test_targets_by_hand(methods: dict) -> None:
 def test_what_is_missing_is_named(methods: dict) -> None:
     untested = methods["A"][0].run.folder / "search"
     SearchFiles(untested).write("tiers", [])
-    text = comparison_text(comparison_table(methods, TIERS), markdown=True)
+    text = comparison_rows(comparison_table(methods, TIERS)).text(markdown=True)
     assert text.endswith("Not tested ('lit-fednas search' with these tiers tests them): A (s, l).")
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| s")]
     assert rows[0][7].strip() == "–"  # no mean of fewer seeds than the row names
@@ -263,7 +263,7 @@ def test_clients_where_their_own_data_rated_them(methods: dict) -> None:
         write_client_scores(result.folder if result.seed else result.folder / "search", rows)
     table = client_table(methods)
     assert set(table["name"]) == {"A"}
-    line = client_text(table).splitlines()[1].split()
+    line = client_rows(table).text().splitlines()[1].split()
     # means of both seeds: deviation sqrt(0.05) and 0, worst 0.2 and 0.5, quartiles 0.35 and 0.65
     assert line == ["A", "2", "4", "50.00", f"{100 * math.sqrt(0.05) / 2:.2f}", "35.00", "15.00"]
     assert client_table({"B": methods["B"]}).empty
@@ -346,12 +346,12 @@ def test_the_command_writes_what_it_prints(tmp_path: Path, methods: dict, capsys
     assert cli.main([*words, "--targets", "0.5", "0.7", "--output", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "No network within the tier: B (s)." in printed
-    assert sorted(path.name for path in out.iterdir()) == ["compare.csv", "compare.md", "compare.png", "targets.csv"]
+    assert sorted(path.name for path in out.iterdir()) == ["compare.csv", "compare.html", "compare.md", "compare.png", "targets.csv"]
     table = pd.read_csv(out / "compare.csv")
     np.testing.assert_allclose(table["val"].dropna(), [0.5, 0.3, 0.8, 0.6, 0.9])
     assert len(pd.read_csv(out / "targets.csv")) == 2 * 2 * 3
     assert cli.main([*words, "--macs", "equal"]) == 0
-    assert "At the last validation within 400 MACs of all clients" in capsys.readouterr().out
+    assert "Networks at the last validation within 400 MACs of all clients' training" in capsys.readouterr().out
     assert cli.main([*words, "--macs", "-5"]) == 2
     assert "macs: -5.0 must be above 0" in capsys.readouterr().err
     assert cli.main(["compare", str(tmp_path / "none")]) == 2

@@ -117,7 +117,7 @@ def test_methods_run_with_every_seed_and_are_compared_at_the_tiers(
     assert table["spent_bytes"].eq(5).all()
     printed = capsys.readouterr().out
     assert printed.index("checking: B") < printed.index("running: A_large/seed0, command 1 of 2")
-    assert "written in runs/four: compare.md, compare.png, compare.csv, targets.csv" in printed
+    assert "written in runs/four: compare.md, compare.png, compare.html, compare.csv, targets.csv" in printed
 
 
 def test_it_goes_on_where_it_was_stopped_and_takes_more_methods_and_commands(file: Path) -> None:
