@@ -72,7 +72,7 @@ class ObjectiveContract(Contract):
         return make
 
     def fit(self, objective: Objective, clients: ClientData, client: int = 0) -> Fit:
-        """Returns what one client's fit of ten steps comes to, of a network with all weights."""
+        """Returns what one client's fit of four steps comes to, of a network with all weights."""
         net = networks.kept("supernet", type(self).supernet)
         task = ClientTask(0, client, net.space.superset, clients.size(client))
         network = net.subnet(task.arch).train()
@@ -80,7 +80,7 @@ class ObjectiveContract(Contract):
         losses = []
         with isolated(0, "fit"):
             objective.begin(network, task, torch.Generator().manual_seed(client))
-            for step in range(10):
+            for step in range(4):
                 network.zero_grad()
                 loss = objective.loss(network, *batches[step % len(batches)])
                 assert loss.shape == ()

@@ -18,7 +18,7 @@ from lit_fednas.supernets import Ladder, NestedSupernet, SearchSpace
 class HiddenUnits(NestedSupernet):
     """One hidden layer of several sizes."""
 
-    def __init__(self, input_shape, num_classes, units):
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int, units: list[int]):
         super().__init__(input_shape, num_classes)
         self.space = Ladder(units)  # the architectures, from the cheapest to the most expensive
         self.network = self.build(self.space.largest)  # the shared weights
@@ -31,7 +31,7 @@ class HiddenUnits(NestedSupernet):
 class Layers(SearchSpace[tuple[int, ...]]):
     """A width for each of some layers."""
 
-    def __init__(self, widths, layers):
+    def __init__(self, widths: list[int], layers: int):
         self.widths = list(widths)
         self.choices = (self.widths,) * layers  # what each gene counts through
 
@@ -111,7 +111,7 @@ class Halving(Partitioner):
 class Columns(DataSource):
     """Rows of a text file: numbers, then a class."""
 
-    def __init__(self, path, num_classes):
+    def __init__(self, path: str, num_classes: int):
         self.path = path
         self.num_classes = num_classes
 

@@ -19,7 +19,7 @@ from lit_fednas.testing import (
 
 def columns(folder):
     np.savetxt(folder / "rows.txt", [[0.1, 0.2, 0], [0.3, 0.4, 1], [0.5, 0.6, 1], [0.7, 0.8, 0]])
-    return Columns(folder / "rows.txt", num_classes=2)
+    return Columns(str(folder / "rows.txt"), num_classes=2)
 
 
 class TestHiddenUnits(SupernetContract):

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from lit_fednas.cli import main
+
 HERE = Path(__file__).parent
 
 
@@ -56,6 +58,19 @@ def test_parts_that_keep_the_contracts_pass(folder: Path) -> None:
     assert outcomes.failed == {}
     assert len(outcomes.passed) == 8
     assert min(len(tests) for tests in outcomes.passed.values()) >= 4
+
+
+def test_a_source_and_a_partitioner_by_the_command_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    (folder / "rows.txt").write_text("0.1 0.2 0\n0.3 0.4 1\n0.5 0.6 1\n0.7 0.8 0\n")
+    source = ["--data.source", "own_parts.Columns", "--data.source.path", "rows.txt", "--data.source.num_classes", "2"]
+    clients = ["--data.partitioner", "own_parts.Halving", "--data.num_clients", "2", "--data.server_val", "0"]
+    assert main(["partition", *source, *clients]) == 0
+    sizes = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[1:4]]
+    assert sizes == [["0", "3"], ["1", "1"], ["total", "4"]]
 
 
 def test_what_is_broken_is_refused(folder: Path) -> None:
