@@ -346,7 +346,8 @@ def test_the_command_writes_what_it_prints(tmp_path: Path, methods: dict, capsys
     assert cli.main([*words, "--targets", "0.5", "0.7", "--output", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "No network within the tier: B (s)." in printed
-    assert sorted(path.name for path in out.iterdir()) == ["compare.csv", "compare.html", "compare.md", "compare.png", "targets.csv"]
+    files = ["compare.csv", "compare.html", "compare.md", "compare.png", "targets.csv"]
+    assert sorted(path.name for path in out.iterdir()) == files
     table = pd.read_csv(out / "compare.csv")
     np.testing.assert_allclose(table["val"].dropna(), [0.5, 0.3, 0.8, 0.6, 0.9])
     assert len(pd.read_csv(out / "targets.csv")) == 2 * 2 * 3
