@@ -7,8 +7,6 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from tabulate import tabulate
-
 
 @dataclass(frozen=True)
 class Quantity:
@@ -146,6 +144,8 @@ def text_table(head: Sequence[str], body: Sequence[Sequence[str]], left: int = 1
         small   1.5
         large  12.0
     """
+    from tabulate import tabulate  # here: it takes longer to import than all that starts without tables
+
     style = {"disable_numparse": True, "colalign": ["left" if n < left else "right" for n in range(len(head))]}
     if markdown:
         head, *body = [[cell.replace("|", "\\|") for cell in row] for row in (head, *body)]

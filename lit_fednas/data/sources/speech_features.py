@@ -16,7 +16,6 @@ from typing import Literal
 import numpy as np
 import torch
 from scipy.fft import dct
-from scipy.io import wavfile
 from scipy.signal import resample_poly
 from torch import Tensor
 
@@ -132,6 +131,8 @@ def read_wave(path: Path, rate: int) -> np.ndarray:
     Raises:
         DataError: The file is missing, damaged or empty.
     """
+    from scipy.io import wavfile  # here: one source of many needs it
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # of chunks that are no sound
