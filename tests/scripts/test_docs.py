@@ -6,9 +6,11 @@ import inspect
 import pkgutil
 import pydoc
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +20,7 @@ import pytest
 import yaml
 
 import lit_fednas
+from tests.scripts.conftest import SCRIPTS
 
 ROOT = Path(lit_fednas.__file__).parent
 REFERENCE = re.compile(r":(?:class|func|meth|attr|data|mod):`([\w.]+)`")
@@ -25,7 +28,13 @@ REFERENCE = re.compile(r":(?:class|func|meth|attr|data|mod):`([\w.]+)`")
 
 @pytest.fixture(scope="module")
 def pages() -> ModuleType:
-    return import_module("documenting.pages")
+    spec = spec_from_file_location("pages", SCRIPTS / "documenting" / "pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules["pages"] = module  # dataclasses look for theirs
+    spec.loader.exec_module(module)
+    return module
 
 
 def docstrings(module: ModuleType) -> Iterator[tuple[type | None, str]]:
@@ -126,10 +135,9 @@ def test_the_pages_are_whole_and_need_no_network(pages: ModuleType, tmp_path: Pa
         assert f'href="{link}"' in index
     for path, text in written.items():
         assert not re.findall(r'(?:src="|<link [^>]*href="|url\()https?:[^")]*', text)
-        for link in re.findall(r'href="([^"]*)"', re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)):
+        for link in re.findall(r'(?:href|src)="([^"]*)"', re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)):
             file = unquote(link).partition("#")[0]
             if re.match(r"https?:|data:", file):
                 continue
-            target = (path.parent / file).resolve() if file else path
-            assert target in written, f"{path.name} links to {link}"
+            assert (path.parent / file).exists(), f"{path.name} links to {link}"
     assert (tmp_path / "api" / "search.js").stat().st_size > 0

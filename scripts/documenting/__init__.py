@@ -1,1 +1,0 @@
-"""What ``scripts/docs`` builds: pages of notebooks, an index, and the API reference."""
