@@ -16,12 +16,13 @@ from lit_fednas.config_files import find
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-FIRST, SEARCH, ARENA = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
+FIRST, SEARCH, ARENA = (block for language, block in BLOCKS if language == "yaml")
 
 
 def commands() -> list[list[str]]:
     """The words of every command that is shown."""
-    lines = "".join(re.findall(r"```(?:bash)?\n(.*?)```", README, re.DOTALL)).splitlines()
+    lines = "".join(block for language, block in BLOCKS if language in ("", "bash")).splitlines()
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("lit-fednas ")]
 
 
