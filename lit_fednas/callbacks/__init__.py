@@ -86,7 +86,7 @@ prune_by_budgets:
 
 ```bash
 lit-fednas fit --config configs/fednas/digits.yaml
-lit-fednas search --config configs/fednas/digits.yaml                # the sequence's front on the server's data
+lit-fednas search --config configs/fednas/digits.yaml --search.tiers lit_fednas.tiers.CumulativeCostTiers  # its front
 lit-fednas finetune --config configs/fednas/digits.yaml --config configs/fednas/finetune/digits.yaml   # FL-tune
 ```
 
