@@ -6,8 +6,8 @@ it; beside it stands what its training had cost.
 """
 
 from lit_fednas.comparison.figures import comparison_figure
-from lit_fednas.comparison.networks import history, networks
 from lit_fednas.comparison.results import Methods, Result, methods_of, read_methods
+from lit_fednas.comparison.run_networks import history, networks
 from lit_fednas.comparison.tables import client_table, comparison_table, target_table
 from lit_fednas.comparison.text import client_rows, comparison_rows, target_rows
 from lit_fednas.comparison.tiers import read_tiers, tiers_of

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from lit_fednas.analysis.style import GREY, RANGE, draw_line, label, legend, log_axis, look, new_figure
 from lit_fednas.analysis.tables import stairs
-from lit_fednas.comparison.networks import SPENT, history
 from lit_fednas.comparison.results import Methods
+from lit_fednas.comparison.run_networks import SPENT, history
 from lit_fednas.comparison.tables import best_within
 from lit_fednas.comparison.text import scale_of
 from lit_fednas.comparison.tiers import Tiers

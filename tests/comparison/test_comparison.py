@@ -28,7 +28,7 @@ from lit_fednas.comparison import (
     target_table,
     tiers_of,
 )
-from lit_fednas.comparison.networks import COLUMNS
+from lit_fednas.comparison.run_networks import COLUMNS
 from lit_fednas.comparison.tables import best_within, least_spent
 from lit_fednas.errors import DataError
 from lit_fednas.records import FinetuneFiles, SearchFiles, append_round, write_client_scores, write_suite
