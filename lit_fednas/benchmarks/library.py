@@ -39,6 +39,9 @@ class BenchmarkData(LightningDataModule):
         self.input_shape = setting.shape
         self.clients = clients_of(setting, data)
 
+    def token_range(self) -> None:
+        """Returns nothing: images are no tokens."""
+
 
 def clients_of(setting: Setting, data: Examples) -> ClientData:
     """Every client's rows of the data."""

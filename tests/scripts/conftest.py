@@ -1,4 +1,4 @@
-"""Loads scripts that have no suffix."""
+"""Loads scripts that have no suffix, with what lies beside them."""
 
 import logging
 import sys
@@ -23,6 +23,12 @@ def as_quiet_as_before() -> Iterator[None]:
         yield
     for log, level in zip(logs, levels, strict=True):
         log.setLevel(level)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def beside_the_scripts() -> None:
+    """Lets their package be imported as where they are run."""
+    sys.path.insert(0, str(SCRIPTS))
 
 
 def load(name: str) -> ModuleType:
