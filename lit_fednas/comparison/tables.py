@@ -54,8 +54,8 @@ def comparison_table(
 
     Returns:
         A row per tier, method and seed: ``tier``, ``method``, ``result``, ``seed``, and
-        :data:`~lit_fednas.comparison.run_networks.COLUMNS`, which are empty where no network fits the tier. ``metric`` and
-        ``higher`` are in the table's ``attrs``.
+        :data:`~lit_fednas.comparison.run_networks.COLUMNS`, which are empty where no network fits the tier.
+        ``metric`` and ``higher`` are in the table's ``attrs``.
 
     Raises:
         DataError: A result has no such figures, or had spent more than the budget by its first validation.
