@@ -37,7 +37,8 @@ import json, sys, time
 from pathlib import Path
 options = dict(word.removeprefix("--").partition("=")[::2] for word in sys.argv[1:])
 if "print_config" in options:
-    print("trainer: {logger: {class_path: lit_fednas.loggers.RunLogger, init_args: {version: null}}}")
+    logger = "logger: {class_path: lit_fednas.loggers.RunLogger, init_args: {version: null}}"
+    print("trainer: {max_rounds: 4, check_val_every_n_rounds: 2, " + logger + "}")
     sys.exit()
 logger, = json.loads(options["trainer.logger"])
 place = logger["init_args"]
@@ -328,6 +329,17 @@ def test_every_combination_runs_with_every_seed_in_a_folder_of_its_own(
     assert len(Path("runs/small/sweep.csv").read_text().splitlines()) == 7
     assert Path("runs/small/sweep.png").stat().st_size > 5000
     assert "20.00 (20.00-20.00)" in capsys.readouterr().out
+
+
+def test_the_folder_has_the_files_name_and_rounds_that_are_not_validated_are_told(
+    small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parameters = {"x": {"value": 1}, "trainer.max_rounds": {"values": [4, 7]}}
+    assert main([str(write(small, name="named", parameters=parameters))]) == 0
+    assert sorted(runs_of("named")) == ["max_rounds=4,x=1/seed0", "max_rounds=7,x=1/seed0"]
+    (line,) = capsys.readouterr().err.strip().splitlines()  # of 7 rounds alone
+    said = "trainer.check_val_every_n_rounds: 2 does not divide trainer.max_rounds, 7: round 6 is compared"
+    assert line == f"lit-fednas: {said}"
 
 
 def test_a_failing_run_is_named_and_the_others_go_on(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
