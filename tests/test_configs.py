@@ -489,6 +489,7 @@ def test_every_search_runs(tmp_path, monkeypatch, trained, search):
         options += ["--search.tiers.init_args.samples", "20"]
     if "federated" in search.stem:
         options += ["--data.client_val", "0.2", "--data.server_val", "0", "--changed", "[data]"]
+        options += ["--search.tiers", "lit_fednas.tiers.CumulativeCostTiers"]
     configs = [part for path in (base, tmp_path / "small.yaml", search) for part in ("--config", str(path))]
     assert main(["search", *configs, *options]) == 0
     tiers = (tmp_path / "runs/digits/version_0/search/tiers.csv").read_text().splitlines()

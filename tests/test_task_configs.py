@@ -109,4 +109,4 @@ def test_from_data_to_a_file_that_runs_alone(path: Path, tmp_path: Path, monkeyp
     main(["report", str(run)])
     report = (run / "report.html").read_text()
     assert f"Validation {METRIC[path.stem]}" in report
-    assert f"Best validation {METRIC[path.stem]}" in report
+    assert f"test {METRIC[path.stem]}" in report
