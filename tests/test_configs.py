@@ -487,9 +487,10 @@ def test_every_search_runs(tmp_path, monkeypatch, trained, search):
     options = ["--search.evaluations", "3"]
     if "samples" in search.read_text():
         options += ["--search.tiers.init_args.samples", "20"]
+    if "tiers" not in yaml.safe_load(search.read_text())["search"]:  # it is for the tiers of clients
+        options += ["--search.tiers", "lit_fednas.tiers.CumulativeCostTiers", "--search.tiers.samples", "20"]
     if "federated" in search.stem:
         options += ["--data.client_val", "0.2", "--data.server_val", "0", "--changed", "[data]"]
-        options += ["--search.tiers", "lit_fednas.tiers.CumulativeCostTiers"]
     configs = [part for path in (base, tmp_path / "small.yaml", search) for part in ("--config", str(path))]
     assert main(["search", *configs, *options]) == 0
     tiers = (tmp_path / "runs/digits/version_0/search/tiers.csv").read_text().splitlines()
