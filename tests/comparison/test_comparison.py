@@ -221,6 +221,7 @@ def test_targets_by_hand(methods: dict) -> None:
     assert large["rounds"].tolist() == [4, 3, 2]
     assert large["spent_macs"].tolist() == [400, 300, 800]
     assert large["reached"].tolist() == [True] * 3
+    assert target_table(methods, {"l": TIERS["l"]}, [0.5])["rounds"].tolist() == [2, 3, 2]  # the first, not the last
     small = table[table["tier"] == "s"]
     assert small["reached"].tolist() == [False] * 3
     np.testing.assert_allclose(small["rounds"], [4, 4, np.nan])  # a lower bound; nothing fits
