@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from importlib import import_module
@@ -65,6 +66,11 @@ def test_the_arena_that_is_shown_runs(tmp_path, monkeypatch):
     table = pd.read_csv(Path("runs", content["name"], "compare.csv"))
     assert set(table["method"]) == set(content["methods"])
     assert set(table["tier"]) == set(content["tiers"])
+    found = table[table["tier"] == "large"].set_index("method")
+    assert found["test"].notna().all()  # searched or tested
+    for method in content["methods"]:
+        ledger = json.loads(Path("runs", content["name"], method, "seed0", "ledger.json").read_text())
+        assert found["spent_macs"][method] == ledger["total"]["macs"]
 
 
 def test_files_and_links_exist():

@@ -236,35 +236,3 @@ class OnlyParses(FederatedCLI):
 
 class Parsed(Exception):
     """All of them."""
-
-
-@pytest.mark.slow
-def test_a_real_arena(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SuperFed, searched, and HeteroFL, tested, on digits; a pruned search of one tier."""
-    monkeypatch.chdir(tmp_path)
-    small = {"model.supernet.init_args.stem_width": 4, "model.supernet.init_args.stage_widths": [8, 8, 8, 8]}
-    methods = {
-        "SuperFed": {
-            "configs": [str(ROOT / "configs/superfed/digits.yaml")],
-            "options": {**small, "model.supernet.init_args.divisor": 2},
-            "search": {"evaluations": 4},
-            "tiers": ["big"],
-        },
-        "HeteroFL": {"configs": [str(ROOT / "configs/width/digits.yaml")]},
-    }
-    common = {"options": {"trainer.max_rounds": 1, "trainer.check_val_every_n_rounds": 1, "model.client.epochs": 1}}
-    tiers = {"small": {"macs": 6e4}, "big": {"macs": 1e7}}
-    path = write(
-        tmp_path / "real.yaml", name="real", seeds=[3], methods=methods, common=common, tiers=tiers, compare={}
-    )
-    assert cli.main(["arena", str(path), "--jobs", "2"]) == 0
-    table = pd.read_csv("runs/real/compare.csv").set_index(["tier", "method"])
-    assert table["test"].isna().to_dict() == {
-        ("small", "SuperFed"): False,
-        ("small", "HeteroFL"): True,  # it has no network so small
-        ("big", "SuperFed"): False,
-        ("big", "HeteroFL"): False,
-    }
-    for method in ("SuperFed", "HeteroFL"):
-        total = json.loads(Path("runs/real", method, "seed3", "ledger.json").read_text())["total"]
-        assert table.loc[("big", method), "spent_macs"] == total["macs"]
