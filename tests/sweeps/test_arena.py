@@ -158,6 +158,13 @@ def test_a_fine_tuning_is_a_method_of_its_own(file: Path) -> None:
     assert scratch[-2:] == ["--finetune.name=from_scratch", "--finetune.initial=random"]
 
 
+def test_a_method_is_searched_at_its_own_tiers(file: Path) -> None:
+    write(file, methods={"A": {**METHODS["A, large"], "tiers": ["big"]}})
+    _, search = read_arena(file).commands("A", 0)
+    (tiers,) = [json.loads(word.partition("=")[2]) for word in search if word.startswith("--search.tiers=")]
+    assert tiers["init_args"]["budgets"] == {"big": {"macs": 40.0}}
+
+
 def test_a_method_can_begin_with_another_of_its_seed(file: Path) -> None:
     write(file, methods={"A": {"configs": ["${seed}.yaml"], "options": {"x": "runs/four/B/seed${seed}"}}})
     fit, _ = read_arena(file).commands("A", 3)
