@@ -19,7 +19,7 @@ from torch import Tensor
 from lit_fednas.benchmarks import showing
 from lit_fednas.benchmarks.library import Fits
 from lit_fednas.benchmarks.measuring import in_turns, quartiles, ratios
-from lit_fednas.benchmarks.subnets import chosen, elastic_options
+from lit_fednas.benchmarks.subnets import chosen, elastic_options, task_of
 from lit_fednas.benchmarks.tasks import Setting
 from lit_fednas.errors import ClientError
 
@@ -58,21 +58,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "layouts": [row for network in options.networks for row in layouts(task_of(options, network), options)],
         "evaluation": evaluation(task_of(options, "elastic"), options),
     }
-
-
-def task_of(options: argparse.Namespace, network: str) -> Setting:
-    """Returns the data and the network that the options ask for."""
-    return Setting(
-        network=network,
-        examples=options.steps * options.batch_size,
-        clients=4,
-        batch_size=options.batch_size,
-        seed=options.seed,
-        device=options.device,
-        image=options.image,
-        stem=options.stem,
-        widths=tuple(options.widths),
-    )
 
 
 def layouts(task: Setting, options: argparse.Namespace) -> list[dict[str, Any]]:

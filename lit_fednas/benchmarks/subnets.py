@@ -52,10 +52,10 @@ def chosen(net: Supernet, text: str) -> Any:
     return space.decode([count // 2 for count in space.cardinalities]) if text == "middle" else space.named(text)
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Measures what the options ask for; returns what JSON can carry."""
-    task = Setting(
-        network="elastic",
+def task_of(options: argparse.Namespace, network: str) -> Setting:
+    """Returns the data and the network that the options ask for."""
+    return Setting(
+        network=network,
         examples=options.steps * options.batch_size,
         clients=4,
         batch_size=options.batch_size,
@@ -65,6 +65,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         stem=options.stem,
         widths=tuple(options.widths),
     )
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measures what the options ask for; returns what JSON can carry."""
+    task = task_of(options, "elastic")
     net, data = task.supernet(), task.data()
     archs = {text: chosen(net, text) for text in options.archs}
     fits = {text: Fits(task, net, data) for text in archs}

@@ -139,7 +139,7 @@ class Finetuning:
         """Returns what each candidate is trained for.
 
         Raises:
-            ConfigError: It is a share of the run's training, of which there is no record.
+            ConfigError: It is ``equal``, and the run has no record of what its training took.
         """
         if self.settings.macs != "equal":
             return self.settings.macs

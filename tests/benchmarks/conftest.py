@@ -1,23 +1,13 @@
 """Benchmarks in this process."""
 
-import logging
-import warnings
-from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 import pytest
 
+from tests.scripts.conftest import as_quiet_as_before
 
-@pytest.fixture(autouse=True)
-def as_quiet_as_before() -> Iterator[None]:
-    """Benchmarks silence Lightning for their process, which here is that of other tests, too."""
-    logs = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [log.level for log in logs]
-    with warnings.catch_warnings():
-        yield
-    for log, level in zip(logs, levels, strict=True):
-        log.setLevel(level)
+__all__ = ["as_quiet_as_before"]  # benchmarks silence Lightning as scripts do
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def draw_all(archs: Mapping[str, str], models: Mapping[str, TierModel]) -> list[
 
     Args:
         archs: Their texts by tier.
-        models: What the tiers' files say of them; where that is no drawing, the text is all.
+        models: The tiers' files. An architecture without recorded stages is shown as text alone.
     """
     stages = {tier: models[tier].stages if tier in models else () for tier in archs}
     sizes = [block[1] for one in stages.values() for stage in one for block in stage if block is not None]
