@@ -18,10 +18,24 @@ To add an aggregation, subclass :class:`OverlapAverage` and implement ``coeffici
 memory does not grow with the cohort. In YAML, a class of yours is ``class_path: my_package.MyAggregation``.
 """
 
+from lit_fednas.aggregation.accountant import Accountant, KnownCohorts, SampledCohorts
 from lit_fednas.aggregation.base import Aggregation
 from lit_fednas.aggregation.classes import ClassAverage
 from lit_fednas.aggregation.maxnet import Beta, MaxNet
 from lit_fednas.aggregation.operators import OperatorAverage
 from lit_fednas.aggregation.overlap import OverlapAverage
+from lit_fednas.aggregation.private import GaussianMechanism, Released
 
-__all__ = ["Aggregation", "Beta", "ClassAverage", "MaxNet", "OperatorAverage", "OverlapAverage"]
+__all__ = [
+    "Accountant",
+    "Aggregation",
+    "Beta",
+    "ClassAverage",
+    "GaussianMechanism",
+    "KnownCohorts",
+    "MaxNet",
+    "OperatorAverage",
+    "OverlapAverage",
+    "Released",
+    "SampledCohorts",
+]

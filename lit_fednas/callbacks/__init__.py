@@ -119,6 +119,7 @@ from lit_fednas.callbacks.cost_ledger import CostLedger
 from lit_fednas.callbacks.deployed_accuracy import DeployedAccuracy
 from lit_fednas.callbacks.device_average import DeviceAverage
 from lit_fednas.callbacks.partition_files import PartitionFiles
+from lit_fednas.callbacks.privacy import AdaptiveNorm, Privacy
 from lit_fednas.callbacks.progress import RoundProgress
 from lit_fednas.callbacks.prune_by_budgets import PruneByBudgets
 from lit_fednas.callbacks.recorder import RunRecorder
@@ -131,11 +132,13 @@ from lit_fednas.callbacks.wandb_logging import WandbLogging
 
 __all__ = [
     "OPTIONAL_CALLBACKS",
+    "AdaptiveNorm",
     "BetaDecay",
     "CostLedger",
     "DeployedAccuracy",
     "DeviceAverage",
     "PartitionFiles",
+    "Privacy",
     "PruneByBudgets",
     "RoundCheckpoint",
     "RoundProgress",
@@ -158,6 +161,7 @@ OPTIONAL_CALLBACKS: dict[str, type[Callback]] = {
         TransformOnConvergence,
         SoftAverage,
         BetaDecay,
+        Privacy,
         DeviceAverage,
         DeployedAccuracy,
         RoundTime,
