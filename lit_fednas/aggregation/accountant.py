@@ -1,7 +1,7 @@
 r"""Accountants of user-level differential privacy: the epsilon of a run's rounds at a given delta.
 
-Each round is a Gaussian mechanism (:mod:`~lit_fednas.aggregation.private`). A client whose influence in round t is a share
-:math:`s_t` of what the noise is made for sees it with the multiplier :math:`z / s_t`.
+Each round is a Gaussian mechanism (:mod:`~lit_fednas.aggregation.private`). For a client whose influence in round t is
+a share :math:`s_t` of what the noise is made for, its noise multiplier is :math:`z / s_t`.
 
 * :class:`KnownCohorts`: who takes part is taken as known, so a client's epsilon is made of the rounds that it was asked
   in. Gaussian mechanisms compose exactly, also if each is chosen after the ones before were seen (Dong, Roth and Su,
@@ -31,7 +31,7 @@ from lit_fednas.errors import ConfigError
 
 
 def dp_accounting() -> ModuleType:
-    """Imports ``dp-accounting``.
+    """Returns the package of that name, imported when it is first needed.
 
     Raises:
         ConfigError: It is not installed.

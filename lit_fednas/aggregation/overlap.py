@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 from typing_extensions import override
@@ -45,7 +45,7 @@ class OverlapAverage(Aggregation):
         ConfigError: ``trim`` is out of range.
     """
 
-    reads = (GaussianMechanism,)
+    reads: ClassVar[tuple[type, ...]] = (GaussianMechanism,)
 
     #: Elements that fewer clients trained keep their value.
     min_clients = 1

@@ -14,9 +14,9 @@ DP-fy ML", section 2). The population, the tiers, the initial weights and the se
 
 **Sensitivity.** The plan (who trains what, hence c_k and D_e) is drawn before any client trains and does not depend on
 clients' data. So for neighbours that differ in client j, all other terms of the sum are equal, and the undivided sums
-differ by :math:`c_j \mathrm{clip}_S(\Delta_j)`, whose norm is at most :math:`c_j S \le c_{\max} S`; any update of a norm
-of S or more reaches it. This holds whatever a_j is: a smaller network moves fewer elements, but may move these by as
-much. The division by D_e comes after the noise and uses no client's data, so it is post-processing, and so are the
+differ by :math:`c_j \mathrm{clip}_S(\Delta_j)`, whose norm is at most :math:`c_j S \le c_{\max} S`; any update of a
+norm of S or more reaches it. This holds whatever a_j is: a smaller network moves fewer elements, but may move these by
+as much. The division by D_e comes after the noise and uses no client's data, so it is post-processing, and so are the
 server's optimizer and all later rounds' use of the weights. D_e counts the clients that were *asked*: whether a client
 fails may depend on its data, so a client that failed counts as one that changed nothing. Noise of the average is
 :math:`z S c_{\max} / D_e`: elements that few clients train receive more of it. Elements in nobody's task keep their
@@ -24,30 +24,30 @@ value, without noise, which only says what the plan says. If noise were added to
 sensitivity would be :math:`c_j S / \min_{e \in a_j} D_e`, which one rarely trained element decides.
 
 MaxNet's coefficients are public (beta and the number of tasks), so the bound holds for it. With its largest client at
-beta and n - 1 others at (1 - beta) / (n - 1), :math:`c_{\max} / D_e` is beta for what all hold, in place of 1 / n for an
-average of equals: the noise is n beta times as large, at beta 0.9 and 50 clients 45 times. On the other hand a client
-with the coefficient c_k has only :math:`c_k / c_{\max}` of the influence that the noise is made for, and the accountant
-counts it so (:mod:`~lit_fednas.aggregation.accountant`).
+beta and n - 1 others at (1 - beta) / (n - 1), :math:`c_{\max} / D_e` is beta for what all hold, in place of 1 / n for
+an average of equals: the noise is n beta times as large, at beta 0.9 and 50 clients 45 times. On the other hand a
+client with the coefficient c_k has only :math:`c_k / c_{\max}` of the influence that the noise is made for, and the
+accountant counts it so (:mod:`~lit_fednas.aggregation.accountant`).
 
-**Buffers.** Running statistics (floating-point buffers) are a second group, with a norm S_b of their own. Scaled by 1 / S
-and 1 / S_b, a client's two groups together have a norm of at most sqrt(2) c_k, so the noise of both is larger by
+**Buffers.** Running statistics (floating-point buffers) are a second group, with a norm S_b of their own. Scaled by
+1 / S and 1 / S_b, a client's two groups together have a norm of at most sqrt(2) c_k, so the noise of both is larger by
 sqrt(2). Variances that the noise would make negative become zero (post-processing). Counters and frozen parameters keep
 their values. Networks without running statistics (``GroupNorm``) do not pay for them.
 
 **Sampling.** With ``PoissonCohort`` every client takes part with probability q, independently of all others, and the
 accountant counts the sampled Gaussian mechanism. This needs that a client's part in the round changes nothing but its
-own term of the sum: c_k = 1; the client's architecture is drawn independently of the cohort (``Assignment.depends_on``);
-and denominators are those of an expected cohort, :math:`D_e = q \sum_{k:\, e \in a_k} c_k` over a plan of *all* clients
+own term of the sum: c_k = 1; architectures are drawn independently of the cohort (``Assignment.depends_on``); and
+denominators are those of an expected cohort, :math:`D_e = q \sum_{k:\, e \in a_k} c_k` over a plan of *all* clients
 that is drawn apart, so that they do not tell who took part (any positive D_e would do for privacy; this one makes the
 expected step that of the average). Noise is added in every round to each element with D_e > 0, whoever trains it, also
-if nobody takes part. Then the release without client j is some Q, with it the mixture of Q (weight 1 - q) and of Q moved
-by at most S, given all other draws: the sampled Gaussian mechanism of add-or-remove neighbours, to which zero-out is
-equal here. All other cohorts count as known: no amplification is claimed for them, see the accountant.
+if nobody takes part. Then the release without client j is some Q, and with it the mixture of Q (weight 1 - q) and of Q
+moved by at most S, given all other draws: the sampled Gaussian mechanism of add-or-remove neighbours, to which zero-out
+is equal here. All other cohorts count as known: no amplification is claimed for them, see the accountant.
 
 **What is refused**, as no bound is known or it would need one of its own: coefficients by numbers of examples
 (``weighted``: they are data and have no limit), ``trim`` (an order statistic; one client moves which values are left
-out), aggregations that weigh tensors by what clients report (``OperatorAverage``, ``ClassAverage``), sums by architecture
-of which some are rejected after looking at them, and several tasks of one client in a round.
+out), aggregations that weigh tensors by what clients report (``OperatorAverage``, ``ClassAverage``), sums by
+architecture of which some are rejected after looking at them, and several tasks of one client in a round.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ Every run has those of :func:`default_callbacks`, a :class:`CostLedger` and a :c
 switched on by their key in YAML:
 
 * ``beta_decay`` (:class:`BetaDecay`): the schedule of MaxNet's beta (SuperFed).
+* ``privacy`` (:class:`Privacy`): user-level differential privacy (:mod:`lit_fednas.aggregation`).
 * ``transform_on_convergence`` (:class:`TransformOnConvergence`) and ``soft_average`` (:class:`SoftAverage`): FedTrans.
 * ``prune_by_budgets`` (:class:`PruneByBudgets`): FedNAS.
 * ``deployed_accuracy`` (:class:`DeployedAccuracy`): every client's accuracy with the model that it would use.

@@ -1,15 +1,16 @@
 r"""User-level differential privacy over a run: the noise, the accountant, the norm, and when to stop.
 
-How updates are clipped, and what the noise and the cohorts have to do with sub-networks of different size, is derived in
+How updates are clipped and how much noise sub-networks of different size need is derived in
 :mod:`lit_fednas.aggregation.private`; how epsilon adds up over rounds, in :mod:`lit_fednas.aggregation.accountant`.
 
-**What is protected** is what the server's step releases: the global weights of every round, against all who see them but
-not the run's seed. Noise and cohorts are drawn from the seed, so whoever knows it can subtract the noise: keep
-``seed_everything`` and the run's folder secret, as the data. The generator is not cryptographic, and floating-point
-arithmetic rounds (Mironov, 2012), so this is a tool of research. **What is not:** the server is trusted and sees every
-update (central privacy); figures that clients report or that are measured on clients' data (losses, accuracies, the share
-of clipped updates, ``evaluation.recalibrate_batches``, fine-tuning, a search on clients' data) have no noise; the number
-of examples only in the sense that it does not enter the weights.
+**What is protected**: each client's influence on the global weights of all rounds, against everybody who sees the
+weights and does not know the run's seed. Noise and cohorts are drawn from the seed: whoever knows it can subtract the
+noise, so keep ``seed_everything`` and the run's folder as secret as the data. The generator is not cryptographic, and
+floating-point numbers are rounded (Mironov, 2012, "On Significance of the Least Significant Bits for Differential
+Privacy"): use it for research. **What is not protected**: the server is trusted and sees every update (central
+privacy). What is reported by clients or measured on their data has no noise: losses, accuracies and numbers of examples
+in the records, the share of clipped updates, ``evaluation.recalibrate_batches``, fine-tuning, a search on clients'
+data.
 
 **The norm that adapts** follows a quantile of the updates' norms (Andrew et al., 2021, "Differentially Private Learning
 with Adaptive Clipping", Algorithm 1): after each round :math:`S \leftarrow S \exp(-\eta (\tilde b - \gamma))`, where
@@ -75,7 +76,7 @@ class Privacy(FederatedCallback):
         noise_multiplier: The noise's standard deviation, as a multiple of what a client can change the sum by. 0 clips
             without noise, which is no differential privacy. If not given, the smallest with which all of
             ``trainer.max_rounds`` stay within ``target_epsilon``.
-        target_epsilon: With a noise multiplier, the run ends before the round that would exceed it.
+        target_epsilon: With a noise multiplier, the run ends before the round that could exceed it.
         delta: For which epsilon is stated; below 1 over the number of clients.
         adaptive: Lets the norm follow a quantile of the updates'.
         buffer_norm: The greatest norm of the change of an update's running statistics, where the supernet has such.
@@ -179,8 +180,8 @@ class Privacy(FederatedCallback):
         noise, count_noise = self.noise_multiplier, self._count_noise(pl_module)
         if noise and count_noise is not None and 2 * count_noise <= noise:
             raise ConfigError(
-                f"privacy.adaptive.count_noise: {count_noise:g} leaves nothing of a noise multiplier of {noise:.4g} for "
-                f"the sum; set it above {noise / 2:.4g}"
+                f"privacy.adaptive.count_noise: {count_noise:g} leaves nothing of a noise multiplier of {noise:.4g} "
+                f"for the sum; set it above {noise / 2:.4g}"
             )
         self.accountant = self._new_accountant(pl_module, noise) if noise else None
         if self._saved is not None and self.accountant is not None:

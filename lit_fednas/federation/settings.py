@@ -29,8 +29,8 @@ class FaultPolicy:
         dropout_rate: Share of clients that go away in mid-round, drawn by address (a simulation).
         straggler_rate: Share of clients that have no time for all their passes, drawn by address (a simulation): they
             train 1 to ``client.epochs``, each number equally likely (Li et al., 2020, FedProx' experiments).
-        min_survivors: With fewer updates than this, a round leaves the weights as they were. With 0 every round steps the
-            server, also one without updates (differential privacy adds noise in each).
+        min_survivors: With fewer updates than this, a round leaves the weights as they were. With 0 the server steps in
+            every round, also without updates (for differential privacy, whose noise does not depend on failures).
         max_failed_rounds: Rounds in a row in which every client failed, after which the run stops.
         norm_bound: The greatest norm of an update, as a multiple of the cohort's median for an update of its tensors
             (:mod:`~lit_fednas.federation.held_updates`); without bound if not given. With one, each rank keeps the
