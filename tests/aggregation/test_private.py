@@ -112,7 +112,10 @@ def test_the_average_is_that_of_the_formulas_also_if_a_client_fails(beta: float 
     aggregation = OverlapAverage(weighted=False) if beta is None else MaxNet(weighted=False)
     asked = random_updates(net, 6, largest=True, seed=5)
     tasks = [one.task for one in asked]
-    updates = [moved(net, one, size, place) for place, (one, size) in enumerate(zip(asked, [1e-4, 1, 2, 1e-3, 3, 1]))]
+    updates = [
+        moved(net, one, size, place)
+        for place, (one, size) in enumerate(zip(asked, [1e-4, 1, 2, 1e-3, 3, 1], strict=True))
+    ]
     values = given(mechanism(), *([] if beta is None else [Beta(beta)]))
     start(aggregation, net, tasks, values=values)
     for one in updates[:-1]:  # the last one fails
