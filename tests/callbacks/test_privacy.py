@@ -24,6 +24,7 @@ from lit_fednas.analysis.report import write_report
 from lit_fednas.assignment import (
     Assignment,
     ByOwnUtility,
+    FixedArchitecture,
     RandomArchitectures,
     Sandwich,
     TrackingSandwich,
@@ -160,6 +161,17 @@ def test_a_round_in_which_all_clients_fail_still_adds_noise() -> None:
     assert math.isnan(watch.released[0].clipped)
     moves = torch.cat([(weights(trained)[name] - before[name]).flatten() for name in before])
     assert 0.1 < float(moves.std()) < 1.5  # 1 / 3 where all three clients hold an element, 1 where one does
+
+
+def test_a_round_without_any_client_adds_noise_and_counts_if_cohorts_are_sampled() -> None:
+    watch, cohort = Watch(), PoissonCohort(0.01)
+    assert cohort.draw(0, [1] * 6, seed=0) == []
+    trained, before = module(cohort=cohort, assignment=FixedArchitecture()), weights(module())
+    trainer = fit(trained, tiny_data(), 1, callbacks=[Privacy(1.0, 0.03), watch])
+    assert not watch.asked
+    moves = torch.cat([(weights(trained)[name] - before[name]).flatten() for name in before])
+    assert float(moves.std()) == pytest.approx(0.03 / 0.06, rel=0.1)  # 0.06 clients are expected
+    assert spent(trainer) > 0
 
 
 @pytest.mark.parametrize("cohort", [UniformCohort(count=3), PoissonCohort(0.5)])
