@@ -1,19 +1,19 @@
-r"""Accountants of user-level differential privacy: the epsilon of a run's rounds at a given delta.
+"""Accountants of user-level differential privacy: the epsilon of a run's rounds at a given delta.
 
-Each round is a Gaussian mechanism (:mod:`~lit_fednas.aggregation.private`). For a client whose influence in round t is
-a share :math:`s_t` of what the noise is made for, its noise multiplier is :math:`z / s_t`.
+Each round is a Gaussian mechanism (:mod:`~lit_fednas.aggregation.private`). A client whose influence in round t is a
+share ``s_t`` of what the noise is made for has the noise multiplier ``z / s_t`` there.
 
-* :class:`KnownCohorts`: who takes part is taken as known, so a client's epsilon is made of the rounds that it was asked
-  in. Gaussian mechanisms compose exactly, also if each is chosen after the ones before were seen (Dong, Roth and Su,
-  2022, "Gaussian Differential Privacy", section 3.3): client k has one mechanism of the multiplier
-  :math:`(\sum_t (s_t / z)^2)^{-1/2}`, whose epsilon is known in closed form (Balle and Wang, 2018). Reported is the
-  greatest of all clients'.
+* :class:`KnownCohorts`: who takes part counts as known, so a client's epsilon is made of the rounds in which it was
+  asked. Gaussian mechanisms compose exactly, also if each is chosen after the ones before were seen (Dong, Roth and Su,
+  2022, "Gaussian Differential Privacy"): client k's rounds are one mechanism with the multiplier ``z / sqrt(sum_t
+  s_t^2)``, whose epsilon has a closed form (Balle and Wang, 2018, "Improving the Gaussian Mechanism for Differential
+  Privacy"). The greatest of all clients is reported.
 * :class:`SampledCohorts`: with Poisson sampling every client has the same epsilon. It is computed with privacy loss
-  distributions (PLD) and not with Renyi divergences (RDP): both are upper bounds, and PLD's is tighter (100 rounds at
-  z = 1, q = 0.1, delta 1e-5: 7.05 in place of 7.90), for a fraction of a second per round.
+  distributions (PLD) and not with Renyi divergences (RDP). Both are upper bounds, and PLD's is tighter (100 rounds with
+  z = 1, q = 0.1 and delta = 1e-5: 7.05 against 7.90) at a fraction of a second per round.
 
 Both use Google's ``dp-accounting``. They keep counts and sums of squares alone, so that one that is restored from a
-checkpoint goes on exactly.
+checkpoint continues exactly.
 """
 
 from __future__ import annotations

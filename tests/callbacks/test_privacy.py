@@ -88,16 +88,22 @@ def test_epsilon_is_that_of_the_client_that_was_asked_most_often() -> None:
     assert spent(trainer) == pytest.approx(accountant.epsilon(DELTA), rel=1e-6)
 
 
-def test_with_maxnet_the_largest_networks_client_spends_nearly_all() -> None:
-    """With beta 0.9 the others have an influence of 0.05 / 0.9 each; the tracking sandwich takes turns."""
-    watch, privacy = Watch(), Privacy(1.0, 1.0)
+@pytest.mark.parametrize("count_noise", [None, 1.0])
+def test_with_maxnet_the_largest_networks_client_spends_nearly_all(count_noise: float | None) -> None:
+    """With beta 0.9 the others have an influence of 0.05 / 0.9 each; the tracking sandwich takes turns.
+
+    All clients move the count of updates within the norm alike: of z = 1 a noise of 1 takes (1 / (2 * 1))^2.
+    """
+    watch = Watch()
+    privacy = Privacy(1.0, 1.0, adaptive=None if count_noise is None else AdaptiveNorm(count_noise=count_noise))
+    others = 1 / 18**2 if count_noise is None else 0.75 / 18**2 + 0.25
     settings = {"assignment": TrackingSandwich(), "aggregation": MaxNet(weighted=False)}
     trainer = fit(module(**settings), tiny_data(), 6, callbacks=[BetaDecay(decay="constant"), privacy, watch])
     turns: Counter[int] = Counter()
     for one in watch.released:
         turns.update(client for client, influence in one.influences.items() if influence == 1)
     assert sum(turns.values()) == 6
-    shares = {client: turns[client] + (watch.asked[client] - turns[client]) / 18**2 for client in watch.asked}
+    shares = {client: turns[client] + (watch.asked[client] - turns[client]) * others for client in watch.asked}
     assert privacy.state_dict()["accountant"]["spent"] == pytest.approx(shares)
     accountant = KnownCohorts(1.0)
     accountant.load_state_dict({"spent": shares})
