@@ -293,7 +293,7 @@ class Finetuning:
         device = self.trainer.strategy.root_device
         shows_progress = self.trainer.progress_bar_callback is not None
         progress = [RoundProgress()] if shows_progress else []  # Lightning refuses one that is turned off
-        return FederatedTrainer(
+        trainer = FederatedTrainer(
             max_rounds=rounds,
             check_val_every_n_rounds=min(self.settings.check_val_every_n_rounds, rounds),
             threads=self.trainer.threads,
@@ -304,6 +304,8 @@ class Finetuning:
             enable_model_summary=False,
             enable_progress_bar=shows_progress,
         )
+        trainer.fit_loop.runner = self.trainer.fit_loop.runner
+        return trainer
 
     def _initial(self, candidate: Candidate) -> PlainNetwork:
         """Returns the candidate's network as a supernet of one architecture, with its first weights."""
