@@ -37,18 +37,31 @@ def main(args: Sequence[str] | None = None) -> int:
         The exit status: 0; 2 for an error that the user can mend, told in one line; 1 if a client failed and the
         policy is to stop, or another rank has gone; 128 and the signal's number if a signal stopped the run, whose
         state is saved.
+    """
+    if "" not in sys.path:
+        sys.path.append("")  # the user's own parts are in modules of the working directory
+    words = sys.argv[1:] if args is None else list(args)
+    name = _name(words)
+    return told(lambda: _run(name, words), name)
+
+
+def told(run: Callable[[], int], name: str | None = None) -> int:
+    """Runs something and prints an error that the user can mend in one line.
+
+    Args:
+        run: What is run.
+        name: The command that it is.
+
+    Returns:
+        The exit status, as :func:`main`.
 
     Raises:
         BrokenPipeError: What a run writes to has ended.
         OSError: An error of the system that names no file.
         ValueError: An error that the user cannot mend.
     """
-    if "" not in sys.path:
-        sys.path.append("")  # the user's own parts are in modules of the working directory
-    words = sys.argv[1:] if args is None else list(args)
-    name = _name(words)
     try:
-        status = _run(name, words)
+        status = run()
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # what reads the output, such as head, has seen enough

@@ -1,0 +1,256 @@
+"""What runs on a device: it answers the server's messages with its own data, of which no example leaves it.
+
+A device builds the supernet from the run's configuration, writes the tensors that it is sent into it, and trains with
+the same sub-Trainer as a simulated client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import lru_cache
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from jsonargparse import ArgumentParser
+from typing_extensions import override
+
+from lit_fednas import __version__
+from lit_fednas.data import ClientData, FederatedDataModule
+from lit_fednas.data.examples import ExampleDataset
+from lit_fednas.data.partitioners import Partition
+from lit_fednas.errors import ConfigError, FedNASError
+from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.federation.client import LocalRunner
+from lit_fednas.federation.machine import keep_freed_memory, threads_set
+from lit_fednas.flower.wire import Packet, read_task, result_fields
+
+log = logging.getLogger(__name__)
+
+#: The number of a node's share of a data set that every node has (Flower's own name for it).
+SHARE = "partition-id"
+#: The number of the node's client, where its data are its own and its key has no name.
+CLIENT = "client"
+_SPLITS = ("train", "val", "test")
+_TRIALS = 5  # batches that measure a device's speed
+
+
+def digest(config: str) -> str:
+    """Returns the hash of a run's configuration, sixteen hexadecimal digits."""
+    return hashlib.blake2b(config.encode(), digest_size=8).hexdigest()
+
+
+class DeviceData(FederatedDataModule):
+    """The data of one device.
+
+    ``share`` is the number of the client whose part of the partition it holds; without it, all training examples of
+    the source are its own, and ``number`` says which client it is.
+
+    Attributes:
+        number: The client's number.
+        share: Whether the source holds the data of all clients.
+    """
+
+    number = 0
+    share = False
+
+    @override
+    def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
+        if self.share:
+            return super()._deal(train, targets, pool)
+        self.targets = targets[pool]
+        self.partition = Partition((np.arange(len(pool)),), len(pool))
+        own = self._client_rows(pool, self.number)
+        none = [np.empty(0, dtype=np.int64)] * self.number  # clients before it, whose data are elsewhere
+        rows = {split: [*none, *parts] for split, parts in own.items()}
+        return ClientData(self._readers["train"], rows, self._readers.get("test"), self.task)
+
+
+class Device:
+    """A device's answers.
+
+    Args:
+        config: The run's configuration, YAML.
+        settings: The node's own: ``partition-id`` or ``client`` is its number; what begins with ``data.`` replaces
+            values of the configuration, as ``data.source.init_args.root``.
+
+    Raises:
+        ConfigError: A setting or the configuration cannot be used.
+    """
+
+    def __init__(self, config: str, settings: Mapping[str, Any]) -> None:
+        unknown = [name for name in settings if not name.startswith("data.") and name not in _KNOWN]
+        if unknown:
+            raise ConfigError(
+                f"node-config: {unknown[0]} is not a setting; give {SHARE}, {CLIENT}, or one that begins with data."
+            )
+        self.hash = digest(config)
+        self._config = yaml.safe_load(config)
+        self._settings = dict(settings)
+        number = settings.get(SHARE, settings.get(CLIENT))
+        self._number = None if number is None else int(number)
+        self.data = self._data()
+        self._made: dict[int, tuple[FederatedLightningModule, LocalRunner]] = {}
+        keep_freed_memory()
+
+    def answer(self, kind: str, packet: Packet) -> Packet:
+        """Answers a message.
+
+        Args:
+            kind: ``join`` or ``train``.
+            packet: The message.
+
+        Returns:
+            The answer; if the device refuses, with the reason in one line as its field ``refused``.
+        """
+        try:
+            self._check(packet.fields)
+            return {"join": self._join, "train": self._train}[kind](packet)
+        except FedNASError as error:
+            return Packet({"refused": str(error)})
+
+    def _check(self, fields: Mapping[str, Any]) -> None:
+        """Validates that the server has this version and configuration."""
+        if (theirs := fields["version"]) != __version__:
+            raise ConfigError(f"lit-fednas: the device has {__version__}, the server {theirs}; install that")
+        if fields["config"] != self.hash:
+            raise ConfigError("config: the device's differs from the server's; start the run with one app folder")
+
+    # ---- joining --------------------------------------------------------------------------------------
+
+    def _join(self, packet: Packet) -> Packet:
+        """Says which client this is, how much it has of what, and what the device affords."""
+        number = self._own_number(packet)
+        data = self._set_up(number)
+        clients = data.clients
+        if not 0 <= number < clients.num_clients:
+            raise ConfigError(f"{SHARE}: {number} is not one of the {clients.num_clients} clients of the partition")
+        counts = {split: clients.label_counts(number, len(data.strata), [split]).tolist() for split in _SPLITS}
+        fields = {
+            "client": number,
+            "counts": counts,
+            "input_shape": list(data.input_shape),
+            "num_classes": data.num_classes,
+            "input_type": str(data.raw_inputs(1).dtype).removeprefix("torch."),
+            "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "macs_per_second": self._speed(number) if packet.fields["measure"] else None,
+        }
+        return Packet(fields)
+
+    def _own_number(self, packet: Packet) -> int:
+        """Returns the client's number: that of its registered key, or its own setting."""
+        registered = packet.fields.get("client")
+        own = self._number
+        if registered is not None and own is not None and own != registered:
+            raise ConfigError(f"node-config: the client's number is {own}, and its key is registered as {registered}")
+        number = own if registered is None else int(registered)
+        if number is None:
+            raise ConfigError(
+                f"node-config: has no number of a client; set {SHARE} or {CLIENT}, or register the node's key "
+                f"with a name such as client-0"
+            )
+        return number
+
+    def _speed(self, number: int) -> float:
+        """Returns multiply-accumulates of forward passes per second of training, of the largest architecture."""
+        module, _ = self._parts(number)
+        supernet, arch = module.supernet, module.supernet.space.largest
+        size = module.client.batch_size
+        network = supernet.subnet(arch).train()
+        inputs = torch.zeros(size, *supernet.input_shape, dtype=supernet.input_dtype)
+        seconds = []
+        with self._threads(module):
+            for _ in range(_TRIALS):
+                start = perf_counter()
+                network(inputs).float().sum().backward()
+                seconds.append(perf_counter() - start)
+        return size * supernet.macs(arch) / min(seconds)
+
+    # ---- training -------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _train(self, packet: Packet) -> Packet:
+        """Trains a task on the tensors that were sent."""
+        fields = packet.fields
+        module, runner = self._parts(int(fields["task"]["client"]))
+        supernet = module.supernet
+        if supernet.structure() != fields["structure"]:
+            supernet.restore(fields["structure"])
+        task = read_task(fields["task"], supernet.space)
+        self._write(module, task.arch, packet.tensors)
+        with torch.enable_grad(), self._threads(module):
+            ((result, update),) = runner.run([task])
+        return Packet({"result": result_fields(result)}, {} if update is None else update.weights)
+
+    def _write(self, module: FederatedLightningModule, arch: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Writes an architecture's tensors into the shared ones."""
+        shared = module.supernet.shared_tensors()
+        for name, region in module.supernet.regions(arch).items():
+            shared[region.name][... if region.index is None else region.index] = tensors[name]
+
+    def _threads(self, module: FederatedLightningModule) -> AbstractContextManager[None]:
+        """Sets as many threads as a simulated run would use, since their number decides the order of sums."""
+        threads = (self._config.get("trainer") or {}).get("threads")
+        return threads_set(threads, module.supernet, module.client.batch_size, 1)
+
+    # ---- parts ----------------------------------------------------------------------------------------
+
+    def _data(self) -> DeviceData:
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_class_arguments(DeviceData, "data")
+        section = {**self._config["data"], "seed": self._config["seed_everything"]}
+        if SHARE not in self._settings:
+            section["server_val"] = 0  # the server has data of its own
+        own = [f"--{name}={value}" for name, value in self._settings.items() if name.startswith("data.")]
+        defaults = parser.parse_object({"data": section})
+        data: DeviceData = parser.instantiate(parser.parse_args(own, namespace=defaults)).data
+        data.share = SHARE in self._settings
+        return data
+
+    def _set_up(self, number: int) -> DeviceData:
+        self.data.number = number
+        self.data.prepare_data()
+        self.data.setup("fit")
+        return self.data
+
+    def _parts(self, number: int) -> tuple[FederatedLightningModule, LocalRunner]:
+        """Returns the module of the configuration, and what trains its client; made once."""
+        if number not in self._made:
+            data = self._set_up(number)
+            module = self._module(data)
+            module.objective.setup(module.supernet, data.clients)
+            module.faults = replace(module.faults, on_client_error="skip")  # the server decides
+            self._made = {number: (module, LocalRunner(module, data.clients, lambda: None))}
+        return self._made[number]
+
+    def _module(self, data: FederatedDataModule) -> FederatedLightningModule:
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_class_arguments(FederatedLightningModule, "model")
+        section = {**self._config["model"], "seed": self._config["seed_everything"]}
+        supernet = dict(section["supernet"])
+        given = {"input_shape": list(data.input_shape), "num_classes": data.num_classes}
+        supernet["init_args"] = {**supernet.get("init_args", {}), **given}
+        module: FederatedLightningModule = parser.instantiate(
+            parser.parse_object({"model": {**section, "supernet": supernet}})
+        ).model
+        return module
+
+
+_KNOWN: Sequence[str] = (SHARE, CLIENT, "num-partitions")
+
+
+@lru_cache(maxsize=64)
+def _device(config: str, settings: tuple[tuple[str, Any], ...]) -> Device:
+    return Device(config, dict(settings))
+
+
+def device_of(config: str, settings: Mapping[str, Any]) -> Device:
+    """Returns the device of a configuration and a node's settings; the same for the same, in one process."""
+    return _device(config, tuple(sorted(settings.items())))

@@ -1,0 +1,210 @@
+"""The server on Flower: the same round loop, whose tasks are trained by devices elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isfinite
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+import torch
+from typing_extensions import override
+
+from lit_fednas.data import ClientData, FederatedDataModule, Task
+from lit_fednas.data.examples import ExampleDataset
+from lit_fednas.errors import ClientError, ConfigError
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
+from lit_fednas.federation.client import TaskRunner
+from lit_fednas.flower.link import Link, Reply
+from lit_fednas.flower.wire import Packet, read_result, task_fields
+from lit_fednas.lightning_cli import FederatedCLI
+from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
+
+log = logging.getLogger(__name__)
+
+
+class RemoteClients(ClientData):
+    """What the server knows of clients whose examples stay with them.
+
+    Args:
+        devices: What each said of itself when it joined.
+        task: What targets are.
+        link: The connection to them.
+    """
+
+    def __init__(self, devices: Sequence[Mapping[str, Any]], task: Task, link: Link) -> None:
+        self.devices = devices
+        self.task = task
+        self.link = link
+        self._counts = {
+            split: np.array([device["counts"][split] for device in devices]) for split in ("train", "val", "test")
+        }
+        self.sizes = tuple(self._counts["train"].sum(1).tolist())
+
+    @override
+    def size(self, client: int, split: str = "train") -> int:
+        return int(self._counts[split][client].sum())
+
+    @override
+    def classes(self, client: int) -> tuple[int, ...]:
+        return tuple(np.flatnonzero(self._counts["train"][client]).tolist())
+
+    @override
+    def label_counts(self, client: int, num_classes: int, splits: Sequence[str] = ("train", "val")) -> np.ndarray:
+        return np.sum([self._counts[split][client] for split in splits], axis=0)
+
+    @override
+    def rows(self, client: int, split: str = "train") -> NoReturn:
+        raise ConfigError(
+            "flower: the examples of devices stay with them, and something asks the server for some; leave out what "
+            "evaluates or recalibrates on clients' data"
+        )
+
+    @override
+    def move_to(self, device: torch.device | str) -> None:
+        """There is nothing to move."""
+
+
+class ServerData(FederatedDataModule):
+    """The server's own data: what it validates and tests on. The clients' stay with them.
+
+    The source is the server's; of its training examples, only those of ``server_val`` are read.
+    """
+
+    link: Link
+    measure = False
+
+    @override
+    def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
+        devices = self.link.join(self.num_clients, self.measure)
+        for device in devices:
+            for name, own in (("input_shape", list(self.input_shape)), ("num_classes", self.num_classes)):
+                if device[name] != own:
+                    raise ConfigError(
+                        f"data.source: client {device['client']} has {name} {device[name]}, the server {own}; give "
+                        f"both the same kind of data"
+                    )
+        clients = RemoteClients(devices, self.task, self.link)
+        self._class_counts = np.sum([clients._counts[split] for split in ("train", "val", "test")], axis=0)
+        return clients
+
+    @property
+    @override
+    def class_counts(self) -> np.ndarray:
+        return self._class_counts
+
+
+class FlowerRunner(TaskRunner):
+    """Lets devices train a round's tasks.
+
+    Updates are handed out in the order of their tasks, so that sums are those of a simulated run, to the bit.
+
+    Args:
+        module: The server's module.
+        data: The clients, and the connection to them.
+        check: Raises ``Interrupted`` if the run was asked to stop.
+    """
+
+    def __init__(self, module: FederatedLightningModule, data: ClientData, check: Callable[[], None]) -> None:
+        assert isinstance(data, RemoteClients)
+        self.module = module
+        self.link = data.link
+        self.check = check
+
+    @override
+    def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
+        supernet = self.module.supernet
+        shared, structure = supernet.shared_tensors(), supernet.structure()
+        packets = [
+            (
+                task.client,
+                "train",
+                Packet({"task": task_fields(task), "structure": structure}, supernet.views(task.arch, shared)),
+            )
+            for task in tasks
+        ]
+        come: dict[int, Reply] = {}
+        next_place = 0
+        for place, reply in self.link.ask(packets, self.check):
+            come[place] = reply
+            while next_place in come:
+                yield self._outcome(tasks[next_place], come.pop(next_place))
+                next_place += 1
+
+    def _outcome(self, task: ClientTask, reply: Reply) -> tuple[ClientResult, ClientUpdate | None]:
+        """Turns an answer into what a simulated client's fit gives, or raises, as the policy says."""
+        update = None
+        if reply.packet is None:
+            result = ClientResult(task, reply.status, reply.reason)
+        else:
+            result, update = self._read(task, reply.packet)
+        if self.module.faults.on_client_error == "raise" and result.status in ("error", "non-finite", "timeout"):
+            raise ClientError(f"round {task.round}, client {task.client}: {result.reason}")
+        return result, update
+
+    def _read(self, task: ClientTask, packet: Packet) -> tuple[ClientResult, ClientUpdate | None]:
+        try:
+            result = read_result(packet.fields["result"], task, self.module.objective.report_types)
+        except (KeyError, TypeError, ValueError) as error:
+            return ClientResult(task, "error", f"the answer cannot be read ({type(error).__name__}: {error})"), None
+        if not result.ok:
+            return result, None
+        wanted = self.module.supernet.views(task.arch)
+        found = packet.tensors
+        wrong = [name for name in {**wanted, **found} if not _alike(wanted.get(name), found.get(name))]
+        if wrong:
+            return ClientResult(task, "error", f"the answer's tensor {wrong[0]} is not that of {task.arch}"), None
+        size = sum(float(t.double().norm()) for t in found.values() if t.is_floating_point())
+        if not isfinite(size + result.loss) or not all(report.finite for report in result.reports):
+            return ClientResult(task, "non-finite", "a number that the device sent is not finite"), None
+        weights = {name: found[name].to(wanted[name].device) for name in wanted}
+        return result, ClientUpdate(result, weights)
+
+
+def _alike(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    return one is not None and other is not None and one.shape == other.shape and one.dtype == other.dtype
+
+
+class WireBytes(FederatedCallback):
+    """Logs the bytes of each round's messages beside the ledger's, as ``wire/bytes_down`` and ``wire/bytes_up``."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self._before = (0, 0)
+
+    @override
+    def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        self._before = self.link.bytes_down, self.link.bytes_up
+
+    @override
+    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        down, up = self._before
+        module.log("wire/bytes_down", float(self.link.bytes_down - down))
+        module.log("wire/bytes_up", float(self.link.bytes_up - up))
+
+
+class FlowerCLI(FederatedCLI):
+    """The command ``fit`` over devices."""
+
+    data_class: ClassVar[type[FederatedDataModule]] = ServerData
+
+    def __init__(self, words: Sequence[str], link: Link) -> None:
+        self.link = link
+        super().__init__(words)
+
+    @override
+    def instantiate_classes(self) -> None:
+        """Connects data and trainer to the devices."""
+        super().instantiate_classes()
+        if self.model.evaluation.recalibrate_batches:
+            raise ConfigError(
+                "model.evaluation.recalibrate_batches: gathers statistics on clients' examples, which stay with them; "
+                "set it to 0"
+            )
+        if self.trainer.world_size > 1:
+            raise ConfigError(f"trainer.devices: {self.trainer.world_size} processes; the server is one, set it to 1")
+        self.datamodule.link = self.link
+        trainer: Any = self.trainer
+        trainer.fit_loop.runner = FlowerRunner
+        trainer.callbacks.insert(0, WireBytes(self.link))
