@@ -201,6 +201,7 @@ def _parser(name: str, function: Callable[..., Any]) -> Any:
         if parameter.default is not parameter.empty:
             settings["default"] = parameter.default
             settings.update({"nargs": "?"} if by_place else {})
+            settings.update({"nargs": "?", "const": True} if parameter.default is False else {})
         if many := next((one for one in (hint, *get_args(hint)) if get_origin(one) is list), None):
             (hint,), settings["nargs"] = get_args(many), "+"
         parser.add_argument(argument if by_place else f"--{argument}", type=hint, **settings)
