@@ -300,7 +300,7 @@ class FederatedLightningModule(pl.LightningModule):
     def recalibration_batches(self, clients: ClientData, count: int | None = None) -> list[Tensor]:
         """Returns so many batches of clients' training data; without ``count`` those that the settings ask for."""
         count = self.evaluation.recalibrate_batches if count is None else count
-        return recalibration_batches(clients, count, self.client.batch_size, self.seed)
+        return recalibration_batches(clients.at_server, count, self.client.batch_size, self.seed)
 
     def _log_metrics(self, split: str, metrics: SubnetMetrics) -> None:
         values = metrics.compute()

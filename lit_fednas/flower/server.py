@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from lit_fednas.data import ClientData, FederatedDataModule, Task
+from lit_fednas.callbacks import DeployedAccuracy
+from lit_fednas.data import ClientData, FederatedDataModule
 from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
@@ -29,18 +30,26 @@ class RemoteClients(ClientData):
 
     Args:
         devices: What each said of itself when it joined.
-        task: What targets are.
         link: The connection to them.
+        own: The server's own training examples, as those of one client.
     """
 
-    def __init__(self, devices: Sequence[Mapping[str, Any]], task: Task, link: Link) -> None:
+    def __init__(self, devices: Sequence[Mapping[str, Any]], link: Link, own: ClientData) -> None:
         self.devices = devices
-        self.task = task
+        self.task = own.task
+        self.reader = own.reader
         self.link = link
+        self._own = own
         self._counts = {
             split: np.array([device["counts"][split] for device in devices]) for split in ("train", "val", "test")
         }
         self.sizes = tuple(self._counts["train"].sum(1).tolist())
+
+    @property
+    @override
+    def at_server(self) -> ClientData:
+        """The server's own training examples."""
+        return self._own
 
     @override
     def size(self, client: int, split: str = "train") -> int:
@@ -58,18 +67,19 @@ class RemoteClients(ClientData):
     def rows(self, client: int, split: str = "train") -> NoReturn:
         raise ConfigError(
             "flower: the examples of devices stay with them, and something asks the server for some; leave out what "
-            "evaluates or recalibrates on clients' data"
+            "evaluates on clients' data"
         )
 
     @override
     def move_to(self, device: torch.device | str) -> None:
-        """There is nothing to move."""
+        self._own.move_to(device)
 
 
 class ServerData(FederatedDataModule):
     """The server's own data: what it validates and tests on. The clients' stay with them.
 
-    The source is the server's; of its training examples, only those of ``server_val`` are read.
+    The source is the server's. Its training examples are those of which ``server_val`` takes a part, and on which
+    norms are recalibrated.
     """
 
     link: Link
@@ -85,7 +95,9 @@ class ServerData(FederatedDataModule):
                         f"data.source: client {device['client']} has {name} {device[name]}, the server {own}; give "
                         f"both the same kind of data"
                     )
-        clients = RemoteClients(devices, self.task, self.link)
+        clients = RemoteClients(
+            devices, self.link, ClientData(self._readers["train"], {"train": [pool]}, None, self.task)
+        )
         self._class_counts = np.sum([clients._counts[split] for split in ("train", "val", "test")], axis=0)
         return clients
 
@@ -197,10 +209,10 @@ class FlowerCLI(FederatedCLI):
     def instantiate_classes(self) -> None:
         """Connects data and trainer to the devices."""
         super().instantiate_classes()
-        if self.model.evaluation.recalibrate_batches:
+        if any(isinstance(callback, DeployedAccuracy) for callback in self.trainer.callbacks):  # type: ignore[attr-defined]
             raise ConfigError(
-                "model.evaluation.recalibrate_batches: gathers statistics on clients' examples, which stay with them; "
-                "set it to 0"
+                "deployed_accuracy: evaluates on clients' examples, which stay with them; set it to null, or let "
+                "clients test what they train (model.client.validate)"
             )
         if self.trainer.world_size > 1:
             raise ConfigError(f"trainer.devices: {self.trainer.world_size} processes; the server is one, set it to 1")
