@@ -136,6 +136,7 @@ class Device:
             "counts": counts,
             "input_shape": list(data.input_shape),
             "num_classes": data.num_classes,
+            "task": type(data.task).__name__,
             "input_type": str(data.raw_inputs(1).dtype).removeprefix("torch."),
             "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "macs_per_second": self._speed(number) if packet.fields["measure"] else None,

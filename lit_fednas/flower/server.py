@@ -89,7 +89,8 @@ class ServerData(FederatedDataModule):
     def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
         devices = self.link.join(self.num_clients, self.measure)
         for device in devices:
-            for name, own in (("input_shape", list(self.input_shape)), ("num_classes", self.num_classes)):
+            shape, task = list(self.input_shape), type(self.task).__name__
+            for name, own in (("task", task), ("input_shape", shape), ("num_classes", self.num_classes)):
                 if device[name] != own:
                     raise ConfigError(
                         f"data.source: client {device['client']} has {name} {device[name]}, the server {own}; give "
