@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from lit_fednas.callbacks import DeployedAccuracy
 from lit_fednas.data import ClientData, FederatedDataModule
 from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.errors import ClientError, ConfigError
@@ -66,8 +65,7 @@ class RemoteClients(ClientData):
     @override
     def rows(self, client: int, split: str = "train") -> NoReturn:
         raise ConfigError(
-            "flower: the examples of devices stay with them, and something asks the server for some; leave out what "
-            "evaluates on clients' data"
+            "the server asks for clients' examples, which stay with them on their devices; leave this out, or simulate"
         )
 
     @override
@@ -210,11 +208,6 @@ class FlowerCLI(FederatedCLI):
     def instantiate_classes(self) -> None:
         """Connects data and trainer to the devices."""
         super().instantiate_classes()
-        if any(isinstance(callback, DeployedAccuracy) for callback in self.trainer.callbacks):  # type: ignore[attr-defined]
-            raise ConfigError(
-                "deployed_accuracy: evaluates on clients' examples, which stay with them; set it to null, or let "
-                "clients test what they train (model.client.validate)"
-            )
         if self.trainer.world_size > 1:
             raise ConfigError(f"trainer.devices: {self.trainer.world_size} processes; the server is one, set it to 1")
         self.datamodule.link = self.link

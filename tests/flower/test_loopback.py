@@ -361,7 +361,7 @@ def test_the_server_asks_for_no_examples() -> None:
     server = loopback.like(tiny_data(3), ServerData)
     server.link = loopback.connected(loopback.Loopback(three()))
     server.setup("fit")
-    with pytest.raises(ConfigError, match=r"^flower: the examples of devices stay with them"):
+    with pytest.raises(ConfigError, match=r"^the server asks for clients' examples, which stay with them"):
         next(server.clients.batches(0, 4, torch.Generator()))
     data = tiny_data(3)
     data.setup("fit")
