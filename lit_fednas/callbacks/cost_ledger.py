@@ -73,14 +73,14 @@ class CostLedger(FederatedCallback):
         supernet = module.supernet
         spent = RoundCost()
         for result in round.results:
-            cost = client_cost(result, supernet.cost(result.task.arch))
+            cost = client_cost(result, supernet.cost(result.task.arch), module.traffic(result.task.arch))
             client = result.task.client
             self.by_client[client] = self.by_client.get(client, RoundCost()) + cost
             spent += cost
         compared = self._compared(module)
         self.baseline = {name: cost for name, cost in self.baseline.items() if name in compared}
         for name, arch in compared.items():
-            alone = independent_cost(round.results, supernet.cost(arch))
+            alone = independent_cost(round.results, supernet.cost(arch), module.traffic(arch))
             self.baseline[name] = self.baseline.get(name, RoundCost()) + alone
         self.total += spent
         self.rounds += 1
