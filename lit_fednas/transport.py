@@ -107,10 +107,10 @@ class Int8(Packing):
     def pack(self, tensors: Tensors, draws: torch.Generator) -> dict[str, Tensor]:
         numbers = _joined(tensors, tensors)
         scales = torch.stack(torch._foreach_norm(numbers.split(_sizes(tensors)), torch.inf)) / _LEVELS
-        numbers = numbers / _spread(scales.where(scales > 0, 1.0), tensors)
+        numbers = numbers / _spread(scales, tensors)
         below = numbers.floor()
         up = torch.rand(numbers.shape, generator=draws, device=numbers.device) < numbers - below
-        # by a scale that is not finite, whatever the level, no element becomes finite
+        # NaN: by a scale of 0, or by one that is not finite, which leaves no element finite whatever its level is
         levels = (below + up).clamp(-_LEVELS, _LEVELS).nan_to_num(0.0).to(torch.int8)
         return {**tensors, **_divided(levels, tensors), SCALES: scales}
 
