@@ -30,6 +30,7 @@ from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.federation.client import LocalRunner
 from lit_fednas.federation.machine import keep_freed_memory, threads_set
 from lit_fednas.flower.wire import Packet, read_task, result_fields
+from lit_fednas.transport import Transport
 
 #: The number of a node's share of a data set that every node has (Flower's own name for it).
 SHARE = "partition-id"
@@ -183,10 +184,13 @@ class Device:
         if supernet.structure() != fields["structure"]:
             supernet.restore(fields["structure"])
         task = read_task(fields["task"], supernet.space)
-        self._write(module, task.arch, packet.tensors)
+        transport, like = module.transport, supernet.views(task.arch)
+        received = transport.unpack_down(packet.tensors, like)
+        self._write(module, task.arch, received)
         with torch.enable_grad(), self._threads(module):
             ((result, update),) = runner.run([task])
-        return Packet({"result": result_fields(result)}, {} if update is None else update.weights)
+        packed = {} if update is None else transport.pack_up(update.weights, received, module.seed, task)
+        return Packet({"result": result_fields(result)}, packed)
 
     def _write(self, module: FederatedLightningModule, arch: Any, tensors: Mapping[str, torch.Tensor]) -> None:
         """Writes an architecture's tensors into the shared ones."""
@@ -213,7 +217,9 @@ class Device:
             module = self.make(data)
             module.objective.setup(module.supernet, data.clients)
             module.faults = replace(module.faults, on_client_error="skip")  # the server decides
-            self._made = {number: (module, LocalRunner(module, data.clients, lambda: None))}
+            runner = LocalRunner(module, data.clients, lambda: None)
+            runner.transport = Transport()  # what is sent is packed here and at the server
+            self._made = {number: (module, runner)}
         return self._made[number]
 
 

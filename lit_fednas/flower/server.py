@@ -127,14 +127,10 @@ class FlowerRunner(TaskRunner):
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
         supernet = self.module.supernet
         shared, structure = supernet.shared_tensors(), supernet.structure()
-        packets = [
-            (
-                task.client,
-                "train",
-                Packet({"task": task_fields(task), "structure": structure}, supernet.views(task.arch, shared)),
-            )
-            for task in tasks
-        ]
+        packets = []
+        for task in tasks:
+            packed = self.module.transport.pack_down(supernet.views(task.arch, shared), self.module.seed, task)
+            packets.append((task.client, "train", Packet({"task": task_fields(task), "structure": structure}, packed)))
         come: dict[int, Reply] = {}
         next_place = 0
         for place, reply in self.link.ask(packets, self.check):
@@ -162,14 +158,17 @@ class FlowerRunner(TaskRunner):
         if not result.ok:
             return result, None
         wanted = self.module.supernet.views(task.arch)
-        found = packet.tensors
-        wrong = [name for name in {**wanted, **found} if not _alike(wanted.get(name), found.get(name))]
+        sent = {name: tensor.to(next(iter(wanted.values())).device) for name, tensor in packet.tensors.items()}
+        try:
+            weights = self.module.transport.unpack_up(sent, wanted)
+        except (KeyError, RuntimeError) as error:
+            return ClientResult(task, "error", f"the answer cannot be read ({type(error).__name__}: {error})"), None
+        wrong = [name for name in {**wanted, **weights} if not _alike(wanted.get(name), weights.get(name))]
         if wrong:
             return ClientResult(task, "error", f"the answer's tensor {wrong[0]} is not that of {task.arch}"), None
-        size = sum(float(t.double().norm()) for t in found.values() if t.is_floating_point())
+        size = sum(float(one.double().norm()) for one in weights.values() if one.is_floating_point())
         if not isfinite(size + result.loss) or not all(report.finite for report in result.reports):
             return ClientResult(task, "non-finite", "a number that the device sent is not finite"), None
-        weights = {name: found[name].to(wanted[name].device) for name in wanted}
         return result, ClientUpdate(result, weights)
 
 
