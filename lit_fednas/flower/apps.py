@@ -51,4 +51,5 @@ def _answer(message: Message, context: Context) -> Message:
 
 
 client_app.train()(_answer)
+client_app.evaluate()(_answer)
 client_app.query("join")(_answer)
