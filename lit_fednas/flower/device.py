@@ -7,8 +7,10 @@ the same sub-Trainer as a simulated client.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
+from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -26,6 +28,7 @@ from lit_fednas import __version__
 from lit_fednas.data import ClientData, FederatedDataModule
 from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.data.partitioners import Partition
+from lit_fednas.data.sources.base import Split
 from lit_fednas.errors import ConfigError, FedNASError
 from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.federation.client import LocalRunner
@@ -47,11 +50,27 @@ def digest(config: str) -> str:
     return hashlib.blake2b(config.encode(), digest_size=8).hexdigest()
 
 
+def kind_of(data: FederatedDataModule) -> dict[str, Any]:
+    """Returns what the data of a device and of the server must have in common; names and numbers as hashes.
+
+    Args:
+        data: The data, set up.
+    """
+    normalization = data.source.normalization
+    numbers = None if normalization is None else [list(normalization.mean), list(normalization.std)]
+    return {
+        "input_shape": list(data.input_shape),
+        "num_classes": data.num_classes,
+        "class_names": digest(json.dumps(list(data.class_names))),
+        "normalization": digest(json.dumps(numbers)),
+    }
+
+
 class DeviceData(FederatedDataModule):
     """The data of one device.
 
-    ``share`` is the number of the client whose part of the partition it holds; without it, all training examples of
-    the source are its own, and ``number`` says which client it is.
+    Without ``share``, all training examples of the source are its own, ``number`` says which client it is, and the
+    source's validation split is not read: the server has its own.
 
     Attributes:
         number: The client's number.
@@ -60,6 +79,10 @@ class DeviceData(FederatedDataModule):
 
     number = 0
     share = False
+
+    @override
+    def _open(self, split: Split) -> ExampleDataset | None:
+        return None if split == "val" and not self.share else super()._open(split)
 
     @override
     def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
@@ -94,8 +117,9 @@ class Device:
         self.hash = digest(config)
         self._config = yaml.safe_load(config)
         self._settings = dict(settings)
-        number = settings.get(SHARE, settings.get(CLIENT))
-        self._number = None if number is None else int(number)
+        self._number = settings.get(SHARE, settings.get(CLIENT))
+        if not isinstance(self._number, int | None):
+            raise ConfigError(f"node-config: {SHARE} or {CLIENT} is {self._number!r}; give the number of a client")
         self.data = self._data()
         self._made: dict[int, tuple[FederatedLightningModule, LocalRunner]] = {}
         keep_freed_memory()
@@ -136,8 +160,7 @@ class Device:
         fields = {
             "client": number,
             "counts": counts,
-            "input_shape": list(data.input_shape),
-            "num_classes": data.num_classes,
+            **kind_of(data),
             "input_type": str(data.raw_inputs(1).dtype).removeprefix("torch."),
             "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "macs_per_second": self._speed(number) if packet.fields["measure"] else None,
@@ -210,7 +233,11 @@ class Device:
             section["server_val"] = 0  # the server has data of its own
         own = [f"--{name}={value}" for name, value in self._settings.items() if name.startswith("data.")]
         defaults = parser.parse_object({"data": section})
-        data: DeviceData = parser.instantiate(parser.parse_args(own, namespace=defaults)).data
+        try:
+            settings = parser.parse_args(own, namespace=defaults)
+        except ArgumentError as error:
+            raise ConfigError(f"node-config: {' '.join(str(error).split())}") from error
+        data: DeviceData = parser.instantiate(settings).data
         data.share = SHARE in self._settings
         return data
 

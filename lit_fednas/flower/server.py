@@ -16,6 +16,7 @@ from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.client import TaskRunner
+from lit_fednas.flower.device import kind_of
 from lit_fednas.flower.link import Link, Reply
 from lit_fednas.flower.wire import Packet, read_result, task_fields
 from lit_fednas.lightning_cli import FederatedCLI
@@ -66,6 +67,17 @@ class RemoteClients(ClientData):
         """There is nothing to move."""
 
 
+_KIND = {
+    "input_shape": "the shape of inputs; give both the same kind of data",
+    "num_classes": "the number of classes; give it in the configuration, since a device may lack some",
+    "class_names": "the names of classes; give numbers for classes, or each all of them",
+    "normalization": (
+        "how inputs are normalised, as where each measures it on its own training data; give mean and std, or "
+        "standardise the inputs beforehand"
+    ),
+}
+
+
 class ServerData(FederatedDataModule):
     """The server's own data: what it validates and tests on. The clients' stay with them.
 
@@ -79,12 +91,9 @@ class ServerData(FederatedDataModule):
     def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
         devices = self.link.join(self.num_clients, self.measure)
         for device in devices:
-            for name, own in (("input_shape", list(self.input_shape)), ("num_classes", self.num_classes)):
+            for name, own in kind_of(self).items():
                 if device[name] != own:
-                    raise ConfigError(
-                        f"data.source: client {device['client']} has {name} {device[name]}, the server {own}; give "
-                        f"both the same kind of data"
-                    )
+                    raise ConfigError(f"data.source: client {device['client']} and the server differ in {_KIND[name]}")
         clients = RemoteClients(devices, self.task, self.link)
         self._class_counts = np.sum([clients._counts[split] for split in ("train", "val", "test")], axis=0)
         return clients
