@@ -204,6 +204,7 @@ def _parser(name: str, function: Callable[..., Any]) -> Any:
             settings.update({"nargs": "?", "const": True} if parameter.default is False else {})
         if many := next((one for one in (hint, *get_args(hint)) if get_origin(one) is list), None):
             (hint,), settings["nargs"] = get_args(many), "+"
+            settings.update({} if by_place else {"action": "extend"})
         parser.add_argument(argument if by_place else f"--{argument}", type=hint, **settings)
     return parser
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -11,6 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from lit_fednas.cli import told
+from lit_fednas.errors import FedNASError
 from lit_fednas.flower.device import device_of, digest
 from lit_fednas.flower.link import KINDS, Link
 from lit_fednas.flower.server import FlowerCLI
@@ -20,9 +23,17 @@ server_app = ServerApp()
 client_app = ClientApp()
 
 
+class RunFailed(RuntimeError):
+    """A run failed for a reason that has been told: Flower records it as failed."""
+
+
 @server_app.main()
 def serve(grid: Grid, context: Context) -> None:
-    """Trains as ``lit-fednas fit`` does; a failed run ends with its reason."""
+    """Trains as ``lit-fednas fit`` does; a failed run ends with its reason.
+
+    Raises:
+        RunFailed: The run failed.
+    """
     settings = context.run_config
     config = str(settings["config"])
     link = Link(grid, digest(config), float(settings["timeout"]), float(settings["join-timeout"]))
@@ -33,8 +44,11 @@ def serve(grid: Grid, context: Context) -> None:
         if resume := str(settings["resume"]):
             words += ["--ckpt_path", resume]
         status = told(partial(_run, words, link))
+    if status > 128:  # stopped by a signal, which Flower's own handlers end the process by
+        signal.raise_signal(status - 128)
     if status:
-        raise SystemExit(status)
+        sys.tracebacklimit = 0  # Flower prints a traceback, and the reason has been told
+        raise RunFailed(f"lit-fednas ended with status {status}; the line above says why")
 
 
 def _run(words: list[str], link: Link) -> int:
@@ -46,8 +60,13 @@ def _run(words: list[str], link: Link) -> int:
 def _answer(message: Message, context: Context) -> Message:
     """Answers one message with the node's own data."""
     kind = next(name for name, of in KINDS.items() if of == message.metadata.message_type)
-    device = device_of(str(context.run_config["config"]), context.node_config)
-    return Message(device.answer(kind, Packet.of(message.content)).record(), reply_to=message)
+    try:
+        device = device_of(str(context.run_config["config"]), context.node_config)
+    except FedNASError as error:
+        answer = Packet({"refused": str(error)})
+    else:
+        answer = device.answer(kind, Packet.of(message.content))
+    return Message(answer.record(), reply_to=message)
 
 
 client_app.train()(_answer)

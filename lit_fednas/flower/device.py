@@ -7,7 +7,9 @@ the same sub-Trainer as a simulated client.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+from argparse import ArgumentError
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -25,6 +27,7 @@ from lit_fednas import __version__
 from lit_fednas.data import ClientData, FederatedDataModule
 from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.data.partitioners import Partition
+from lit_fednas.data.sources.base import Split
 from lit_fednas.errors import ConfigError, FedNASError
 from lit_fednas.federation import ClientSettings, FederatedLightningModule
 from lit_fednas.federation.client import LocalRunner
@@ -51,11 +54,28 @@ def digest(config: str) -> str:
     return hashlib.blake2b(config.encode(), digest_size=8).hexdigest()
 
 
+def kind_of(data: FederatedDataModule) -> dict[str, Any]:
+    """Returns what the data of a device and of the server must have in common; names and numbers as hashes.
+
+    Args:
+        data: The data, set up.
+    """
+    normalization = data.source.normalization
+    numbers = None if normalization is None else [list(normalization.mean), list(normalization.std)]
+    return {
+        "task": type(data.task).__name__,
+        "input_shape": list(data.input_shape),
+        "num_classes": data.num_classes,
+        "class_names": digest(json.dumps(list(data.class_names))),
+        "normalization": digest(json.dumps(numbers)),
+    }
+
+
 class DeviceData(FederatedDataModule):
     """The data of one device.
 
-    ``share`` is the number of the client whose part of the partition it holds; without it, all training examples of
-    the source are its own, and ``number`` says which client it is.
+    Without ``share``, all training examples of the source are its own, ``number`` says which client it is, and the
+    source's validation split is not read: the server has its own.
 
     Attributes:
         number: The client's number.
@@ -64,6 +84,10 @@ class DeviceData(FederatedDataModule):
 
     number = 0
     share = False
+
+    @override
+    def _open(self, split: Split) -> ExampleDataset | None:
+        return None if split == "val" and not self.share else super()._open(split)
 
     @override
     def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
@@ -141,9 +165,7 @@ class Device:
         fields = {
             "client": number,
             "counts": counts,
-            "input_shape": list(data.input_shape),
-            "num_classes": data.num_classes,
-            "task": type(data.task).__name__,
+            **kind_of(data),
             "input_type": str(data.raw_inputs(1).dtype).removeprefix("torch."),
             "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "macs_per_second": self._speed(number) if packet.fields["measure"] else None,
@@ -282,6 +304,9 @@ def read_data(config: Mapping[str, Any], settings: Mapping[str, Any]) -> DeviceD
     Args:
         config: The run's configuration.
         settings: The node's own: what begins with ``data.`` replaces values of the configuration.
+
+    Raises:
+        ConfigError: A setting is unknown or out of range.
     """
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(DeviceData, "data")
@@ -289,7 +314,12 @@ def read_data(config: Mapping[str, Any], settings: Mapping[str, Any]) -> DeviceD
     if SHARE not in settings:
         section["server_val"] = 0  # the server has data of its own
     own = [f"--{name}={value}" for name, value in settings.items() if name.startswith("data.")]
-    data: DeviceData = parser.instantiate(parser.parse_args(own, parser.parse_object({"data": section}))).data
+    defaults = parser.parse_object({"data": section})
+    try:
+        read = parser.parse_args(own, namespace=defaults)
+    except ArgumentError as error:
+        raise ConfigError(f"node-config: {' '.join(str(error).split())}") from error
+    data: DeviceData = parser.instantiate(read).data
     data.share = SHARE in settings
     return data
 
@@ -313,9 +343,11 @@ def _device(config: str, settings: tuple[tuple[str, Any], ...]) -> Device:
         if not name.startswith("data.") and name not in _KNOWN:
             raise ConfigError(f"node-config: {name} is not a setting; give {', '.join(_KNOWN)}, or data.SETTING")
     number = own.get(SHARE, own.get(CLIENT))
+    if not isinstance(number, int | None):
+        raise ConfigError(f"node-config: {SHARE} or {CLIENT} is {number!r}; give the number of a client")
     threads = (read.get("trainer") or {}).get("threads")
     make = partial(read_module, read)
-    return Device(read_data(read, own), make, None if number is None else int(number), digest(config), threads)
+    return Device(read_data(read, own), make, number, digest(config), threads)
 
 
 def device_of(config: str, settings: Mapping[str, Any]) -> Device:

@@ -87,9 +87,16 @@ def resolved(words: Sequence[str]) -> str:
     """
     from lit_fednas.lightning_cli import FederatedCLI
 
+    class Printed(FederatedCLI):
+        """Parses first: where a configuration is printed, what is required is not asked for."""
+
+        def parse_arguments(self, parser: Any, args: Any) -> None:
+            super().parse_arguments(parser, args)
+            super().parse_arguments(parser, [*args, "--print_config"])
+
     text = io.StringIO()
     with redirect_stdout(text), suppress(SystemExit):
-        FederatedCLI(["fit", *words, "--print_config"])
+        Printed(["fit", *words])
     return text.getvalue()
 
 

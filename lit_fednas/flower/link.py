@@ -20,8 +20,8 @@ from lit_fednas.flower.wire import Packet, size_of
 log = logging.getLogger(__name__)
 
 #: Flower's type of each kind of message; a message is trained on or asked.
-KINDS = {"join": f"{MessageType.QUERY}.join", "train": MessageType.TRAIN, "score": f"{MessageType.EVALUATE}"}
-_CRASHED = (2, 8)  # flwr.common.constant.ErrorCode: the app raised an exception; its process died
+KINDS = {"join": f"{MessageType.QUERY}.join", "train": MessageType.TRAIN, "score": MessageType.EVALUATE}
+_CRASHED = (1, 2, 8)  # flwr.common.constant.ErrorCode: the app cannot be loaded, raised an exception, or died
 
 
 @dataclass
@@ -64,7 +64,8 @@ class Link:
     nodes: dict[int, int] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
-    _refused: dict[int, str] = field(default_factory=dict)
+    _refused: set[int] = field(default_factory=set)
+    _spare: dict[int, int] = field(default_factory=dict)  # clients of nodes that wait until another is gone
 
     def join(self, num_clients: int | None, measure: bool) -> list[Mapping[str, Any]]:
         """Waits until all clients are there.
@@ -83,7 +84,7 @@ class Link:
         end = monotonic() + self.join_timeout
         told = False
         while True:
-            known |= self._ask_newcomers(measure)
+            known |= self._ask_newcomers(measure, starting=True)
             if known and sorted(known) == list(range(num_clients or len(known))):
                 return [known[client] for client in sorted(known)]
             if beyond := [client for client in known if num_clients is not None and client >= num_clients]:
@@ -98,26 +99,46 @@ class Link:
                 )
             sleep(max(self.poll, 0.05))
 
-    def _ask_newcomers(self, measure: bool = False) -> dict[int, Mapping[str, Any]]:
-        """Asks nodes that are not known yet which client they are; their answers by number."""
+    def _ask_newcomers(self, measure: bool = False, starting: bool = False) -> dict[int, Mapping[str, Any]]:
+        """Asks nodes that are not known yet which client they are.
+
+        Args:
+            measure: Whether each measures its speed.
+            starting: Whether a node that refuses ends the run; one that comes later is not used.
+
+        Returns:
+            What each says of itself, by number.
+
+        Raises:
+            ConfigError: A device refuses the run.
+        """
         names = {node.node_id: node.name for node in self.grid.get_nodes()}
         present = set(names) | set(self.grid.get_node_ids())
-        known = set(self.nodes.values()) | self._refused.keys()
+        for node, client in list(self._spare.items()):
+            if node in present and self.nodes.get(client) not in present:
+                self.nodes[client] = node
+                del self._spare[node]
+        known = set(self.nodes.values()) | self._refused | self._spare.keys()
         new = sorted(present - known)
         fields = [{"measure": measure, "client": _number(names.get(node, ""))} for node in new]
         answers: dict[int, Mapping[str, Any]] = {}
         asked = [("join", Packet(each)) for each in fields]
         answered = self._exchange(list(zip(new, asked, strict=True)), lambda: None)
         for index, reply in sorted(answered, key=itemgetter(0)):
+            node = new[index]
             if reply.packet is None:
-                log.warning("node %d: %s (%s)", new[index], reply.status, reply.reason)
+                if starting and reply.status == "error":
+                    raise ConfigError(f"{reply.reason} (node {node})")
+                if reply.status == "error":  # it would say so again
+                    self._refused.add(node)
+                log.warning("node %d: %s (%s)", node, reply.status, reply.reason)
                 continue
             client = int(reply.packet.fields["client"])
             if (before := self.nodes.get(client)) in present:
-                self._refused[new[index]] = f"client {client} is there already"
-                log.warning("node %d: is client %d, and so is node %d; it is not used", new[index], client, before)
+                self._spare[node] = client
+                log.warning("node %d: is client %d, and so is node %s, which is used", node, client, before)
                 continue
-            self.nodes[client] = new[index]
+            self.nodes[client] = node
             answers[client] = reply.packet.fields
         return answers
 
@@ -130,9 +151,6 @@ class Link:
 
         Yields:
             Positions in ``packets`` with the answers, as they come.
-
-        Raises:
-            ConfigError: A device refuses the run.
         """
         present = set(self.grid.get_node_ids())
         if any(self.nodes.get(client) not in present for client, _, _ in packets):
@@ -181,14 +199,7 @@ class Link:
                 sleep(self.poll)
 
     def _read(self, message: Message) -> Reply:
-        """Reads an answer.
-
-        Returns:
-            The answer, or why there is none.
-
-        Raises:
-            ConfigError: The device refuses the run.
-        """
+        """Reads an answer, or why there is none."""
         if message.has_error():
             status = "error" if message.error.code in _CRASHED else "dropped"
             return Reply(None, status, " ".join(str(message.error.reason or f"code {message.error.code}").split()))
@@ -198,7 +209,7 @@ class Link:
         except ClientError as error:
             return Reply(None, "error", str(error))
         if refused := packet.fields.get("refused"):
-            raise ConfigError(f"{refused} (node {message.metadata.src_node_id})")
+            return Reply(None, "error", str(refused))
         return Reply(packet)
 
 

@@ -21,6 +21,7 @@ from lit_fednas.federation import FederatedCallback, FederatedLightningModule, F
 from lit_fednas.federation.client import TaskRunner
 from lit_fednas.finetune import Finetune
 from lit_fednas.finetune.finetuning import Finetuning, TierNetwork
+from lit_fednas.flower.device import kind_of
 from lit_fednas.flower.link import Link, Reply
 from lit_fednas.flower.wire import Packet, read_result, task_fields
 from lit_fednas.lightning_cli import FederatedCLI
@@ -87,6 +88,18 @@ class RemoteClients(ClientData):
         self._own.move_to(device)
 
 
+_KIND = {
+    "task": "what targets are; set the source's task",
+    "input_shape": "the shape of inputs; give both the same kind of data",
+    "num_classes": "the number of classes; give it in the configuration, since a device may lack some",
+    "class_names": "the names of classes; give numbers for classes, or each all of them",
+    "normalization": (
+        "how inputs are normalised, as where each measures it on its own training data; give mean and std, or "
+        "standardise the inputs beforehand"
+    ),
+}
+
+
 class ServerData(FederatedDataModule):
     """The server's own data: what it validates and tests on. The clients' stay with them.
 
@@ -101,16 +114,11 @@ class ServerData(FederatedDataModule):
     def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
         devices = self.link.join(self.num_clients, self.measure)
         for device in devices:
-            shape, task = list(self.input_shape), type(self.task).__name__
-            for name, own in (("task", task), ("input_shape", shape), ("num_classes", self.num_classes)):
+            for name, own in kind_of(self).items():
                 if device[name] != own:
-                    raise ConfigError(
-                        f"data.source: client {device['client']} has {name} {device[name]}, the server {own}; give "
-                        f"both the same kind of data"
-                    )
-        clients = RemoteClients(
-            devices, self.link, ClientData(self._readers["train"], {"train": [pool]}, None, self.task)
-        )
+                    raise ConfigError(f"data.source: client {device['client']} and the server differ in {_KIND[name]}")
+        own_data = ClientData(self._readers["train"], {"train": [pool]}, None, self.task)
+        clients = RemoteClients(devices, self.link, own_data)
         self._class_counts = np.sum([clients._counts[split] for split in ("train", "val", "test")], axis=0)
         return clients
 
