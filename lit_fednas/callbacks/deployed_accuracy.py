@@ -83,6 +83,10 @@ class DeployedAccuracy(FederatedCallback):
                 f"deployed_accuracy.split: no client has {self.split} examples of its own; set "
                 f"data.client_{self.split} above 0, for instance to 0.2"
             )
+        try:
+            clients.rows(having[0], self.split)
+        except ConfigError as error:  # they are on devices of their own
+            raise ConfigError(f"deployed_accuracy: {error}") from None
         pl_module.assignment.deployed(having[0])
 
     # ---- when -----------------------------------------------------------------------------------------

@@ -66,6 +66,11 @@ class ClientData:
         """The number of clients in the population."""
         return len(self.sizes)
 
+    @property
+    def at_server(self) -> ClientData:
+        """The examples that the server may read: in a simulation those of all clients."""
+        return self
+
     def size(self, client: int, split: str = "train") -> int:
         """Returns the number of examples of a client's split; 0 where it has no such split."""
         return len(self.rows(client, split))

@@ -71,6 +71,10 @@ class LocalRunner(TaskRunner):
         module: The server's module: the global weights, the local loss, how clients train and fail, the seed.
         data: All clients' data.
         check: Called before every batch; raises ``Interrupted`` if the run was asked to stop.
+
+    Attributes:
+        transport: How weights travel. What the network between server and devices does itself, a device's runner
+            must not do again: it has ``Transport()``.
     """
 
     def __init__(self, module: FederatedLightningModule, data: ClientData, check: Callable[[], None]) -> None:
@@ -79,12 +83,14 @@ class LocalRunner(TaskRunner):
         self.data = data
         self.settings = module.client
         self.faults = module.faults
+        self.transport = module.transport
         self.seed = module.seed
         self.check = check
         self.device = next(iter(self.supernet.shared_tensors().values())).device
         self.trainer = ClientTrainer(self.device, self.settings.precision)
         self._networks: OrderedDict[Any, ClientNetwork] = OrderedDict()
         self._shared: dict[str, Tensor] | None = None  # looked up once for all clients of a round
+        self._received: dict[int, Mapping[str, Tensor]] = {}  # by the clients of the present fit
         self._stacks = Stacks(self.supernet, self.objective, self.settings)
         self._module = ClientModule(self.objective, self.settings)
 
@@ -183,6 +189,12 @@ class LocalRunner(TaskRunner):
     def _train_several(self, tasks: Sequence[ClientTask]) -> StackedModule:
         arch = tasks[0].arch
         gradients = self._stacks.gradients(arch, self.trainer.precision_plugin.train_step_context)
+        stacked = self._stacks.weights(arch, len(tasks))
+        self._receive(tasks)
+        if self.transport.down is not None:
+            for row, task in enumerate(tasks):
+                received = self._received[task.client]
+                torch._foreach_copy_([one[row] for one in stacked.values()], [received[name] for name in stacked])
         clients = []
         for task in tasks:
             # the address of the seed that one client alone sets for its dropout
@@ -192,7 +204,7 @@ class LocalRunner(TaskRunner):
             clients.append(client)
         module = StackedModule(
             gradients,
-            self._stacks.weights(arch, len(tasks)),
+            stacked,
             clients,
             self.settings,
             tasks[0].lr_factor,
@@ -207,6 +219,7 @@ class LocalRunner(TaskRunner):
             update = self._tested(train())
             if not all(report.finite for report in update.result.reports):
                 raise _Skip("non-finite", "a number that it reported is not finite")
+            update = self._arrived(update)
         except (ConfigError, Interrupted):
             raise
         except _Skip as skip:
@@ -222,13 +235,28 @@ class LocalRunner(TaskRunner):
             return ClientResult(task, "error", reason), None
         return update.result, update
 
+    @torch.no_grad()
+    def _receive(self, tasks: Sequence[ClientTask]) -> None:
+        """Sends the global weights of one architecture down to the clients of the next fit."""
+        weights, transport = self.supernet.views(tasks[0].arch, self._shared), self.transport
+        self._received = {
+            task.client: transport.unpack_down(transport.pack_down(weights, self.seed, task), weights) for task in tasks
+        }
+
+    def _arrived(self, update: ClientUpdate) -> ClientUpdate:
+        """Returns an update as the server has it."""
+        if self.transport.exact:
+            return update
+        task = update.task
+        packed = self.transport.pack_up(update.weights, self._received[task.client], self.seed, task)
+        return replace(update, weights=self.transport.unpack_up(packed, self.supernet.views(task.arch, self._shared)))
+
     def _tested(self, update: ClientUpdate) -> ClientUpdate:
         """Adds the network's accuracy on the client's own validation split, if it is asked for."""
         if self.settings.validate is None:
             return update
         arch, client = update.task.arch, update.task.client
-        trained = self.settings.validate == "trained"
-        weights = update.weights if trained else self.supernet.views(arch, self._shared)
+        weights = update.weights if self.settings.validate == "trained" else self._received[client]
         scores = client_scores(
             partial(self.supernet.run, arch, weights),
             self.data,
@@ -248,7 +276,8 @@ class LocalRunner(TaskRunner):
         if self._goes_away(task):
             raise _Skip(DROPPED, "the client went away")
         network = self._network(task.arch)
-        network.receive(self.supernet.views(task.arch, self._shared))
+        self._receive([task])
+        network.receive(self._received[task.client])
         limit = inf if self.faults.time_limit is None else self.faults.time_limit
         slow = _Skip("timeout", f"took longer than faults.time_limit, {limit:g} s")
         end = perf_counter() + limit  # a compilation is not the client's time

@@ -328,6 +328,7 @@ class Finetuning:
             objective=objective,
             cohort=self._cohort(eligible),
             faults=replace(self.model.faults, straggler_rate=0.0),
+            transport=self.model.transport,
             evaluation=self.evaluation,
             metrics=self.model.metrics,
             seed=self.seed,

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 from argparse import ArgumentError
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -34,14 +33,14 @@ from lit_fednas.federation import FederatedLightningModule
 from lit_fednas.federation.client import LocalRunner
 from lit_fednas.federation.machine import keep_freed_memory, threads_set
 from lit_fednas.flower.wire import Packet, read_task, result_fields
-
-log = logging.getLogger(__name__)
+from lit_fednas.transport import Transport
 
 #: The number of a node's share of a data set that every node has (Flower's own name for it).
 SHARE = "partition-id"
 #: The number of the node's client, where its data are its own and its key has no name.
 CLIENT = "client"
 _SPLITS = ("train", "val", "test")
+_KNOWN = (SHARE, CLIENT, "num-partitions")
 _TRIALS = 5  # batches that measure a device's speed
 
 
@@ -59,6 +58,7 @@ def kind_of(data: FederatedDataModule) -> dict[str, Any]:
     normalization = data.source.normalization
     numbers = None if normalization is None else [list(normalization.mean), list(normalization.std)]
     return {
+        "task": type(data.task).__name__,
         "input_shape": list(data.input_shape),
         "num_classes": data.num_classes,
         "class_names": digest(json.dumps(list(data.class_names))),
@@ -100,27 +100,26 @@ class Device:
     """A device's answers.
 
     Args:
-        config: The run's configuration, YAML.
-        settings: The node's own: ``partition-id`` or ``client`` is its number; what begins with ``data.`` replaces
-            values of the configuration, as ``data.source.init_args.root``.
-
-    Raises:
-        ConfigError: A setting or the configuration cannot be used.
+        data: Its data.
+        make: Makes the server's module, given the data.
+        number: The client that it is; without it, the one that its key is registered as.
+        config: The hash of the run's configuration.
+        threads: With how many it computes, as ``trainer.threads``.
     """
 
-    def __init__(self, config: str, settings: Mapping[str, Any]) -> None:
-        unknown = [name for name in settings if not name.startswith("data.") and name not in _KNOWN]
-        if unknown:
-            raise ConfigError(
-                f"node-config: {unknown[0]} is not a setting; give {SHARE}, {CLIENT}, or one that begins with data."
-            )
-        self.hash = digest(config)
-        self._config = yaml.safe_load(config)
-        self._settings = dict(settings)
-        self._number = settings.get(SHARE, settings.get(CLIENT))
-        if not isinstance(self._number, int | None):
-            raise ConfigError(f"node-config: {SHARE} or {CLIENT} is {self._number!r}; give the number of a client")
-        self.data = self._data()
+    def __init__(
+        self,
+        data: DeviceData,
+        make: Callable[[FederatedDataModule], FederatedLightningModule],
+        number: int | None,
+        config: str,
+        threads: int | None = None,
+    ) -> None:
+        self.data = data
+        self.make = make
+        self.number = number
+        self.config = config
+        self.threads = threads
         self._made: dict[int, tuple[FederatedLightningModule, LocalRunner]] = {}
         keep_freed_memory()
 
@@ -143,8 +142,8 @@ class Device:
     def _check(self, fields: Mapping[str, Any]) -> None:
         """Validates that the server has this version and configuration."""
         if (theirs := fields["version"]) != __version__:
-            raise ConfigError(f"lit-fednas: the device has {__version__}, the server {theirs}; install that")
-        if fields["config"] != self.hash:
+            raise ConfigError(f"version: the device has lit-fednas {__version__}, the server {theirs}; install that")
+        if fields["config"] != self.config:
             raise ConfigError("config: the device's differs from the server's; start the run with one app folder")
 
     # ---- joining --------------------------------------------------------------------------------------
@@ -170,7 +169,7 @@ class Device:
     def _own_number(self, packet: Packet) -> int:
         """Returns the client's number: that of its registered key, or its own setting."""
         registered = packet.fields.get("client")
-        own = self._number
+        own = self.number
         if registered is not None and own is not None and own != registered:
             raise ConfigError(f"node-config: the client's number is {own}, and its key is registered as {registered}")
         number = own if registered is None else int(registered)
@@ -207,10 +206,13 @@ class Device:
         if supernet.structure() != fields["structure"]:
             supernet.restore(fields["structure"])
         task = read_task(fields["task"], supernet.space)
-        self._write(module, task.arch, packet.tensors)
+        transport, like = module.transport, supernet.views(task.arch)
+        received = transport.unpack_down(packet.tensors, like)
+        self._write(module, task.arch, received)
         with torch.enable_grad(), self._threads(module):
             ((result, update),) = runner.run([task])
-        return Packet({"result": result_fields(result)}, {} if update is None else update.weights)
+        packed = {} if update is None else transport.pack_up(update.weights, received, module.seed, task)
+        return Packet({"result": result_fields(result)}, packed)
 
     def _write(self, module: FederatedLightningModule, arch: Any, tensors: Mapping[str, torch.Tensor]) -> None:
         """Writes an architecture's tensors into the shared ones."""
@@ -220,26 +222,9 @@ class Device:
 
     def _threads(self, module: FederatedLightningModule) -> AbstractContextManager[None]:
         """Sets as many threads as a simulated run would use, since their number decides the order of sums."""
-        threads = (self._config.get("trainer") or {}).get("threads")
-        return threads_set(threads, module.supernet, module.client.batch_size, 1)
+        return threads_set(self.threads, module.supernet, module.client.batch_size, 1)
 
     # ---- parts ----------------------------------------------------------------------------------------
-
-    def _data(self) -> DeviceData:
-        parser = ArgumentParser(exit_on_error=False)
-        parser.add_class_arguments(DeviceData, "data")
-        section = {**self._config["data"], "seed": self._config["seed_everything"]}
-        if SHARE not in self._settings:
-            section["server_val"] = 0  # the server has data of its own
-        own = [f"--{name}={value}" for name, value in self._settings.items() if name.startswith("data.")]
-        defaults = parser.parse_object({"data": section})
-        try:
-            settings = parser.parse_args(own, namespace=defaults)
-        except ArgumentError as error:
-            raise ConfigError(f"node-config: {' '.join(str(error).split())}") from error
-        data: DeviceData = parser.instantiate(settings).data
-        data.share = SHARE in self._settings
-        return data
 
     def _set_up(self, number: int) -> DeviceData:
         self.data.number = number
@@ -251,33 +236,72 @@ class Device:
         """Returns the module of the configuration, and what trains its client; made once."""
         if number not in self._made:
             data = self._set_up(number)
-            module = self._module(data)
+            module = self.make(data)
             module.objective.setup(module.supernet, data.clients)
             module.faults = replace(module.faults, on_client_error="skip")  # the server decides
-            self._made = {number: (module, LocalRunner(module, data.clients, lambda: None))}
+            runner = LocalRunner(module, data.clients, lambda: None)
+            runner.transport = Transport()  # what is sent is packed here and at the server
+            self._made = {number: (module, runner)}
         return self._made[number]
 
-    def _module(self, data: FederatedDataModule) -> FederatedLightningModule:
-        parser = ArgumentParser(exit_on_error=False)
-        parser.add_class_arguments(FederatedLightningModule, "model")
-        section = {**self._config["model"], "seed": self._config["seed_everything"]}
-        supernet = dict(section["supernet"])
-        given = {"input_shape": list(data.input_shape), "num_classes": data.num_classes}
-        supernet["init_args"] = {**supernet.get("init_args", {}), **given}
-        module: FederatedLightningModule = parser.instantiate(
-            parser.parse_object({"model": {**section, "supernet": supernet}})
-        ).model
-        return module
+
+def read_data(config: Mapping[str, Any], settings: Mapping[str, Any]) -> DeviceData:
+    """Returns a device's data.
+
+    Args:
+        config: The run's configuration.
+        settings: The node's own: what begins with ``data.`` replaces values of the configuration.
+
+    Raises:
+        ConfigError: A setting cannot be used.
+    """
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(DeviceData, "data")
+    section = {**config["data"], "seed": config["seed_everything"]}
+    if SHARE not in settings:
+        section["server_val"] = 0  # the server has data of its own
+    own = [f"--{name}={value}" for name, value in settings.items() if name.startswith("data.")]
+    try:
+        parsed = parser.parse_args(own, parser.parse_object({"data": section}))
+    except ArgumentError as error:
+        raise ConfigError(f"node-config: {' '.join(str(error).split())}; correct the setting") from error
+    data: DeviceData = parser.instantiate(parsed).data
+    data.share = SHARE in settings
+    return data
 
 
-_KNOWN: Sequence[str] = (SHARE, CLIENT, "num-partitions")
+def read_module(config: Mapping[str, Any], data: FederatedDataModule) -> FederatedLightningModule:
+    """Returns the module of a run's configuration, given the data that its networks read."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(FederatedLightningModule, "model")
+    section = {**config["model"], "seed": config["seed_everything"]}
+    given = {"input_shape": list(data.input_shape), "num_classes": data.num_classes}
+    supernet = {**section["supernet"], "init_args": {**section["supernet"].get("init_args", {}), **given}}
+    module: FederatedLightningModule
+    module = parser.instantiate(parser.parse_object({"model": {**section, "supernet": supernet}})).model
+    return module
 
 
 @lru_cache(maxsize=64)
 def _device(config: str, settings: tuple[tuple[str, Any], ...]) -> Device:
-    return Device(config, dict(settings))
+    read, own = yaml.safe_load(config), dict(settings)
+    for name in own:
+        if not name.startswith("data.") and name not in _KNOWN:
+            raise ConfigError(f"node-config: {name} is not a setting; give {', '.join(_KNOWN)}, or data.SETTING")
+    number = own.get(SHARE, own.get(CLIENT))
+    if not isinstance(number, int | None):
+        raise ConfigError(f"node-config: {SHARE} or {CLIENT} is {number!r}; give the number of a client")
+    threads = (read.get("trainer") or {}).get("threads")
+    make = partial(read_module, read)
+    return Device(read_data(read, own), make, number, digest(config), threads)
 
 
 def device_of(config: str, settings: Mapping[str, Any]) -> Device:
-    """Returns the device of a configuration and a node's settings; the same for the same, in one process."""
+    """Returns the device of a configuration and a node's settings; the same for the same, in one process.
+
+    Args:
+        config: The run's configuration, YAML.
+        settings: The node's own: ``partition-id`` or ``client`` is its number; what begins with ``data.`` replaces
+            values of the configuration, as ``data.source.init_args.root``.
+    """
     return _device(config, tuple(sorted(settings.items())))

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from time import monotonic, sleep
 from typing import Any
 
@@ -122,7 +123,8 @@ class Link:
         fields = [{"measure": measure, "client": _number(names.get(node, ""))} for node in new]
         answers: dict[int, Mapping[str, Any]] = {}
         asked = [("join", Packet(each)) for each in fields]
-        for index, reply in self._exchange(list(zip(new, asked, strict=True)), lambda: None):
+        answered = self._exchange(list(zip(new, asked, strict=True)), lambda: None)
+        for index, reply in sorted(answered, key=itemgetter(0)):
             node = new[index]
             if reply.packet is None:
                 if starting and reply.status == "error":
@@ -201,9 +203,9 @@ class Link:
         if message.has_error():
             status = "error" if message.error.code in _CRASHED else "dropped"
             return Reply(None, status, " ".join(str(message.error.reason or f"code {message.error.code}").split()))
-        self.bytes_up += size_of(message.content)
         try:
             packet = Packet.of(message.content)
+            self.bytes_up += size_of(message.content)
         except ClientError as error:
             return Reply(None, "error", str(error))
         if refused := packet.fields.get("refused"):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from typing_extensions import override
 
-from lit_fednas.data import ClientData, FederatedDataModule, Task
+from lit_fednas.data import ClientData, FederatedDataModule
 from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
@@ -30,18 +30,26 @@ class RemoteClients(ClientData):
 
     Args:
         devices: What each said of itself when it joined.
-        task: What targets are.
         link: The connection to them.
+        own: The server's own training examples, as those of one client.
     """
 
-    def __init__(self, devices: Sequence[Mapping[str, Any]], task: Task, link: Link) -> None:
+    def __init__(self, devices: Sequence[Mapping[str, Any]], link: Link, own: ClientData) -> None:
         self.devices = devices
-        self.task = task
+        self.task = own.task
+        self.reader = own.reader
         self.link = link
+        self._own = own
         self._counts = {
             split: np.array([device["counts"][split] for device in devices]) for split in ("train", "val", "test")
         }
         self.sizes = tuple(self._counts["train"].sum(1).tolist())
+
+    @property
+    @override
+    def at_server(self) -> ClientData:
+        """The server's own training examples."""
+        return self._own
 
     @override
     def size(self, client: int, split: str = "train") -> int:
@@ -58,30 +66,29 @@ class RemoteClients(ClientData):
     @override
     def rows(self, client: int, split: str = "train") -> NoReturn:
         raise ConfigError(
-            "flower: the examples of devices stay with them, and something asks the server for some; leave out what "
-            "evaluates or recalibrates on clients' data"
+            "the server asks for clients' examples, which stay with them on their devices; leave this out, or simulate"
         )
 
     @override
     def move_to(self, device: torch.device | str) -> None:
-        """There is nothing to move."""
+        self._own.move_to(device)
 
 
+#: What helps where a device's data and the server's differ, by what differs.
 _KIND = {
-    "input_shape": "the shape of inputs; give both the same kind of data",
-    "num_classes": "the number of classes; give it in the configuration, since a device may lack some",
-    "class_names": "the names of classes; give numbers for classes, or each all of them",
-    "normalization": (
-        "how inputs are normalised, as where each measures it on its own training data; give mean and std, or "
-        "standardise the inputs beforehand"
-    ),
+    "task": "give both the same kind of data",
+    "input_shape": "give both the same kind of data",
+    "num_classes": "set it, since a device may lack some",
+    "class_names": "give classes as numbers, since a device may lack some",
+    "normalization": "set mean and std, or standardise inputs beforehand, since each measures them on its own data",
 }
 
 
 class ServerData(FederatedDataModule):
     """The server's own data: what it validates and tests on. The clients' stay with them.
 
-    The source is the server's; of its training examples, only those of ``server_val`` are read.
+    The source is the server's. Its training examples are those of which ``server_val`` takes a part, and on which
+    norms are recalibrated.
     """
 
     link: Link
@@ -93,8 +100,13 @@ class ServerData(FederatedDataModule):
         for device in devices:
             for name, own in kind_of(self).items():
                 if device[name] != own:
-                    raise ConfigError(f"data.source: client {device['client']} and the server differ in {_KIND[name]}")
-        clients = RemoteClients(devices, self.task, self.link)
+                    raise ConfigError(
+                        f"data.source: client {device['client']} has {name} {device[name]}, the server {own}; "
+                        f"{_KIND[name]}"
+                    )
+        clients = RemoteClients(
+            devices, self.link, ClientData(self._readers["train"], {"train": [pool]}, None, self.task)
+        )
         self._class_counts = np.sum([clients._counts[split] for split in ("train", "val", "test")], axis=0)
         return clients
 
@@ -125,14 +137,10 @@ class FlowerRunner(TaskRunner):
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
         supernet = self.module.supernet
         shared, structure = supernet.shared_tensors(), supernet.structure()
-        packets = [
-            (
-                task.client,
-                "train",
-                Packet({"task": task_fields(task), "structure": structure}, supernet.views(task.arch, shared)),
-            )
-            for task in tasks
-        ]
+        packets = []
+        for task in tasks:
+            packed = self.module.transport.pack_down(supernet.views(task.arch, shared), self.module.seed, task)
+            packets.append((task.client, "train", Packet({"task": task_fields(task), "structure": structure}, packed)))
         come: dict[int, Reply] = {}
         next_place = 0
         for place, reply in self.link.ask(packets, self.check):
@@ -160,14 +168,17 @@ class FlowerRunner(TaskRunner):
         if not result.ok:
             return result, None
         wanted = self.module.supernet.views(task.arch)
-        found = packet.tensors
-        wrong = [name for name in {**wanted, **found} if not _alike(wanted.get(name), found.get(name))]
+        sent = {name: tensor.to(next(iter(wanted.values())).device) for name, tensor in packet.tensors.items()}
+        try:
+            weights = self.module.transport.unpack_up(sent, wanted)
+        except (KeyError, RuntimeError) as error:
+            return ClientResult(task, "error", f"the answer cannot be read ({type(error).__name__}: {error})"), None
+        wrong = [name for name in {**wanted, **weights} if not _alike(wanted.get(name), weights.get(name))]
         if wrong:
             return ClientResult(task, "error", f"the answer's tensor {wrong[0]} is not that of {task.arch}"), None
-        size = sum(float(t.double().norm()) for t in found.values() if t.is_floating_point())
+        size = sum(float(one.double().norm()) for one in weights.values() if one.is_floating_point())
         if not isfinite(size + result.loss) or not all(report.finite for report in result.reports):
             return ClientResult(task, "non-finite", "a number that the device sent is not finite"), None
-        weights = {name: found[name].to(wanted[name].device) for name in wanted}
         return result, ClientUpdate(result, weights)
 
 
@@ -206,11 +217,6 @@ class FlowerCLI(FederatedCLI):
     def instantiate_classes(self) -> None:
         """Connects data and trainer to the devices."""
         super().instantiate_classes()
-        if self.model.evaluation.recalibrate_batches:
-            raise ConfigError(
-                "model.evaluation.recalibrate_batches: gathers statistics on clients' examples, which stay with them; "
-                "set it to 0"
-            )
         if self.trainer.world_size > 1:
             raise ConfigError(f"trainer.devices: {self.trainer.world_size} processes; the server is one, set it to 1")
         self.datamodule.link = self.link

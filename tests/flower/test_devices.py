@@ -200,7 +200,8 @@ def test_run_that_was_stopped_and_resumed_equals_the_simulation(network: Network
     network.wait("first", rf"round 1/{ROUNDS} ")
     for client in (0, 1):
         network.wait(f"node-{client}", r"Receiving: train", count=2)
-    network.command(f"flwr stop {network.wait('first', r'started run (\d+)')} server")
+    number = network.wait("first", r"started run (\d+)")
+    network.command(f"flwr stop {number} server")
     network.ended("first")
     network.start_run("second", resume=True)
     network.ended("second")
