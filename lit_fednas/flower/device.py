@@ -148,7 +148,7 @@ class Device:
     def _check(self, fields: Mapping[str, Any]) -> None:
         """Validates that the server has this version and configuration."""
         if (theirs := fields["version"]) != __version__:
-            raise ConfigError(f"lit-fednas: the device has {__version__}, the server {theirs}; install that")
+            raise ConfigError(f"version: the device has lit-fednas {__version__}, the server {theirs}; install that")
         if fields["config"] != self.config:
             raise ConfigError("config: the device's differs from the server's; start the run with one app folder")
 
@@ -306,7 +306,7 @@ def read_data(config: Mapping[str, Any], settings: Mapping[str, Any]) -> DeviceD
         settings: The node's own: what begins with ``data.`` replaces values of the configuration.
 
     Raises:
-        ConfigError: A setting is unknown or out of range.
+        ConfigError: A setting cannot be used.
     """
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(DeviceData, "data")
@@ -314,12 +314,11 @@ def read_data(config: Mapping[str, Any], settings: Mapping[str, Any]) -> DeviceD
     if SHARE not in settings:
         section["server_val"] = 0  # the server has data of its own
     own = [f"--{name}={value}" for name, value in settings.items() if name.startswith("data.")]
-    defaults = parser.parse_object({"data": section})
     try:
-        read = parser.parse_args(own, namespace=defaults)
+        parsed = parser.parse_args(own, parser.parse_object({"data": section}))
     except ArgumentError as error:
-        raise ConfigError(f"node-config: {' '.join(str(error).split())}") from error
-    data: DeviceData = parser.instantiate(read).data
+        raise ConfigError(f"node-config: {' '.join(str(error).split())}; correct the setting") from error
+    data: DeviceData = parser.instantiate(parsed).data
     data.share = SHARE in settings
     return data
 

@@ -111,7 +111,7 @@ def project(config: str) -> str:
     app: dict[str, Any] = {
         "publisher": "lit-fednas",
         "components": {"serverapp": "lit_fednas_app:server_app", "clientapp": "lit_fednas_app:client_app"},
-        "config": {"resume": "", "timeout": 3600.0, "join-timeout": 600.0, "config": config},
+        "config": {"command": "fit", "resume": "", "timeout": 3600.0, "join-timeout": 600.0, "config": config},
     }
     content = {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
@@ -222,6 +222,7 @@ def readme(address: str, count: int | None, tls: bool) -> str:
         link=shlex.join(link),
         node=shlex.join(node),
         register=register,
+        simulation="" if tls else _SIMULATION.format(link=shlex.join(link), count=count or "NUMBER"),
         number="" if tls else " client=0",
         clients="all devices" if count is None else f"all {count} devices",
     )
@@ -260,12 +261,34 @@ machine need a port each):
     --node-config 'data.source.init_args.root="/path/of/its/data"{number}'
 ```
 
-If every machine has the whole data set, as the embedded digits, `partition-id=0` takes the share of client 0 instead.
+Arrays and tables are given as `data.source.init_args.files="{{train: /path/of/its.npz}}"`. If every machine has the
+whole data set, as the embedded digits, `partition-id=0` takes the share of client 0 instead.
+
+A device that was killed is taken again after about a minute, when Flower no longer counts it as connected.
 
 The run, which begins when {clients} are there:
 
 ```bash
 flwr run app server --stream
 flwr run app server --stream --run-config 'resume="last"'    # goes on where a run was stopped
+```
+
+After it, a search and a fine-tuning, with the devices' own examples:
+
+```bash
+flwr run app server --stream --run-config 'command="search --config search/digits.yaml --search.federated.rounds 4"'
+flwr run app server --stream --run-config 'command="finetune --finetune.rounds 5"'
+```
+
+`flwr run` says that a run was started, whatever became of it: the last lines and `flwr list server` say how it ended.
+`flwr stop RUN server` stops a run.
+{simulation}"""
+
+_SIMULATION = """
+In Flower's simulation engine (`pip install 'flwr[simulation]'`) the same folder runs on one machine without devices.
+Start the server as `{link} --simulation`, then:
+
+```bash
+flwr run app server --stream --federation-config 'num-supernodes={count}'
 ```
 """

@@ -88,15 +88,13 @@ class RemoteClients(ClientData):
         self._own.move_to(device)
 
 
+#: What helps where a device's data and the server's differ, by what differs.
 _KIND = {
-    "task": "what targets are; set the source's task",
-    "input_shape": "the shape of inputs; give both the same kind of data",
-    "num_classes": "the number of classes; give it in the configuration, since a device may lack some",
-    "class_names": "the names of classes; give numbers for classes, or each all of them",
-    "normalization": (
-        "how inputs are normalised, as where each measures it on its own training data; give mean and std, or "
-        "standardise the inputs beforehand"
-    ),
+    "task": "give both the same kind of data",
+    "input_shape": "give both the same kind of data",
+    "num_classes": "set it, since a device may lack some",
+    "class_names": "give classes as numbers, since a device may lack some",
+    "normalization": "set mean and std, or standardise inputs beforehand, since each measures them on its own data",
 }
 
 
@@ -116,9 +114,13 @@ class ServerData(FederatedDataModule):
         for device in devices:
             for name, own in kind_of(self).items():
                 if device[name] != own:
-                    raise ConfigError(f"data.source: client {device['client']} and the server differ in {_KIND[name]}")
-        own_data = ClientData(self._readers["train"], {"train": [pool]}, None, self.task)
-        clients = RemoteClients(devices, self.link, own_data)
+                    raise ConfigError(
+                        f"data.source: client {device['client']} has {name} {device[name]}, the server {own}; "
+                        f"{_KIND[name]}"
+                    )
+        clients = RemoteClients(
+            devices, self.link, ClientData(self._readers["train"], {"train": [pool]}, None, self.task)
+        )
         self._class_counts = np.sum([clients._counts[split] for split in ("train", "val", "test")], axis=0)
         return clients
 

@@ -177,7 +177,7 @@ def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     server = loopback.like(tiny_data(3), ServerData)
     server.link = loopback.connected(loopback.Loopback(three()))
     monkeypatch.setattr("lit_fednas.flower.link.__version__", "9.9")
-    with pytest.raises(ConfigError, match=r"^lit-fednas: the device has .*, the server 9.9; install that"):
+    with pytest.raises(ConfigError, match=r"^version: the device has lit-fednas .*, the server 9.9; install that"):
         server.setup("fit")
 
 
