@@ -13,7 +13,8 @@ evaluates as they are.
 
 Measured on distorted digits (``superfed/distorted_digits.yaml``, 100 rounds, three seeds), smallest and largest subnet:
 as they are 74.0 % and 86.0 %, half precision both ways 72.8 and 86.0, int8 up alone 74.3 and 86.0, int8 both ways 73.3
-and 85.5; seeds of one setting differ by up to 3.3 points, so that no cost is resolved (``notebooks/results_speed.ipynb``).
+and 85.5; seeds of one setting differ by up to 3.3 points, so that no cost is resolved
+(``notebooks/results_speed.ipynb``).
 """
 
 from __future__ import annotations
