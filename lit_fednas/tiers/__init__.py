@@ -12,7 +12,8 @@ tiers. A *source* says what they afford:
 
 An *allocation* says which clients belong to which tier: :class:`TierShares` (with ``shuffle: false`` the first clients
 are of the first tier), :class:`ListedTiers`, :class:`TraceTiers` by the devices of a trace (:class:`CSVTrace`,
-:class:`SyntheticTrace`), or :class:`MeasuredTiers` by what real devices measure. :class:`DeviceSpeeds` and :class:`CompletionTimes` simulate how long clients take.
+:class:`SyntheticTrace`), or :class:`MeasuredTiers` by what real devices measure. :class:`DeviceSpeeds` and
+:class:`CompletionTimes` simulate how long clients take.
 
 **FedorAS** trains a supernet of operators within the tiers:
 
