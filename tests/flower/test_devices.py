@@ -23,7 +23,7 @@ pytest.importorskip("flwr")
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
-ROUNDS = 3
+ROUNDS = 2
 PATIENCE = 600  # seconds for a step on a slow or busy machine
 _BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
 
@@ -152,7 +152,7 @@ model:
 data:
   source:
     init_args:
-      files: {{train: {folder}/all.npz}}
+      files: {{train: {folder}/all.npz, val: {folder}/val.npz, test: {folder}/test.npz}}
       client: site
   partitioner:
     class_path: lit_fednas.data.ByColumn
