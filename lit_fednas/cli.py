@@ -121,7 +121,7 @@ def _run(name: str | None, words: Sequence[str]) -> int:
             return 0 if words[1:] in (["-h"], ["--help"]) else 2
         near = did_you_mean(first, COMMANDS)
         raise ConfigError(f"{first}: is not a command{near}; lit-fednas --help lists them")
-    words = _with_paths(words)
+    words = with_paths(words)
     _check_rank()
     with _ending_at_once():
         from lit_fednas.lightning_cli import run
@@ -151,8 +151,12 @@ def _check_rank() -> None:
             raise ConfigError(f"{name}: {value!r} in the environment is not the number of a process; unset {name}")
 
 
-def _with_paths(words: Sequence[str]) -> list[str]:
-    """Returns the words with the paths of the configurations that they name."""
+def with_paths(words: Sequence[str]) -> list[str]:
+    """Returns the words with the paths of the configurations that they name.
+
+    Args:
+        words: A command and its options.
+    """
     found = list(words)
     for place, (before, word) in enumerate(pairwise(["", *words])):
         if before in ("-c", "--config"):

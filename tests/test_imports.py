@@ -51,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "commands": set(),  # names what it imports
     "lightning_cli": ENGINE | {"callbacks", "loggers", "analysis", "run_config", "commands"},
     "cli": FLOOR | {"commands", "lightning_cli"},
-    "flower": ENGINE | {"cli", "lightning_cli"},
+    "flower": ENGINE | {"cli", "finetune", "lightning_cli", "search"},
     "testing": ENGINE | {"search"},  # on top of what it tests; nobody imports it
     "__main__": {"cli"},
     "": set(),  # lit_fednas/__init__.py

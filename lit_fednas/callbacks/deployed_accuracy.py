@@ -77,16 +77,16 @@ class DeployedAccuracy(FederatedCallback):
         """Validates that clients can be evaluated; the assignment has been set up before."""
         self.rows, self.rounds = [], None
         clients = trainer.datamodule.clients
+        try:
+            clients.rows(0, self.split)
+        except ConfigError as error:  # they are on devices of their own
+            raise ConfigError(f"deployed_accuracy: {error}") from None
         having = [client for client in range(clients.num_clients) if clients.size(client, self.split)]
         if not having:
             raise ConfigError(
                 f"deployed_accuracy.split: no client has {self.split} examples of its own; set "
                 f"data.client_{self.split} above 0, for instance to 0.2"
             )
-        try:
-            clients.rows(having[0], self.split)
-        except ConfigError as error:  # they are on devices of their own
-            raise ConfigError(f"deployed_accuracy: {error}") from None
         pl_module.assignment.deployed(having[0])
 
     # ---- when -----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import tempfile
@@ -12,12 +13,16 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from lit_fednas.cli import told
-from lit_fednas.errors import FedNASError
+from lit_fednas.cli import told, with_paths
+from lit_fednas.errors import ConfigError, FedNASError
 from lit_fednas.flower.device import device_of, digest
 from lit_fednas.flower.link import KINDS, Link
 from lit_fednas.flower.server import FlowerCLI
 from lit_fednas.flower.wire import Packet
+from lit_fednas.lightning_cli import run
+
+#: Commands that run over devices.
+COMMANDS = ("fit", "search", "finetune")
 
 server_app = ServerApp()
 client_app = ClientApp()
@@ -29,7 +34,7 @@ class RunFailed(RuntimeError):
 
 @server_app.main()
 def serve(grid: Grid, context: Context) -> None:
-    """Trains as ``lit-fednas fit`` does; a failed run ends with its reason.
+    """Runs ``lit-fednas fit``, ``search`` or ``finetune``; a failed run ends with its reason.
 
     Raises:
         RunFailed: The run failed.
@@ -40,7 +45,8 @@ def serve(grid: Grid, context: Context) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yaml"
         path.write_text(config)
-        words = ["fit", "--config", str(path)]
+        name, *options = shlex.split(str(settings["command"])) or ["fit"]
+        words = [name, "--config", str(path), *options]
         if resume := str(settings["resume"]):
             words += ["--ckpt_path", resume]
         status = told(partial(_run, words, link))
@@ -52,9 +58,9 @@ def serve(grid: Grid, context: Context) -> None:
 
 
 def _run(words: list[str], link: Link) -> int:
-    from lit_fednas.lightning_cli import run
-
-    return run(words, partial(FlowerCLI, link=link))
+    if words[0] not in COMMANDS:
+        raise ConfigError(f"command: {words[0]} does not run over devices; give one of {', '.join(COMMANDS)}")
+    return run(with_paths(words), partial(FlowerCLI, link=link))
 
 
 def _answer(message: Message, context: Context) -> Message:
@@ -70,4 +76,5 @@ def _answer(message: Message, context: Context) -> Message:
 
 
 client_app.train()(_answer)
+client_app.evaluate()(_answer)
 client_app.query("join")(_answer)

@@ -29,10 +29,15 @@ from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.data.partitioners import Partition
 from lit_fednas.data.sources.base import Split
 from lit_fednas.errors import ConfigError, FedNASError
-from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.federation import ClientSettings, FederatedLightningModule
 from lit_fednas.federation.client import LocalRunner
 from lit_fednas.federation.machine import keep_freed_memory, threads_set
+from lit_fednas.finetune.finetuning import TierNetwork, averaging
 from lit_fednas.flower.wire import Packet, read_task, result_fields
+from lit_fednas.objectives import HeadOnly, Objective, TaskLoss
+from lit_fednas.search import FederatedEvaluation, FederatedEvaluator
+from lit_fednas.search.federated import ClientDraw
+from lit_fednas.tiers import Population
 from lit_fednas.transport import Transport
 
 #: The number of a node's share of a data set that every node has (Flower's own name for it).
@@ -121,13 +126,14 @@ class Device:
         self.config = config
         self.threads = threads
         self._made: dict[int, tuple[FederatedLightningModule, LocalRunner]] = {}
+        self._tuned: tuple[str, FederatedLightningModule, LocalRunner] | None = None
         keep_freed_memory()
 
     def answer(self, kind: str, packet: Packet) -> Packet:
         """Answers a message.
 
         Args:
-            kind: ``join`` or ``train``.
+            kind: ``join``, ``train`` or ``score``.
             packet: The message.
 
         Returns:
@@ -135,7 +141,7 @@ class Device:
         """
         try:
             self._check(packet.fields)
-            return {"join": self._join, "train": self._train}[kind](packet)
+            return {"join": self._join, "train": self._train, "score": self._score}[kind](packet)
         except FedNASError as error:
             return Packet({"refused": str(error)})
 
@@ -202,23 +208,67 @@ class Device:
         """Trains a task on the tensors that were sent."""
         fields = packet.fields
         module, runner = self._parts(int(fields["task"]["client"]))
-        supernet = module.supernet
-        if supernet.structure() != fields["structure"]:
-            supernet.restore(fields["structure"])
+        self._restore(module, fields["structure"])
+        if fields["candidate"] is not None:
+            module, runner = self._candidate(module, fields["candidate"])
+        supernet, runner.seed = module.supernet, int(fields["seed"])
         task = read_task(fields["task"], supernet.space)
         transport, like = module.transport, supernet.views(task.arch)
         received = transport.unpack_down(packet.tensors, like)
         self._write(module, task.arch, received)
         with torch.enable_grad(), self._threads(module):
             ((result, update),) = runner.run([task])
-        packed = {} if update is None else transport.pack_up(update.weights, received, module.seed, task)
+        packed = {} if update is None else transport.pack_up(update.weights, received, runner.seed, task)
         return Packet({"result": result_fields(result)}, packed)
+
+    @torch.no_grad()
+    def _score(self, packet: Packet) -> Packet:
+        """Evaluates architectures on the device's own examples; what it is sent are shared tensors."""
+        fields = packet.fields
+        module, _ = self._parts(int(fields["client"]))
+        self._restore(module, fields["structure"])
+        shared = module.supernet.shared_tensors()
+        for name, tensor in packet.tensors.items():
+            shared[name].copy_(tensor)
+        clients = self.data.clients
+        settings = FederatedEvaluation(split=fields["split"])
+        draw = ClientDraw(clients, Population(clients.num_clients), 1, settings, module.seed)
+        evaluator = FederatedEvaluator(module.supernet, draw, module.evaluation, (), self.data.eval_batch_size)
+        archs = [module.supernet.space.parse(text) for text in fields["archs"]]
+        with self._threads(module):
+            answers = [evaluator.answers(arch, [int(fields["client"])])[0].tolist() for arch in archs]
+        return Packet({"answers": answers})
+
+    def _restore(self, module: FederatedLightningModule, structure: Mapping[str, Any]) -> None:
+        """Gives the supernet the structure that the server's has by now."""
+        if module.supernet.structure() != structure:
+            module.supernet.restore(structure)
 
     def _write(self, module: FederatedLightningModule, arch: Any, tensors: Mapping[str, torch.Tensor]) -> None:
         """Writes an architecture's tensors into the shared ones."""
         shared = module.supernet.shared_tensors()
         for name, region in module.supernet.regions(arch).items():
             shared[region.name][... if region.index is None else region.index] = tensors[name]
+
+    def _candidate(
+        self, module: FederatedLightningModule, candidate: Mapping[str, Any]
+    ) -> tuple[FederatedLightningModule, LocalRunner]:
+        """Returns what trains a network that a fine-tuning has taken from the supernet."""
+        key = str(candidate)
+        if self._tuned is None or self._tuned[0] != key:
+            supernet, arch = module.supernet, module.supernet.space.parse(candidate["arch"])
+            network = TierNetwork(supernet, arch, supernet.empty_subnet(arch))
+            parser = ArgumentParser(exit_on_error=False)
+            parser.add_argument("--client", type=ClientSettings | None)
+            parser.add_argument("--objective", type=Objective | None)
+            own = {name: candidate[name] for name in ("client", "objective")}
+            settings = parser.instantiate(parser.parse_object(own))
+            objective: Objective = settings.objective or TaskLoss()
+            objective = HeadOnly(objective) if candidate["head"] else objective
+            tuned = averaging(module, network, objective, client=settings.client or module.client, seed=module.seed)
+            tuned.objective.setup(network, self.data.clients)
+            self._tuned = (key, tuned, self._runner(tuned))
+        return self._tuned[1], self._tuned[2]
 
     def _threads(self, module: FederatedLightningModule) -> AbstractContextManager[None]:
         """Sets as many threads as a simulated run would use, since their number decides the order of sums."""
@@ -239,10 +289,13 @@ class Device:
             module = self.make(data)
             module.objective.setup(module.supernet, data.clients)
             module.faults = replace(module.faults, on_client_error="skip")  # the server decides
-            runner = LocalRunner(module, data.clients, lambda: None)
-            runner.transport = Transport()  # what is sent is packed here and at the server
-            self._made = {number: (module, runner)}
+            self._made = {number: (module, self._runner(module))}
         return self._made[number]
+
+    def _runner(self, module: FederatedLightningModule) -> LocalRunner:
+        runner = LocalRunner(module, self.data.clients, lambda: None)
+        runner.transport = Transport()  # what is sent is packed here and at the server
+        return runner
 
 
 def read_data(config: Mapping[str, Any], settings: Mapping[str, Any]) -> DeviceData:

@@ -111,7 +111,7 @@ def project(config: str) -> str:
     app: dict[str, Any] = {
         "publisher": "lit-fednas",
         "components": {"serverapp": "lit_fednas_app:server_app", "clientapp": "lit_fednas_app:client_app"},
-        "config": {"resume": "", "timeout": 3600.0, "join-timeout": 600.0, "config": config},
+        "config": {"command": "fit", "resume": "", "timeout": 3600.0, "join-timeout": 600.0, "config": config},
     }
     content = {
         "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
@@ -271,6 +271,13 @@ The run, which begins when {clients} are there:
 ```bash
 flwr run app server --stream
 flwr run app server --stream --run-config 'resume="last"'    # goes on where a run was stopped
+```
+
+After it, a search and a fine-tuning, with the devices' own examples:
+
+```bash
+flwr run app server --stream --run-config 'command="search --config search/digits.yaml --search.federated.rounds 4"'
+flwr run app server --stream --run-config 'command="finetune --finetune.rounds 5"'
 ```
 
 `flwr run` says that a run was started, whatever became of it: the last lines and `flwr list server` say how it ended.

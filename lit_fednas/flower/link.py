@@ -20,7 +20,7 @@ from lit_fednas.flower.wire import Packet, size_of
 log = logging.getLogger(__name__)
 
 #: Flower's type of each kind of message; a message is trained on or asked.
-KINDS = {"join": f"{MessageType.QUERY}.join", "train": MessageType.TRAIN}
+KINDS = {"join": f"{MessageType.QUERY}.join", "train": MessageType.TRAIN, "score": MessageType.EVALUATE}
 _CRASHED = (1, 2, 8)  # flwr.common.constant.ErrorCode: the app cannot be loaded, raised an exception, or died
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import isfinite
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
+import yaml
 from typing_extensions import override
 
 from lit_fednas.data import ClientData, FederatedDataModule
@@ -16,13 +19,21 @@ from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.client import TaskRunner
+from lit_fednas.finetune import Finetune
+from lit_fednas.finetune.finetuning import Finetuning, TierNetwork
 from lit_fednas.flower.device import kind_of
 from lit_fednas.flower.link import Link, Reply
 from lit_fednas.flower.wire import Packet, read_result, task_fields
 from lit_fednas.lightning_cli import FederatedCLI
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
+from lit_fednas.objectives import Objective
+from lit_fednas.search import FederatedEvaluator, Search
+from lit_fednas.supernets import PlainNetwork
 
 log = logging.getLogger(__name__)
+
+#: Settings of a fine-tuning that devices need.
+CANDIDATE = ("client", "objective")
 
 
 class RemoteClients(ClientData):
@@ -53,6 +64,9 @@ class RemoteClients(ClientData):
 
     @override
     def size(self, client: int, split: str = "train") -> int:
+        """Returns the number of examples of a client's split; 0 of ``test``, on which only the device could test."""
+        if split == "test":
+            return 0
         return int(self._counts[split][client].sum())
 
     @override
@@ -125,13 +139,21 @@ class FlowerRunner(TaskRunner):
         module: The server's module.
         data: The clients, and the connection to them.
         check: Raises ``Interrupted`` if the run was asked to stop.
+        candidate: What a fine-tuning trains in place of the supernet; see :class:`FlowerFinetuning`.
     """
 
-    def __init__(self, module: FederatedLightningModule, data: ClientData, check: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        module: FederatedLightningModule,
+        data: ClientData,
+        check: Callable[[], None],
+        candidate: Mapping[str, Any] | None = None,
+    ) -> None:
         assert isinstance(data, RemoteClients)
         self.module = module
         self.link = data.link
         self.check = check
+        self.fields = {"seed": module.seed, "candidate": candidate}
 
     @override
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
@@ -140,7 +162,13 @@ class FlowerRunner(TaskRunner):
         packets = []
         for task in tasks:
             packed = self.module.transport.pack_down(supernet.views(task.arch, shared), self.module.seed, task)
-            packets.append((task.client, "train", Packet({"task": task_fields(task), "structure": structure}, packed)))
+            packets.append(
+                (
+                    task.client,
+                    "train",
+                    Packet({**self.fields, "task": task_fields(task), "structure": structure}, packed),
+                )
+            )
         come: dict[int, Reply] = {}
         next_place = 0
         for place, reply in self.link.ask(packets, self.check):
@@ -204,8 +232,72 @@ class WireBytes(FederatedCallback):
         module.log("wire/bytes_up", float(self.link.bytes_up - up))
 
 
+class FlowerEvaluator(FederatedEvaluator):
+    """Lets devices score a generation on their own data; one that does not answer is left out."""
+
+    @override
+    def answers_of(self, archs: Sequence[Any], clients: Sequence[int]) -> Iterator[tuple[Any, np.ndarray]]:
+        data = self.draw.clients
+        assert isinstance(data, RemoteClients)
+        if self.recalibration:
+            raise ConfigError("model.evaluation.recalibrate_batches: devices score without new statistics; set it to 0")
+        shared = self.supernet.shared_tensors()
+        names = {region.name for arch in archs for region in self.supernet.regions(arch).values()}
+        fields = {
+            "client": None,
+            "archs": [str(arch) for arch in archs],
+            "structure": self.supernet.structure(),
+            "split": self.draw.settings.split,
+        }
+        tensors = {name: shared[name] for name in sorted(names)}
+        asked = [(client, "score", Packet({**fields, "client": client}, tensors)) for client in clients]
+        answers = np.zeros((len(clients), len(archs), 1 + len(data.task.averaged)))
+        for place, reply in data.link.ask(asked, lambda: None):
+            if reply.packet is None:
+                log.warning("client %d does not score: %s (%s)", clients[place], reply.status, reply.reason)
+            else:
+                answers[place] = reply.packet.fields["answers"]
+        if not answers[:, :, 0].sum():
+            raise ClientError(f"search.federated: none of the {len(clients)} devices that were asked has answered")
+        yield from zip(archs, answers.transpose(1, 0, 2), strict=True)
+
+
+class FlowerSearch(Search):
+    """The command ``search`` over devices."""
+
+    federated = FlowerEvaluator
+
+
+class FlowerFinetuning(Finetuning):
+    """Lets devices train the candidates.
+
+    Args:
+        *args: As :class:`Finetuning`.
+        plain: How clients train and what they optimise, as the configuration has it: devices make these themselves.
+    """
+
+    def __init__(self, *args: Any, plain: Mapping[str, Any]) -> None:
+        self._plain = plain
+        super().__init__(*args)
+
+    @override
+    def _fit(
+        self, network: PlainNetwork, eligible: Sequence[int], objective: Objective, folder: Path, rounds: int
+    ) -> None:
+        assert isinstance(network, TierNetwork)
+        head = objective is not self.objective
+        self._candidate = {**self._plain, "arch": str(network.arch), "head": head}
+        super()._fit(network, eligible, objective, folder, rounds)
+
+    @override
+    def _trainer(self, folder: Path, rounds: int) -> FederatedTrainer:
+        trainer = super()._trainer(folder, rounds)
+        trainer.fit_loop.runner = partial(FlowerRunner, candidate=self._candidate)
+        return trainer
+
+
 class FlowerCLI(FederatedCLI):
-    """The command ``fit`` over devices."""
+    """The commands ``fit``, ``search`` and ``finetune`` over devices."""
 
     data_class: ClassVar[type[FederatedDataModule]] = ServerData
 
@@ -223,3 +315,17 @@ class FlowerCLI(FederatedCLI):
         trainer: Any = self.trainer
         trainer.fit_loop.runner = FlowerRunner
         trainer.callbacks.insert(0, WireBytes(self.link))
+
+    @override
+    def _run_subcommand(self, subcommand: str) -> None:
+        parts: tuple[Any, ...] = self.trainer, self.model, self.datamodule
+        if subcommand == "search":
+            FlowerSearch(*parts).run(**self.options)
+        elif subcommand == "finetune":
+            text = self._parser(subcommand).dump(self.config[subcommand], skip_none=False)
+            settings = yaml.safe_load(text)["finetune"]
+            command = Finetune(*parts)
+            command.finetuning = partial(FlowerFinetuning, plain={name: settings[name] for name in CANDIDATE})
+            command.run(**self.options)
+        else:
+            super()._run_subcommand(subcommand)
