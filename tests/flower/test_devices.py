@@ -33,7 +33,8 @@ class Network:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        settings, self.link, self.register, self.node, self.runs = _BLOCK.findall((folder / "README.md").read_text())
+        blocks = _BLOCK.findall((folder / "README.md").read_text())
+        settings, self.link, self.register, self.node, self.runs, *_ = blocks
         self.settings = settings.strip()
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         # the sooner a process is started for a message, the shorter the test
@@ -210,5 +211,21 @@ def test_run_that_was_stopped_and_resumed_equals_the_simulation(network: Network
     expected, found = weights(folder / "digits/version_0"), weights(network.folder / "runs/digits/version_0")
     assert expected.keys() == found.keys()
     assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    assert statuses(network.folder / "runs/digits/version_0") == [{0: "ok", 1: "ok"}] * ROUNDS
     assert "No SuperNode found with the given public key" in network.log("link")
     assert "Failed to activate SuperNode" in network.log("node-2")
+
+
+def test_a_device_that_is_killed_is_dropped_and_may_come_back(network: Network, folder: Path):
+    before = network.log("node-1").count("Receiving: train")
+    network.start_run("third")
+    network.wait("node-1", "Receiving: train", before + ROUNDS)
+    network.end("node-1")
+    network.ended("third")
+    assert f"round {ROUNDS}/{ROUNDS} " in network.log("third"), network.log("third")
+    assert statuses(network.folder / "runs/digits/version_1") == [{0: "ok", 1: "ok"}, {0: "ok", 1: "dropped"}]
+
+    first = network.wait("node-0", r"SuperNode ID: (\d+)")
+    network.start_node(1, folder / "site-1.npz")
+    ids = [network.wait("node-1", r"SuperNode ID: (\d+)", count) for count in (1, 2)]
+    assert len({first, *ids}) == 2  # it is the same node
