@@ -98,7 +98,8 @@ was ended: ``--run-config 'resume="last"'`` starts a new one that goes on from t
 the names of classes and of the normalisation, its memory, its speed in MACs per second if a part of the
 configuration asks for it, and the name that its key was registered with. In each round: the weights that it trained,
 how many steps and examples that took, the loss, the seconds, what the objective reports, and accuracies on its
-validation split if ``model.client.validate`` is set. If something fails, the error's text, in which a path may stand.
+validation split if ``model.client.validate`` is set. In a federated search: the figures of the architectures that it
+scored on that split. If something fails, the error's text, in which a path may stand.
 **No example leaves it**, nor a gradient of a single one. Weights and counts do tell something about the data; there is
 no encryption between devices and server but TLS.
 

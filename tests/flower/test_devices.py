@@ -23,7 +23,7 @@ pytest.importorskip("flwr")
 pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
-ROUNDS = 3
+ROUNDS = 2
 PATIENCE = 600  # seconds for a step on a slow or busy machine
 _BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
 
@@ -33,7 +33,8 @@ class Network:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        settings, self.link, self.register, self.node, self.runs = _BLOCK.findall((folder / "README.md").read_text())
+        blocks = _BLOCK.findall((folder / "README.md").read_text())
+        settings, self.link, self.register, self.node, self.runs, *_ = blocks
         self.settings = settings.strip()
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         # the sooner a process is started for a message, the shorter the test
@@ -152,7 +153,7 @@ model:
 data:
   source:
     init_args:
-      files: {{train: {folder}/all.npz}}
+      files: {{train: {folder}/all.npz, val: {folder}/val.npz, test: {folder}/test.npz}}
       client: site
   partitioner:
     class_path: lit_fednas.data.ByColumn
@@ -210,5 +211,20 @@ def test_run_that_was_stopped_and_resumed_equals_the_simulation(network: Network
     expected, found = weights(folder / "digits/version_0"), weights(network.folder / "runs/digits/version_0")
     assert expected.keys() == found.keys()
     assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    assert statuses(network.folder / "runs/digits/version_0") == [{0: "ok", 1: "ok"}] * ROUNDS
     assert "No SuperNode found with the given public key" in network.log("link")
     assert "Failed to activate SuperNode" in network.log("node-2")
+
+
+def test_a_device_that_is_killed_is_dropped_and_may_come_back(network: Network, folder: Path):
+    before = network.log("node-1").count("Receiving: train")
+    network.start_run("third")
+    network.wait("node-1", "Receiving: train", before + ROUNDS)
+    network.end("node-1")
+    network.ended("third")
+    assert f"round {ROUNDS}/{ROUNDS} " in network.log("third"), network.log("third")
+    assert statuses(network.folder / "runs/digits/version_1") == [{0: "ok", 1: "ok"}, {0: "ok", 1: "dropped"}]
+
+    network.start_node(1, folder / "site-1.npz")
+    network.wait("node-1", r"SuperNode ID: \d+", count=2)
+    assert len(set(re.findall(r"SuperNode ID: (\d+)", network.log("node-1")))) == 1
