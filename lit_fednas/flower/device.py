@@ -46,7 +46,7 @@ SHARE = "partition-id"
 #: The number of the node's client, where its data are its own and its key has no name.
 CLIENT = "client"
 _SPLITS = ("train", "val", "test")
-_KNOWN = (SHARE, CLIENT, "num-partitions")
+_NUMBERS = (SHARE, CLIENT, "num-partitions")
 _TRIALS = 5  # batches that measure a device's speed
 
 
@@ -126,7 +126,7 @@ class Device:
         self.number = number
         self.config = config
         self.threads = threads
-        self._made: dict[int, tuple[FederatedLightningModule, LocalRunner]] = {}
+        self._made: dict[int | None, tuple[FederatedLightningModule, LocalRunner]] = {}
         self._tuned: tuple[str, FederatedLightningModule, LocalRunner] | None = None
         keep_freed_memory()
 
@@ -291,13 +291,14 @@ class Device:
 
     def _parts(self, number: int) -> tuple[FederatedLightningModule, LocalRunner]:
         """Returns the module of the configuration, and what trains its client; made once."""
-        if number not in self._made:
+        known = None if self.data.share else number  # a module and a runner serve all clients of one data set
+        if known not in self._made:
             data = self._set_up(number)
             module = self.make(data)
             module.objective.setup(module.supernet, data.clients)
             module.faults = replace(module.faults, on_client_error="skip")  # the server decides
-            self._made = {number: (module, self._runner(module))}
-        return self._made[number]
+            self._made = {known: (module, self._runner(module))}
+        return self._made[known]
 
     def _runner(self, module: FederatedLightningModule) -> LocalRunner:
         runner = LocalRunner(module, self.data.clients, lambda: None)
@@ -305,12 +306,13 @@ class Device:
         return runner
 
 
-def read_data(config: Mapping[str, Any], settings: Mapping[str, Any]) -> DeviceData:
+def read_data(config: Mapping[str, Any], settings: Mapping[str, Any], share: bool) -> DeviceData:
     """Returns a device's data.
 
     Args:
         config: The run's configuration.
-        settings: The node's own: what begins with ``data.`` replaces values of the configuration.
+        settings: The node's own, which replace values of the configuration.
+        share: Whether the source holds the data of all clients.
 
     Raises:
         ConfigError: A setting cannot be used.
@@ -318,15 +320,15 @@ def read_data(config: Mapping[str, Any], settings: Mapping[str, Any]) -> DeviceD
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(DeviceData, "data")
     section = {**config["data"], "seed": config["seed_everything"]}
-    if SHARE not in settings:
+    if not share:
         section["server_val"] = 0  # the server has data of its own
-    own = [f"--{name}={value}" for name, value in settings.items() if name.startswith("data.")]
+    own = [f"--{name}={value}" for name, value in settings.items()]
     try:
         parsed = parser.parse_args(own, parser.parse_object({"data": section}))
     except ArgumentError as error:
         raise ConfigError(f"node-config: {' '.join(str(error).split())}; correct the setting") from error
     data: DeviceData = parser.instantiate(parsed).data
-    data.share = SHARE in settings
+    data.share = share
     return data
 
 
@@ -342,26 +344,31 @@ def read_module(config: Mapping[str, Any], data: FederatedDataModule) -> Federat
     return module
 
 
-@lru_cache(maxsize=64)
-def _device(config: str, settings: tuple[tuple[str, Any], ...]) -> Device:
+@lru_cache(maxsize=2)  # a simulation's process answers for many nodes, which share one data set
+def _device(config: str, share: bool, settings: tuple[tuple[str, Any], ...]) -> Device:
     read, own = yaml.safe_load(config), dict(settings)
     for name in own:
-        if not name.startswith("data.") and name not in _KNOWN:
-            raise ConfigError(f"node-config: {name} is not a setting; give {', '.join(_KNOWN)}, or data.SETTING")
-    number = own.get(SHARE, own.get(CLIENT))
-    if not isinstance(number, int | None):
-        raise ConfigError(f"node-config: {SHARE} or {CLIENT} is {number!r}; give the number of a client")
+        if not name.startswith("data."):
+            raise ConfigError(f"node-config: {name} is not a setting; give {', '.join(_NUMBERS)}, or data.SETTING")
     threads = (read.get("trainer") or {}).get("threads")
-    make = partial(read_module, read)
-    return Device(read_data(read, own), make, number, digest(config), threads)
+    return Device(read_data(read, own, share), partial(read_module, read), None, digest(config), threads)
 
 
 def device_of(config: str, settings: Mapping[str, Any]) -> Device:
-    """Returns the device of a configuration and a node's settings; the same for the same, in one process.
+    """Returns the device of a configuration and a node's settings, until the next call.
 
     Args:
         config: The run's configuration, YAML.
         settings: The node's own: ``partition-id`` or ``client`` is its number; what begins with ``data.`` replaces
             values of the configuration, as ``data.source.init_args.root``.
+
+    Raises:
+        ConfigError: A setting cannot be used.
     """
-    return _device(config, tuple(sorted(settings.items())))
+    number = settings.get(SHARE, settings.get(CLIENT))
+    if not isinstance(number, int | None):
+        raise ConfigError(f"node-config: {SHARE} or {CLIENT} is {number!r}; give the number of a client")
+    others = tuple(sorted((name, value) for name, value in settings.items() if name not in _NUMBERS))
+    device = _device(config, SHARE in settings, others)
+    device.number = number
+    return device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -400,6 +401,17 @@ def test_devices_score_architectures_as_simulated_clients_do(kind: str) -> None:
         evaluator.scorer(tier, 1, archs)(archs[0])
 
 
+@dataclass(frozen=True)
+class Node:
+    """A node whose process makes its device for each message."""
+
+    config: str
+    settings: dict[str, Any]
+
+    def answer(self, kind: str, packet: Packet) -> Packet:
+        return device_of(self.config, self.settings).answer(kind, packet)
+
+
 @pytest.mark.slow
 def test_all_stages_of_fedoras_over_devices_equal_the_simulated_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -419,7 +431,7 @@ def test_all_stages_of_fedoras_over_devices_equal_the_simulated_ones(
         words = with_paths(["--config=fedoras/digits.yaml", *few, f"--trainer.logger.init_args.name={name}"])
         config = resolved(words)
         Path(f"{name}.yaml").write_text(config)
-        nodes = {9 + number: device_of(config, {"partition-id": number}) for number in range(6)}
+        nodes = {9 + number: Node(config, {"partition-id": number}) for number in range(6)}
         for stage, options in stages.items():
             link = Link(loopback.Loopback(nodes), digest(config), poll=0)
             cli = FederatedCLI if name == "simulated" else partial(FlowerCLI, link=link)
