@@ -42,7 +42,7 @@ class Aggregation(Part, ABC):
         """Begins a round.
 
         Args:
-            tasks: All tasks of the round, of every rank.
+            tasks: All tasks of the round, of every rank; none if no client takes part.
             values: What schedules gave for the round, if there are any.
             by_architecture: Whether sums are kept per architecture, so that some can be rejected in the end.
         """

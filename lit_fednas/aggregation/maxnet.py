@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from lit_fednas.aggregation.overlap import OverlapAverage, Trim
+from lit_fednas.aggregation.private import GaussianMechanism
 from lit_fednas.messages import ClientResult, ClientTask, RoundValues
 from lit_fednas.ranges import OpenUnitInterval, checked
 
@@ -51,7 +52,7 @@ class MaxNet(OverlapAverage):
         ConfigError: ``beta`` or ``trim`` is out of range.
     """
 
-    reads = (Beta,)
+    reads = (Beta, GaussianMechanism)
 
     def __init__(self, beta: OpenUnitInterval = 0.9, weighted: bool = True, trim: Trim = 0.0) -> None:
         super().__init__(weighted, trim)

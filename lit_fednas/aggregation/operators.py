@@ -4,6 +4,12 @@ Every operator becomes the mean of its values at the clients, each weighted by t
 operator there. The fixed layers count all examples, so a network without choices is averaged as by FedAvg (section
 3.1). An operator that fewer than two clients have trained keeps its weights, so that no single client's update can
 be read off the server's.
+
+What this rule protects, and what not: a server's weights that come from one client are that client's own, to the last
+digit, and such weights are not published. It is no differential privacy: nothing bounds a client's influence and no
+noise is added. Of two clients, each can subtract its own update from the mean and has the other's; anybody can likewise
+take the difference of two rounds whose cohorts differ in one client; and the server sees every update either way. For a
+guarantee set ``privacy``, with an aggregation for which a bound is known (:mod:`~lit_fednas.aggregation.private`).
 """
 
 from __future__ import annotations
@@ -88,6 +94,7 @@ class OperatorAverage(OverlapAverage):
     """
 
     needs = (OperatorReport,)
+    reads = ()
 
     def __init__(self, min_clients: PositiveInt = 2, trim: Trim = 0.0) -> None:
         super().__init__(trim=trim)

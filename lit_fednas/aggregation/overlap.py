@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 from typing_extensions import override
 
 from lit_fednas.aggregation.base import Aggregation
+from lit_fednas.aggregation.private import GaussianMechanism, PrivateSums, by_architecture
 from lit_fednas.aggregation.sums import OverlapSums, Sums
 from lit_fednas.aggregation.trimmed import TrimmedSums
 from lit_fednas.errors import ConfigError
@@ -43,6 +45,8 @@ class OverlapAverage(Aggregation):
         ConfigError: ``trim`` is out of range.
     """
 
+    reads: ClassVar[tuple[type, ...]] = (GaussianMechanism,)
+
     #: Elements that fewer clients trained keep their value.
     min_clients = 1
 
@@ -51,6 +55,7 @@ class OverlapAverage(Aggregation):
         self.trim = trim
         self._sums: dict[Any, Sums] = {}  # by architecture, or one for all; their memory is reused
         self._told = False
+        self._values: RoundValues | None = None
 
     def coefficient(self, task: ClientTask) -> float:
         """Returns the weight of one client's update, n_k or 1."""
@@ -78,8 +83,13 @@ class OverlapAverage(Aggregation):
     def start(
         self, tasks: Sequence[ClientTask], values: RoundValues | None = None, by_architecture: bool = False
     ) -> None:
-        self._scale = self._normaliser(tasks)
         shared, partial = self._supernet.shared_tensors(), self.partially_covered(tasks)
+        self._values = values
+        mechanism = None if values is None else values.get(GaussianMechanism)
+        if mechanism is not None:
+            self._all, self._sums = (shared, partial), {None: self._private(mechanism, tasks, by_architecture)}
+            return
+        self._scale = self._normaliser(tasks)
         asked: dict[Any, Sequence[ClientTask]] = {None: tasks}
         if by_architecture:
             archs = dict.fromkeys(task.arch for task in tasks)
@@ -137,7 +147,11 @@ class OverlapAverage(Aggregation):
 
     @override
     def finish(self, rejected: Collection[Any] = ()) -> dict[str, Tensor]:
-        return self.accepted(rejected).averages(self._all[0])
+        sums = self.accepted(rejected)
+        averages = sums.averages(self._all[0])
+        if isinstance(sums, PrivateSums) and self._values is not None:
+            self._values.give(sums.released)
+        return averages
 
     def accepted(self, rejected: Collection[Any]) -> Sums:
         """Returns the sums of all updates that were not rejected."""
@@ -149,12 +163,60 @@ class OverlapAverage(Aggregation):
                 total.merge(sums)
         return total
 
+    def _private(self, mechanism: GaussianMechanism, tasks: Sequence[ClientTask], apart: bool) -> PrivateSums:
+        """Returns sums with noise, where a bound on each client's influence is known.
+
+        Raises:
+            ConfigError: None is known.
+        """
+        sampled = mechanism.everyone is not None
+        planned = tasks if mechanism.everyone is None else mechanism.everyone
+        own = [name for name in ("weight", "contributions", "new_sums") if _overrides(self, name)]
+        for refused, reason in (
+            (own, f"{type(self).__name__} merges in a way of its own ({', '.join(own)}); use OverlapAverage or MaxNet"),
+            (self.trim, f"trim {self.trim:g} leaves out values by what other clients send; set it to 0"),
+            (
+                any(
+                    self.coefficient(replace(one, num_examples=one.num_examples + 1)) != self.coefficient(one)
+                    for one in planned
+                ),
+                "clients count by their examples, which are private and have no limit; set weighted to false",
+            ),
+            (
+                sampled and _overrides(self, "coefficient"),
+                f"the coefficients of {type(self).__name__} depend on the cohort, which PoissonCohort keeps secret; "
+                f"use OverlapAverage, or model.cohort UniformCohort",
+            ),
+            (apart, "a callback may reject updates after it has seen all results; switch that callback off"),
+            (
+                len({one.client for one in tasks}) < len(tasks),
+                "a client has several tasks in a round; use an assignment that gives it one",
+            ),
+        ):
+            if refused:
+                raise ConfigError(
+                    f"model.aggregation: no bound on a client's influence is known: {reason}; or set privacy to null"
+                )
+        weights = [self.coefficient(one) * mechanism.probability for one in planned]
+        self._scale = 1.0 / sum(weights) if sum(weights) > 0 else 1.0
+        covered = by_architecture(planned, [weight * self._scale for weight in weights])
+        coefficients = {one.client: self.coefficient(one) * self._scale for one in tasks}
+        greatest = max(self.coefficient(one) * self._scale for one in planned) if planned else 1.0
+        return PrivateSums(self._supernet, mechanism, coefficients, covered, greatest)
+
     def _normaliser(self, tasks: Sequence[ClientTask]) -> float:
         """Returns what brings the coefficients' sum to 1, so that sums stay in the range of the weights."""
         total = sum(self.coefficient(task) for task in tasks)
+        if not tasks:
+            return 1.0
         if total <= 0:
             raise ConfigError(
                 f"aggregation: the {len(tasks)} clients of the round have no training examples; give them data, "
                 f"or set aggregation.weighted to false"
             )
         return 1.0 / total
+
+
+def _overrides(aggregation: OverlapAverage, name: str) -> bool:
+    """Returns whether an aggregation's class has a method of its own in place of overlap averaging's."""
+    return getattr(type(aggregation), name) is not getattr(OverlapAverage, name)

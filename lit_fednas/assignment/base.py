@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -51,9 +51,14 @@ class Assignment(Part, ABC):
 
     A plan is a function of the round and of the state that earlier rounds left; the state changes in
     :meth:`observe` alone. It is plain numbers and lists (:meth:`state_dict`), and saved in every checkpoint.
+
+    Attributes:
+        depends_on: What a client's architecture depends on, beside the round and chance: on the ``client`` alone, also
+            on who else is or was in the ``cohort``, or on what clients report. Differential privacy asks for it.
     """
 
     field: ClassVar[str] = "model.assignment"
+    depends_on: ClassVar[Literal["client", "cohort", "reports"]] = "reports"
 
     def setup(self, supernet: Supernet, population: Population) -> None:
         """Prepares for a run; called before the first round, and before a checkpoint is loaded.

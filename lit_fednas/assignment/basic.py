@@ -22,6 +22,8 @@ class FixedArchitecture(Assignment):
         ConfigError: The space has no such architecture (reported before training).
     """
 
+    depends_on = "client"
+
     def __init__(self, arch: str = "largest") -> None:
         self.arch = arch
 
@@ -42,6 +44,8 @@ class FixedArchitecture(Assignment):
 
 class RandomArchitectures(Assignment):
     """Every client trains an architecture drawn from the space, a new one in each round ("R" of Table 2)."""
+
+    depends_on = "client"
 
     @override
     def plan(self, round: Round) -> list[ClientTask]:

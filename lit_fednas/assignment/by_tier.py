@@ -7,7 +7,7 @@ FjORD's greatest widths p_max (Horvath et al., 2021, section 4).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from typing_extensions import override
 
@@ -42,6 +42,8 @@ class ByTier(Assignment):
         >>> [str(by_tier.deployed(client)) for client in (0, 1)]
         ['exits: 2', 'exits: 2,4']
     """
+
+    depends_on: ClassVar[Literal["client", "cohort", "reports"]] = "client"
 
     #: The argument that names what a tier trains, for errors.
     setting: ClassVar[str] = "archs"

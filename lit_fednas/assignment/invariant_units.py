@@ -55,6 +55,7 @@ class InvariantUnits(ByTier):
 
     supernet_kind: ClassVar[type] = WidthSupernet
     needs = (UnitChangesReport,)
+    depends_on = "reports"
     setting: ClassVar[str] = "ratios"
 
     def __init__(self, ratios: Mapping[str, float] | None = None, step: Annotated[float, Range(above=1)] = 1.1) -> None:

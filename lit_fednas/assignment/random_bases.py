@@ -37,6 +37,7 @@ class RandomBases(ByTier):
     """
 
     supernet_kind: ClassVar[type] = BaseNetworks
+    depends_on = "cohort"
 
     setting: ClassVar[str] = "counts"
 

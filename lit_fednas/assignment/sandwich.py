@@ -27,6 +27,8 @@ _LARGEST, _SMALLEST = "largest_seen", "smallest_seen"
 class Sandwich(Assignment):
     """One client trains the largest architecture, one the smallest (both drawn), the others random ones."""
 
+    depends_on = "cohort"
+
     @override
     def plan(self, round: Round) -> list[ClientTask]:
         if not round.cohort:

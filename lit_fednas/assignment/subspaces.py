@@ -52,6 +52,7 @@ class Subspaces(Assignment):
     """
 
     supernet_kind: ClassVar[type] = PathSupernet
+    depends_on = "client"
 
     share: PositiveShare | None = None
     at_most: PositiveFloat | None = None

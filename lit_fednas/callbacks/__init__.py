@@ -4,6 +4,7 @@ Every run has those of :func:`default_callbacks`, a :class:`CostLedger` and a :c
 switched on by their key in YAML:
 
 * ``beta_decay`` (:class:`BetaDecay`): the schedule of MaxNet's beta (SuperFed).
+* ``privacy`` (:class:`Privacy`): user-level differential privacy (:mod:`lit_fednas.aggregation`).
 * ``transform_on_convergence`` (:class:`TransformOnConvergence`) and ``soft_average`` (:class:`SoftAverage`): FedTrans.
 * ``prune_by_budgets`` (:class:`PruneByBudgets`): FedNAS.
 * ``deployed_accuracy`` (:class:`DeployedAccuracy`): every client's accuracy with the model that it would use.
@@ -119,6 +120,7 @@ from lit_fednas.callbacks.cost_ledger import CostLedger
 from lit_fednas.callbacks.deployed_accuracy import DeployedAccuracy
 from lit_fednas.callbacks.device_average import DeviceAverage
 from lit_fednas.callbacks.partition_files import PartitionFiles
+from lit_fednas.callbacks.privacy import AdaptiveNorm, Privacy
 from lit_fednas.callbacks.progress import RoundProgress
 from lit_fednas.callbacks.prune_by_budgets import PruneByBudgets
 from lit_fednas.callbacks.recorder import RunRecorder
@@ -131,11 +133,13 @@ from lit_fednas.callbacks.wandb_logging import WandbLogging
 
 __all__ = [
     "OPTIONAL_CALLBACKS",
+    "AdaptiveNorm",
     "BetaDecay",
     "CostLedger",
     "DeployedAccuracy",
     "DeviceAverage",
     "PartitionFiles",
+    "Privacy",
     "PruneByBudgets",
     "RoundCheckpoint",
     "RoundProgress",
@@ -158,6 +162,7 @@ OPTIONAL_CALLBACKS: dict[str, type[Callback]] = {
         TransformOnConvergence,
         SoftAverage,
         BetaDecay,
+        Privacy,
         DeviceAverage,
         DeployedAccuracy,
         RoundTime,

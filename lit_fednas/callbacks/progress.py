@@ -116,6 +116,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
     def _figures(self, trainer: FederatedTrainer) -> dict[str, str]:
         metric = trainer.datamodule.task.metric
         shown = {"clients/loss": "loss", f"val/mean/{metric}": f"val {metric}", "clients/failed": "failed"}
+        shown |= {"privacy/epsilon": "epsilon"}
         return {
             label: f"{float(trainer.callback_metrics[name]):.4g}"
             for name, label in shown.items()

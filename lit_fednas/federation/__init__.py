@@ -10,11 +10,11 @@ run, and ``FederatedTrainer().predict(module, datamodule=data)`` returns the log
 ``evaluation.predicted`` for the test set, in order. ``clients/lr`` is the clients' learning rate;
 ``LearningRateMonitor`` shows the server's.
 
-Cohorts: :class:`UniformCohort`, :class:`SizeWeightedCohort`, :class:`OnlyClients`. Local training:
-:class:`ClientSettings`. Learning rates of clients: :class:`ConstantRate`, :class:`CosineRate`, :class:`MilestoneRate`,
-:class:`StepRate`. Server optimizers: any of torch's, :class:`FedAdam`, :class:`FedYogi`, :class:`FedAdagrad`. What is
-evaluated: :class:`EvaluationSettings`. What happens if clients fail: :class:`FaultPolicy`. Your own rules over the
-rounds: :class:`FederatedCallback` and :class:`ServerRound`.
+Cohorts: :class:`UniformCohort`, :class:`SizeWeightedCohort`, :class:`PoissonCohort`, :class:`OnlyClients`. Local
+training: :class:`ClientSettings`. Learning rates of clients: :class:`ConstantRate`, :class:`CosineRate`,
+:class:`MilestoneRate`, :class:`StepRate`. Server optimizers: any of torch's, :class:`FedAdam`, :class:`FedYogi`,
+:class:`FedAdagrad`. What is evaluated: :class:`EvaluationSettings`. What happens if clients fail: :class:`FaultPolicy`.
+Your own rules over the rounds: :class:`FederatedCallback` and :class:`ServerRound`.
 
 **What you can rely on**
 
@@ -65,6 +65,7 @@ from lit_fednas.federation.cohort import (
     Availability,
     CohortSampler,
     OnlyClients,
+    PoissonCohort,
     RandomAvailability,
     SizeWeightedCohort,
     UniformCohort,
@@ -96,6 +97,7 @@ __all__ = [
     "FederatedTrainer",
     "MilestoneRate",
     "OnlyClients",
+    "PoissonCohort",
     "RandomAvailability",
     "RankStrategy",
     "RateSchedule",

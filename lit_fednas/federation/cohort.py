@@ -189,6 +189,33 @@ class UniformCohort(CohortSampler):
         return list(rng.choice(np.asarray(present), size=wanted, replace=False))
 
 
+class PoissonCohort(CohortSampler):
+    """Every available client takes part with the same probability, independently of the others: Poisson sampling.
+
+    Cohorts have no fixed size, and may be empty. Differential privacy counts them as sampled (``privacy``).
+
+    Args:
+        ratio: The probability.
+        availability: Which clients are available.
+
+    Example:
+        >>> sizes = [len(PoissonCohort(0.5).draw(round, [10] * 100, seed=0)) for round in range(3)]
+        >>> all(30 < size < 70 for size in sizes), len(set(sizes)) > 1
+        (True, True)
+    """
+
+    def __init__(self, ratio: PositiveShare, availability: Availability = AlwaysAvailable()) -> None:
+        super().__init__(ratio, None, availability)
+        self.ratio: float = ratio
+
+    @override
+    def choose(
+        self, present: Sequence[int], wanted: int, sizes: Sequence[int], rng: np.random.Generator
+    ) -> Sequence[int]:
+        draws = rng.random(len(present))
+        return [client for client, draw in zip(present, draws, strict=True) if draw < self.ratio]
+
+
 class SizeWeightedCohort(CohortSampler):
     """A client's probability is proportional to its training examples, without replacement.
 

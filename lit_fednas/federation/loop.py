@@ -119,9 +119,8 @@ class RoundLoop(RoundFitLoop):
             call_hook(self.trainer, "on_round_start", round)
             round.tasks = module.plan(round, self.max_epochs or -1)
             call_hook(self.trainer, "on_cohort_start", round)
-            if round.tasks:
-                by_architecture = overrides_hook(self.trainer, "on_results", FederatedCallback)
-                module.aggregation.start(round.tasks, round.values, by_architecture)
+            by_architecture = overrides_hook(self.trainer, "on_results", FederatedCallback)
+            module.aggregation.start(round.tasks, round.values, by_architecture)
             for result in self._train(self._share(round.tasks)):
                 own.append(result)
         except Exception as error:

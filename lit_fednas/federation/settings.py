@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.schedules import ConstantRate, RateSchedule
-from lit_fednas.ranges import PositiveFloat, PositiveInt, ShareBelowOne, UnitInterval, checked
+from lit_fednas.ranges import NonNegativeInt, PositiveFloat, PositiveInt, ShareBelowOne, UnitInterval, checked
 
 
 @checked("faults")
@@ -29,7 +29,8 @@ class FaultPolicy:
         dropout_rate: Share of clients that go away in mid-round, drawn by address (a simulation).
         straggler_rate: Share of clients that have no time for all their passes, drawn by address (a simulation): they
             train 1 to ``client.epochs``, each number equally likely (Li et al., 2020, FedProx' experiments).
-        min_survivors: With fewer updates than this, a round leaves the weights as they were.
+        min_survivors: With fewer updates than this, a round leaves the weights as they were. With 0 the server steps in
+            every round, also without updates (for differential privacy, whose noise does not depend on failures).
         max_failed_rounds: Rounds in a row in which every client failed, after which the run stops.
         norm_bound: The greatest norm of an update, as a multiple of the cohort's median for an update of its tensors
             (:mod:`~lit_fednas.federation.held_updates`); without bound if not given. With one, each rank keeps the
@@ -44,7 +45,7 @@ class FaultPolicy:
     time_limit: PositiveFloat | None = None
     dropout_rate: ShareBelowOne = 0.0
     straggler_rate: UnitInterval = 0.0
-    min_survivors: PositiveInt = 1
+    min_survivors: NonNegativeInt = 1
     max_failed_rounds: PositiveInt | None = 5
     norm_bound: PositiveFloat | None = None
     on_wild_update: Literal["reject", "scale"] = "reject"

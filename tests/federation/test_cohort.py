@@ -8,6 +8,7 @@ from lit_fednas.federation import (
     AlwaysAvailable,
     Availability,
     CohortSampler,
+    PoissonCohort,
     RandomAvailability,
     SizeWeightedCohort,
     UniformCohort,
@@ -145,3 +146,19 @@ def test_random_availability() -> None:
     for away in (-0.1, 1.0):
         with pytest.raises(ConfigError, match=r"availability\.away"):
             RandomAvailability(away)
+
+
+def test_poisson_cohorts_draw_each_available_client_independently() -> None:
+    """Sizes are binomial, clients are equally likely, and two take part together as often as chance has it."""
+    cohorts = [set(PoissonCohort(0.3).draw(round, [5] * 20, seed=1)) for round in range(3000)]
+    sizes = [len(cohort) for cohort in cohorts]
+    mean = sum(sizes) / 3000
+    assert mean == pytest.approx(20 * 0.3, rel=0.02)
+    assert sum((size - mean) ** 2 for size in sizes) / 3000 == pytest.approx(20 * 0.3 * 0.7, rel=0.1)
+    assert 0 in [len(PoissonCohort(0.1).draw(round, [5] * 5, seed=1)) for round in range(20)]
+    for client in range(20):
+        assert sum(client in cohort for cohort in cohorts) / 3000 == pytest.approx(0.3, abs=0.04)
+    for pair in combinations(range(6), 2):
+        assert sum(cohort.issuperset(pair) for cohort in cohorts) / 3000 == pytest.approx(0.09, abs=0.025)
+    assert PoissonCohort(0.3).size(20) == 6
+    assert PoissonCohort(1.0, Only(2, 4)).draw(0, [5] * 9, seed=0) == [2, 4]

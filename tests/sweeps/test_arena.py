@@ -209,7 +209,8 @@ PRESETS = sorted(path for path in (ROOT / "configs" / "arenas").glob("*.yaml") i
 
 
 def test_all_presets_are_found() -> None:
-    names = ["cifar10_small", "fedhen_table1", "fednas_table3", "fedoras_table6", "fedtrans_table2", "superfed_figure7"]
+    names = ["cifar10_privacy", "cifar10_small", "fedhen_table1", "fednas_table3", "fedoras_table6", "fedtrans_table2"]
+    names += ["superfed_figure7"]
     assert [path.stem for path in PRESETS] == names
 
 

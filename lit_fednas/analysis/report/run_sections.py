@@ -48,6 +48,9 @@ def tiles(run: Run, searches: Sequence[SearchResult]) -> list[tuple[str, str, st
     if run.ledger and run.ledger.get("times_less_computation"):
         times = f"{run.ledger['times_less_computation']:.2f} ×"
         shown.append(("less computation", times, "than the subnets one by one"))
+    if len(spent := _epsilon(run)):
+        delta = (run.settings.get("privacy") or {}).get("delta", "?")
+        shown.append(("epsilon", f"{spent.iloc[-1]:.2f}", f"of a client, at delta {delta}"))
     return shown
 
 
@@ -74,6 +77,8 @@ def training(run: Run) -> list[Block]:
         title = "Loss in the clients' training: median, and half of the clients"
         band = losses[0.25], losses[0.75]
         charts.append(line_chart(title, {"median": losses[0.5]}, "round", "loss", band=band))
+    if len(spent := _epsilon(run)):
+        charts.append(line_chart("Differential privacy of a client", {"epsilon": spent}, "round", "epsilon", zero=True))
     clients = [
         [
             *(f"{row.client}", f"{row.examples:,}", f"{row.rounds:,}", f"{row.share:.0%}", f"{row.failed:,}"),
@@ -180,6 +185,13 @@ def _family(ledger: Mapping[str, Any]) -> list[Block]:
     titles = {"times_macs": "Computation of a family", "times_bytes": "Communication of a family"}
     lines = {name: {"one by one": family[name], "this run": this} for name in titles}
     return [Charts([line_chart(titles[name], lines[name], "subnets", "× this run", zero=True) for name in titles])]
+
+
+def _epsilon(run: Run) -> pd.Series:
+    """Returns the privacy that a client has spent, by round; nothing without noise."""
+    if "privacy/epsilon" not in run.rounds:
+        return pd.Series(dtype=float)
+    return run.rounds.set_index("round")["privacy/epsilon"].dropna()
 
 
 def _class_name(part: Any) -> str | None:

@@ -1,0 +1,170 @@
+r"""Accountants of user-level differential privacy: the epsilon of a run's rounds at a given delta.
+
+Each round is a Gaussian mechanism (:mod:`~lit_fednas.aggregation.private`). For a client whose influence in round t is
+a share :math:`s_t` of what the noise is made for, its noise multiplier is :math:`z / s_t`.
+
+* :class:`KnownCohorts`: who takes part is taken as known, so a client's epsilon is made of the rounds that it was asked
+  in. Gaussian mechanisms compose exactly, also if each is chosen after the ones before were seen (Dong, Roth and Su,
+  2022, "Gaussian Differential Privacy", section 3.3): client k has one mechanism of the multiplier
+  :math:`(\sum_t (s_t / z)^2)^{-1/2}`, whose epsilon is known in closed form (Balle and Wang, 2018). Reported is the
+  greatest of all clients'.
+* :class:`SampledCohorts`: with Poisson sampling every client has the same epsilon. It is computed with privacy loss
+  distributions (PLD) and not with Renyi divergences (RDP): both are upper bounds, and PLD's is tighter (100 rounds at
+  z = 1, q = 0.1, delta 1e-5: 7.05 in place of 7.90), for a fraction of a second per round.
+
+Both use Google's ``dp-accounting``. They keep counts and sums of squares alone, so that one that is restored from a
+checkpoint goes on exactly.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+from typing_extensions import override
+
+from lit_fednas.errors import ConfigError
+
+
+def dp_accounting() -> ModuleType:
+    """Returns the package of that name, imported when it is first needed.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    try:
+        import dp_accounting
+    except ImportError:
+        raise ConfigError(
+            "privacy: needs the package dp-accounting, which is not installed; "
+            "install it with: pip install 'lit-fednas[privacy]'"
+        ) from None
+    logging.getLogger("absl").setLevel(logging.ERROR)  # it warns of orders that it leaves out
+    return dp_accounting
+
+
+class Accountant(ABC):
+    """Adds up what rounds have released.
+
+    Args:
+        noise_multiplier: z, above 0.
+    """
+
+    def __init__(self, noise_multiplier: float) -> None:
+        self.noise_multiplier = noise_multiplier
+
+    @abstractmethod
+    def add(self, losses: Mapping[int, float]) -> None:
+        """Adds a round.
+
+        Args:
+            losses: The square of each asked client's influence, as a share of what the noise is made for.
+        """
+
+    @abstractmethod
+    def epsilon(self, delta: float) -> float:
+        """Returns the epsilon of all rounds so far."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the counts; plain values."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores the counts."""
+
+
+class KnownCohorts(Accountant):
+    """The client that has spent most, by the rounds that it was asked in.
+
+    Example:
+        >>> accountant = KnownCohorts(2.0)
+        >>> for cohort in ([0, 1], [1, 2], [1, 3], [1, 4]):
+        ...     accountant.add(dict.fromkeys(cohort, 1.0))
+        >>> round(accountant.epsilon(1e-5), 4)  # client 1: four rounds of z = 2 are one of z = 1
+        4.3776
+    """
+
+    def __init__(self, noise_multiplier: float) -> None:
+        super().__init__(noise_multiplier)
+        self.spent: dict[int, float] = {}
+
+    @override
+    def add(self, losses: Mapping[int, float]) -> None:
+        for client, loss in losses.items():
+            self.spent[client] = self.spent.get(client, 0.0) + loss
+
+    @override
+    def epsilon(self, delta: float) -> float:
+        most = max(self.spent.values(), default=0.0)
+        if most == 0:
+            return 0.0
+        return float(dp_accounting().get_epsilon_gaussian(self.noise_multiplier / most**0.5, delta))
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"spent": dict(self.spent)}
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.spent = {int(client): float(loss) for client, loss in state["spent"].items()}
+
+    @staticmethod
+    def noise_for(epsilon: float, delta: float, rounds: int) -> float:
+        """Returns the noise multiplier with which a client may take part in so many rounds."""
+        return float(dp_accounting().get_sigma_gaussian(epsilon, delta)) * rounds**0.5
+
+
+class SampledCohorts(Accountant):
+    """Every client alike, by the number of rounds.
+
+    Args:
+        noise_multiplier: z, above 0.
+        probability: With which each client takes part in a round.
+    """
+
+    def __init__(self, noise_multiplier: float, probability: float) -> None:
+        super().__init__(noise_multiplier)
+        self.probability = probability
+        self.rounds = 0
+
+    @cached_property
+    def _round(self) -> Any:
+        dp_accounting()
+        from dp_accounting.pld import privacy_loss_distribution
+
+        return privacy_loss_distribution.from_gaussian_mechanism(self.noise_multiplier, sampling_prob=self.probability)
+
+    @override
+    def add(self, losses: Mapping[int, float]) -> None:
+        self.rounds += 1
+
+    @override
+    def epsilon(self, delta: float) -> float:
+        if not self.rounds:
+            return 0.0
+        return float(self._round.self_compose(self.rounds).get_epsilon_for_delta(delta))
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"rounds": self.rounds}
+
+    @override
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.rounds = int(state["rounds"])
+
+    @staticmethod
+    def noise_for(epsilon: float, delta: float, rounds: int, probability: float) -> float:
+        """Returns the noise multiplier with which so many rounds stay within an epsilon."""
+        accounting = dp_accounting()
+        from dp_accounting.pld import PLDAccountant
+
+        def event(noise_multiplier: float) -> Any:
+            sampled = accounting.PoissonSampledDpEvent(probability, accounting.GaussianDpEvent(noise_multiplier))
+            return accounting.SelfComposedDpEvent(sampled, rounds)
+
+        return float(accounting.calibrate_dp_mechanism(PLDAccountant, event, epsilon, delta, tol=1e-3))

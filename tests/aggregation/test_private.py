@@ -1,0 +1,312 @@
+"""The sum of clipped updates with noise: its sensitivity by brute force, its noise by many draws, values by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lit_fednas.aggregation import Beta, GaussianMechanism, MaxNet, OverlapAverage, Released
+from lit_fednas.aggregation.private import PrivateSums
+from lit_fednas.errors import ConfigError
+from lit_fednas.messages import ClientTask, ClientUpdate, RoundValues
+from lit_fednas.rng import generator
+from lit_fednas.supernets import Supernet
+from lit_fednas.testing import networks
+from lit_fednas.testing.updates import random_updates, start, update
+
+NORM = 0.7
+
+
+def nested() -> Supernet:
+    return networks.kept("private", lambda: networks.elastic(stage_widths=[8, 8], stem_width=2))
+
+
+def mechanism(noise: float = 0.0, **settings: Any) -> GaussianMechanism:
+    return GaussianMechanism(NORM, noise, seed=3, round=0, **settings)
+
+
+def given(*values: Any) -> RoundValues:
+    round_values = RoundValues()
+    for value in values:
+        round_values.give(value)
+    return round_values
+
+
+def undivided(aggregation: OverlapAverage, net: Supernet, updates: list[ClientUpdate], tasks: Any, *values: Any) -> Any:
+    """The sum without noise, as one vector, and the greatest coefficient."""
+    start(aggregation, net, tasks, values=given(mechanism(), *values))
+    for one in updates:
+        aggregation.add(one)
+    (sums,) = aggregation._sums.values()
+    assert isinstance(sums, PrivateSums)
+    return torch.cat([tensor.flatten() for tensor in sums.values.values()]).double(), sums.greatest
+
+
+def moved(net: Supernet, one: ClientUpdate, size: float, seed: int) -> ClientUpdate:
+    """An update that changes the sent weights by random values of a size, in every fourth case in one element alone."""
+    draws = generator(seed, "moved")
+    weights = {name: tensor.detach().clone() for name, tensor in net.views(one.task.arch).items()}
+    floating = [name for name, tensor in weights.items() if tensor.is_floating_point()]
+    if seed % 4 == 0:
+        weights[floating[seed % len(floating)]].view(-1)[0] += size
+    else:
+        for name in floating:
+            weights[name] += size * torch.randn(weights[name].shape, generator=draws)
+    return ClientUpdate(one.result, weights)
+
+
+@pytest.mark.parametrize("beta", [None, 0.9, 0.02])
+def test_no_client_moves_the_sum_by_more_than_the_bound_and_one_reaches_it(beta: float | None) -> None:
+    """Over random cohorts of nested networks; each client in turn sends another update, or none."""
+    net = nested()
+    aggregation = OverlapAverage(weighted=False) if beta is None else MaxNet(weighted=False)
+    values = [] if beta is None else [Beta(beta)]
+    shares = []
+    for seed in range(12):
+        size = 2 + seed % 5
+        asked = random_updates(net, size, largest=True, seed=seed)
+        tasks = [one.task for one in asked]
+        updates = [moved(net, one, 10.0 ** (place % 4 - 3), 7 * seed + place) for place, one in enumerate(asked)]
+        whole, greatest = undivided(aggregation, net, updates, tasks, *values)
+        for place in range(size):
+            without = [*updates[:place], *updates[place + 1 :]]
+            sent_nothing, _ = undivided(aggregation, net, without, tasks, *values)
+            unchanged = moved(net, asked[place], 0.0, 1)
+            sent_unchanged, _ = undivided(aggregation, net, [*without, unchanged], tasks, *values)
+            assert torch.equal(sent_nothing, sent_unchanged)  # failing is no change: the denominators stay, too
+            shares.append(float((whole - sent_nothing).norm()) / (NORM * greatest))
+    assert max(shares) == pytest.approx(1, rel=1e-5)
+    assert min(shares) < 0.5
+
+
+def by_hand(net: Supernet, updates: list[ClientUpdate], tasks: list[ClientTask], coefficient: Any) -> dict[str, Tensor]:
+    """The new weights by the formulas, element by element of a dense vector per client."""
+    result = {}
+    shared = net.shared_tensors()
+    for name, tensor in shared.items():
+        total, held = torch.zeros(tensor.shape).double(), torch.zeros(tensor.shape).double()
+        for task in tasks:
+            for region in net.regions(task.arch).values():
+                if region.name == name:
+                    region.add_to(held, 1.0, coefficient(task))
+        for one in updates:
+            sent = net.views(one.task.arch)
+            norm = sqrt(sum(float((one.weights[n] - sent[n]).double().square().sum()) for n in sent))
+            for subnet_name, region in net.regions(one.task.arch).items():
+                if region.name == name:
+                    change = (one.weights[subnet_name] - sent[subnet_name]).double() * min(1, NORM / norm)
+                    region.add_to(total, change, coefficient(one.task))
+        result[name] = tensor.detach().double() + torch.nan_to_num(total / held, nan=0.0)
+    return result
+
+
+@pytest.mark.parametrize("beta", [None, 0.6])
+def test_the_average_is_that_of_the_formulas_also_if_a_client_fails(beta: float | None) -> None:
+    net = nested()
+    aggregation = OverlapAverage(weighted=False) if beta is None else MaxNet(weighted=False)
+    asked = random_updates(net, 6, largest=True, seed=5)
+    tasks = [one.task for one in asked]
+    updates = [
+        moved(net, one, size, place)
+        for place, (one, size) in enumerate(zip(asked, [1e-4, 1, 2, 1e-3, 3, 1], strict=True))
+    ]
+    values = given(mechanism(), *([] if beta is None else [Beta(beta)]))
+    start(aggregation, net, tasks, values=values)
+    for one in updates[:-1]:  # the last one fails
+        aggregation.add(one)
+    largest = next(task.client for task in tasks if task.arch == net.space.largest)
+    expected = by_hand(
+        net,
+        updates[:-1],
+        tasks,
+        lambda task: 1.0 if beta is None else beta if task.client == largest else (1 - beta) / 5,
+    )
+    result = aggregation.finish()
+    for name, tensor in result.items():
+        torch.testing.assert_close(tensor.double(), expected[name], rtol=1e-4, atol=1e-6, msg=name)
+    released = values.get(Released)
+    assert released is not None
+    assert released.clipped == pytest.approx(3 / 5)
+    assert max(released.influences.values()) == 1
+    assert len(released.influences) == 6
+    if beta is not None:
+        assert sorted(released.influences.values())[0] == pytest.approx(0.4 / 5 / 0.6)
+
+
+def test_the_noise_has_the_stated_deviation_per_element_and_none_where_nobody_trains() -> None:
+    """Two clients, of which one trains the largest network: half of the deviation where both hold an element."""
+    net, noise = nested(), 1.5
+    tasks = [ClientTask(0, 0, net.space.smallest, 9), ClientTask(0, 1, net.space.smallest, 9)]
+    for second, everywhere in ((net.space.largest, True), (net.space.smallest, False)):
+        asked = [tasks[0], replace(tasks[1], arch=second)]
+        draws = []
+        for round in range(400):
+            aggregation = OverlapAverage(weighted=False)
+            start(aggregation, net, asked, values=given(GaussianMechanism(NORM, noise, 3, round)))
+            result = aggregation.finish()
+            old = net.shared_tensors()
+            draws.append(torch.cat([(result[name] - old[name]).flatten() for name in result]))
+        deviations = torch.stack(draws).std(dim=0)
+        held = {name: torch.zeros(tensor.shape) for name, tensor in net.shared_tensors().items()}
+        for task in asked:
+            for region in net.regions(task.arch).values():
+                region.add_to(held[region.name], 1.0)
+        clients = torch.cat([tensor.flatten() for tensor in held.values()])
+        assert bool((deviations[clients == 0] == 0).all())
+        assert (clients == 0).any() != everywhere
+        for count in clients[clients > 0].unique():
+            mean = float(deviations[clients == count].square().mean().sqrt())
+            assert mean == pytest.approx(noise * NORM / float(count), rel=0.02)
+    correlations = torch.corrcoef(torch.stack(draws)[:, clients > 0][:, :60].T) - torch.eye(60)
+    assert float(correlations.abs().max()) < 0.25  # independent from element to element
+
+
+def test_noise_is_drawn_once_for_all_ranks_by_round() -> None:
+    net = nested()
+    asked = random_updates(net, 5, largest=True, seed=8)
+    tasks = [one.task for one in asked]
+    whole = OverlapAverage(weighted=False)
+    start(whole, net, tasks, values=given(mechanism(1.0)))
+    for one in asked:
+        whole.add(one)
+    ranks = [OverlapAverage(weighted=False) for _ in range(2)]
+    for rank, aggregation in enumerate(ranks):
+        start(aggregation, net, tasks, values=given(mechanism(1.0)))
+        for one in asked[rank::2]:
+            aggregation.add(one)
+    for totals in zip(*(aggregation.sums() for aggregation in ranks), strict=True):
+        added = totals[0] + totals[1]
+        for total in totals:
+            total.copy_(added)
+    expected, results = whole.finish(), [aggregation.finish() for aggregation in ranks]
+    start(whole, net, tasks, values=given(replace(mechanism(1.0), round=1)))
+    for one in asked:
+        whole.add(one)
+    later = whole.finish()
+    for name in expected:
+        torch.testing.assert_close(results[0][name], expected[name], rtol=1e-5, atol=1e-5)
+        assert torch.equal(results[0][name], results[1][name])
+        assert not torch.equal(later[name], expected[name])
+
+
+def test_running_statistics_are_a_group_of_their_own_and_counters_and_frozen_weights_stay() -> None:
+    net = networks.kept("plain", networks.plain)
+    task = ClientTask(0, 0, net.space.largest, 5)
+    sent = update(net, 0, net.space.largest, 5)
+    old = {name: tensor.detach().clone() for name, tensor in net.shared_tensors().items()}
+    buffers = [name for name, one in net.named_buffers() if one.is_floating_point()]
+    trained = [name for name, one in net.named_parameters() if one.requires_grad]
+    kept = [name for name in old if name not in (*buffers, *trained)]
+    assert len(buffers) == 2
+    assert len(kept) == 2
+    aggregation = OverlapAverage(weighted=False)
+    start(aggregation, net, [task], values=given(mechanism(buffer_norm=0.05)))
+    aggregation.add(sent)
+    result = aggregation.finish()
+    for names, norm in ((trained, NORM), (buffers, 0.05)):
+        moves = torch.cat([(result[name] - old[name]).flatten() for name in names])
+        assert float(moves.norm()) == pytest.approx(norm, rel=1e-5)
+    assert all(torch.equal(result[name].to(old[name].dtype), old[name]) for name in kept)
+    noised = []
+    for round in range(300):
+        start(aggregation, net, [task], values=given(GaussianMechanism(NORM, 0.1, 3, round, buffer_norm=0.05)))
+        noised.append(aggregation.finish())
+    for names, norm in ((trained, NORM), (buffers, 0.05)):
+        moves = torch.stack([torch.cat([(one[name] - old[name]).flatten() for name in names]) for one in noised])
+        assert float(moves.square().mean().sqrt()) == pytest.approx(sqrt(2) * 0.1 * norm, rel=0.03)
+    start(aggregation, net, [task], values=given(GaussianMechanism(NORM, 50.0, 3, 0, buffer_norm=0.5)))
+    variance = next(value for name, value in aggregation.finish().items() if name.endswith("running_var"))
+    assert float(variance.min()) == 0
+
+
+def test_sampled_rounds_divide_by_the_expected_cohort_and_add_noise_without_any_client() -> None:
+    net = nested()
+    everyone = [ClientTask(0, client, net.space.largest, 5) for client in range(8)]
+    sampled = {"everyone": everyone, "probability": 0.25}
+    old = {name: tensor.detach().clone() for name, tensor in net.shared_tensors().items()}
+    changed = moved(net, update(net, 3, net.space.largest, 5), 5.0, 1)
+    steps = []
+    for clients in ([3], [3, 4], [3, 4, 5]):  # others change nothing: their number must not show
+        aggregation = OverlapAverage(weighted=False)
+        start(aggregation, net, [everyone[client] for client in clients], values=given(mechanism(**sampled)))
+        aggregation.add(changed)
+        result = aggregation.finish()
+        steps.append(torch.cat([(result[name] - old[name]).flatten() for name in old]))
+    assert float(steps[0].norm()) == pytest.approx(NORM / 2, rel=1e-5)  # two clients are expected
+    torch.testing.assert_close(steps[1], steps[0], rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(steps[2], steps[0], rtol=1e-5, atol=1e-7)
+    start(aggregation, net, [], values=given(mechanism(1.0, **sampled)))
+    result = aggregation.finish()
+    noise = torch.cat([(result[name] - old[name]).flatten() for name in old])
+    assert float(noise.std()) == pytest.approx(NORM / 2, rel=0.1)
+
+
+def test_the_count_of_updates_within_the_norm_has_noise_that_the_multiplier_includes() -> None:
+    """Andrew et al. (2021), Theorem 1: z = 1 and sigma_b = 1 leave (1 - 1/4)^(-1/2) for the sum."""
+    net = nested()
+    assert mechanism(1.0, count_noise=1.0).sum_multiplier == pytest.approx(1.1547005)
+    asked = random_updates(net, 4, largest=True, seed=1)
+    updates = [moved(net, one, size, 1) for one, size in zip(asked, [1e-4, 1e-4, 1e-4, 5.0], strict=True)]
+
+    def within(noise: float, round: int = 0, count: int = 4) -> float:
+        values = given(GaussianMechanism(NORM, noise, 3, round, count_noise=0.8))
+        aggregation = OverlapAverage(weighted=False)
+        start(aggregation, net, [one.task for one in asked], values=values)
+        for one in updates[:count]:
+            aggregation.add(one)
+        aggregation.finish()
+        released = values.get(Released)
+        assert released is not None
+        assert released.within is not None
+        return released.within
+
+    assert within(0.0) == pytest.approx(3 / 4)
+    assert within(0.0, count=2) == pytest.approx((2 + 2 / 2) / 4)  # who fails counts one half
+    draws = [within(1.0, round) for round in range(400)]
+    assert np.mean(draws) == pytest.approx(3 / 4, abs=0.03)
+    assert np.std(draws) == pytest.approx(0.8 / 4, rel=0.1)
+
+
+class _ByOwn(OverlapAverage):
+    def weight(self, update: ClientUpdate, name: str) -> float:
+        return float(update.result.num_seen)
+
+
+class _Larger(OverlapAverage):
+    def coefficient(self, task: ClientTask) -> float:
+        return 1.0 + task.client
+
+
+REFUSED: dict[str, tuple[OverlapAverage, dict[str, Any], str]] = {
+    "examples": (OverlapAverage(), {}, "set weighted to false"),
+    "examples of MaxNet": (MaxNet(), {}, "set weighted to false"),
+    "trim": (OverlapAverage(False, trim=0.1), {}, r"trim 0\.1 leaves out values"),
+    "own weights": (_ByOwn(False), {}, r"_ByOwn merges in a way of its own \(weight\)"),
+    "rejecting": (OverlapAverage(False), {"by_architecture": True}, "switch that callback off"),
+    "MaxNet, sampled": (MaxNet(weighted=False), {"sampled": True}, "the coefficients of MaxNet depend on the cohort"),
+    "own coefficients, sampled": (_Larger(False), {"sampled": True}, "the coefficients of _Larger depend"),
+    "two tasks": (OverlapAverage(False), {"twice": True}, "a client has several tasks"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_known_bound_is_refused(name: str) -> None:
+    aggregation, settings, message = REFUSED[name]
+    net = nested()
+    tasks = [ClientTask(0, client, net.space.largest, 5) for client in range(3)]
+    if settings.get("twice"):
+        tasks.append(replace(tasks[0], arch=net.space.smallest))
+    values = given(mechanism(**({"everyone": tasks, "probability": 0.5} if settings.get("sampled") else {})), Beta(0.5))
+    with pytest.raises(ConfigError, match=rf"model\.aggregation: no bound .*{message}.*set privacy to null"):
+        start(aggregation, net, tasks, values=values, by_architecture=settings.get("by_architecture", False))
+
+
+def test_parameters_are_what_the_supernet_trains() -> None:
+    """The supernet of these tests has no buffers, so that norms are those of all its tensors."""
+    assert all(isinstance(tensor, nn.Parameter) for tensor in nested().shared_tensors().values())

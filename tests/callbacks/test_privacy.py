@@ -1,0 +1,334 @@
+"""Differential privacy over a run: what is spent, when it stops, how the norm follows, what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lit_fednas.aggregation import (
+    ClassAverage,
+    GaussianMechanism,
+    KnownCohorts,
+    MaxNet,
+    OperatorAverage,
+    OverlapAverage,
+    Released,
+)
+from lit_fednas.analysis.report import write_report
+from lit_fednas.assignment import (
+    Assignment,
+    ByOwnUtility,
+    FixedArchitecture,
+    RandomArchitectures,
+    Sandwich,
+    TrackingSandwich,
+)
+from lit_fednas.callbacks import AdaptiveNorm, BetaDecay, Privacy, RoundCheckpoint, RoundProgress, RunRecorder
+from lit_fednas.data import Dirichlet
+from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.federation import (
+    ClientSettings,
+    CohortSampler,
+    FaultPolicy,
+    FederatedCallback,
+    FederatedLightningModule,
+    PoissonCohort,
+    SizeWeightedCohort,
+    UniformCohort,
+)
+from lit_fednas.loggers import RunLogger
+from lit_fednas.objectives import MaskedCrossEntropy
+from lit_fednas.records import read_rounds
+from lit_fednas.supernets import BatchNorm
+from tests.support import assert_same, fit, make_module, make_trainer, sgd, tiny_data, tiny_supernet, weights
+
+DELTA = 1e-5
+
+
+def module(**settings: Any) -> FederatedLightningModule:
+    parts: dict[str, Any] = {
+        "assignment": RandomArchitectures(),
+        "aggregation": OverlapAverage(weighted=False),
+        "faults": FaultPolicy(min_survivors=0, max_failed_rounds=None),
+    }
+    return make_module(**{**parts, **settings})
+
+
+class Watch(FederatedCallback):
+    """Keeps what each round was given, what it released, and who was asked."""
+
+    def __init__(self) -> None:
+        self.mechanisms: list[GaussianMechanism] = []
+        self.released: list[Released] = []
+        self.asked: Counter[int] = Counter()
+
+    def on_server_step(self, trainer: Any, module: Any, round: Any) -> None:
+        self.mechanisms.append(round.values.get(GaussianMechanism))
+        self.released.append(round.values.get(Released))
+        self.asked.update(task.client for task in round.tasks)
+
+
+def spent(trainer: Any) -> float:
+    return float(trainer.callback_metrics["privacy/epsilon"])
+
+
+def test_epsilon_is_that_of_the_client_that_was_asked_most_often() -> None:
+    watch = Watch()
+    trainer = fit(module(), tiny_data(), 7, callbacks=[Privacy(1.0, 2.0), watch])
+    most = max(watch.asked.values())
+    assert most > min(watch.asked.values())
+    accountant = KnownCohorts(2.0)
+    accountant.load_state_dict({"spent": {0: float(most)}})
+    assert spent(trainer) == pytest.approx(accountant.epsilon(DELTA), rel=1e-6)
+
+
+def test_with_maxnet_the_largest_networks_client_spends_nearly_all() -> None:
+    """With beta 0.9 the others have an influence of 0.05 / 0.9 each; the tracking sandwich takes turns."""
+    watch, privacy = Watch(), Privacy(1.0, 1.0)
+    settings = {"assignment": TrackingSandwich(), "aggregation": MaxNet(weighted=False)}
+    trainer = fit(module(**settings), tiny_data(), 6, callbacks=[BetaDecay(decay="constant"), privacy, watch])
+    turns: Counter[int] = Counter()
+    for one in watch.released:
+        turns.update(client for client, influence in one.influences.items() if influence == 1)
+    assert sum(turns.values()) == 6
+    shares = {client: turns[client] + (watch.asked[client] - turns[client]) / 18**2 for client in watch.asked}
+    assert privacy.state_dict()["accountant"]["spent"] == pytest.approx(shares)
+    accountant = KnownCohorts(1.0)
+    accountant.load_state_dict({"spent": shares})
+    assert spent(trainer) == pytest.approx(accountant.epsilon(DELTA), rel=1e-6)
+
+
+@pytest.mark.parametrize("cohort", [UniformCohort(count=3), PoissonCohort(0.5)])
+def test_the_run_ends_before_the_round_that_would_exceed_the_target(cohort: CohortSampler) -> None:
+    trainer = fit(module(cohort=cohort), tiny_data(), 40, callbacks=[Privacy(1.0, 2.0, target_epsilon=6.0)])
+    done = trainer.current_epoch
+    assert 3 < done < 40
+    assert spent(trainer) <= 6.0
+    beyond = fit(module(cohort=cohort), tiny_data(), done + 1, callbacks=[Privacy(1.0, 2.0)])
+    assert spent(beyond) > 6.0
+
+
+@pytest.mark.parametrize("cohort", [UniformCohort(count=3), PoissonCohort(0.5)])
+def test_the_noise_is_found_for_the_target_and_all_rounds(cohort: CohortSampler) -> None:
+    privacy = Privacy(1.0, target_epsilon=3.0)
+    trainer = fit(module(cohort=cohort), tiny_data(), 8, callbacks=[privacy])
+    assert trainer.current_epoch == 8
+    assert 2.98 < spent(trainer) <= 3.0 + 1e-6
+
+
+def test_the_norm_follows_the_released_share_within_it() -> None:
+    """Andrew et al. (2021), Algorithm 1, by hand; from a norm that is far too low it rises."""
+    watch, privacy = Watch(), Privacy(0.01, 0.5, adaptive=AdaptiveNorm(quantile=0.6, rate=0.3, count_noise=1.0))
+    trainer = fit(module(cohort=UniformCohort(count=5)), tiny_data(), 9, callbacks=[privacy, watch])
+    norm = 0.01
+    for mechanism, released in zip(watch.mechanisms, watch.released, strict=True):
+        assert mechanism.clip_norm == pytest.approx(norm)
+        assert mechanism.sum_multiplier == pytest.approx((1 / 0.5**2 - 1 / 2**2) ** -0.5)
+        assert released.within is not None
+        norm *= math.exp(-0.3 * (released.within - 0.6))
+    assert privacy.state_dict()["clip_norm"] == pytest.approx(norm)
+    assert norm > 0.02
+    accountant = KnownCohorts(0.5)  # sum and count together cost what the multiplier says
+    accountant.load_state_dict({"spent": {0: float(max(watch.asked.values()))}})
+    assert spent(trainer) == pytest.approx(accountant.epsilon(DELTA), rel=1e-6)
+
+
+def test_clipping_without_noise_has_no_epsilon() -> None:
+    trainer = fit(module(), tiny_data(), 2, callbacks=[Privacy(0.01, 0)])
+    assert "privacy/epsilon" not in trainer.callback_metrics
+    assert float(trainer.callback_metrics["privacy/clipped"]) == 1
+    assert float(trainer.callback_metrics["privacy/clip_norm"]) == pytest.approx(0.01)
+
+
+def test_a_norm_that_binds_nobody_without_noise_is_federated_averaging() -> None:
+    plain, bound = module(), module()
+    fit(plain, tiny_data(), 3)
+    fit(bound, tiny_data(), 3, callbacks=[Privacy(1e6, 0)])
+    assert_same(weights(plain), weights(bound), rtol=1e-4, atol=1e-6)
+
+
+def test_a_round_in_which_all_clients_fail_still_adds_noise() -> None:
+    failing = ClientSettings(sgd(1e30), batch_size=8, epochs=3)  # weights that are not finite
+    trained, before = module(client=failing), weights(module())
+    watch = Watch()
+    fit(trained, tiny_data(), 1, callbacks=[Privacy(1.0, 1.0), watch])
+    assert math.isnan(watch.released[0].clipped)
+    moves = torch.cat([(weights(trained)[name] - before[name]).flatten() for name in before])
+    assert 0.1 < float(moves.std()) < 1.5  # 1 / 3 where all three clients hold an element, 1 where one does
+
+
+def test_a_round_without_any_client_adds_noise_and_counts_if_cohorts_are_sampled() -> None:
+    watch, cohort = Watch(), PoissonCohort(0.01)
+    assert cohort.draw(0, [1] * 6, seed=0) == []
+    trained, before = module(cohort=cohort, assignment=FixedArchitecture()), weights(module())
+    trainer = fit(trained, tiny_data(), 1, callbacks=[Privacy(1.0, 0.03), watch])
+    assert not watch.asked
+    moves = torch.cat([(weights(trained)[name] - before[name]).flatten() for name in before])
+    assert float(moves.std()) == pytest.approx(0.03 / 0.06, rel=0.1)  # 0.06 clients are expected
+    assert spent(trainer) > 0
+
+
+@pytest.mark.parametrize("cohort", [UniformCohort(count=3), PoissonCohort(0.5)])
+def test_a_resumed_run_is_the_same(tmp_path: Path, cohort: CohortSampler) -> None:
+    def run(name: str, rounds: int, ckpt_path: str | None = None) -> tuple[Any, Any, Privacy]:
+        made, privacy = module(cohort=cohort), Privacy(0.1, 0.8, adaptive=AdaptiveNorm(count_noise=1.0))
+        logger = RunLogger(str(tmp_path), name, "only")
+        callbacks = [privacy, RunRecorder(), RoundCheckpoint()]
+        trainer = make_trainer(rounds, callbacks=callbacks, logger=logger, enable_checkpointing=True)
+        trainer.fit(made, datamodule=tiny_data(), ckpt_path=ckpt_path)
+        return trainer, weights(made), privacy
+
+    straight, expected, privacy = run("straight", 4)
+    run("resumed", 2)
+    resumed, got, again = run("resumed", 4, str(tmp_path / "resumed" / "only" / "checkpoints" / "last.ckpt"))
+    assert_same(got, expected)
+    assert spent(resumed) == spent(straight)
+    assert again.state_dict() == privacy.state_dict()
+    rounds = [read_rounds(tmp_path / name / "only") for name in ("straight", "resumed")]
+    epsilons = [[one["metrics"]["privacy/epsilon"] for one in of] for of in rounds]
+    assert epsilons[0] == epsilons[1]
+    assert epsilons[0] == sorted(epsilons[0])
+
+
+def test_a_resumed_run_keeps_its_noise_and_its_account(tmp_path: Path) -> None:
+    """Noise that was found for two rounds is not found anew for six, so the run stops; other cohorts do not fit."""
+
+    def run(rounds: int, cohort: CohortSampler, privacy: list[Any], resumed: bool = True) -> Any:
+        path = str(tmp_path / "run" / "only" / "checkpoints" / "last.ckpt")
+        callbacks = [*privacy, RoundCheckpoint()]
+        logger = RunLogger(str(tmp_path), "run", "only")
+        trainer = make_trainer(rounds, callbacks=callbacks, logger=logger, enable_checkpointing=True)
+        trainer.fit(module(cohort=cohort), datamodule=tiny_data(), ckpt_path=path if resumed else None)
+        return trainer
+
+    all_clients = UniformCohort(ratio=1.0)
+    first = Privacy(1.0, target_epsilon=3.0)
+    run(2, all_clients, [first], resumed=False)
+    second = Privacy(1.0, target_epsilon=3.0)
+    assert run(6, all_clients, [second]).current_epoch == 2
+    assert second.noise_multiplier == first.noise_multiplier
+    with pytest.raises(CheckpointError, match="accounted for otherwise"):
+        run(6, PoissonCohort(0.5), [Privacy(1.0, 1.0)])
+    run(3, all_clients, [], resumed=False)
+    with pytest.raises(CheckpointError, match="has not accounted for its rounds"):
+        run(6, all_clients, [Privacy(1.0, 1.0)])
+
+
+def test_epsilon_is_in_the_records_the_progress_and_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    callbacks = [Privacy(1.0, 1.0), RunRecorder(), RoundProgress(refresh_seconds=0.0)]
+    logger = RunLogger(str(tmp_path), "run", "only")
+    trainer = make_trainer(3, callbacks=callbacks, logger=logger, enable_progress_bar=True)
+    trainer.fit(module(), datamodule=tiny_data())
+    folder = tmp_path / "run" / "only"
+    (folder / "config.yaml").write_text(json.dumps({"privacy": {"delta": DELTA}}))
+    epsilon = spent(trainer)
+    assert list(read_rounds(folder))[-1]["metrics"]["privacy/epsilon"] == pytest.approx(epsilon)
+    assert f"  epsilon {epsilon:.4g}  " in capsys.readouterr().err.splitlines()[-1]
+    page = write_report(folder).read_text()
+    assert f"{epsilon:.2f}" in page
+    assert "of a client, at delta 1e-05" in page
+    assert "Differential privacy of a client" in page
+
+
+class Rejecting(FederatedCallback):
+    """Looks at the results before they are merged."""
+
+    def on_results(self, trainer: Any, module: Any, round: Any) -> None:
+        pass
+
+
+class Unknown(Assignment):
+    """An assignment that does not say what it depends on."""
+
+    def plan(self, round: Any) -> Any:
+        return [round.task(client, round.space.largest) for client in round.cohort]
+
+
+class Growing(type(tiny_supernet())):  # type: ignore[misc]
+    """A supernet that changes in training."""
+
+    def structure(self) -> dict[str, Any]:
+        return {"models": 1}
+
+
+def growing() -> Any:
+    net = tiny_supernet()
+    net.__class__ = Growing
+    return net
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "reports": ({"assignment": ByOwnUtility()}, r"model\.assignment: ByOwnUtility lets what clients report"),
+    "unknown": ({"assignment": Unknown()}, r"model\.assignment: Unknown lets what clients report"),
+    "sandwich, sampled": (
+        {"assignment": Sandwich(), "cohort": PoissonCohort(0.5)},
+        r"model\.assignment: Sandwich draws a client's architecture by who else takes part",
+    ),
+    "structure": ({"supernet": growing()}, r"model\.supernet: Growing changes by what clients report"),
+    "norm bound": (
+        {"faults": FaultPolicy(min_survivors=0, max_failed_rounds=None, norm_bound=3.0)},
+        r"model\.faults\.norm_bound: it compares updates",
+    ),
+    "faults": ({"faults": FaultPolicy()}, r"model\.faults: whether clients fail.*set min_survivors to 0"),
+    "raising": (
+        {"faults": FaultPolicy("raise", min_survivors=0, max_failed_rounds=None)},
+        r"model\.faults: whether clients fail.*on_client_error to skip",
+    ),
+    "buffers": ({"supernet": tiny_supernet(norm=BatchNorm())}, r"privacy\.buffer_norm: null, and the supernet has \d+"),
+    "classes": (
+        {"aggregation": ClassAverage(False), "objective": MaskedCrossEntropy()},
+        "gives a GaussianMechanism, which neither .* nor model.aggregation ClassAverage reads",
+    ),
+    "operators": ({"aggregation": OperatorAverage()}, "nor model.aggregation OperatorAverage reads"),
+    "examples": ({"aggregation": OverlapAverage()}, "set weighted to false"),
+    "sizes": ({"cohort": SizeWeightedCohort(count=3)}, r"model\.cohort: SizeWeightedCohort draws clients by"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_release_more_is_refused_before_any_client_trains(name: str) -> None:
+    settings, message = REFUSED[name]
+
+    class Trained(FederatedCallback):
+        def on_client_end(self, *given: Any) -> None:
+            raise AssertionError("a client has trained")
+
+    data = tiny_data(partitioner=Dirichlet(0.3)) if name == "sizes" else tiny_data()
+    with pytest.raises(ConfigError, match=message):
+        fit(module(**settings), data, 3, callbacks=[Privacy(1.0, 1.0), Trained()])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"delta": 0.2, "noise_multiplier": 1.0}, r"privacy\.delta: 0\.2 allows one of the 6 clients"),
+        ({}, "neither noise_multiplier nor target_epsilon is given"),
+        ({"noise_multiplier": 0, "target_epsilon": 1.0}, r"privacy\.noise_multiplier: 0 is no noise"),
+        ({"noise_multiplier": 0.1, "target_epsilon": 1.0}, "target_epsilon: 1 is exceeded by the first round"),
+        (
+            {"noise_multiplier": 3.0, "adaptive": AdaptiveNorm(count_noise=1.5)},
+            r"count_noise: 1\.5 leaves nothing of a noise multiplier of 3 .* above 1\.5",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fit(module(), tiny_data(), 2, callbacks=[Privacy(1.0, **settings)])
+
+
+def test_finding_the_noise_needs_an_end() -> None:
+    with pytest.raises(ConfigError, match=r"needs an end; set trainer\.max_rounds"):
+        fit(module(), tiny_data(), -1, callbacks=[Privacy(1.0, target_epsilon=2.0)])
+
+
+def test_a_callback_that_may_reject_updates_is_refused() -> None:
+    with pytest.raises(ConfigError, match="switch that callback off"):
+        fit(module(), tiny_data(), 1, callbacks=[Privacy(1.0, 1.0), Rejecting()])
