@@ -91,9 +91,9 @@ used. A device whose key is registered keeps its number; one without a key comes
 ``client=N`` which client it is. It joins between rounds, as does a device that was away.
 
 **Stopping and resuming.** The run's folder is at the server, ``runs/`` in the folder where it was started, and its
-checkpoint is that of the last round that has ended, also after Ctrl-C at the server (which takes Flower up to a minute
-while ``--stream`` shows a run; a second one ends it at once). Flower cannot resume a run after ``flwr stop``, or after its server
-was ended: ``--run-config 'resume="last"'`` starts a new one that goes on from the checkpoint, exactly.
+checkpoint is that of the last round that has ended, also after Ctrl-C at the server (which then takes Flower up to a
+minute). Flower cannot resume a run that was stopped or whose server was ended: ``--run-config 'resume="last"'`` starts
+a new one that goes on from the checkpoint, exactly.
 
 **What leaves a device**: its numbers of examples of each class in each split, the shape and type of inputs, hashes of
 the names of classes and of the normalisation, its memory, its speed in MACs per second if a part of the
