@@ -37,7 +37,12 @@ class ClientData:
         (4, 2)
         >>> [len(y) for x, y in clients.batches(0, 3, generator(0, "batches", 0, 0))]
         [3, 1]
+
+    Attributes:
+        speeds: Multiply-accumulates per second that each client's device has measured, if they are on devices.
     """
+
+    speeds: Sequence[float] | None = None
 
     def __init__(
         self,

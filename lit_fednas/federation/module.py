@@ -156,7 +156,7 @@ class FederatedLightningModule(pl.LightningModule):
         if self.tiers is None:
             population = Population(clients.num_clients)
         else:
-            population = self.tiers.population(self.supernet, clients.num_clients, self.seed)
+            population = self.tiers.population(self.supernet, clients.num_clients, self.seed, clients.speeds)
         self.population = replace(population, sizes=tuple(clients.sizes))
 
     def configure_optimizers(self) -> Optimizer:

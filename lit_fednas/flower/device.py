@@ -35,6 +35,7 @@ from lit_fednas.federation.machine import keep_freed_memory, threads_set
 from lit_fednas.finetune.finetuning import TierNetwork, averaging
 from lit_fednas.flower.wire import Packet, read_task, result_fields
 from lit_fednas.objectives import HeadOnly, Objective, TaskLoss
+from lit_fednas.rng import isolated
 from lit_fednas.search import FederatedEvaluation, FederatedEvaluator
 from lit_fednas.search.federated import ClientDraw
 from lit_fednas.tiers import Population
@@ -168,7 +169,7 @@ class Device:
             **kind_of(data),
             "input_type": str(data.raw_inputs(1).dtype).removeprefix("torch."),
             "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            "macs_per_second": self._speed(number) if packet.fields["measure"] else None,
+            "macs_per_second": self._speed(number),
         }
         return Packet(fields)
 
@@ -186,20 +187,26 @@ class Device:
             )
         return number
 
-    def _speed(self, number: int) -> float:
-        """Returns multiply-accumulates of forward passes per second of training, of the largest architecture."""
+    def _speed(self, number: int) -> float | None:
+        """Returns multiply-accumulates of forward passes per second of training, of the largest architecture.
+
+        ``None`` where they cannot be counted.
+        """
         module, _ = self._parts(number)
-        supernet, arch = module.supernet, module.supernet.space.largest
-        size = module.client.batch_size
+        supernet, arch, size = module.supernet, module.supernet.space.largest, module.client.batch_size
+        try:
+            macs = supernet.macs(arch)
+        except ConfigError:
+            return None
         network = supernet.subnet(arch).train()
         inputs = torch.zeros(size, *supernet.input_shape, dtype=supernet.input_dtype)
         seconds = []
-        with self._threads(module):
+        with self._threads(module), isolated(0, "speed"):
             for _ in range(_TRIALS):
                 start = perf_counter()
                 network(inputs).float().sum().backward()
                 seconds.append(perf_counter() - start)
-        return size * supernet.macs(arch) / min(seconds)
+        return size * macs / min(seconds)
 
     # ---- training -------------------------------------------------------------------------------------
 

@@ -67,12 +67,11 @@ class Link:
     _refused: set[int] = field(default_factory=set)
     _spare: dict[int, int] = field(default_factory=dict)  # clients of nodes that wait until another is gone
 
-    def join(self, num_clients: int | None, measure: bool) -> list[Mapping[str, Any]]:
+    def join(self, num_clients: int | None) -> list[Mapping[str, Any]]:
         """Waits until all clients are there.
 
         Args:
             num_clients: How many there are; without it, all that are there at the start.
-            measure: Whether each measures its speed.
 
         Returns:
             What each says of itself, by number.
@@ -84,7 +83,7 @@ class Link:
         end = monotonic() + self.join_timeout
         told = False
         while True:
-            known |= self._ask_newcomers(measure, starting=True)
+            known |= self._ask_newcomers(starting=True)
             if known and sorted(known) == list(range(num_clients or len(known))):
                 return [known[client] for client in sorted(known)]
             if beyond := [client for client in known if num_clients is not None and client >= num_clients]:
@@ -99,11 +98,10 @@ class Link:
                 )
             sleep(max(self.poll, 0.05))
 
-    def _ask_newcomers(self, measure: bool = False, starting: bool = False) -> dict[int, Mapping[str, Any]]:
+    def _ask_newcomers(self, starting: bool = False) -> dict[int, Mapping[str, Any]]:
         """Asks nodes that are not known yet which client they are.
 
         Args:
-            measure: Whether each measures its speed.
             starting: Whether a node that refuses ends the run; one that comes later is not used.
 
         Returns:
@@ -120,7 +118,7 @@ class Link:
                 del self._spare[node]
         known = set(self.nodes.values()) | self._refused | self._spare.keys()
         new = sorted(present - known)
-        fields = [{"measure": measure, "client": _number(names.get(node, ""))} for node in new]
+        fields = [{"client": _number(names.get(node, ""))} for node in new]
         answers: dict[int, Mapping[str, Any]] = {}
         asked = [("join", Packet(each)) for each in fields]
         answered = self._exchange(list(zip(new, asked, strict=True)), lambda: None)

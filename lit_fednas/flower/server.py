@@ -19,6 +19,7 @@ from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.client import TaskRunner
+from lit_fednas.federation.initial_weights import read_checkpoint
 from lit_fednas.finetune import Finetune
 from lit_fednas.finetune.finetuning import Finetuning, TierNetwork
 from lit_fednas.flower.device import kind_of
@@ -55,6 +56,8 @@ class RemoteClients(ClientData):
             split: np.array([device["counts"][split] for device in devices]) for split in ("train", "val", "test")
         }
         self.sizes = tuple(self._counts["train"].sum(1).tolist())
+        speeds = [device["macs_per_second"] for device in devices]
+        self.speeds = None if None in speeds else speeds
 
     @property
     @override
@@ -103,14 +106,18 @@ class ServerData(FederatedDataModule):
 
     The source is the server's. Its training examples are those of which ``server_val`` takes a part, and on which
     norms are recalibrated.
+
+    Attributes:
+        link: The connection to the devices.
+        speeds: What devices measured when the run began; a resumed run keeps it, and the tiers that follow.
     """
 
     link: Link
-    measure = False
+    speeds: Sequence[float] | None = None
 
     @override
     def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
-        devices = self.link.join(self.num_clients, self.measure)
+        devices = self.link.join(self.num_clients)
         for device in devices:
             for name, own in kind_of(self).items():
                 if device[name] != own:
@@ -121,6 +128,8 @@ class ServerData(FederatedDataModule):
         clients = RemoteClients(
             devices, self.link, ClientData(self._readers["train"], {"train": [pool]}, None, self.task)
         )
+        if self.speeds is not None:
+            clients.speeds = self.speeds
         self._class_counts = np.sum([clients._counts[split] for split in ("train", "val", "test")], axis=0)
         return clients
 
@@ -128,6 +137,10 @@ class ServerData(FederatedDataModule):
     @override
     def class_counts(self) -> np.ndarray:
         return self._class_counts
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"speeds": self.clients.speeds}
 
 
 class FlowerRunner(TaskRunner):
@@ -312,6 +325,8 @@ class FlowerCLI(FederatedCLI):
         if self.trainer.world_size > 1:
             raise ConfigError(f"trainer.devices: {self.trainer.world_size} processes; the server is one, set it to 1")
         self.datamodule.link = self.link
+        if path := self.config[self.subcommand].get("ckpt_path"):
+            self.datamodule.speeds = read_checkpoint(path).get(ServerData.__qualname__, {}).get("speeds")
         trainer: Any = self.trainer
         trainer.fit_loop.runner = FlowerRunner
         trainer.callbacks.insert(0, WireBytes(self.link))

@@ -9,15 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from lit_fednas.assignment import ByTier
 from lit_fednas.callbacks import RoundCheckpoint
+from lit_fednas.cli import with_paths
 from lit_fednas.data import IID, ArraySource, ByColumn, Examples, FederatedDataModule, MultiLabel
 from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.lightning_cli import FederatedCLI, run
 from lit_fednas.messages import ClientResult
 from lit_fednas.objectives import TaskLoss
+from lit_fednas.records import ALL_TIERS
+from lit_fednas.search import ClientDraw, FederatedEvaluation, FederatedEvaluator
+from lit_fednas.tiers import ArchitectureTiers, ClientTiers, MeasuredTiers
 from tests.federation import methods
 from tests.federation.methods import METHODS
 from tests.support import (
@@ -36,7 +43,10 @@ from tests.support import (
 loopback = pytest.importorskip("tests.flower.loopback")
 from flwr.app import ConfigRecord, Error, Message  # noqa: E402
 
-from lit_fednas.flower.server import FlowerRunner, ServerData  # noqa: E402
+from lit_fednas.flower.device import device_of, digest  # noqa: E402
+from lit_fednas.flower.folder import resolved  # noqa: E402
+from lit_fednas.flower.link import Link  # noqa: E402
+from lit_fednas.flower.server import FlowerCLI, FlowerEvaluator, FlowerRunner, ServerData  # noqa: E402
 from lit_fednas.flower.wire import Packet, result_fields, task_fields  # noqa: E402
 
 RUN = [name for name in METHODS if methods.refusal(name) is None]
@@ -186,8 +196,30 @@ def test_another_kind_of_data_is_refused() -> None:
     grid.devices[1000] = loopback.device(make_module, methods.image_data(), 0)
     server = loopback.like(methods.image_data(MultiLabel(4)), ServerData, num_clients=3)
     server.link = loopback.connected(grid)
-    with pytest.raises(ConfigError, match=r"^data.source: client \d and the server differ in what targets are"):
+    with pytest.raises(ConfigError, match=r"^data.source: client \d has task Classification, the server MultiLabel"):
         server.setup("fit")
+
+
+def test_tiers_are_those_of_the_devices_and_stay_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiers = ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"}), MeasuredTiers(full=1.0))
+    make = partial(make_module, assignment=ByTier(), tiers=tiers, cohort=UniformCohort(ratio=1.0))
+
+    def run(rounds: int, speeds: list[float], kept: Any = None) -> list[str]:
+        grid = loopback.Loopback(devices(make, lambda: tiny_data(3)))
+        for node, speed in zip(grid.devices.values(), speeds, strict=True):
+            monkeypatch.setattr(node, "_speed", lambda number, speed=speed: speed)
+        server = loopback.like(tiny_data(3), ServerData)
+        server.link, server.speeds = loopback.connected(grid), kept
+        trainer = make_trainer(rounds)
+        trainer.fit_loop.runner = FlowerRunner
+        trainer.fit(module := make(), datamodule=server)
+        trainer.save_checkpoint(tmp_path / "run.ckpt")
+        return [module.population.tier(client).name for client in range(3)]
+
+    found = run(1, [1e6, 5e9, 1e10])
+    assert found == ["weak", "weak", "strong"]
+    saved = torch.load(tmp_path / "run.ckpt", weights_only=True)[ServerData.__qualname__]["speeds"]
+    assert run(1, [1e10, 1e10, 1e10], saved) == found
 
 
 # ---- failures -----------------------------------------------------------------------------------------
@@ -336,6 +368,66 @@ def test_a_second_node_of_a_client_is_not_used(caplog: pytest.LogCaptureFixture)
     notes = run_over(grid)
     assert notes.link.nodes[1] == 1007
     assert "is client 1, and so is node 1007" in caplog.text
+
+
+# ---- after training -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["operators", "any"])
+def test_devices_score_architectures_as_simulated_clients_do(kind: str) -> None:
+    method = METHODS["paths of operators" if kind == "operators" else "assignment random"]
+    module, data = method(), methods.image_data(client_val=0.3)
+    data.setup("fit")
+    module.meet(data.clients)
+    server = loopback.like(methods.image_data(client_val=0.3), ServerData)
+    grid = loopback.Loopback(devices(method, lambda: methods.image_data(client_val=0.3)))
+    server.link = loopback.connected(grid)
+    server.setup("fit")
+    rng = np.random.default_rng(0)
+    archs = list(dict.fromkeys(module.supernet.space.sample(rng) for _ in range(4)))
+    scores = []
+    for kind_of_evaluator, clients in ((FederatedEvaluator, data.clients), (FlowerEvaluator, server.clients)):
+        draw = ClientDraw(clients, module.population, 3, FederatedEvaluation(rounds=2), seed=0)
+        evaluator = kind_of_evaluator(module.supernet, draw, module.evaluation, (), 16)
+        tier = "weak" if kind == "operators" else ALL_TIERS
+        score = evaluator.scorer(tier, 0, archs)
+        scores.append([score(arch) for arch in archs])
+    assert scores[0] == scores[1]
+    assert sum(message.metadata.message_type == "evaluate" for message in grid.asked) == 6  # clients, not architectures
+
+    grid.fault = lambda message, answer: answered(message, code=5, reason="gone")
+    with pytest.raises(ClientError, match=r"^search.federated: none of the 6 devices that were asked has answered"):
+        evaluator.scorer(tier, 1, archs)(archs[0])
+
+
+@pytest.mark.slow
+def test_all_stages_of_fedoras_over_devices_equal_the_simulated_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the command line: training, a search by the clients, fine-tuning with settings and an objective of its own."""
+    monkeypatch.chdir(tmp_path)
+    few = ["--data.client_val=0.2", "--trainer.max_rounds=2", "--data.num_clients=6"]
+    search = ["--config=search/fedoras_small.yaml", "--search.evaluations=8", "--search.method.init_args.population=8"]
+    stages = {
+        "fit": [],
+        "search": [*search, "--config=search/fedoras_federated.yaml", "--search.name=search"],
+        "finetune": ["--config=fedoras/finetune/digits.yaml", "--finetune.rounds=2", "--finetune.head_rounds=1"],
+    }
+    stages["finetune"] += ["--finetune.objective=lit_fednas.objectives.CrossEntropy"]
+    stages["finetune"] += ["--finetune.objective.init_args.label_smoothing=0.1"]
+    for name in ("simulated", "over"):
+        words = with_paths(["--config=fedoras/digits.yaml", *few, f"--trainer.logger.init_args.name={name}"])
+        config = resolved(words)
+        Path(f"{name}.yaml").write_text(config)
+        nodes = {9 + number: device_of(config, {"partition-id": number}) for number in range(6)}
+        for stage, options in stages.items():
+            link = Link(loopback.Loopback(nodes), digest(config), poll=0)
+            cli = FederatedCLI if name == "simulated" else partial(FlowerCLI, link=link)
+            assert run(with_paths([stage, f"--config={name}.yaml", *options]), cli) == 0
+    for file in ("search/evaluations.csv", "search/federated.csv", "search/tiers.csv", "finetune/tiers.csv"):
+        tables = [pd.read_csv(Path("runs", name, "version_0", file)) for name in ("simulated", "over")]
+        left, right = (table.drop(columns="seconds", errors="ignore") for table in tables)
+        pd.testing.assert_frame_equal(left, right, check_exact=True)
 
 
 # ---- what travels -------------------------------------------------------------------------------------
