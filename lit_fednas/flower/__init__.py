@@ -8,7 +8,7 @@ lit-fednas flower init run --config superfed/digits.yaml sites.yaml --clients 2 
 
 ``run/README.md`` then holds every command: what starts the server, registers the devices' keys, starts a device and
 starts the run. The rounds, callbacks, checkpoints and records are those of ``lit-fednas fit``, and so are the weights:
-with the same clients, a run over devices equals the simulated one to the bit.
+with the same clients, a run over devices equals the simulated one to the bit, where all machines round alike.
 
 **Data.** The server reads what it validates and tests on; each device puts a file or folder of its own in the place of
 ``train``, by ``--node-config``. What a configuration may not leave to the data is what every device would then find
@@ -91,8 +91,9 @@ used. A device whose key is registered keeps its number; one without a key comes
 ``client=N`` which client it is. It joins between rounds, as does a device that was away.
 
 **Stopping and resuming.** The run's folder is at the server, ``runs/`` in the folder where it was started, and its
-checkpoint is that of the last round that has ended. Flower cannot resume a run after ``flwr stop``, or after its server
-was ended: ``--run-config 'resume="last"'`` starts a new one that goes on from the checkpoint, exactly.
+checkpoint is that of the last round that has ended, also after Ctrl-C at the server (which then takes Flower up to a
+minute). Flower cannot resume a run that was stopped or whose server was ended: ``--run-config 'resume="last"'`` starts
+a new one that goes on from the checkpoint, exactly.
 
 **What leaves a device**: its numbers of examples of each class in each split, the shape and type of inputs, hashes of
 the names of classes and of the normalisation, its memory, its speed in MACs per second if a part of the
@@ -114,5 +115,8 @@ runs: let a firewall or a VPN admit the devices and yourself alone.
 **Speed.** Flower starts a process for every message, which imports torch and Lightning before it trains; and it asks
 for messages every three seconds. On two cores that also ran other things, a round of 2 devices took 25 to 55 s, of
 which 2.5 s was training. Real devices are for rounds that train for minutes; for experiments, simulate.
-``FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.1`` saves up to a second per message.
+``FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.1`` saves up to a second per message. In Flower's own simulation engine, which a
+folder without ``--tls`` has commands for, a round of ``superfed/digits.yaml`` took 3.4 s beside 1.8 s of
+``lit-fednas fit``, of ``fedoras`` 18 s beside 6.6 s, of ``fednas`` 5.6 s beside 1.4 s, and of ``fedtrans`` 12 s beside
+0.4 s. The weights were equal for the first three, and for ``fedtrans`` but for rounding (1e-7).
 """
