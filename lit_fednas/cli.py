@@ -37,18 +37,31 @@ def main(args: Sequence[str] | None = None) -> int:
         The exit status: 0; 2 for an error that the user can mend, told in one line; 1 if a client failed and the
         policy is to stop, or another rank has gone; 128 and the signal's number if a signal stopped the run, whose
         state is saved.
+    """
+    if "" not in sys.path:
+        sys.path.append("")  # the user's own parts are in modules of the working directory
+    words = sys.argv[1:] if args is None else list(args)
+    name = _name(words)
+    return told(lambda: _run(name, words), name)
+
+
+def told(run: Callable[[], int], name: str | None = None) -> int:
+    """Runs something and prints an error that the user can mend in one line.
+
+    Args:
+        run: What is run.
+        name: The command that it is.
+
+    Returns:
+        The exit status, as :func:`main`.
 
     Raises:
         BrokenPipeError: What a run writes to has ended.
         OSError: An error of the system that names no file.
         ValueError: An error that the user cannot mend.
     """
-    if "" not in sys.path:
-        sys.path.append("")  # the user's own parts are in modules of the working directory
-    words = sys.argv[1:] if args is None else list(args)
-    name = _name(words)
     try:
-        status = _run(name, words)
+        status = run()
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # what reads the output, such as head, has seen enough
@@ -108,7 +121,7 @@ def _run(name: str | None, words: Sequence[str]) -> int:
             return 0 if words[1:] in (["-h"], ["--help"]) else 2
         near = did_you_mean(first, COMMANDS)
         raise ConfigError(f"{first}: is not a command{near}; lit-fednas --help lists them")
-    words = _with_paths(words)
+    words = with_paths(words)
     _check_rank()
     with _ending_at_once():
         from lit_fednas.lightning_cli import run
@@ -138,8 +151,12 @@ def _check_rank() -> None:
             raise ConfigError(f"{name}: {value!r} in the environment is not the number of a process; unset {name}")
 
 
-def _with_paths(words: Sequence[str]) -> list[str]:
-    """Returns the words with the paths of the configurations that they name."""
+def with_paths(words: Sequence[str]) -> list[str]:
+    """Returns the words with the paths of the configurations that they name.
+
+    Args:
+        words: A command and its options.
+    """
     found = list(words)
     for place, (before, word) in enumerate(pairwise(["", *words])):
         if before in ("-c", "--config"):
@@ -188,8 +205,10 @@ def _parser(name: str, function: Callable[..., Any]) -> Any:
         if parameter.default is not parameter.empty:
             settings["default"] = parameter.default
             settings.update({"nargs": "?"} if by_place else {})
+            settings.update({"nargs": "?", "const": True} if parameter.default is False else {})
         if many := next((one for one in (hint, *get_args(hint)) if get_origin(one) is list), None):
             (hint,), settings["nargs"] = get_args(many), "+"
+            settings.update({} if by_place else {"action": "extend"})
         parser.add_argument(argument if by_place else f"--{argument}", type=hint, **settings)
     return parser
 

@@ -63,6 +63,9 @@ LIGHT = {
         "lit_fednas.comparison.command:compare",
         "Shows methods beside each other: the best network of every device tier, and what training cost.",
     ),
+    "flower init": Command(
+        "lit_fednas.flower.folder:init", "Writes a folder from which a run starts over Flower's devices."
+    ),
     "report": Command(
         "lit_fednas.analysis.commands:report", "Writes a finished run's folder as one HTML page that needs no network."
     ),

@@ -13,10 +13,10 @@ import signal
 import sys
 import warnings
 from argparse import SUPPRESS
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from pydoc import locate
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import lightning
 from jsonargparse import ArgumentError
@@ -64,11 +64,13 @@ class DrawFronts(Callback):
 class FederatedCLI(LightningCLI):
     """LightningCLI for one module, one data module and one trainer, with commands that are not the trainer's."""
 
+    data_class: ClassVar[type[FederatedDataModule]] = FederatedDataModule
+
     def __init__(self, words: Sequence[str]) -> None:
         self._words = list(words)
         super().__init__(
             model_class=FederatedLightningModule,
-            datamodule_class=FederatedDataModule,
+            datamodule_class=self.data_class,
             trainer_class=FederatedTrainer,
             trainer_defaults={
                 "logger": RUN_LOGGER,
@@ -274,11 +276,12 @@ def _quiet_surroundings() -> None:
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
 
 
-def run(words: Sequence[str]) -> int:
+def run(words: Sequence[str], cli: Callable[[Sequence[str]], LightningCLI] = FederatedCLI) -> int:
     """Runs a command of a configuration.
 
     Args:
         words: Those after ``lit-fednas``.
+        cli: Reads and runs them.
 
     Returns:
         The exit status: 0; 128 and the signal's number if a signal stopped the run, whose state is saved.
@@ -288,7 +291,7 @@ def run(words: Sequence[str]) -> int:
     """
     _quiet_surroundings()
     try:
-        FederatedCLI(words)
+        cli(words)
     except MisconfigurationException as error:  # Lightning's, of settings that it checks itself
         raise ConfigError(" ".join(str(error).split())) from error
     except Interrupted as stop:

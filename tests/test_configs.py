@@ -57,7 +57,7 @@ def test_all_are_found():
         "digits_transformer",
         "distorted_digits",
     ]
-    assert len(OVERLAYS) == 18
+    assert len(OVERLAYS) == 19
     assert [path.stem for path in LOGGERS] == ["csv", "tensorboard", "wandb_offline"]
     searches = [
         "digits",

@@ -20,10 +20,9 @@ from lit_fednas.federation import (
     FederatedTrainer,
     UniformCohort,
 )
-from lit_fednas.federation.client import ClientRunner
+from lit_fednas.federation.client import LocalRunner
 from lit_fednas.federation.machine import keep_freed_memory
 from lit_fednas.messages import ClientTask
-from lit_fednas.objectives import CrossEntropy
 from lit_fednas.supernets import Supernet
 
 
@@ -103,15 +102,15 @@ class Fits:
         keep_freed_memory()
         self.setting = setting
         self.client = client
-        self._runner = ClientRunner(
+        module = FederatedLightningModule(
             net,
-            CrossEntropy(),
-            clients_of(setting, data),
+            FixedArchitecture(),
+            OverlapAverage(),
             client_settings(setting, **client),
-            FaultPolicy(on_client_error="raise"),
-            setting.seed,
-            lambda: None,
+            faults=FaultPolicy(on_client_error="raise"),
+            seed=setting.seed,
         )
+        self._runner = LocalRunner(module, clients_of(setting, data), lambda: None)
 
     def train(self, number: int, client: int, arch: Any) -> None:
         """Trains a client; ``result`` and ``update`` then say how it went."""

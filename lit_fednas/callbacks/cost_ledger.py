@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from lit_fednas.costs import RoundCost, client_cost, independent_cost
+from lit_fednas.costs import RoundCost, SecureAggregation, client_cost, independent_cost
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import (
     EvaluationSettings,
@@ -34,14 +34,20 @@ class CostLedger(FederatedCallback):
     Args:
         independent: The subnets to compare with, written as in the evaluation's; those evaluated if not given. A
             model that comes in training counts from then on, one that is evaluated no more not at all.
+        secure_aggregation: If given, ``ledger.json`` also has the bytes that the rounds would take with it, under
+            ``secure_aggregation``; all other numbers stay those of the run.
     """
 
-    def __init__(self, independent: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, independent: Sequence[str] | None = None, secure_aggregation: SecureAggregation | None = None
+    ) -> None:
         self.independent = independent
+        self.secure_aggregation = secure_aggregation
         self.rounds = 0
         self.total = RoundCost()
         self.by_client: dict[int, RoundCost] = {}
         self.baseline: dict[str, RoundCost] = {}
+        self.secure = RoundCost()
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
         """Validates the subnets to compare with."""
@@ -73,15 +79,20 @@ class CostLedger(FederatedCallback):
         supernet = module.supernet
         spent = RoundCost()
         for result in round.results:
-            cost = client_cost(result, supernet.cost(result.task.arch))
+            cost = client_cost(result, supernet.cost(result.task.arch), module.traffic(result.task.arch))
             client = result.task.client
             self.by_client[client] = self.by_client.get(client, RoundCost()) + cost
             spent += cost
         compared = self._compared(module)
         self.baseline = {name: cost for name, cost in self.baseline.items() if name in compared}
         for name, arch in compared.items():
-            alone = independent_cost(round.results, supernet.cost(arch))
+            alone = independent_cost(round.results, supernet.cost(arch), module.traffic(arch))
             self.baseline[name] = self.baseline.get(name, RoundCost()) + alone
+        if self.secure_aggregation is not None and round.results:
+            network = supernet.skeleton(round.results[0].task.arch)
+            elements = sum(tensor.numel() for tensor in [*network.parameters(), *network.buffers()])
+            whole = sum(tensor.numel() for tensor in supernet.shared_tensors().values())
+            self.secure += self.secure_aggregation.cost(round.results, elements, whole, spent.bytes_down)
         self.total += spent
         self.rounds += 1
         module.log("cost/macs", float(spent.macs))
@@ -95,7 +106,14 @@ class CostLedger(FederatedCallback):
         alone = RoundCost()
         for cost in self.baseline.values():
             alone += cost
+        secure = {
+            "neighbours": self.secure_aggregation and self.secure_aggregation.neighbours,
+            "bytes_down": self.secure.bytes_down,
+            "bytes_up": self.secure.bytes_up,
+            "times_bytes_up": self.secure.bytes_up / self.total.bytes_up if self.total.bytes_up else None,
+        }
         return {
+            **({} if self.secure_aggregation is None else {"secure_aggregation": secure}),
             "rounds": self.rounds,
             "total": asdict(self.total),
             "by_client": {str(client): asdict(cost) for client, cost in sorted(self.by_client.items())},
@@ -128,6 +146,7 @@ class CostLedger(FederatedCallback):
             "total": asdict(self.total),
             "by_client": {client: asdict(cost) for client, cost in self.by_client.items()},
             "baseline": {name: asdict(cost) for name, cost in self.baseline.items()},
+            "secure": asdict(self.secure),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -136,3 +155,4 @@ class CostLedger(FederatedCallback):
         self.total = RoundCost(**state_dict["total"])
         self.by_client = {int(key): RoundCost(**cost) for key, cost in state_dict["by_client"].items()}
         self.baseline = {name: RoundCost(**cost) for name, cost in state_dict["baseline"].items()}
+        self.secure = RoundCost(**state_dict.get("secure", {}))  # checkpoints of 0.2.0 have none

@@ -77,6 +77,10 @@ class DeployedAccuracy(FederatedCallback):
         """Validates that clients can be evaluated; the assignment has been set up before."""
         self.rows, self.rounds = [], None
         clients = trainer.datamodule.clients
+        try:
+            clients.rows(0, self.split)
+        except ConfigError as error:  # they are on devices of their own
+            raise ConfigError(f"deployed_accuracy: {error}") from None
         having = [client for client in range(clients.num_clients) if clients.size(client, self.split)]
         if not having:
             raise ConfigError(

@@ -222,7 +222,8 @@ class PruneByBudgets(FederatedCallback):
         """Ends the iteration after its last round, and begins the next."""
         sequence = _sequence(module)
         for result in round.results:
-            self.record.spent += client_cost(result, sequence.cost(result.task.arch))
+            arch = result.task.arch
+            self.record.spent += client_cost(result, sequence.cost(arch), module.traffic(arch))
         left = 0
         if self.trials is None:
             accuracy = fused_accuracy(round.results)

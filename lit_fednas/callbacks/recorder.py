@@ -56,8 +56,10 @@ class RunRecorder(FederatedCallback):
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Keeps how it went for each client."""
-        costs = module.supernet.cost
-        self._clients = [_client_record(one, client_cost(one, costs(one.task.arch))) for one in round.results]
+        costs, traffic = module.supernet.cost, module.traffic
+        self._clients = [
+            _client_record(one, client_cost(one, costs(one.task.arch), traffic(one.task.arch))) for one in round.results
+        ]
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Writes the round's record."""

@@ -90,9 +90,10 @@ class RoundTime(FederatedCallback):
         self.times = CompletionTimes(**state_dict)
 
     def _seconds(self, module: FederatedLightningModule, result: ClientResult) -> float:
-        cost = module.supernet.cost(result.task.arch)
-        tested = cost.macs * result.num_tested
-        return self._speed(module, result.task.client).seconds(client_cost(result, cost), tested)
+        arch = result.task.arch
+        cost = module.supernet.cost(arch)
+        spent = client_cost(result, cost, module.traffic(arch))
+        return self._speed(module, result.task.client).seconds(spent, cost.macs * result.num_tested)
 
     def _speed(self, module: FederatedLightningModule, client: int) -> ClientSpeed:
         if client not in self._of_client:

@@ -32,7 +32,7 @@ class WandbLogging(FederatedCallback):
         self._num_models = len(getattr(pl_module.supernet, "models", ()))
         for run in _runs(trainer):
             data: Any = trainer.datamodule
-            figure = plot_partition(data.partition, data.targets, data.strata)
+            figure = plot_partition(data.class_counts, data.strata)
             run.log({"partition": wandb.Image(figure)}, commit=False)
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:

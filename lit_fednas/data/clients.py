@@ -37,7 +37,12 @@ class ClientData:
         (4, 2)
         >>> [len(y) for x, y in clients.batches(0, 3, generator(0, "batches", 0, 0))]
         [3, 1]
+
+    Attributes:
+        speeds: Multiply-accumulates per second that each client's device has measured, if they are on devices.
     """
+
+    speeds: Sequence[float] | None = None
 
     def __init__(
         self,
@@ -65,6 +70,11 @@ class ClientData:
     def num_clients(self) -> int:
         """The number of clients in the population."""
         return len(self.sizes)
+
+    @property
+    def at_server(self) -> ClientData:
+        """The examples that the server may read: in a simulation those of all clients."""
+        return self
 
     def size(self, client: int, split: str = "train") -> int:
         """Returns the number of examples of a client's split; 0 where it has no such split."""

@@ -157,26 +157,46 @@ class FederatedDataModule(LightningDataModule):
         if train is None or not len(train):
             raise DataError(f"data.source: {type(self.source).__name__} has no training examples; give some")
         val = self._open("val")
-        all_targets = self.task.strata(train.targets).cpu().numpy()
-        held = self._server_rows(all_targets, val is not None)
-        pool = np.setdiff1d(np.arange(len(all_targets)), held)
-        columns = {name: column[pool] for name, column in train.columns.items()}
-        self.targets = all_targets[pool]
-        if self.partitioner.by_class and not self.task.labelled:
-            raise ConfigError(
-                f"data.partitioner: {type(self.partitioner).__name__} deals out by class, and the examples of "
-                f"{type(self.source).__name__} have none; use ByColumn or IID"
-            )
-        self.partition = self.partitioner.partition(self.targets, self.num_clients, self.seed, columns)
+        targets = self.task.strata(train.targets).cpu().numpy()
+        held = self._server_rows(targets, val is not None)
         reader = self._reader(train, self.source.augmentation if self.augment else ())
         self._readers = {"train": reader}
-        rows = self._client_rows(pool)
-        self.clients = ClientData(reader, rows, self._readers.get("test"), self.task)
         if val is not None:
             self._readers["val"] = self._reader(val)
             self._val_batches = EvalBatches(self._readers["val"], None, self.eval_batch_size)
         elif len(held):
             self._val_batches = EvalBatches(reader, torch.from_numpy(held), self.eval_batch_size)
+        self.clients = self._deal(train, targets, np.setdiff1d(np.arange(len(targets)), held))
+
+    def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
+        """Deals examples out; sets :attr:`partition` and :attr:`targets`.
+
+        Args:
+            train: The training split.
+            targets: The class of each of its rows.
+            pool: The rows that are dealt out.
+
+        Returns:
+            The clients' data.
+
+        Raises:
+            ConfigError: The partitioner deals out by class, and the examples have none.
+        """
+        if self.partitioner.by_class and not self.task.labelled:
+            raise ConfigError(
+                f"data.partitioner: {type(self.partitioner).__name__} deals out by class, and the examples of "
+                f"{type(self.source).__name__} have none; use ByColumn or IID"
+            )
+        columns = {name: column[pool] for name, column in train.columns.items()}
+        self.targets = targets[pool]
+        self.partition = self.partitioner.partition(self.targets, self.num_clients, self.seed, columns)
+        rows = self._client_rows(pool)
+        return ClientData(self._readers["train"], rows, self._readers.get("test"), self.task)
+
+    @property
+    def class_counts(self) -> np.ndarray:
+        """Each client's examples of each class, before its hold-outs, after ``setup``: ``[clients, strata]``."""
+        return self.partition.class_counts(self.targets, len(self.strata))
 
     def val_dataloader(self) -> EvalBatches | list[Any]:
         """Returns the server's validation batches; an empty list where it holds nothing out."""
@@ -290,10 +310,21 @@ class FederatedDataModule(LightningDataModule):
             raise DataError(f"data.server_val: {count} of {len(targets)} examples leave none to train on; give less")
         return stratified_rows(targets, count, numpy_generator(self.seed, "server-val"))
 
-    def _client_rows(self, pool: np.ndarray) -> Mapping[str, Sequence[np.ndarray]]:
-        """Splits each client's rows; returns rows of the training split, by the client's split."""
+    def _client_rows(self, pool: np.ndarray, first: int = 0) -> Mapping[str, Sequence[np.ndarray]]:
+        """Splits each client's rows.
+
+        Args:
+            pool: The rows that the partition deals out.
+            first: The number of the partition's first client.
+
+        Returns:
+            Rows of the training split (or of the test split), by the client's split.
+
+        Raises:
+            DataError: A client would keep none to train on.
+        """
         rows: dict[str, list[np.ndarray]] = {"train": [], "val": [], "test": []}
-        for client, indices in enumerate(self.partition.indices):
+        for client, indices in enumerate(self.partition.indices, first):
             rng = numpy_generator(self.seed, "client-split", client)
             parts = client_split(pool[indices], self.client_val, _share(self.client_test), rng)
             if parts is None:
@@ -321,9 +352,8 @@ class FederatedDataModule(LightningDataModule):
         if reader is None:
             name = type(self.source).__name__
             raise DataError(f"data.client_test: official is a test split, which {name} does not have; give a fraction")
-        counts = self.partition.class_counts(self.targets, len(self.strata))
         return deal_by_class(
-            self.task.strata(reader.targets).cpu().numpy(), counts, numpy_generator(self.seed, "client-test")
+            self.task.strata(reader.targets).cpu().numpy(), self.class_counts, numpy_generator(self.seed, "client-test")
         )
 
 

@@ -13,56 +13,50 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lit_fednas.data.datamodule import FederatedDataModule
-from lit_fednas.data.partitioners import Partition
 from lit_fednas.formatting import text_table
 from lit_fednas.records.files import check_output, replace_text, replacing
 
 COLOUR = "#2a6fbb"
 
 
-def partition_rows(partition: Partition, targets: np.ndarray, class_names: Sequence[str]) -> list[list[Any]]:
+def partition_rows(counts: np.ndarray, class_names: Sequence[str]) -> list[list[Any]]:
     """Returns a header, then each client's number, size and count of each class.
 
     Example:
-        >>> partition = Partition((np.array([0, 1]), np.array([2])), 3)
-        >>> partition_rows(partition, np.array([0, 1, 1]), ["cat", "dog"])
+        >>> partition_rows(np.array([[1, 1], [0, 1]]), ["cat", "dog"])
         [['client', 'size', 'cat', 'dog'], [0, 2, 1, 1], [1, 1, 0, 1]]
     """
-    counts = partition.class_counts(targets, len(class_names))
     header = ["client", "size", *class_names]
     return [header, *([client, sum(row), *row] for client, row in enumerate(counts.tolist()))]
 
 
-def partition_table(partition: Partition, targets: np.ndarray, class_names: Sequence[str]) -> str:
+def partition_table(counts: np.ndarray, class_names: Sequence[str]) -> str:
     """Returns the counts as aligned text; zeros are dots, and the last row is the total.
 
     Example:
-        >>> partition = Partition((np.array([0, 1]), np.array([2])), 3)
-        >>> print(partition_table(partition, np.array([0, 1, 1]), ["cat", "dog"]))
+        >>> print(partition_table(np.array([[1, 1], [0, 1]]), ["cat", "dog"]))
         client  size  cat  dog
              0     2    1    1
              1     1    .    1
          total     3    1    2
     """
-    header, *rows = partition_rows(partition, targets, class_names)
-    totals = partition.class_counts(targets, len(class_names)).sum(axis=0).tolist()
+    header, *rows = partition_rows(counts, class_names)
+    totals = counts.sum(axis=0).tolist()
     rows.append(["total", sum(totals), *totals])
     cells = [[str(row[0]), *(str(cell or ".") for cell in row[1:])] for row in rows]
     return text_table(header, cells, left=0)
 
 
-def plot_partition(partition: Partition, targets: np.ndarray, class_names: Sequence[str]) -> Figure:
+def plot_partition(counts: np.ndarray, class_names: Sequence[str]) -> Figure:
     """Returns a figure with a dot per client and class whose area is proportional to the number of examples.
 
     The largest dot fills its cell; where cells are narrow it may reach into its neighbours. Save it with
     ``figure.savefig``; no window and no pyplot state is involved.
 
     Example:
-        >>> partition = Partition((np.array([0, 1]), np.array([2])), 3)
-        >>> len(plot_partition(partition, np.array([0, 1, 1]), ["cat", "dog"]).axes)
+        >>> len(plot_partition(np.array([[1, 1], [0, 1]]), ["cat", "dog"]).axes)
         1
     """
-    counts = partition.class_counts(targets, len(class_names))
     num_clients, num_classes = counts.shape
     cell = float(np.clip(11 / num_clients, 0.12, 0.36))  # inches
     height = float(np.clip(12 / num_classes, 0.12, max(cell, 0.26)))
@@ -78,20 +72,19 @@ def plot_partition(partition: Partition, targets: np.ndarray, class_names: Seque
     return figure
 
 
-def write_partition(partition: Partition, targets: np.ndarray, class_names: Sequence[str], folder: Path) -> None:
+def write_partition(counts: np.ndarray, class_names: Sequence[str], folder: Path) -> None:
     """Writes a partition's table and picture.
 
     Args:
-        partition: The rows of each client.
-        targets: The class of each row.
+        counts: Each client's examples of each class, ``[clients, classes]``.
         class_names: One name per class.
         folder: Where to write ``partition.csv`` and ``partition.png``.
     """
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(partition_rows(partition, targets, class_names))
+    csv.writer(text, lineterminator="\n").writerows(partition_rows(counts, class_names))
     replace_text(folder / "partition.csv", text.getvalue())
     with replacing(folder / "partition.png") as file:
-        plot_partition(partition, targets, class_names).savefig(file, dpi=150)
+        plot_partition(counts, class_names).savefig(file, dpi=150)
 
 
 class ShowPartition:
@@ -117,7 +110,7 @@ class ShowPartition:
         data = self.datamodule
         data.prepare_data()
         data.setup("fit")
-        shown = data.partition, data.targets, data.strata
+        shown = data.class_counts, data.strata
         print(partition_table(*shown))
         write_partition(*shown, Path(output))
         print(f"written: {output}/partition.csv, {output}/partition.png")

@@ -35,7 +35,8 @@ Your own rules over the rounds: :class:`FederatedCallback` and :class:`ServerRou
   ``--model.evaluation.recalibrate_batches`` gathers statistics on a copy before a subnet is evaluated. Evaluation
   batches are a random mix of the classes, because a network that normalises by the batch depends on it; for the same
   reason ``--model.client.drop_last true`` leaves a small last batch out.
-* **Subnets are really smaller.** What a client gets has its own small tensors, and its bytes are what is counted.
+* **Subnets are really smaller.** What a client gets has its own small tensors, and its bytes are what is counted; they
+  may travel in fewer bits, ``--model.transport.up Int8 --model.transport.down Float16`` (``lit_fednas.transport``).
 
 **Faster.** A round costs what its clients' training costs: one sub-Trainer and a few networks are reused for all
 clients, and updates are added into memory that is there already. Beyond that:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,10 +11,11 @@ from functools import partial
 from itertools import count, islice
 from math import inf, isfinite
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from lit_fednas.data.clients import ClientData
 from lit_fednas.errors import ClientError, ConfigError
@@ -22,97 +24,85 @@ from lit_fednas.federation.client_module import ClientModule, ClientNetwork
 from lit_fednas.federation.compiled import MOST_ARCHITECTURES, check_compilable, compile_network
 from lit_fednas.federation.interrupts import Interrupted, alarm
 from lit_fednas.federation.lightning_private import ClientTrainer
-from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.federation.stacked import StackedClient, StackedModule, check_stackable
 from lit_fednas.federation.stacked_gradients import Stacks
 from lit_fednas.messages import DROPPED, ClientResult, ClientTask, ClientUpdate
-from lit_fednas.objectives import Objective
 from lit_fednas.rng import generator, isolated, numpy_generator
-from lit_fednas.supernets import Supernet
+
+if TYPE_CHECKING:
+    from lit_fednas.federation.module import FederatedLightningModule
 
 _NETWORKS_KEPT = 4
 
 log = logging.getLogger(__name__)
 
 
-class ClientRunner:
+class TaskRunner(ABC):
+    """Trains the tasks of a round: sub-Trainers in this process, or devices elsewhere.
+
+    ``trainer.fit_loop.runner`` makes it when a run starts; faults, aggregation, callbacks and records do not know which
+    one it is.
+    """
+
+    @abstractmethod
+    def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
+        """Trains the clients.
+
+        Args:
+            tasks: The tasks of this rank.
+
+        Yields:
+            How it went for a client, and its update if it can be used, whose tensors hold until the next pair; one pair
+            per task, in an order that depends on the tasks alone.
+
+        Raises:
+            ClientError: A fit failed and the policy is to raise.
+            Interrupted: The run was asked to stop.
+        """
+
+
+class LocalRunner(TaskRunner):
     """Trains clients with one reused Trainer, one reused module and a few reused networks.
 
     A client's weights are written into tensors that are there already, trained, and handed out as the update;
     so they must be aggregated before the next fit.
 
     Args:
-        supernet: The global weights.
-        objective: The local loss.
+        module: The server's module: the global weights, the local loss, how clients train and fail, the seed.
         data: All clients' data.
-        settings: How clients train.
-        faults: What happens when one fails.
-        seed: The run's seed.
         check: Called before every batch; raises ``Interrupted`` if the run was asked to stop.
 
-    Raises:
-        ConfigError: Clients are to be trained several at a time, compiled, tested or with balanced classes, which other
-            settings or the data exclude.
+    Attributes:
+        transport: How weights travel. What the network between server and devices does itself, a device's runner
+            must not do again: it has ``Transport()``.
     """
 
-    def __init__(
-        self,
-        supernet: Supernet,
-        objective: Objective,
-        data: ClientData,
-        settings: ClientSettings,
-        faults: FaultPolicy,
-        seed: int,
-        check: Callable[[], None],
-    ) -> None:
-        if settings.clients_per_fit > 1:
-            check_stackable(settings, faults, objective)
-        if faults.straggler_rate and (settings.epochs == 1 or settings.steps is not None):
-            raise ConfigError(
-                f"faults.straggler_rate: {faults.straggler_rate:g} of the clients would train fewer passes, but each "
-                f"trains {'one' if settings.steps is None else 'a number of steps'}; set client.epochs above 1 and "
-                f"client.steps to null, or straggler_rate to 0"
-            )
-        if settings.class_balanced and not data.task.labelled:
-            raise ConfigError(
-                f"client.class_balanced: true needs one class per example, and the data's task is "
-                f"{type(data.task).__name__}; set it to false"
-            )
-        if settings.compile:
-            check_compilable(supernet, objective, settings.clients_per_fit)
-        self.supernet = supernet
-        self.objective = objective
+    def __init__(self, module: FederatedLightningModule, data: ClientData, check: Callable[[], None]) -> None:
+        self.supernet = module.supernet
+        self.objective = module.objective
         self.data = data
-        self.settings = settings
-        self.faults = faults
-        self.seed = seed
+        self.settings = module.client
+        self.faults = module.faults
+        self.transport = module.transport
+        self.seed = module.seed
         self.check = check
-        self.device = next(iter(supernet.shared_tensors().values())).device
-        self.trainer = ClientTrainer(self.device, settings.precision)
+        self.device = next(iter(self.supernet.shared_tensors().values())).device
+        self.trainer = ClientTrainer(self.device, self.settings.precision)
         self._networks: OrderedDict[Any, ClientNetwork] = OrderedDict()
         self._shared: dict[str, Tensor] | None = None  # looked up once for all clients of a round
-        self._stacks = Stacks(supernet, objective, settings)
-        self._module = ClientModule(objective, settings)
-        try:
-            settings.optimizers([torch.zeros(1, requires_grad=True)])
-        except Exception as error:  # else every client would fail by it
-            raise ConfigError(f"client.optimizer: cannot be made ({error}); change its settings") from error
-        testable = settings.validate is None or any(data.size(one, "val") for one in range(data.num_clients))
-        if not testable:
-            raise ConfigError(
-                "client.validate: no client has validation data; set data.client_val, for instance to 0.2"
-            )
+        self._received: dict[int, Mapping[str, Tensor]] = {}  # by the clients of the present fit
+        self._stacks = Stacks(self.supernet, self.objective, self.settings)
+        self._module = ClientModule(self.objective, self.settings)
 
+    @override
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
         """Trains the clients in the order of their tasks; by architecture where a fit has several clients.
 
         Yields:
-            How it went for a client, and its update if it can be used, whose tensors hold until the next pair.
+            As :meth:`TaskRunner.run`.
 
         Raises:
-            ClientError: A fit failed and the policy is to raise.
             ConfigError: The network cannot be trained for several clients in one fit.
-            Interrupted: The run was asked to stop.
         """
         self._shared = self.supernet.shared_tensors()
         try:
@@ -199,6 +189,12 @@ class ClientRunner:
     def _train_several(self, tasks: Sequence[ClientTask]) -> StackedModule:
         arch = tasks[0].arch
         gradients = self._stacks.gradients(arch, self.trainer.precision_plugin.train_step_context)
+        stacked = self._stacks.weights(arch, len(tasks))
+        self._receive(tasks)
+        if self.transport.down is not None:
+            for row, task in enumerate(tasks):
+                received = self._received[task.client]
+                torch._foreach_copy_([one[row] for one in stacked.values()], [received[name] for name in stacked])
         clients = []
         for task in tasks:
             # the address of the seed that one client alone sets for its dropout
@@ -208,7 +204,7 @@ class ClientRunner:
             clients.append(client)
         module = StackedModule(
             gradients,
-            self._stacks.weights(arch, len(tasks)),
+            stacked,
             clients,
             self.settings,
             tasks[0].lr_factor,
@@ -223,6 +219,7 @@ class ClientRunner:
             update = self._tested(train())
             if not all(report.finite for report in update.result.reports):
                 raise _Skip("non-finite", "a number that it reported is not finite")
+            update = self._arrived(update)
         except (ConfigError, Interrupted):
             raise
         except _Skip as skip:
@@ -238,13 +235,28 @@ class ClientRunner:
             return ClientResult(task, "error", reason), None
         return update.result, update
 
+    @torch.no_grad()
+    def _receive(self, tasks: Sequence[ClientTask]) -> None:
+        """Sends the global weights of one architecture down to the clients of the next fit."""
+        weights, transport = self.supernet.views(tasks[0].arch, self._shared), self.transport
+        self._received = {
+            task.client: transport.unpack_down(transport.pack_down(weights, self.seed, task), weights) for task in tasks
+        }
+
+    def _arrived(self, update: ClientUpdate) -> ClientUpdate:
+        """Returns an update as the server has it."""
+        if self.transport.exact:
+            return update
+        task = update.task
+        packed = self.transport.pack_up(update.weights, self._received[task.client], self.seed, task)
+        return replace(update, weights=self.transport.unpack_up(packed, self.supernet.views(task.arch, self._shared)))
+
     def _tested(self, update: ClientUpdate) -> ClientUpdate:
         """Adds the network's accuracy on the client's own validation split, if it is asked for."""
         if self.settings.validate is None:
             return update
         arch, client = update.task.arch, update.task.client
-        trained = self.settings.validate == "trained"
-        weights = update.weights if trained else self.supernet.views(arch, self._shared)
+        weights = update.weights if self.settings.validate == "trained" else self._received[client]
         scores = client_scores(
             partial(self.supernet.run, arch, weights),
             self.data,
@@ -264,7 +276,8 @@ class ClientRunner:
         if self._goes_away(task):
             raise _Skip(DROPPED, "the client went away")
         network = self._network(task.arch)
-        network.receive(self.supernet.views(task.arch, self._shared))
+        self._receive([task])
+        network.receive(self._received[task.client])
         limit = inf if self.faults.time_limit is None else self.faults.time_limit
         slow = _Skip("timeout", f"took longer than faults.time_limit, {limit:g} s")
         end = perf_counter() + limit  # a compilation is not the client's time
@@ -341,6 +354,42 @@ class ClientRunner:
             self._networks[arch] = made
         self._networks.move_to_end(arch)
         return self._networks[arch]
+
+
+def check_clients(module: FederatedLightningModule, data: ClientData) -> None:
+    """Validates that clients can train as the settings say, before the first round.
+
+    Args:
+        module: The server's module.
+        data: What is known of the clients' data.
+
+    Raises:
+        ConfigError: Clients are to be trained several at a time, compiled, tested or with balanced classes, which other
+            settings or the data exclude.
+    """
+    supernet, objective, settings, faults = module.supernet, module.objective, module.client, module.faults
+    if settings.clients_per_fit > 1:
+        check_stackable(settings, faults, objective)
+    if faults.straggler_rate and (settings.epochs == 1 or settings.steps is not None):
+        raise ConfigError(
+            f"faults.straggler_rate: {faults.straggler_rate:g} of the clients would train fewer passes, but each "
+            f"trains {'one' if settings.steps is None else 'a number of steps'}; set client.epochs above 1 and "
+            f"client.steps to null, or straggler_rate to 0"
+        )
+    if settings.class_balanced and not data.task.labelled:
+        raise ConfigError(
+            f"client.class_balanced: true needs one class per example, and the data's task is "
+            f"{type(data.task).__name__}; set it to false"
+        )
+    if settings.compile:
+        check_compilable(supernet, objective, settings.clients_per_fit)
+    try:
+        settings.optimizers([torch.zeros(1, requires_grad=True)])
+    except Exception as error:  # else every client would fail by it
+        raise ConfigError(f"client.optimizer: cannot be made ({error}); change its settings") from error
+    testable = settings.validate is None or any(data.size(one, "val") for one in range(data.num_clients))
+    if not testable:
+        raise ConfigError("client.validate: no client has validation data; set data.client_val, for instance to 0.2")
 
 
 class _Skip(Exception):

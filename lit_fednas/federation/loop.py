@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
 from torch import distributed
 
+from lit_fednas.data import ClientData
 from lit_fednas.errors import ClientError, RankError
-from lit_fednas.federation.client import ClientRunner
+from lit_fednas.federation.client import LocalRunner, TaskRunner, check_clients
 from lit_fednas.federation.held_updates import HeldUpdates, key
 from lit_fednas.federation.hooks import FederatedCallback
 from lit_fednas.federation.interrupts import Interrupts
@@ -36,14 +37,21 @@ class RoundLoop(RoundFitLoop):
         trainer: The outer trainer.
         max_rounds: When to stop; -1 for never.
         threads: Of each rank; see :func:`~lit_fednas.federation.machine.threads_set`.
+
+    Attributes:
+        runner: Makes what trains a round's tasks, given the module, the clients' data, and a function that raises
+            ``Interrupted`` if the run was asked to stop.
     """
+
+    runner: Callable[[FederatedLightningModule, ClientData, Callable[[], None]], TaskRunner]
 
     def __init__(self, trainer: pl.Trainer, max_rounds: int, threads: int | None = None) -> None:
         super().__init__(trainer, max_rounds)
         self.threads = threads
         self.interrupts = Interrupts()
         self.ranks = Ranks()
-        self._runner: ClientRunner | None = None
+        self.runner = LocalRunner
+        self._runner: TaskRunner | None = None
         self._held: HeldUpdates
         self._failed_rounds = 0
 
@@ -215,12 +223,5 @@ class RoundLoop(RoundFitLoop):
         clients = data.clients
         (data if hasattr(data, "move_to") else clients).move_to(self.trainer.strategy.root_device)
         self._held = HeldUpdates(module.supernet, module.faults)
-        self._runner = ClientRunner(
-            module.supernet,
-            module.objective,
-            clients,
-            module.client,
-            module.faults,
-            module.seed,
-            self.interrupts.check,
-        )
+        check_clients(module, clients)
+        self._runner = self.runner(module, clients, self.interrupts.check)

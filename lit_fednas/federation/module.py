@@ -43,6 +43,7 @@ from lit_fednas.objectives import Objective, TaskLoss
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Supernet
 from lit_fednas.tiers import ClientTiers, Population
+from lit_fednas.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class FederatedLightningModule(pl.LightningModule):
         faults: What happens when a client fails.
         evaluation: Which subnets are evaluated, and how.
         tiers: The clients' device tiers, where they differ in what they can afford.
+        transport: How weights travel between server and clients: as they are, or in fewer bits.
         metrics: Metrics of torchmetrics by name, reported of every evaluated subnet beside those of the task. They are
             given the network's outputs and the targets; of tokens, those that count, one after the other.
         seed: The root of all randomness of the run but the initial weights (those are drawn when the supernet
@@ -92,6 +94,7 @@ class FederatedLightningModule(pl.LightningModule):
         faults: FaultPolicy = FaultPolicy(),
         evaluation: EvaluationSettings = EvaluationSettings(),
         tiers: ClientTiers | None = None,
+        transport: Transport = Transport(),
         metrics: dict[str, Metric] | None = None,
         seed: int = 0,
     ) -> None:
@@ -107,6 +110,7 @@ class FederatedLightningModule(pl.LightningModule):
         self.faults = faults
         self.evaluation = evaluation
         self.tiers = tiers
+        self.transport = transport
         self.metrics = dict(metrics or {})
         self.seed = int(seed)
         self.task: Task = Classification(supernet.num_classes)
@@ -152,7 +156,7 @@ class FederatedLightningModule(pl.LightningModule):
         if self.tiers is None:
             population = Population(clients.num_clients)
         else:
-            population = self.tiers.population(self.supernet, clients.num_clients, self.seed)
+            population = self.tiers.population(self.supernet, clients.num_clients, self.seed, clients.speeds)
         self.population = replace(population, sizes=tuple(clients.sizes))
 
     def configure_optimizers(self) -> Optimizer:
@@ -182,6 +186,11 @@ class FederatedLightningModule(pl.LightningModule):
         return self.assignment.plan(
             Round(round.number, cohort, self.supernet.space, self.population, rng, factor, round.values)
         )
+
+    def traffic(self, arch: Any) -> tuple[int, int]:
+        """Returns the bytes that travel down to a client of an architecture, and up from it."""
+        network = self.supernet.skeleton(arch)
+        return self.transport.nbytes([*network.parameters(), *network.buffers()])
 
     def restructure(self, change: Callable[[], Any]) -> Any:
         """Lets the supernet change its models; the server's optimizer and the evaluation follow.
@@ -300,7 +309,7 @@ class FederatedLightningModule(pl.LightningModule):
     def recalibration_batches(self, clients: ClientData, count: int | None = None) -> list[Tensor]:
         """Returns so many batches of clients' training data; without ``count`` those that the settings ask for."""
         count = self.evaluation.recalibrate_batches if count is None else count
-        return recalibration_batches(clients, count, self.client.batch_size, self.seed)
+        return recalibration_batches(clients.at_server, count, self.client.batch_size, self.seed)
 
     def _log_metrics(self, split: str, metrics: SubnetMetrics) -> None:
         values = metrics.compute()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from lit_fednas.finetune.client_tests import format_tests
@@ -14,6 +15,9 @@ from lit_fednas.search.command import AfterTraining
 
 class Finetune(AfterTraining):
     """The command ``finetune``."""
+
+    #: Trains the candidates.
+    finetuning: Callable[..., Finetuning] = Finetuning
 
     def run(self, ckpt_path: str | None = "last", finetune: FinetuneSettings = FinetuneSettings()) -> FinetuneFiles:
         """Trains each tier's network federatedly on the clients of that tier and above, or models that are named.
@@ -32,7 +36,7 @@ class Finetune(AfterTraining):
             ConfigError: The settings cannot work.
         """
         self.trainer.load(self.model, self.datamodule, ckpt_path)
-        tuning = Finetuning(finetune, self.trainer, self.model, self.datamodule, self.folder)
+        tuning = self.finetuning(finetune, self.trainer, self.model, self.datamodule, self.folder)
         print(format_finetuned(tuning.run(), tuning.metric))
         if (tau := tuning.files.rank_correlation()) is not None:
             print(

@@ -62,10 +62,14 @@ class TierNetwork(PlainNetwork):
         supernet: The supernet that it was extracted from.
         arch: Its architecture there.
         network: The network.
+
+    Attributes:
+        arch: Its architecture in the supernet.
     """
 
     def __init__(self, supernet: Supernet, arch: Any, network: nn.Module) -> None:
         super().__init__(network, supernet.input_shape, supernet.num_classes, supernet.input_dtype)
+        self.arch = arch
         self._targets = partial(supernet.targets, arch)
 
     @override
@@ -105,6 +109,7 @@ class Finetuning:
         self.datamodule = datamodule
         self.supernet = model.supernet
         self.seed = model.seed if settings.seed is None else settings.seed
+        self.objective = settings.objective or TaskLoss()
         self.directions = model.val_metrics.directions
         self.metric, self.higher = chosen(settings.metric, self.directions, "finetune.metric")
         self.files = FinetuneFiles(folder / settings.name)
@@ -255,7 +260,7 @@ class Finetuning:
         )
         folder = self.files.folder / "runs" / candidate.folder
         head = folder.with_name(f"{folder.name}-head")
-        objective = self.settings.objective or TaskLoss()
+        objective = self.objective
         if self.settings.head_rounds and _last(folder) is None:
             self._fit(network, eligible, HeadOnly(objective), head, self.settings.head_rounds)
         self._fit(network, eligible, objective, folder, rounds)
@@ -293,7 +298,7 @@ class Finetuning:
         device = self.trainer.strategy.root_device
         shows_progress = self.trainer.progress_bar_callback is not None
         progress = [RoundProgress()] if shows_progress else []  # Lightning refuses one that is turned off
-        return FederatedTrainer(
+        trainer = FederatedTrainer(
             max_rounds=rounds,
             check_val_every_n_rounds=min(self.settings.check_val_every_n_rounds, rounds),
             threads=self.trainer.threads,
@@ -304,6 +309,8 @@ class Finetuning:
             enable_model_summary=False,
             enable_progress_bar=shows_progress,
         )
+        trainer.fit_loop.runner = self.trainer.fit_loop.runner
+        return trainer
 
     def _initial(self, candidate: Candidate) -> PlainNetwork:
         """Returns the candidate's network as a supernet of one architecture, with its first weights."""
@@ -318,23 +325,15 @@ class Finetuning:
 
     def _module(self, network: PlainNetwork, eligible: Sequence[int], objective: Objective) -> FederatedLightningModule:
         """Returns federated averaging of one network on some of the clients."""
-        return FederatedLightningModule(
-            network,
-            FixedArchitecture(),
-            OverlapAverage(),
-            self._client,
-            objective=objective,
-            cohort=self._cohort(eligible),
-            faults=replace(self.model.faults, straggler_rate=0.0),
-            evaluation=self.evaluation,
-            metrics=self.model.metrics,
-            seed=self.seed,
+        cohort, metrics = self._cohort(eligible), self.model.metrics
+        return averaging(
+            self.model, network, objective, client=self._client, cohort=cohort, metrics=metrics, seed=self.seed
         )
 
     @property
     def evaluation(self) -> EvaluationSettings:
         """The settings with which the supernet was evaluated."""
-        return replace(self.model.evaluation, subnets=[f"{NETWORK} = whole"], sampled=0)
+        return evaluation_of(self.model)
 
     def _batches(self, split: str) -> EvalBatches | None:
         """Returns the server's data of a split; ``None`` if it has none."""
@@ -368,6 +367,34 @@ class Finetuning:
         )
         evaluated = Evaluator(network, [], self.model.evaluation, self.recalibration).network("whole")
         save_tier_model(self.files, model, evaluated)
+
+
+def evaluation_of(model: FederatedLightningModule) -> EvaluationSettings:
+    """Returns the settings with which a run's supernet was evaluated, for a network of one architecture."""
+    return replace(model.evaluation, subnets=[f"{NETWORK} = whole"], sampled=0)
+
+
+def averaging(
+    model: FederatedLightningModule, network: PlainNetwork, objective: Objective, **settings: Any
+) -> FederatedLightningModule:
+    """Returns federated averaging of one network.
+
+    Args:
+        model: The run's module; clients fail as there, but none is a straggler, and weights travel as there.
+        network: The network.
+        objective: What a client optimises.
+        **settings: Of the module.
+    """
+    return FederatedLightningModule(
+        network,
+        FixedArchitecture(),
+        OverlapAverage(),
+        objective=objective,
+        faults=replace(model.faults, straggler_rate=0.0),
+        evaluation=evaluation_of(model),
+        transport=model.transport,
+        **settings,
+    )
 
 
 class _Stop(FederatedCallback):

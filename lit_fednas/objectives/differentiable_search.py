@@ -71,7 +71,8 @@ class DifferentiableSearch(WrappedObjective):
     @override
     def setup(self, supernet: Supernet, clients: ClientData) -> None:
         super().setup(supernet, clients)
-        without = [one for one in range(clients.num_clients) if not clients.size(one, "val")]
+        everyone = range(clients.num_clients)
+        without = [one for one in everyone if clients.size(one, "train") and not clients.size(one, "val")]
         if without:
             raise ConfigError(
                 f"data.client_val: leaves {len(without)} of {clients.num_clients} clients (client {without[0]}) "

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 from tqdm.auto import tqdm
 
@@ -59,6 +59,9 @@ class Search(AfterTraining):
     It searches on the server's validation data, the clients' if ``search.federated`` is set, or one client's if
     ``search.client`` is.
     """
+
+    #: Scores architectures by the clients' own data.
+    federated: ClassVar[type[FederatedEvaluator]] = FederatedEvaluator
 
     def run(self, ckpt_path: str | None = "last", search: SearchSettings = SearchSettings()) -> SearchFiles:
         """Finds the best architecture of every tier, tests it, and writes its network.
@@ -121,7 +124,7 @@ class Search(AfterTraining):
             cohort = model.cohort.size(clients.num_clients)
             draw = ClientDraw(clients, model.population, cohort, search.federated, seed)
             size = self.datamodule.eval_batch_size
-            return FederatedEvaluator(model.supernet, draw, model.evaluation, recalibration, size)
+            return self.federated(model.supernet, draw, model.evaluation, recalibration, size)
         batches = self._batches() if search.client is None else self._batches_of(search.client, clients)
         share = share_of(batches, search.validation_share, seed)
         return Evaluator(model.supernet, share, model.evaluation, recalibration, clients.task, model.metrics)

@@ -12,7 +12,7 @@ tier's search has had scored keeps that score. Statistics that norms are recalib
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
@@ -181,11 +181,23 @@ class FederatedEvaluator(Evaluator):
             "bytes_up": _NUMBER_BYTES * len(self.draw.clients.task.averaged) * len(archs) * len(asked),
             "macs": sum(map(self.supernet.macs, archs)) * sum(map(self.draw.size, asked)),
         }
-        return lambda arch: self.score(arch, asked)
+        found: dict[Any, np.ndarray] = {}
+        answers = self.answers_of(archs, asked)
+
+        def score(arch: Any) -> dict[str, float]:
+            while arch not in found:
+                found.update([next(answers)])
+            return self.measured(found[arch].sum(0))
+
+        return score
 
     def score(self, arch: Any, clients: Sequence[int]) -> dict[str, float]:
         """Returns the metrics over all examples of some clients."""
         return self.measured(self.answers(arch, clients).sum(0))
+
+    def answers_of(self, archs: Sequence[Any], clients: Sequence[int]) -> Iterator[tuple[Any, np.ndarray]]:
+        """Yields each architecture of a generation with :meth:`answers`."""
+        return ((arch, self.answers(arch, clients)) for arch in archs)
 
     def measured(self, answer: np.ndarray) -> dict[str, float]:
         """Returns the metrics that some answers come to.

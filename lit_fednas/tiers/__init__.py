@@ -11,8 +11,9 @@ tiers. A *source* says what they afford:
 * :class:`TiersOfRun`: the devices of another run.
 
 An *allocation* says which clients belong to which tier: :class:`TierShares` (with ``shuffle: false`` the first clients
-are of the first tier), :class:`ListedTiers`, or :class:`TraceTiers` by the devices of a trace (:class:`CSVTrace`,
-:class:`SyntheticTrace`). :class:`DeviceSpeeds` and :class:`CompletionTimes` simulate how long clients take.
+are of the first tier), :class:`ListedTiers`, :class:`TraceTiers` by the devices of a trace (:class:`CSVTrace`,
+:class:`SyntheticTrace`), or :class:`MeasuredTiers` by what real devices measure. :class:`DeviceSpeeds` and
+:class:`CompletionTimes` simulate how long clients take.
 
 **FedorAS** trains a supernet of operators within the tiers:
 
@@ -52,7 +53,15 @@ lit-fednas finetune --config configs/fedoras/digits.yaml --config configs/fedora
 """
 
 from lit_fednas.tiers.limits import ArchitectureCosts, Tier
-from lit_fednas.tiers.population import Allocation, ClientTiers, ListedTiers, Population, TierShares, TraceTiers
+from lit_fednas.tiers.population import (
+    Allocation,
+    ClientTiers,
+    ListedTiers,
+    MeasuredTiers,
+    Population,
+    TierShares,
+    TraceTiers,
+)
 from lit_fednas.tiers.simulated_time import (
     ClientSpeed,
     CompletionTimes,
@@ -77,6 +86,7 @@ __all__ = [
     "DeviceSpeeds",
     "DeviceTrace",
     "ListedTiers",
+    "MeasuredTiers",
     "Population",
     "SyntheticTrace",
     "Tier",

@@ -25,13 +25,16 @@ class Allocation(ABC):
     """Gives every client a tier, whatever data it has (FedorAS, App. E.4)."""
 
     @abstractmethod
-    def places(self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator) -> list[int]:
+    def places(
+        self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator, speeds: Sequence[float] | None = None
+    ) -> list[int]:
         """Returns for each client the position of its tier.
 
         Args:
             tiers: The tiers, from the least to the most capable.
             num_clients: The number of clients.
             rng: The source of randomness.
+            speeds: Multiply-accumulates per second that each client's device has measured, if there are devices.
 
         Raises:
             ConfigError: The clients or their tiers do not fit the settings.
@@ -65,7 +68,9 @@ class TierShares(Allocation):
             raise ConfigError(f"tiers.allocation.shares: {list(shares)} must not be negative and add up to 1")
 
     @override
-    def places(self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator) -> list[int]:
+    def places(
+        self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator, speeds: Sequence[float] | None = None
+    ) -> list[int]:
         shares = self.shares or [1 / len(tiers)] * len(tiers)
         if len(shares) != len(tiers):
             raise ConfigError(
@@ -90,7 +95,9 @@ class ListedTiers(Allocation):
     clients: Mapping[str, Sequence[int]]
 
     @override
-    def places(self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator) -> list[int]:
+    def places(
+        self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator, speeds: Sequence[float] | None = None
+    ) -> list[int]:
         names = [tier.name for tier in tiers]
         _check_known("tiers.allocation.clients", self.clients, names)
         listed = sorted((client, names.index(name)) for name in self.clients for client in self.clients[name])
@@ -124,22 +131,69 @@ class TraceTiers(Allocation):
     cost: str | None = None
 
     @override
-    def places(self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator) -> list[int]:
-        cost = self.cost or next(iter(tiers[0].at_most), "macs")
-        missing = [tier.name for tier in tiers if cost not in tier.at_most]
-        if missing:
-            raise ConfigError(f"tiers.allocation.cost: the tier {missing[0]!r} has no limit of {cost!r}")
-        limits = np.array([tier.at_most[cost] for tier in tiers], dtype=float)
-        if (np.diff(limits) < 0).any():
+    def places(
+        self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator, speeds: Sequence[float] | None = None
+    ) -> list[int]:
+        affords = self.trace.speeds(num_clients, rng) / self.trace.quantile(self.full)
+        return _highest(affords, tiers, self.cost)
+
+
+@checked("tiers.allocation")
+@dataclass(frozen=True)
+class MeasuredTiers(Allocation):
+    """By the speeds that devices have measured with the run's own network (``lit_fednas.flower``).
+
+    The device at the quantile ``full`` just affords the most capable tier, others in proportion to their speed. Each
+    belongs to the highest tier that it affords, or the lowest.
+
+    Args:
+        full: Which quantile of the devices' speeds affords the most capable tier.
+        cost: The tiers' limit that speed is compared with; their first one if not given.
+
+    Raises:
+        ConfigError: ``full`` is out of range, or (once the tiers are known) one has no such limit, limits fall, or
+            no device has measured its speed.
+    """
+
+    full: PositiveShare = 0.9
+    cost: str | None = None
+
+    @override
+    def places(
+        self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator, speeds: Sequence[float] | None = None
+    ) -> list[int]:
+        if speeds is None:
             raise ConfigError(
-                f"tiers.allocation.cost: the tiers' limits of {cost!r}, "
-                f"{', '.join(f'{limit:g}' for limit in limits)}, must not fall; choose another cost, or list the "
-                f"tiers from the least to the most capable"
+                "tiers.allocation: MeasuredTiers takes the speeds of devices, and a simulation has none; use "
+                "TraceTiers, or train over devices (lit-fednas flower init)"
             )
-        speeds = self.trace.speeds(num_clients, rng)
-        affords = speeds / self.trace.quantile(self.full) * limits[-1]
-        reached = np.searchsorted(limits, affords * (1 + 1e-12), side="right") - 1
-        return np.maximum(reached, 0).tolist()
+        return _highest(np.asarray(speeds) / np.quantile(speeds, self.full), tiers, self.cost)
+
+
+def _highest(affords: np.ndarray, tiers: Sequence[Tier], cost: str | None) -> list[int]:
+    """Returns for each client the position of the highest tier that it affords, or 0.
+
+    Args:
+        affords: What each client affords, as a multiple of the most capable tier's limit.
+        tiers: The tiers.
+        cost: The limit; the first one of the tiers if not given.
+
+    Raises:
+        ConfigError: A tier has no such limit, or limits fall.
+    """
+    cost = cost or next(iter(tiers[0].at_most), "macs")
+    missing = [tier.name for tier in tiers if cost not in tier.at_most]
+    if missing:
+        raise ConfigError(f"tiers.allocation.cost: the tier {missing[0]!r} has no limit of {cost!r}")
+    limits = np.array([tier.at_most[cost] for tier in tiers], dtype=float)
+    if (np.diff(limits) < 0).any():
+        raise ConfigError(
+            f"tiers.allocation.cost: the tiers' limits of {cost!r}, "
+            f"{', '.join(f'{limit:g}' for limit in limits)}, must not fall; choose another cost, or list the "
+            f"tiers from the least to the most capable"
+        )
+    reached = np.searchsorted(limits, affords * limits[-1] * (1 + 1e-12), side="right") - 1
+    return np.maximum(reached, 0).tolist()
 
 
 @dataclass(frozen=True)
@@ -247,10 +301,19 @@ class ClientTiers:
             for tier in tiers
         )
 
-    def population(self, supernet: Supernet, num_clients: int, seed: int) -> Population:
-        """Returns the tiers and the position of each client's, the same for a seed."""
+    def population(
+        self, supernet: Supernet, num_clients: int, seed: int, speeds: Sequence[float] | None = None
+    ) -> Population:
+        """Returns the tiers and the position of each client's, the same for a seed.
+
+        Args:
+            supernet: Its space and costs define the tiers.
+            num_clients: The number of clients.
+            seed: The run's seed.
+            speeds: What each client's device has measured, if there are devices (:meth:`Allocation.places`).
+        """
         tiers = self.tiers(supernet, seed)
-        places = self.allocation.places(tiers, num_clients, numpy_generator(seed, "client-tiers"))
+        places = self.allocation.places(tiers, num_clients, numpy_generator(seed, "client-tiers"), speeds)
         if empty := [tier.name for position, tier in enumerate(tiers) if position not in places]:
             log.warning("model.tiers: no client is of tier %s", ", ".join(empty))
         return Population(num_clients, tiers, tuple(places))

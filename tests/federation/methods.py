@@ -61,6 +61,7 @@ from lit_fednas.supernets import (
 )
 from lit_fednas.supernets.elastic_tcn import ChannelsAndTokens
 from lit_fednas.tiers import ArchitectureTiers, Budgets, ClientTiers
+from lit_fednas.transport import Float16, Int8, Transport
 from tests.aggregation import instances as aggregations
 from tests.assignment import instances as assignments
 from tests.federation.tokens import LENGTH, VOCABULARY, token_data
@@ -299,6 +300,7 @@ ON_IMAGES: dict[str, Method] = {
         faults=FaultPolicy(norm_bound=1.05, on_wild_update="scale"),
     ),
     "large norms rejected": method("counting", faults=FaultPolicy(norm_bound=1.02)),
+    "fewer bits": method("counting", transport=Transport(down=Float16(), up=Int8())),
     "a cohort of one": method(cohort=UniformCohort(count=1)),
     "bfloat16": method(client=client(precision="bf16-mixed")),
     "together": method("counting", client=client(clients_per_fit=3)),

@@ -25,7 +25,7 @@ from lit_fednas.callbacks import RoundCheckpoint
 from lit_fednas.data import Examples
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FaultPolicy, FederatedCallback, FederatedLightningModule
-from lit_fednas.federation.client import ClientRunner
+from lit_fednas.federation.client import LocalRunner
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.loggers import RunLogger
 from lit_fednas.messages import ClientResult, ClientTask
@@ -175,7 +175,7 @@ def test_what_stands_under_padding_does_not_matter(name: str) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_learn_is_refused_before_any_training(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ClientRunner, "run", None)
+    monkeypatch.setattr(LocalRunner, "run", None)
     with pytest.raises(ConfigError, match=f"^{re.escape(REFUSED[name])}"):
         fit(METHODS[name](), methods.data(name), 1, callbacks=methods.callbacks(name))
 

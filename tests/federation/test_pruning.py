@@ -34,6 +34,7 @@ from lit_fednas.loggers import RunLogger
 from lit_fednas.messages import WITHHELD
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Model, SlicedCNN, WidthSupernet
+from lit_fednas.transport import Int8, Transport
 from tests.supernets.sequences import pruned_sequence
 from tests.support import assert_same, make_module, make_trainer, run_record, sgd, tiny_data, weights
 
@@ -277,8 +278,9 @@ def test_an_untrained_network_is_pruned_with_a_warning(tmp_path, caplog) -> None
     assert "prune_by_budgets.initial: is null and initial_rounds is 0, so an untrained network is pruned" in caplog.text
 
 
-def test_costs_are_those_of_the_rounds(straight) -> None:
-    folder, module, _, _ = straight
+@pytest.mark.parametrize("packed", [False, True])
+def test_costs_are_those_of_the_rounds(tmp_path, straight, packed) -> None:
+    folder, module, _, _ = run(tmp_path, transport=Transport(up=Int8()), rounds=3) if packed else straight
     rounds, models = records(folder), written(folder)["models"]
     ends = [model["first_round"] for model in models[1:]] + [len(rounds)]
     for model, end in zip(models, ends, strict=True):

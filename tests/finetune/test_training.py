@@ -21,6 +21,7 @@ from lit_fednas.records import FinetuneFiles, SearchFiles, append_round
 from lit_fednas.rng import generator
 from lit_fednas.supernets import PlainNetwork
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers
+from lit_fednas.transport import Float16, Int8, Transport
 from tests.finetune.small import (
     CLIENT,
     COUNT,
@@ -266,6 +267,19 @@ def test_settings_of_its_own_replace_those_of_the_training(trained):
     )
     trained.finetune(client=plain, seed=3, name="seeded", rounds=1)
     assert cohorts(trained.path("small", name="seeded")) != cohorts(trained.path("small", name="plain"))
+
+
+def test_weights_travel_as_in_the_training(trained, monkeypatch):
+    monkeypatch.setattr(trained.module, "transport", Transport(Float16(), Int8()))
+    files = trained.finetune(name="packed", rounds=1)
+    for tier, row in by_tier(files, "candidates").items():
+        network = trained.module.supernet.subnet(trained.module.supernet.space.parse(row["arch"]))
+        tensors = network.state_dict().values()
+        floats = [tensor.numel() for tensor in tensors if tensor.is_floating_point()]
+        counters = 8 * (len(tensors) - len(floats))
+        asked = min(COUNT, len(ELIGIBLE[tier]))
+        sent = asked * (2 * sum(floats) + counters), asked * (sum(floats) + 4 * len(floats) + counters)
+        assert (int(row["bytes_down"]), int(row["bytes_up"])) == sent
 
 
 # ---- what it cost, and what it came to ----------------------------------------------------------------

@@ -13,6 +13,7 @@ from lit_fednas.tiers import (
     CSVTrace,
     DeviceTrace,
     ListedTiers,
+    MeasuredTiers,
     SyntheticTrace,
     Tier,
     TierShares,
@@ -198,3 +199,16 @@ def test_tiers_without_the_cost_are_refused():
 def test_limits_that_fall_are_refused():
     with pytest.raises(ConfigError, match=r"limits of 'macs', 3e\+06, 1e\+06, must not fall; choose another cost"):
         TraceTiers(SyntheticTrace()).places(tiers(3e6, 1e6), 3, rng())
+
+
+def test_measured_devices_get_the_highest_tier_that_they_afford() -> None:
+    limits = [Tier("low", {"macs": 10.0}), Tier("mid", {"macs": 20.0}), Tier("high", {"macs": 40.0})]
+    speeds = [8e9, 2e9, 1e9, 4e9, 3.9e9]  # the fastest affords 40, so 1e9 affords 5
+    assert MeasuredTiers(full=1.0).places(limits, 5, rng(), speeds) == [2, 0, 0, 1, 0]
+    # the median, 3.9e9, affords 40 as well, 2e9 then 20.5, and 1e9 10.3
+    assert MeasuredTiers(full=0.5).places(limits, 5, rng(), speeds) == [2, 1, 0, 2, 2]
+
+
+def test_a_simulation_has_no_devices_to_measure() -> None:
+    with pytest.raises(ConfigError, match=r"^tiers.allocation: MeasuredTiers takes the speeds of devices, and a"):
+        MeasuredTiers().places([Tier("one", {"macs": 1.0})], 3, rng())

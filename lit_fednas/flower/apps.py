@@ -1,0 +1,80 @@
+"""The two apps that ``flwr run`` starts: the server's, which runs the rounds, and the devices'."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from lit_fednas.cli import told, with_paths
+from lit_fednas.errors import ConfigError, FedNASError
+from lit_fednas.flower.device import device_of, digest
+from lit_fednas.flower.link import KINDS, Link
+from lit_fednas.flower.server import FlowerCLI
+from lit_fednas.flower.wire import Packet
+from lit_fednas.lightning_cli import run
+
+#: Commands that run over devices.
+COMMANDS = ("fit", "search", "finetune")
+
+server_app = ServerApp()
+client_app = ClientApp()
+
+
+class RunFailed(RuntimeError):
+    """A run failed for a reason that has been told: Flower records it as failed."""
+
+
+@server_app.main()
+def serve(grid: Grid, context: Context) -> None:
+    """Runs ``lit-fednas fit``, ``search`` or ``finetune``; a failed run ends with its reason.
+
+    Raises:
+        RunFailed: The run failed.
+    """
+    settings = context.run_config
+    config = str(settings["config"])
+    link = Link(grid, digest(config), float(settings["timeout"]), float(settings["join-timeout"]))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.yaml"
+        path.write_text(config)
+        name, *options = shlex.split(str(settings["command"])) or ["fit"]
+        words = [name, "--config", str(path), *options]
+        if resume := str(settings["resume"]):
+            words += ["--ckpt_path", resume]
+        status = told(partial(_run, words, link))
+    if status > 128:  # stopped by a signal, which Flower's own handlers end the process by
+        signal.raise_signal(status - 128)
+    if status:
+        sys.tracebacklimit = 0  # Flower prints a traceback, and the reason has been told
+        raise RunFailed(f"lit-fednas ended with status {status}; the line above says why")
+
+
+def _run(words: list[str], link: Link) -> int:
+    if words[0] not in COMMANDS:
+        raise ConfigError(f"command: {words[0]} does not run over devices; give one of {', '.join(COMMANDS)}")
+    return run(with_paths(words), partial(FlowerCLI, link=link))
+
+
+def _answer(message: Message, context: Context) -> Message:
+    """Answers one message with the node's own data."""
+    kind = next(name for name, of in KINDS.items() if of == message.metadata.message_type)
+    try:
+        device = device_of(str(context.run_config["config"]), context.node_config)
+    except FedNASError as error:
+        answer = Packet({"refused": str(error)})
+    else:
+        answer = device.answer(kind, Packet.of(message.content))
+    return Message(answer.record(), reply_to=message)
+
+
+client_app.train()(_answer)
+client_app.evaluate()(_answer)
+client_app.query("join")(_answer)

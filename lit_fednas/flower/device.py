@@ -1,0 +1,374 @@
+"""What runs on a device: it answers the server's messages with its own data, of which no example leaves it.
+
+A device builds the supernet from the run's configuration, writes the tensors that it is sent into it, and trains with
+the same sub-Trainer as a simulated client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from argparse import ArgumentError
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import lru_cache, partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from jsonargparse import ArgumentParser
+from typing_extensions import override
+
+from lit_fednas import __version__
+from lit_fednas.data import ClientData, FederatedDataModule
+from lit_fednas.data.examples import ExampleDataset
+from lit_fednas.data.partitioners import Partition
+from lit_fednas.data.sources.base import Split
+from lit_fednas.errors import ConfigError, FedNASError
+from lit_fednas.federation import ClientSettings, FederatedLightningModule
+from lit_fednas.federation.client import LocalRunner
+from lit_fednas.federation.machine import keep_freed_memory, threads_set
+from lit_fednas.finetune.finetuning import TierNetwork, averaging
+from lit_fednas.flower.wire import Packet, read_task, result_fields
+from lit_fednas.objectives import HeadOnly, Objective, TaskLoss
+from lit_fednas.rng import isolated
+from lit_fednas.search import FederatedEvaluation, FederatedEvaluator
+from lit_fednas.search.federated import ClientDraw
+from lit_fednas.tiers import Population
+from lit_fednas.transport import Transport
+
+#: The number of a node's share of a data set that every node has (Flower's own name for it).
+SHARE = "partition-id"
+#: The number of the node's client, where its data are its own and its key has no name.
+CLIENT = "client"
+_SPLITS = ("train", "val", "test")
+_NUMBERS = (SHARE, CLIENT, "num-partitions")
+_TRIALS = 5  # batches that measure a device's speed
+
+
+def digest(config: str) -> str:
+    """Returns the hash of a run's configuration, sixteen hexadecimal digits."""
+    return hashlib.blake2b(config.encode(), digest_size=8).hexdigest()
+
+
+def kind_of(data: FederatedDataModule) -> dict[str, Any]:
+    """Returns what the data of a device and of the server must have in common; names and numbers as hashes.
+
+    Args:
+        data: The data, set up.
+    """
+    normalization = data.source.normalization
+    numbers = None if normalization is None else [list(normalization.mean), list(normalization.std)]
+    return {
+        "task": type(data.task).__name__,
+        "input_shape": list(data.input_shape),
+        "num_classes": data.num_classes,
+        "class_names": digest(json.dumps(list(data.class_names))),
+        "normalization": digest(json.dumps(numbers)),
+    }
+
+
+class DeviceData(FederatedDataModule):
+    """The data of one device.
+
+    Without ``share``, all training examples of the source are its own, ``number`` says which client it is, and the
+    source's validation split is not read: the server has its own.
+
+    Attributes:
+        number: The client's number.
+        share: Whether the source holds the data of all clients.
+    """
+
+    number = 0
+    share = False
+
+    @override
+    def _open(self, split: Split) -> ExampleDataset | None:
+        return None if split == "val" and not self.share else super()._open(split)
+
+    @override
+    def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
+        if self.share:
+            return super()._deal(train, targets, pool)
+        self.targets = targets[pool]
+        self.partition = Partition((np.arange(len(pool)),), len(pool))
+        own = self._client_rows(pool, self.number)
+        none = [np.empty(0, dtype=np.int64)] * self.number  # clients before it, whose data are elsewhere
+        rows = {split: [*none, *parts] for split, parts in own.items()}
+        return ClientData(self._readers["train"], rows, self._readers.get("test"), self.task)
+
+
+class Device:
+    """A device's answers.
+
+    Args:
+        data: Its data.
+        make: Makes the server's module, given the data.
+        number: The client that it is; without it, the one that its key is registered as.
+        config: The hash of the run's configuration.
+        threads: With how many it computes, as ``trainer.threads``.
+    """
+
+    def __init__(
+        self,
+        data: DeviceData,
+        make: Callable[[FederatedDataModule], FederatedLightningModule],
+        number: int | None,
+        config: str,
+        threads: int | None = None,
+    ) -> None:
+        self.data = data
+        self.make = make
+        self.number = number
+        self.config = config
+        self.threads = threads
+        self._made: dict[int | None, tuple[FederatedLightningModule, LocalRunner]] = {}
+        self._tuned: tuple[str, FederatedLightningModule, LocalRunner] | None = None
+        keep_freed_memory()
+
+    def answer(self, kind: str, packet: Packet) -> Packet:
+        """Answers a message.
+
+        Args:
+            kind: ``join``, ``train`` or ``score``.
+            packet: The message.
+
+        Returns:
+            The answer; if the device refuses, with the reason in one line as its field ``refused``.
+        """
+        try:
+            self._check(packet.fields)
+            return {"join": self._join, "train": self._train, "score": self._score}[kind](packet)
+        except FedNASError as error:
+            return Packet({"refused": str(error)})
+
+    def _check(self, fields: Mapping[str, Any]) -> None:
+        """Validates that the server has this version and configuration."""
+        if (theirs := fields["version"]) != __version__:
+            raise ConfigError(f"version: the device has lit-fednas {__version__}, the server {theirs}; install that")
+        if fields["config"] != self.config:
+            raise ConfigError("config: the device's differs from the server's; start the run with one app folder")
+
+    # ---- joining --------------------------------------------------------------------------------------
+
+    def _join(self, packet: Packet) -> Packet:
+        """Says which client this is, how much it has of what, and what the device affords."""
+        number = self._own_number(packet)
+        data = self._set_up(number)
+        clients = data.clients
+        if not 0 <= number < clients.num_clients:
+            raise ConfigError(f"{SHARE}: {number} is not one of the {clients.num_clients} clients of the partition")
+        counts = {split: clients.label_counts(number, len(data.strata), [split]).tolist() for split in _SPLITS}
+        fields = {
+            "client": number,
+            "counts": counts,
+            **kind_of(data),
+            "input_type": str(data.raw_inputs(1).dtype).removeprefix("torch."),
+            "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "macs_per_second": self._speed(number),
+        }
+        return Packet(fields)
+
+    def _own_number(self, packet: Packet) -> int:
+        """Returns the client's number: that of its registered key, or its own setting."""
+        registered = packet.fields.get("client")
+        own = self.number
+        if registered is not None and own is not None and own != registered:
+            raise ConfigError(f"node-config: the client's number is {own}, and its key is registered as {registered}")
+        number = own if registered is None else int(registered)
+        if number is None:
+            raise ConfigError(
+                f"node-config: has no number of a client; set {SHARE} or {CLIENT}, or register the node's key "
+                f"with a name such as client-0"
+            )
+        return number
+
+    def _speed(self, number: int) -> float | None:
+        """Returns multiply-accumulates of forward passes per second of training, of the largest architecture.
+
+        ``None`` where they cannot be counted.
+        """
+        module, _ = self._parts(number)
+        supernet, arch, size = module.supernet, module.supernet.space.largest, module.client.batch_size
+        try:
+            macs = supernet.macs(arch)
+        except ConfigError:
+            return None
+        network = supernet.subnet(arch).train()
+        inputs = torch.zeros(size, *supernet.input_shape, dtype=supernet.input_dtype)
+        seconds = []
+        with self._threads(module), isolated(0, "speed"):
+            for _ in range(_TRIALS):
+                start = perf_counter()
+                network(inputs).float().sum().backward()
+                seconds.append(perf_counter() - start)
+        return size * macs / min(seconds)
+
+    # ---- training -------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _train(self, packet: Packet) -> Packet:
+        """Trains a task on the tensors that were sent."""
+        fields = packet.fields
+        module, runner = self._parts(int(fields["task"]["client"]))
+        self._restore(module, fields["structure"])
+        if fields["candidate"] is not None:
+            module, runner = self._candidate(module, fields["candidate"])
+        supernet, runner.seed = module.supernet, int(fields["seed"])
+        task = read_task(fields["task"], supernet.space)
+        transport, like = module.transport, supernet.views(task.arch)
+        received = transport.unpack_down(packet.tensors, like)
+        self._write(module, task.arch, received)
+        with torch.enable_grad(), self._threads(module):
+            ((result, update),) = runner.run([task])
+        packed = {} if update is None else transport.pack_up(update.weights, received, runner.seed, task)
+        return Packet({"result": result_fields(result)}, packed)
+
+    @torch.no_grad()
+    def _score(self, packet: Packet) -> Packet:
+        """Evaluates architectures on the device's own examples; what it is sent are shared tensors."""
+        fields = packet.fields
+        module, _ = self._parts(int(fields["client"]))
+        self._restore(module, fields["structure"])
+        shared = module.supernet.shared_tensors()
+        for name, tensor in packet.tensors.items():
+            shared[name].copy_(tensor)
+        clients = self.data.clients
+        settings = FederatedEvaluation(split=fields["split"])
+        draw = ClientDraw(clients, Population(clients.num_clients), 1, settings, module.seed)
+        evaluator = FederatedEvaluator(module.supernet, draw, module.evaluation, (), self.data.eval_batch_size)
+        archs = [module.supernet.space.parse(text) for text in fields["archs"]]
+        with self._threads(module):
+            answers = [evaluator.answers(arch, [int(fields["client"])])[0].tolist() for arch in archs]
+        return Packet({"answers": answers})
+
+    def _restore(self, module: FederatedLightningModule, structure: Mapping[str, Any]) -> None:
+        """Gives the supernet the structure that the server's has by now."""
+        if module.supernet.structure() != structure:
+            module.supernet.restore(structure)
+
+    def _write(self, module: FederatedLightningModule, arch: Any, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Writes an architecture's tensors into the shared ones."""
+        shared = module.supernet.shared_tensors()
+        for name, region in module.supernet.regions(arch).items():
+            shared[region.name][... if region.index is None else region.index] = tensors[name]
+
+    def _candidate(
+        self, module: FederatedLightningModule, candidate: Mapping[str, Any]
+    ) -> tuple[FederatedLightningModule, LocalRunner]:
+        """Returns what trains a network that a fine-tuning has taken from the supernet."""
+        key = str(candidate)
+        if self._tuned is None or self._tuned[0] != key:
+            supernet, arch = module.supernet, module.supernet.space.parse(candidate["arch"])
+            network = TierNetwork(supernet, arch, supernet.empty_subnet(arch))
+            parser = ArgumentParser(exit_on_error=False)
+            parser.add_argument("--client", type=ClientSettings | None)
+            parser.add_argument("--objective", type=Objective | None)
+            own = {name: candidate[name] for name in ("client", "objective")}
+            settings = parser.instantiate(parser.parse_object(own))
+            objective: Objective = settings.objective or TaskLoss()
+            objective = HeadOnly(objective) if candidate["head"] else objective
+            tuned = averaging(module, network, objective, client=settings.client or module.client, seed=module.seed)
+            tuned.objective.setup(network, self.data.clients)
+            self._tuned = (key, tuned, self._runner(tuned))
+        return self._tuned[1], self._tuned[2]
+
+    def _threads(self, module: FederatedLightningModule) -> AbstractContextManager[None]:
+        """Sets as many threads as a simulated run would use, since their number decides the order of sums."""
+        return threads_set(self.threads, module.supernet, module.client.batch_size, 1)
+
+    # ---- parts ----------------------------------------------------------------------------------------
+
+    def _set_up(self, number: int) -> DeviceData:
+        self.data.number = number
+        self.data.prepare_data()
+        self.data.setup("fit")
+        return self.data
+
+    def _parts(self, number: int) -> tuple[FederatedLightningModule, LocalRunner]:
+        """Returns the module of the configuration, and what trains its client; made once."""
+        known = None if self.data.share else number  # a module and a runner serve all clients of one data set
+        if known not in self._made:
+            data = self._set_up(number)
+            module = self.make(data)
+            module.objective.setup(module.supernet, data.clients)
+            module.faults = replace(module.faults, on_client_error="skip")  # the server decides
+            self._made = {known: (module, self._runner(module))}
+        return self._made[known]
+
+    def _runner(self, module: FederatedLightningModule) -> LocalRunner:
+        runner = LocalRunner(module, self.data.clients, lambda: None)
+        runner.transport = Transport()  # what is sent is packed here and at the server
+        return runner
+
+
+def read_data(config: Mapping[str, Any], settings: Mapping[str, Any], share: bool) -> DeviceData:
+    """Returns a device's data.
+
+    Args:
+        config: The run's configuration.
+        settings: The node's own, which replace values of the configuration.
+        share: Whether the source holds the data of all clients.
+
+    Raises:
+        ConfigError: A setting cannot be used.
+    """
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(DeviceData, "data")
+    section = {**config["data"], "seed": config["seed_everything"]}
+    if not share:
+        section["server_val"] = 0  # the server has data of its own
+    own = [f"--{name}={value}" for name, value in settings.items()]
+    try:
+        parsed = parser.parse_args(own, parser.parse_object({"data": section}))
+    except ArgumentError as error:
+        raise ConfigError(f"node-config: {' '.join(str(error).split())}; correct the setting") from error
+    data: DeviceData = parser.instantiate(parsed).data
+    data.share = share
+    return data
+
+
+def read_module(config: Mapping[str, Any], data: FederatedDataModule) -> FederatedLightningModule:
+    """Returns the module of a run's configuration, given the data that its networks read."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(FederatedLightningModule, "model")
+    section = {**config["model"], "seed": config["seed_everything"]}
+    given = {"input_shape": list(data.input_shape), "num_classes": data.num_classes}
+    supernet = {**section["supernet"], "init_args": {**section["supernet"].get("init_args", {}), **given}}
+    module: FederatedLightningModule
+    module = parser.instantiate(parser.parse_object({"model": {**section, "supernet": supernet}})).model
+    return module
+
+
+@lru_cache(maxsize=2)  # a simulation's process answers for many nodes, which share one data set
+def _device(config: str, share: bool, settings: tuple[tuple[str, Any], ...]) -> Device:
+    read, own = yaml.safe_load(config), dict(settings)
+    for name in own:
+        if not name.startswith("data."):
+            raise ConfigError(f"node-config: {name} is not a setting; give {', '.join(_NUMBERS)}, or data.SETTING")
+    threads = (read.get("trainer") or {}).get("threads")
+    return Device(read_data(read, own, share), partial(read_module, read), None, digest(config), threads)
+
+
+def device_of(config: str, settings: Mapping[str, Any]) -> Device:
+    """Returns the device of a configuration and a node's settings, until the next call.
+
+    Args:
+        config: The run's configuration, YAML.
+        settings: The node's own: ``partition-id`` or ``client`` is its number; what begins with ``data.`` replaces
+            values of the configuration, as ``data.source.init_args.root``.
+
+    Raises:
+        ConfigError: A setting cannot be used.
+    """
+    number = settings.get(SHARE, settings.get(CLIENT))
+    if not isinstance(number, int | None):
+        raise ConfigError(f"node-config: {SHARE} or {CLIENT} is {number!r}; give the number of a client")
+    others = tuple(sorted((name, value) for name, value in settings.items() if name not in _NUMBERS))
+    device = _device(config, SHARE in settings, others)
+    device.number = number
+    return device

@@ -1,0 +1,346 @@
+"""The server on Flower: the same round loop, whose tasks are trained by devices elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+import torch
+import yaml
+from typing_extensions import override
+
+from lit_fednas.data import ClientData, FederatedDataModule
+from lit_fednas.data.examples import ExampleDataset
+from lit_fednas.errors import ClientError, ConfigError
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
+from lit_fednas.federation.client import TaskRunner
+from lit_fednas.federation.initial_weights import read_checkpoint
+from lit_fednas.finetune import Finetune
+from lit_fednas.finetune.finetuning import Finetuning, TierNetwork
+from lit_fednas.flower.device import kind_of
+from lit_fednas.flower.link import Link, Reply
+from lit_fednas.flower.wire import Packet, read_result, task_fields
+from lit_fednas.lightning_cli import FederatedCLI
+from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
+from lit_fednas.objectives import Objective
+from lit_fednas.search import FederatedEvaluator, Search
+from lit_fednas.supernets import PlainNetwork
+
+log = logging.getLogger(__name__)
+
+#: Settings of a fine-tuning that devices need.
+CANDIDATE = ("client", "objective")
+
+
+class RemoteClients(ClientData):
+    """What the server knows of clients whose examples stay with them.
+
+    Args:
+        devices: What each said of itself when it joined.
+        link: The connection to them.
+        own: The server's own training examples, as those of one client.
+    """
+
+    def __init__(self, devices: Sequence[Mapping[str, Any]], link: Link, own: ClientData) -> None:
+        self.devices = devices
+        self.task = own.task
+        self.reader = own.reader
+        self.link = link
+        self._own = own
+        self._counts = {
+            split: np.array([device["counts"][split] for device in devices]) for split in ("train", "val", "test")
+        }
+        self.sizes = tuple(self._counts["train"].sum(1).tolist())
+        speeds = [device["macs_per_second"] for device in devices]
+        self.speeds = None if None in speeds else speeds
+
+    @property
+    @override
+    def at_server(self) -> ClientData:
+        """The server's own training examples."""
+        return self._own
+
+    @override
+    def size(self, client: int, split: str = "train") -> int:
+        """Returns the number of examples of a client's split; 0 of ``test``, on which only the device could test."""
+        if split == "test":
+            return 0
+        return int(self._counts[split][client].sum())
+
+    @override
+    def classes(self, client: int) -> tuple[int, ...]:
+        return tuple(np.flatnonzero(self._counts["train"][client]).tolist())
+
+    @override
+    def label_counts(self, client: int, num_classes: int, splits: Sequence[str] = ("train", "val")) -> np.ndarray:
+        return np.sum([self._counts[split][client] for split in splits], axis=0)
+
+    @override
+    def rows(self, client: int, split: str = "train") -> NoReturn:
+        raise ConfigError(
+            "the server asks for clients' examples, which stay with them on their devices; leave this out, or simulate"
+        )
+
+    @override
+    def move_to(self, device: torch.device | str) -> None:
+        self._own.move_to(device)
+
+
+#: What helps where a device's data and the server's differ, by what differs.
+_KIND = {
+    "task": "give both the same kind of data",
+    "input_shape": "give both the same kind of data",
+    "num_classes": "set it, since a device may lack some",
+    "class_names": "give classes as numbers, since a device may lack some",
+    "normalization": "set mean and std, or standardise inputs beforehand, since each measures them on its own data",
+}
+
+
+class ServerData(FederatedDataModule):
+    """The server's own data: what it validates and tests on. The clients' stay with them.
+
+    The source is the server's. Its training examples are those of which ``server_val`` takes a part, and on which
+    norms are recalibrated.
+
+    Attributes:
+        link: The connection to the devices.
+        speeds: What devices measured when the run began; a resumed run keeps it, and the tiers that follow.
+    """
+
+    link: Link
+    speeds: Sequence[float] | None = None
+
+    @override
+    def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
+        devices = self.link.join(self.num_clients)
+        for device in devices:
+            for name, own in kind_of(self).items():
+                if device[name] != own:
+                    raise ConfigError(
+                        f"data.source: client {device['client']} has {name} {device[name]}, the server {own}; "
+                        f"{_KIND[name]}"
+                    )
+        clients = RemoteClients(
+            devices, self.link, ClientData(self._readers["train"], {"train": [pool]}, None, self.task)
+        )
+        if self.speeds is not None:
+            clients.speeds = self.speeds
+        self._class_counts = np.sum([clients._counts[split] for split in ("train", "val", "test")], axis=0)
+        return clients
+
+    @property
+    @override
+    def class_counts(self) -> np.ndarray:
+        return self._class_counts
+
+    @override
+    def state_dict(self) -> dict[str, Any]:
+        return {"speeds": self.clients.speeds}
+
+
+class FlowerRunner(TaskRunner):
+    """Lets devices train a round's tasks.
+
+    Updates are handed out in the order of their tasks, so that sums are those of a simulated run, to the bit.
+
+    Args:
+        module: The server's module.
+        data: The clients, and the connection to them.
+        check: Raises ``Interrupted`` if the run was asked to stop.
+        candidate: What a fine-tuning trains in place of the supernet; see :class:`FlowerFinetuning`.
+    """
+
+    def __init__(
+        self,
+        module: FederatedLightningModule,
+        data: ClientData,
+        check: Callable[[], None],
+        candidate: Mapping[str, Any] | None = None,
+    ) -> None:
+        assert isinstance(data, RemoteClients)
+        self.module = module
+        self.link = data.link
+        self.check = check
+        self.fields = {"seed": module.seed, "candidate": candidate}
+
+    @override
+    def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
+        supernet = self.module.supernet
+        shared, structure = supernet.shared_tensors(), supernet.structure()
+        packets = []
+        for task in tasks:
+            packed = self.module.transport.pack_down(supernet.views(task.arch, shared), self.module.seed, task)
+            packets.append(
+                (
+                    task.client,
+                    "train",
+                    Packet({**self.fields, "task": task_fields(task), "structure": structure}, packed),
+                )
+            )
+        come: dict[int, Reply] = {}
+        next_place = 0
+        for place, reply in self.link.ask(packets, self.check):
+            come[place] = reply
+            while next_place in come:
+                yield self._outcome(tasks[next_place], come.pop(next_place))
+                next_place += 1
+
+    def _outcome(self, task: ClientTask, reply: Reply) -> tuple[ClientResult, ClientUpdate | None]:
+        """Turns an answer into what a simulated client's fit gives, or raises, as the policy says."""
+        update = None
+        if reply.packet is None:
+            result = ClientResult(task, reply.status, reply.reason)
+        else:
+            result, update = self._read(task, reply.packet)
+        if self.module.faults.on_client_error == "raise" and result.status in ("error", "non-finite", "timeout"):
+            raise ClientError(f"round {task.round}, client {task.client}: {result.reason}")
+        return result, update
+
+    def _read(self, task: ClientTask, packet: Packet) -> tuple[ClientResult, ClientUpdate | None]:
+        try:
+            result = read_result(packet.fields["result"], task, self.module.objective.report_types)
+        except (KeyError, TypeError, ValueError) as error:
+            return ClientResult(task, "error", f"the answer cannot be read ({type(error).__name__}: {error})"), None
+        if not result.ok:
+            return result, None
+        wanted = self.module.supernet.views(task.arch)
+        sent = {name: tensor.to(next(iter(wanted.values())).device) for name, tensor in packet.tensors.items()}
+        try:
+            weights = self.module.transport.unpack_up(sent, wanted)
+        except (KeyError, RuntimeError) as error:
+            return ClientResult(task, "error", f"the answer cannot be read ({type(error).__name__}: {error})"), None
+        wrong = [name for name in {**wanted, **weights} if not _alike(wanted.get(name), weights.get(name))]
+        if wrong:
+            return ClientResult(task, "error", f"the answer's tensor {wrong[0]} is not that of {task.arch}"), None
+        size = sum(float(one.double().norm()) for one in weights.values() if one.is_floating_point())
+        if not isfinite(size + result.loss) or not all(report.finite for report in result.reports):
+            return ClientResult(task, "non-finite", "a number that the device sent is not finite"), None
+        return result, ClientUpdate(result, weights)
+
+
+def _alike(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    return one is not None and other is not None and one.shape == other.shape and one.dtype == other.dtype
+
+
+class WireBytes(FederatedCallback):
+    """Logs the bytes of each round's messages beside the ledger's, as ``wire/bytes_down`` and ``wire/bytes_up``."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self._before = (0, 0)
+
+    @override
+    def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        self._before = self.link.bytes_down, self.link.bytes_up
+
+    @override
+    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        down, up = self._before
+        module.log("wire/bytes_down", float(self.link.bytes_down - down))
+        module.log("wire/bytes_up", float(self.link.bytes_up - up))
+
+
+class FlowerEvaluator(FederatedEvaluator):
+    """Lets devices score a generation on their own data; one that does not answer is left out."""
+
+    @override
+    def answers_of(self, archs: Sequence[Any], clients: Sequence[int]) -> Iterator[tuple[Any, np.ndarray]]:
+        data = self.draw.clients
+        assert isinstance(data, RemoteClients)
+        if self.recalibration:
+            raise ConfigError("model.evaluation.recalibrate_batches: devices score without new statistics; set it to 0")
+        shared = self.supernet.shared_tensors()
+        names = {region.name for arch in archs for region in self.supernet.regions(arch).values()}
+        fields = {
+            "client": None,
+            "archs": [str(arch) for arch in archs],
+            "structure": self.supernet.structure(),
+            "split": self.draw.settings.split,
+        }
+        tensors = {name: shared[name] for name in sorted(names)}
+        asked = [(client, "score", Packet({**fields, "client": client}, tensors)) for client in clients]
+        answers = np.zeros((len(clients), len(archs), 1 + len(data.task.averaged)))
+        for place, reply in data.link.ask(asked, lambda: None):
+            if reply.packet is None:
+                log.warning("client %d does not score: %s (%s)", clients[place], reply.status, reply.reason)
+            else:
+                answers[place] = reply.packet.fields["answers"]
+        if not answers[:, :, 0].sum():
+            raise ClientError(f"search.federated: none of the {len(clients)} devices that were asked has answered")
+        yield from zip(archs, answers.transpose(1, 0, 2), strict=True)
+
+
+class FlowerSearch(Search):
+    """The command ``search`` over devices."""
+
+    federated = FlowerEvaluator
+
+
+class FlowerFinetuning(Finetuning):
+    """Lets devices train the candidates.
+
+    Args:
+        *args: As :class:`Finetuning`.
+        plain: How clients train and what they optimise, as the configuration has it: devices make these themselves.
+    """
+
+    def __init__(self, *args: Any, plain: Mapping[str, Any]) -> None:
+        self._plain = plain
+        super().__init__(*args)
+
+    @override
+    def _fit(
+        self, network: PlainNetwork, eligible: Sequence[int], objective: Objective, folder: Path, rounds: int
+    ) -> None:
+        assert isinstance(network, TierNetwork)
+        head = objective is not self.objective
+        self._candidate = {**self._plain, "arch": str(network.arch), "head": head}
+        super()._fit(network, eligible, objective, folder, rounds)
+
+    @override
+    def _trainer(self, folder: Path, rounds: int) -> FederatedTrainer:
+        trainer = super()._trainer(folder, rounds)
+        trainer.fit_loop.runner = partial(FlowerRunner, candidate=self._candidate)
+        return trainer
+
+
+class FlowerCLI(FederatedCLI):
+    """The commands ``fit``, ``search`` and ``finetune`` over devices."""
+
+    data_class: ClassVar[type[FederatedDataModule]] = ServerData
+
+    def __init__(self, words: Sequence[str], link: Link) -> None:
+        self.link = link
+        super().__init__(words)
+
+    @override
+    def instantiate_classes(self) -> None:
+        """Connects data and trainer to the devices."""
+        super().instantiate_classes()
+        if self.trainer.world_size > 1:
+            raise ConfigError(f"trainer.devices: {self.trainer.world_size} processes; the server is one, set it to 1")
+        self.datamodule.link = self.link
+        if path := self.config[self.subcommand].get("ckpt_path"):
+            self.datamodule.speeds = read_checkpoint(path).get(ServerData.__qualname__, {}).get("speeds")
+        trainer: Any = self.trainer
+        trainer.fit_loop.runner = FlowerRunner
+        trainer.callbacks.insert(0, WireBytes(self.link))
+
+    @override
+    def _run_subcommand(self, subcommand: str) -> None:
+        parts: tuple[Any, ...] = self.trainer, self.model, self.datamodule
+        if subcommand == "search":
+            FlowerSearch(*parts).run(**self.options)
+        elif subcommand == "finetune":
+            text = self._parser(subcommand).dump(self.config[subcommand], skip_none=False)
+            settings = yaml.safe_load(text)["finetune"]
+            command = Finetune(*parts)
+            command.finetuning = partial(FlowerFinetuning, plain={name: settings[name] for name in CANDIDATE})
+            command.run(**self.options)
+        else:
+            super()._run_subcommand(subcommand)

@@ -1,0 +1,119 @@
+"""Messages as Flower carries them: plain values as JSON, and tensors as one array per dtype; never a pickle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor
+
+from lit_fednas.errors import ClientError
+from lit_fednas.messages import ClientResult, ClientTask, Report
+from lit_fednas.supernets import SearchSpace
+
+#: Those that travel; bfloat16 has no counterpart in numpy.
+_DTYPES = {
+    str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float16, torch.int64, torch.int8)
+}
+
+
+class Packet(NamedTuple):
+    """What one message holds.
+
+    Attributes:
+        fields: Plain values.
+        tensors: By name.
+    """
+
+    fields: Mapping[str, Any]
+    tensors: Mapping[str, Tensor] = {}
+
+    def record(self) -> RecordDict:
+        """Returns the packet as Flower's records: many small arrays would each be a request of their own.
+
+        Raises:
+            ClientError: A tensor is of a dtype that cannot be sent.
+        """
+        names: dict[str, list[str]] = {}
+        for name, tensor in self.tensors.items():
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            if dtype not in _DTYPES:
+                raise ClientError(f"flower: {name} is of {tensor.dtype}, which cannot be sent; use float32")
+            names.setdefault(dtype, []).append(name)
+        blocks = {
+            dtype: torch.cat([self.tensors[one].detach().reshape(-1).cpu() for one in of])
+            for dtype, of in names.items()
+        }
+        layout = {dtype: [(name, list(self.tensors[name].shape)) for name in of] for dtype, of in names.items()}
+        text = json.dumps({"fields": self.fields, "layout": layout})
+        arrays = ArrayRecord({dtype: Array(block.numpy()) for dtype, block in blocks.items()})
+        return RecordDict({"message": ConfigRecord({"json": text}), "tensors": arrays})
+
+    @classmethod
+    def of(cls, record: RecordDict) -> Packet:
+        """Returns what :meth:`record` was made of.
+
+        Args:
+            record: Flower's records.
+
+        Raises:
+            ClientError: The message is not one of ours.
+        """
+        try:
+            message = json.loads(str(record.config_records["message"]["json"]))
+            tensors: dict[str, Tensor] = {}
+            for dtype, layout in message["layout"].items():
+                array = record.array_records["tensors"][dtype].numpy()
+                block = torch.from_numpy(np.array(array, dtype=np.dtype(dtype)))
+                parts = block.split([prod(shape) for _, shape in layout])
+                tensors |= {name: part.view(shape) for (name, shape), part in zip(layout, parts, strict=True)}
+            return cls(message["fields"], tensors)
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise ClientError(f"flower: a message cannot be read ({type(error).__name__}: {error})") from error
+
+
+def size_of(record: RecordDict) -> int:
+    """Returns a message's bytes: its arrays with their headers, and its text."""
+    arrays = sum(len(array.data) for array in record.array_records["tensors"].values())
+    return arrays + len(str(record.config_records["message"]["json"]).encode())
+
+
+def task_fields(task: ClientTask) -> dict[str, Any]:
+    """Returns a task as plain values; its architecture as text."""
+    return {**asdict(task), "arch": str(task.arch)}
+
+
+def read_task(fields: Mapping[str, Any], space: SearchSpace[Any]) -> ClientTask:
+    """Returns the task of :func:`task_fields`.
+
+    Args:
+        fields: The plain values.
+        space: That of the architectures.
+    """
+    plain = {**fields, "arch": space.parse(fields["arch"]), "unsupported": tuple(fields["unsupported"])}
+    return ClientTask(**plain)
+
+
+def result_fields(result: ClientResult) -> dict[str, Any]:
+    """Returns a result without its task as plain values."""
+    plain = {name: value for name, value in vars(result).items() if name not in ("task", "reports")}
+    return {**plain, "reports": {type(one).__name__: one.to_plain() for one in result.reports}}
+
+
+def read_result(fields: Mapping[str, Any], task: ClientTask, reports: tuple[type[Report], ...]) -> ClientResult:
+    """Returns the result of :func:`result_fields`.
+
+    Args:
+        fields: The plain values.
+        task: The task that was answered.
+        reports: The types of reports that a client may send.
+    """
+    known = {kind.__name__: kind for kind in reports}
+    found = tuple(known[name].from_plain(values) for name, values in fields["reports"].items())
+    return ClientResult(task, **{**fields, "reports": found})

@@ -1,0 +1,238 @@
+"""How weights travel between the server and its clients: as they are, or in fewer bits.
+
+:class:`Transport` is one part of the engine, with one :class:`Packing` per direction; without one, tensors travel as
+they are. Down go the weights. Up goes the *change*: trained weights minus those that the client received, so that the
+rounding is relative to the change. The server adds it to its own weights, not to those that the client received: it
+need not compute these again, and what rounding lost on the way down is not averaged into the global weights. If neither
+direction packs, the trained weights themselves go up, to the bit.
+
+What travels is a dictionary of plain tensors by name (int8, float16, float32, and integers as they are), in memory as
+over a network. Draws belong to (seed, direction, round, client), so a round is the same on one rank, on several, and
+with devices that really are elsewhere. A search by the clients (``lit_fednas.search``) sends the weights that it
+evaluates as they are.
+
+Measured on distorted digits (``superfed/distorted_digits.yaml``, 100 rounds, three seeds), smallest and largest subnet:
+as they are 74.0 % and 86.0 %, half precision both ways 72.8 and 86.0, int8 up alone 74.3 and 86.0, int8 both ways 73.3
+and 85.5; seeds of one setting differ by up to 3.3 points, so that no cost is resolved
+(``notebooks/results_speed.ipynb``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from lit_fednas.messages import ClientTask, nbytes
+from lit_fednas.rng import generator
+
+Tensors = Mapping[str, Tensor]
+
+#: The name of the scales among packed tensors; no module has a tensor whose name begins with a dot.
+SCALES = ".scales"
+_LEVELS = 127  # of int8, on each side of zero
+
+
+class Packing(ABC):
+    """How floating tensors are written in fewer bits; all others travel as they are."""
+
+    @abstractmethod
+    def pack(self, tensors: Tensors, draws: torch.Generator) -> dict[str, Tensor]:
+        """Returns what travels.
+
+        Args:
+            tensors: Tensors by name.
+            draws: A generator on their device, for packings that round at random.
+        """
+
+    @abstractmethod
+    def unpack(self, packed: Tensors, like: Tensors) -> dict[str, Tensor]:
+        """Returns tensors by name from what has travelled.
+
+        Args:
+            packed: What :meth:`pack` returned.
+            like: Tensors of the names, shapes and types that were packed; their values are not read.
+        """
+
+    @abstractmethod
+    def nbytes(self, tensors: Iterable[Tensor]) -> int:
+        """Returns the bytes that travel; values are not read, so tensors may be on the meta device."""
+
+
+@dataclass(frozen=True)
+class Float16(Packing):
+    """Half precision, rounded to the nearest: half the bytes.
+
+    Values beyond its range become the greatest that it has, 65504 with their sign; below 3e-8 they become 0. What is
+    not finite stays so, and is found where it arrives.
+
+    Example:
+        >>> half, tensors = Float16(), {"weight": torch.tensor([0.1, -1e6])}
+        >>> half.unpack(half.pack(tensors, torch.Generator()), tensors)["weight"].tolist()
+        [0.0999755859375, -65504.0]
+    """
+
+    @override
+    def pack(self, tensors: Tensors, draws: torch.Generator) -> dict[str, Tensor]:
+        top = torch.finfo(torch.float16).max
+        numbers = _joined(tensors, tensors)
+        halves = torch.where(numbers.isinf(), numbers, numbers.clamp(-top, top)).half()
+        return {**tensors, **_divided(halves, tensors)}
+
+    @override
+    def unpack(self, packed: Tensors, like: Tensors) -> dict[str, Tensor]:
+        return {name: packed[name].to(tensor.dtype) for name, tensor in like.items()}
+
+    @override
+    def nbytes(self, tensors: Iterable[Tensor]) -> int:
+        return sum(2 * one.numel() if _is_packed(one) else nbytes([one]) for one in tensors)
+
+
+@dataclass(frozen=True)
+class Int8(Packing):
+    """Multiples of a scale of each tensor, rounded at random so that their expectation is the value: a quarter.
+
+    QSGD (Alistarh et al., 2017, 3.1) with 127 levels, each tensor by itself, and with its greatest magnitude in place
+    of its Euclidean norm. The scale is that magnitude / 127 and travels as float32; every element lies less than one
+    scale from its value. A tensor with an element that is not finite arrives without a finite one.
+
+    Example:
+        >>> tensors = {"weight": torch.tensor([-127.0, 3.25])}
+        >>> Int8().pack(tensors, torch.Generator().manual_seed(0))
+        {'weight': tensor([-127,    3], dtype=torch.int8), '.scales': tensor([1.])}
+    """
+
+    @override
+    def pack(self, tensors: Tensors, draws: torch.Generator) -> dict[str, Tensor]:
+        numbers = _joined(tensors, tensors)
+        scales = torch.stack(torch._foreach_norm(numbers.split(_sizes(tensors)), torch.inf)) / _LEVELS
+        numbers = numbers / _spread(scales, tensors)
+        below = numbers.floor()
+        up = torch.rand(numbers.shape, generator=draws, device=numbers.device) < numbers - below
+        # NaN: by a scale of 0, or by one that is not finite, which leaves no element finite whatever its level is
+        levels = (below + up).clamp(-_LEVELS, _LEVELS).nan_to_num(0.0).to(torch.int8)
+        return {**tensors, **_divided(levels, tensors), SCALES: scales}
+
+    @override
+    def unpack(self, packed: Tensors, like: Tensors) -> dict[str, Tensor]:
+        numbers = _joined(packed, like) * _spread(packed[SCALES], like)
+        tensors = {**packed, **_divided(numbers, like)}
+        return {name: tensors[name].to(tensor.dtype) for name, tensor in like.items()}
+
+    @override
+    def nbytes(self, tensors: Iterable[Tensor]) -> int:
+        return sum(one.numel() + 4 if _is_packed(one) else nbytes([one]) for one in tensors)
+
+
+@dataclass(frozen=True)
+class Transport:
+    """How the weights travel down to the clients, and their changes up.
+
+    Args:
+        down: How the weights are packed; as they are if not given.
+        up: How the changes are packed.
+
+    Example:
+        >>> transport, sent = Transport(up=Int8()), {"weight": torch.zeros(3), "count": torch.tensor(7)}
+        >>> transport.nbytes(sent.values())
+        (20, 15)
+    """
+
+    down: Packing | None = None
+    up: Packing | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether all tensors travel as they are."""
+        return self.down is None and self.up is None
+
+    def pack_down(self, weights: Tensors, seed: int, task: ClientTask) -> Tensors:
+        """Returns what travels to a client: the weights themselves if they are not packed.
+
+        Args:
+            weights: The server's weights of the task's architecture.
+            seed: The run's seed.
+            task: The client's task.
+        """
+        return weights if self.down is None else self.down.pack(weights, _draws(weights, seed, "down", task))
+
+    def unpack_down(self, packed: Tensors, like: Tensors) -> Tensors:
+        """Returns the weights that a client has received.
+
+        Args:
+            packed: What :meth:`pack_down` returned.
+            like: Tensors of the architecture's names, shapes and types.
+        """
+        return packed if self.down is None else self.down.unpack(packed, like)
+
+    @torch.no_grad()
+    def pack_up(self, trained: Tensors, received: Tensors, seed: int, task: ClientTask) -> Tensors:
+        """Returns what travels from a client: the trained weights themselves if neither direction packs.
+
+        Args:
+            trained: The client's weights after training.
+            received: Those that :meth:`unpack_down` returned.
+            seed: The run's seed.
+            task: The client's task.
+        """
+        if self.exact:
+            return trained
+        change = {name: one - received[name] if one.is_floating_point() else one for name, one in trained.items()}
+        return change if self.up is None else self.up.pack(change, _draws(change, seed, "up", task))
+
+    @torch.no_grad()
+    def unpack_up(self, packed: Tensors, weights: Tensors) -> Tensors:
+        """Returns a client's weights after training, as the server has them.
+
+        Args:
+            packed: What :meth:`pack_up` returned.
+            weights: The server's weights of the architecture, from which the client's were packed.
+        """
+        if self.exact:
+            return packed
+        change = packed if self.up is None else self.up.unpack(packed, weights)
+        return {name: weights[name] + one if one.is_floating_point() else one for name, one in change.items()}
+
+    def nbytes(self, tensors: Iterable[Tensor]) -> tuple[int, int]:
+        """Returns the bytes down and up of an architecture's tensors, whose values are not read."""
+        tensors = list(tensors)
+        down, up = (nbytes(tensors) if one is None else one.nbytes(tensors) for one in (self.down, self.up))
+        return down, up
+
+
+def _draws(tensors: Tensors, seed: int, direction: str, task: ClientTask) -> torch.Generator:
+    device = next(iter(tensors.values())).device
+    return generator(seed, f"transport-{direction}", task.round, task.client, device=device)
+
+
+def _is_packed(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.numel() > 0
+
+
+def _packed_names(like: Tensors) -> list[str]:
+    """Returns the names of what is packed, in an order that any mapping of the same tensors has."""
+    return sorted(name for name, tensor in like.items() if _is_packed(tensor))
+
+
+def _sizes(like: Tensors) -> list[int]:
+    return [like[name].numel() for name in _packed_names(like)]
+
+
+def _joined(tensors: Tensors, like: Tensors) -> Tensor:
+    """Returns all packed elements in one vector: few operations, however many tensors there are."""
+    return torch.cat([tensors[name].detach().flatten().float() for name in _packed_names(like)])
+
+
+def _divided(numbers: Tensor, like: Tensors) -> dict[str, Tensor]:
+    parts = zip(_packed_names(like), numbers.split(_sizes(like)), strict=True)
+    return {name: part.view(like[name].shape) for name, part in parts}
+
+
+def _spread(scales: Tensor, like: Tensors) -> Tensor:
+    """Returns each tensor's scale at each of its elements."""
+    sizes = torch.tensor(_sizes(like))
+    return scales.repeat_interleave(sizes.to(scales.device), output_size=int(sizes.sum()))

@@ -1,0 +1,110 @@
+"""The bytes of secure aggregation, message by message (Bonawitz et al., 2017; Bell et al., 2020)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lit_fednas.assignment import FixedArchitecture, RandomArchitectures
+from lit_fednas.callbacks import CostLedger
+from lit_fednas.costs import RoundCost, SecureAggregation
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import FaultPolicy, UniformCohort
+from lit_fednas.messages import DROPPED, ClientResult, ClientTask
+from tests.support import fit, linear_net, make_module, tiny_data, tiny_supernet
+
+
+def result(client, arch="one", status="ok"):
+    return ClientResult(ClientTask(0, client, arch, 10), status)
+
+
+def messages(count, neighbours, answers, numbers):
+    """Up and down of a round, a message at a time: each client's neighbours are the next ones of a ring."""
+    up = down = 0
+    for client in range(count):
+        up += 2 * 32
+        for _ in range(neighbours):
+            down += 2 * 32  # the other's public keys
+            up += 2 * 32  # a share of the seed and of the key for it, encrypted
+            down += 2 * 32  # and its own
+        if client < answers:
+            up += 4 * numbers + 32 * (neighbours + 1)  # one share for each, and for itself
+    return RoundCost(0, down, up)
+
+
+@pytest.mark.parametrize(("neighbours", "others"), [(None, 6), (3, 3), (50, 6)])
+@pytest.mark.parametrize("answers", [0, 4, 7])
+def test_message_by_message(neighbours, others, answers):
+    results = [result(client, status="ok" if client < answers else DROPPED) for client in range(7)]
+    assert SecureAggregation(neighbours).cost(results, 99, 500, 0) == messages(7, others, answers, 100)
+
+
+@pytest.mark.parametrize("count", [2, 10, 100])
+def test_the_paper_s_formula(count):
+    """2n keys and 5n - 4 shares of 256 bits per client, beside its numbers."""
+    cost = SecureAggregation().cost([result(client) for client in range(count)], 0, 0, 0)
+    assert 8 * cost.bytes == count * (256 * (7 * count - 4) + 32)
+
+
+def test_different_architectures_take_the_whole_supernet_twice():
+    alike = SecureAggregation().cost([result(0), result(1)], 99, 500, 70)
+    different = SecureAggregation().cost([result(0), result(1, "two")], 99, 500, 70)
+    assert different.bytes_up - alike.bytes_up == 2 * 4 * (2 * 500 - 100)
+    assert different.bytes_down == alike.bytes_down
+
+
+def test_a_client_with_several_tasks_sends_their_sum():
+    one = SecureAggregation().cost([result(0, "one"), result(1, "two")], 99, 500, 0)
+    more = [result(0, "one"), result(0, "two"), result(1, "two", "error"), result(1, "one")]
+    assert SecureAggregation().cost(more, 99, 500, 0) == one
+
+
+def test_nobody_sends_nothing():
+    assert SecureAggregation().cost([], 99, 500, 0) == RoundCost()
+    assert SecureAggregation(3).cost([result(0)], 9, 9, 5) == RoundCost(0, 5, 2 * 32 + 32 + 40)
+
+
+def ledger_of(folder, module, **settings):
+    ledger = CostLedger(["largest"], **settings)
+    fit(module, tiny_data(), 2, callbacks=[ledger], default_root_dir=str(folder))
+    return json.loads((folder / "ledger.json").read_text()), ledger
+
+
+def test_the_ledger_has_it_apart(tmp_path):
+    """Everything else is as without it; with one architecture 260 weights and the sum of examples."""
+    plain, _ = ledger_of(tmp_path, make_module(linear_net()))
+    written, ledger = ledger_of(tmp_path, make_module(linear_net()), secure_aggregation=SecureAggregation(2))
+    each = messages(3, 2, 3, 261)
+    assert written.pop("secure_aggregation") == {
+        "neighbours": 2,
+        "bytes_down": 2 * each.bytes_down + 2 * 3 * 1040,
+        "bytes_up": 2 * each.bytes_up,
+        "times_bytes_up": each.bytes_up / (3 * 1040),
+    }
+    assert written == plain
+    other = CostLedger(secure_aggregation=SecureAggregation(2))
+    other.load_state_dict(json.loads(json.dumps(ledger.state_dict())))
+    assert other.summary() == ledger.summary()
+
+
+@pytest.mark.parametrize("assignment", [RandomArchitectures(), FixedArchitecture("smallest")], ids=repr)
+def test_the_ledger_of_a_supernet(tmp_path, assignment):
+    net = tiny_supernet()
+    faults = FaultPolicy(dropout_rate=0.4)
+    module = make_module(net, assignment, faults=faults, cohort=UniformCohort(count=5))
+    written, _ = ledger_of(tmp_path, module, secure_aggregation=SecureAggregation())
+    whole = sum(one.numel() for one in net.state_dict().values())
+    smallest = sum(one.numel() for one in net.subnet(net.space.smallest).state_dict().values())
+    one = isinstance(assignment, FixedArchitecture)
+    answers = (written["secure_aggregation"]["bytes_up"] - 2 * messages(5, 4, 0, 0).bytes_up) / (
+        4 * (smallest + 1 if one else 2 * whole) + 5 * 32
+    )
+    assert answers in range(1, 10)
+    if one:
+        assert written["total"]["bytes_up"] == answers * 4 * smallest
+
+
+def test_no_neighbours_are_refused():
+    with pytest.raises(ConfigError, match=r"cost_ledger.secure_aggregation.neighbours: 0 must be at least 1"):
+        SecureAggregation(0)

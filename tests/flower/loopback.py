@@ -1,0 +1,111 @@
+"""Flower's grid in this process: devices answer at once, and the network can be made to fail."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Error, Message
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from lit_fednas.data import FederatedDataModule
+from lit_fednas.federation import FederatedLightningModule
+from lit_fednas.flower.device import Device, DeviceData
+from lit_fednas.flower.link import KINDS, Link
+from lit_fednas.flower.server import FlowerRunner, ServerData
+from lit_fednas.flower.wire import Packet
+from tests.support import make_trainer
+
+CONFIG = "0123456789abcdef"
+
+
+class Loopback(Grid):
+    """Carries messages to devices by their node ids.
+
+    ``fault`` is given a message and its answer, and returns what comes back: another answer, or nothing.
+    """
+
+    def __init__(self, devices: dict[int, Device], names: dict[int, str] | None = None) -> None:
+        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # as in the process of a ServerApp
+        self.devices = devices
+        self.names = names or {}
+        self.fault: Callable[[Message, Message], Message | None] = lambda message, answer: answer
+        self.asked: list[Message] = []
+        self._answers: dict[str, Message] = {}
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> Any:
+        raise NotImplementedError
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise NotImplementedError
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.devices)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [NodeInfo(node_id=node, name=self.names.get(node, "")) for node in self.devices]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            self.asked.append(message)
+            ids.append(f"message {len(self.asked)}")
+            message.metadata.__dict__["_message_id"] = ids[-1]
+            kind = next(name for name, of in KINDS.items() if of == message.metadata.message_type)
+            try:
+                content = self.devices[message.metadata.dst_node_id].answer(kind, Packet.of(message.content))
+                answer = Message(content.record(), reply_to=message)
+            except Exception as error:  # as the process of a ClientApp
+                answer = Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message)
+            if (arrived := self.fault(message, answer)) is not None:
+                self._answers[ids[-1]] = arrived
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        found = [one for one in message_ids if one in self._answers]
+        return [self._answers.pop(one) for one in reversed(found)]  # not in the order in which they were sent
+
+
+def like(data: FederatedDataModule, kind: Any, **changed: Any) -> Any:
+    """Returns a data module of another kind with the same settings."""
+    names = inspect.signature(FederatedDataModule).parameters
+    return kind(**{**{name: getattr(data, name) for name in names}, **changed})
+
+
+def device(
+    make: Callable[[], FederatedLightningModule], data: FederatedDataModule, number: int, share: bool = True
+) -> Device:
+    """Returns a device with its share of the data, or all of them as its own."""
+    own: DeviceData = like(data, DeviceData)
+    own.share = share
+    return Device(own, lambda data: make(), number, CONFIG)
+
+
+def connected(grid: Grid, **settings: Any) -> Link:
+    return Link(grid, CONFIG, poll=0, **{"timeout": 1, "join_timeout": 1, **settings})
+
+
+def fit_over(
+    link: Link, module: FederatedLightningModule, data: FederatedDataModule, rounds: int, **settings: Any
+) -> Any:
+    """Trains a module over devices; returns the trainer."""
+    server: ServerData = like(data, ServerData)
+    server.link = link
+    trainer = make_trainer(rounds, **settings)
+    trainer.fit_loop.runner = FlowerRunner
+    trainer.fit(module, datamodule=server)
+    return trainer

@@ -1,0 +1,231 @@
+"""Real devices: the processes of the folder's README over TLS, with keys and data of their own, as users start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+pytest.importorskip("flwr")
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).parents[2]
+ROUNDS = 2
+PATIENCE = 600  # seconds for a step on a slow or busy machine
+_BLOCK = re.compile(r"```bash\n(.*?)```", re.DOTALL)
+
+
+class Network:
+    """What the README of an app folder says to start, each command with its output in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        blocks = _BLOCK.findall((folder / "README.md").read_text())
+        settings, self.link, self.register, self.node, self.runs, *_ = blocks
+        self.settings = settings.strip()
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        # the sooner a process is started for a message, the shorter the test
+        fast = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1", "OMP_NUM_THREADS": "1"}
+        self.environment = {**os.environ, **fast, "PATH": path, "PYTHONPATH": str(REPOSITORY)}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, command: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                ["bash", "-c", f"{self.settings}\n{command}"],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def start_link(self) -> None:
+        self.start("link", self.link)
+        self.wait("link", r"Uvicorn running on https")
+        self.start("register", self.register)
+        assert self.ended("register") == 0, self.log("register")
+
+    def start_node(self, client: int, data: Path, key: str | None = None) -> None:
+        """Starts a device with a file of its own; its key is its name."""
+        command = self.node.partition("\\\n")[0].replace("19000", str(free_port()))
+        command = command.replace("keys/client-0", key or f"keys/client-{client}")
+        config = f'data.source.init_args.files="{{train: {data}}}"'
+        self.start(f"node-{client}", f"{command} --node-config '{config}'")
+
+    def start_run(self, name: str, resume: bool = False) -> None:
+        plain, resuming = self.runs.strip().splitlines()
+        self.start(name, resuming if resume else plain)
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def wait(self, name: str, pattern: str, count: int = 1) -> str:
+        """Waits until a process has written something so often."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            ended = self.processes[name].poll() is not None
+            if len(found := re.findall(pattern, self.log(name))) >= count:
+                return found[-1]
+            assert not ended, f"{name} has ended without {pattern}:\n{self.log(name)}"
+            time.sleep(0.05)
+        raise AssertionError(f"{name} has not written {pattern} in {PATIENCE} s:\n{self.log(name)}")
+
+    def ended(self, name: str) -> int:
+        return self.processes[name].wait(PATIENCE)
+
+    def end(self, name: str) -> None:
+        """Kills a process and what it has started."""
+        process = self.processes.pop(name)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE)
+
+    def command(self, words: str) -> str:
+        self.start(name := "command", words)
+        assert self.ended(name) == 0, self.log(name)
+        return self.log(name)
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def fit(*words: str | Path) -> None:
+    command = [sys.executable, "-m", "lit_fednas", *map(str, words)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+
+
+def write_data(folder: Path) -> None:
+    """Writes the files of two sites, one of which has never seen a nine; the server's; and one of both sites."""
+    inputs, targets = load_digits(return_X_y=True)
+    inputs = (inputs.reshape(-1, 1, 8, 8) * 15).astype(np.uint8)[:500]
+    sites = np.arange(500) // 4 % 2
+    sites[targets[:500] == 9] = 0
+    server, clients = slice(0, 100), slice(100, None)
+    for name in ("val", "test"):
+        np.savez(folder / f"{name}.npz", inputs=inputs[server], targets=targets[server], site=np.full(100, -1))
+    inputs, targets, sites = inputs[clients], targets[100:500], sites[clients]
+    np.savez(folder / "all.npz", inputs=inputs, targets=targets, site=sites)
+    for site in (0, 1):
+        np.savez(folder / f"site-{site}.npz", inputs=inputs[sites == site], targets=targets[sites == site])
+
+
+def write_configuration(folder: Path) -> None:
+    """Writes that of the devices, ``sites.yaml``, and what a simulation with the same clients changes of it."""
+    (folder / "sites.yaml").write_text(f"""
+trainer: {{max_rounds: {ROUNDS}, check_val_every_n_rounds: 1}}
+data:
+  source:
+    class_path: lit_fednas.data.ArrayFiles
+    init_args:
+      files: {{train: {folder}/val.npz, val: {folder}/val.npz, test: {folder}/test.npz}}
+      task: {{class_path: lit_fednas.data.Classification, init_args: {{num_classes: 10}}}}
+  partitioner:
+    class_path: lit_fednas.data.IID
+  num_clients: 2
+  client_val: 0.2
+model:
+  supernet:
+    init_args: {{stem_width: 8, stage_widths: [8, 16, 16, 16]}}
+  client: {{epochs: 1, validate: trained}}
+  cohort: {{init_args: {{ratio: 1.0}}}}
+""")
+    (folder / "simulated.yaml").write_text(f"""
+data:
+  source:
+    init_args:
+      files: {{train: {folder}/all.npz, val: {folder}/val.npz, test: {folder}/test.npz}}
+      client: site
+  partitioner:
+    class_path: lit_fednas.data.ByColumn
+    init_args: {{column: site}}
+""")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("devices")
+    write_data(folder)
+    write_configuration(folder)
+    configuration = ["--config", "superfed/digits.yaml", "--config", folder / "sites.yaml"]
+    fit("flower", "init", folder / "app", *configuration, "--tls", "--address", f"127.0.0.1:{free_port()}")
+    place = f"--trainer.logger.init_args.save_dir={folder}"
+    fit("fit", *configuration, "--config", folder / "simulated.yaml", place)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def network(folder: Path) -> Iterator[Network]:
+    network = Network(folder / "app")
+    with ExitStack() as ends:
+        ends.callback(lambda: [network.end(name) for name in list(network.processes)])
+        network.start_link()
+        for client in (0, 1):
+            network.start_node(client, folder / f"site-{client}.npz")
+        yield network
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+
+
+def statuses(folder: Path) -> list[dict[int, str]]:
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [{one["client"]: one["status"] for one in row["clients"]} for row in rounds]
+
+
+def test_run_that_was_stopped_and_resumed_equals_the_simulation(network: Network, folder: Path):
+    key = network.folder / "stranger"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(key)], check=True)
+    network.start_node(2, folder / "site-0.npz", key="stranger")
+    network.start_run("first")
+    network.wait("first", rf"round 1/{ROUNDS} ")
+    for client in (0, 1):
+        network.wait(f"node-{client}", r"Receiving: train", count=2)
+    number = network.wait("first", r"started run (\d+)")
+    network.command(f"flwr stop {number} server")
+    network.ended("first")
+    network.start_run("second", resume=True)
+    network.ended("second")
+    assert f"round {ROUNDS}/{ROUNDS} " in network.log("second"), network.log("second")
+
+    expected, found = weights(folder / "digits/version_0"), weights(network.folder / "runs/digits/version_0")
+    assert expected.keys() == found.keys()
+    assert [name for name in expected if not torch.equal(expected[name], found[name])] == []
+    assert statuses(network.folder / "runs/digits/version_0") == [{0: "ok", 1: "ok"}] * ROUNDS
+    assert "No SuperNode found with the given public key" in network.log("link")
+    assert "Failed to activate SuperNode" in network.log("node-2")
+
+
+def test_a_device_that_is_killed_is_dropped_and_may_come_back(network: Network, folder: Path):
+    before = network.log("node-1").count("Receiving: train")
+    network.start_run("third")
+    network.wait("node-1", "Receiving: train", before + ROUNDS)
+    network.end("node-1")
+    network.ended("third")
+    assert f"round {ROUNDS}/{ROUNDS} " in network.log("third"), network.log("third")
+    run = max((network.folder / "runs/digits").iterdir())
+    assert statuses(run) == [{0: "ok", 1: "ok"}, {0: "ok", 1: "dropped"}]
+
+    network.start_node(1, folder / "site-1.npz")
+    network.wait("node-1", r"SuperNode ID: \d+", count=2)
+    assert len(set(re.findall(r"SuperNode ID: (\d+)", network.log("node-1")))) == 1

@@ -1,0 +1,508 @@
+"""Runs over devices equal simulated ones, whatever the method; failures become statuses; nothing else is let in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lit_fednas.assignment import ByTier
+from lit_fednas.callbacks import RoundCheckpoint
+from lit_fednas.cli import with_paths
+from lit_fednas.data import IID, ArraySource, ByColumn, Examples, FederatedDataModule, MultiLabel
+from lit_fednas.errors import ClientError, ConfigError
+from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.lightning_cli import FederatedCLI, run
+from lit_fednas.messages import ClientResult
+from lit_fednas.objectives import TaskLoss
+from lit_fednas.records import ALL_TIERS
+from lit_fednas.search import ClientDraw, FederatedEvaluation, FederatedEvaluator
+from lit_fednas.tiers import ArchitectureTiers, ClientTiers, MeasuredTiers
+from tests.federation import methods
+from tests.federation.methods import METHODS
+from tests.support import (
+    assert_same,
+    fit,
+    linear_net,
+    make_module,
+    make_trainer,
+    one_of_many,
+    sgd,
+    tiny_data,
+    tiny_examples,
+    weights,
+)
+
+loopback = pytest.importorskip("tests.flower.loopback")
+from flwr.app import ConfigRecord, Error, Message  # noqa: E402
+
+from lit_fednas.flower.device import device_of, digest  # noqa: E402
+from lit_fednas.flower.folder import resolved  # noqa: E402
+from lit_fednas.flower.link import Link  # noqa: E402
+from lit_fednas.flower.server import FlowerCLI, FlowerEvaluator, FlowerRunner, ServerData  # noqa: E402
+from lit_fednas.flower.wire import Packet, result_fields, task_fields  # noqa: E402
+
+RUN = [name for name in METHODS if methods.refusal(name) is None]
+QUICK = (
+    *("assignment subspaces", "aggregation operators", "paths of operators", "objective side-objective"),
+    *("clients that fail", "clients that test", "recalibration", "buffers and dropout of tokens"),
+    *(name for name in RUN if METHODS[name].kind in ("suites", "sequences") and not METHODS[name].subject),
+)
+
+
+class Notes(FederatedCallback):
+    """Keeps all results, but for their seconds, as plain values."""
+
+    def __init__(self) -> None:
+        self.results: list[dict[str, Any]] = []
+
+    def on_client_end(self, trainer: Any, module: Any, result: ClientResult, update: Any) -> None:
+        self.results.append({**result_fields(result), "task": task_fields(result.task), "seconds": 0.0})
+
+
+def number_of(data: FederatedDataModule) -> int:
+    data.setup("fit")
+    return data.clients.num_clients
+
+
+def devices(make: Callable[[], Any], data: Callable[[], Any], share: bool = True) -> dict[int, Any]:
+    """A device for every client, by the number of its node."""
+    count = number_of(data())
+    return {1000 + 7 * number: loopback.device(make, data(), number, share) for number in range(count)}
+
+
+# ---- equality -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", one_of_many(RUN, *QUICK))
+def test_a_run_over_devices_equals_the_simulated_one(name: str) -> None:
+    simulated, over = METHODS[name](), METHODS[name]()
+    here, there = Notes(), Notes()
+    fit(simulated, methods.data(name), 3, callbacks=[here, *methods.callbacks(name)])
+    link = loopback.connected(loopback.Loopback(devices(METHODS[name], partial(methods.data, name))))
+    loopback.fit_over(link, over, methods.data(name), 3, callbacks=[there, *methods.callbacks(name)])
+    if simulated.client.clients_per_fit > 1:  # devices train alone
+        assert_same(weights(over), weights(simulated), rtol=1e-4, atol=1e-6)
+    else:
+        assert json.dumps(there.results) == json.dumps(here.results)
+        assert_same(weights(over), weights(simulated))
+
+
+def own_examples() -> tuple[FederatedDataModule, list[FederatedDataModule]]:
+    """Three clients' examples together, by their column, and each client's alone, in its own source."""
+    together = tiny_examples(60)
+    site = np.arange(60) % 3
+    val = tiny_examples(20, seed=1)
+    examples = Examples(together.inputs, together.targets, {"site": site})
+    settings = {"server_val": 0, "client_val": 0.25, "eval_batch_size": 16}
+    whole = FederatedDataModule(ArraySource(examples, val), ByColumn("site"), **settings)
+    parts = [Examples(together.inputs[site == k], together.targets[site == k]) for k in range(3)]
+    return whole, [FederatedDataModule(ArraySource(part), IID(), num_clients=9, **settings) for part in parts]
+
+
+def test_devices_with_data_of_their_own_equal_the_clients_of_one_data_set() -> None:
+    whole, parts = own_examples()
+    make = partial(make_module, client=ClientSettings(sgd(0.1), batch_size=8, validate="trained"))
+    here, there = Notes(), Notes()
+    fit(simulated := make(), own_examples()[0], callbacks=[here])
+    nodes = {50 + number: loopback.device(make, part, number, share=False) for number, part in enumerate(parts)}
+    loopback.fit_over(loopback.connected(loopback.Loopback(nodes)), over := make(), whole, 3, callbacks=[there])
+    assert json.dumps(there.results) == json.dumps(here.results)
+    assert_same(weights(over), weights(simulated))
+
+
+def test_a_stopped_run_goes_on_exactly(tmp_path: Path) -> None:
+    def run(rounds: int, folder: Path, ckpt_path: Path | None = None) -> dict[str, torch.Tensor]:
+        server = loopback.like(tiny_data(3), ServerData)
+        server.link = loopback.connected(loopback.Loopback(devices(make_module, lambda: tiny_data(3))))
+        settings = {"callbacks": [RoundCheckpoint()], "enable_checkpointing": True, "default_root_dir": folder}
+        trainer = make_trainer(rounds, **settings)
+        trainer.fit_loop.runner = FlowerRunner
+        trainer.fit(module := make_module(), datamodule=server, ckpt_path=ckpt_path)
+        return weights(module)
+
+    straight = run(4, tmp_path / "straight")
+    run(2, tmp_path / "stopped")
+    (checkpoint,) = (tmp_path / "stopped").rglob("last.ckpt")
+    assert_same(run(4, tmp_path / "stopped", checkpoint), straight)
+
+
+# ---- who is there -------------------------------------------------------------------------------------
+
+
+def run_over(grid: Any, rounds: int = 1, data: FederatedDataModule | None = None, **settings: Any) -> Notes:
+    """Trains with all clients in every round."""
+    notes = Notes()
+    module = make_module(cohort=UniformCohort(ratio=1.0), **settings)
+    link = loopback.connected(grid)
+    loopback.fit_over(link, module, data or tiny_data(3), rounds, callbacks=[notes])
+    notes.module, notes.link = module, link
+    return notes
+
+
+def three() -> dict[int, Any]:
+    return devices(make_module, lambda: tiny_data(3))
+
+
+def statuses(notes: Notes) -> list[tuple[int, str]]:
+    return [(one["task"]["client"], one["status"]) for one in notes.results]
+
+
+def test_a_registered_name_says_which_client_a_node_is() -> None:
+    grid = loopback.Loopback(three(), {1000: "client-2", 1007: "client-1", 1014: "client-0"})
+    for one in grid.devices.values():
+        one.number = None
+    assert statuses(notes := run_over(grid)) == [(0, "ok"), (1, "ok"), (2, "ok")]
+    assert notes.link.nodes == {2: 1000, 1: 1007, 0: 1014}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda grid: grid.names.update({1000: "client-1"}), "node-config: the client's number is 0, and its key is"),
+        (lambda grid: setattr(grid.devices[1000], "config", "another"), "config: the device's differs from the"),
+        (lambda grid: setattr(grid.devices[1000], "number", None), "node-config: has no number of a client"),
+        (lambda grid: setattr(grid.devices[1000], "number", 3), "partition-id: 3 is not one of the 3 clients"),
+        (lambda grid: grid.devices.pop(1007), r"flower: after 0.2 s, the clients \[0, 2\] are there and 3 are wanted"),
+    ],
+)
+def test_who_does_not_fit_is_refused_before_any_training(change: Callable[[Any], Any], message: str) -> None:
+    grid = loopback.Loopback(three())
+    change(grid)
+    server = loopback.like(tiny_data(3), ServerData)
+    server.link = loopback.connected(grid, join_timeout=0.2)
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        server.setup("fit")
+    assert {message.metadata.message_type for message in grid.asked} == {"query.join"}
+
+
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = loopback.like(tiny_data(3), ServerData)
+    server.link = loopback.connected(loopback.Loopback(three()))
+    monkeypatch.setattr("lit_fednas.flower.link.__version__", "9.9")
+    with pytest.raises(ConfigError, match=r"^version: the device has lit-fednas .*, the server 9.9; install that"):
+        server.setup("fit")
+
+
+def test_another_kind_of_data_is_refused() -> None:
+    grid = loopback.Loopback(three())
+    grid.devices[1000] = loopback.device(make_module, methods.image_data(), 0)
+    server = loopback.like(methods.image_data(MultiLabel(4)), ServerData, num_clients=3)
+    server.link = loopback.connected(grid)
+    with pytest.raises(ConfigError, match=r"^data.source: client \d has task Classification, the server MultiLabel"):
+        server.setup("fit")
+
+
+def test_tiers_are_those_of_the_devices_and_stay_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiers = ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"}), MeasuredTiers(full=1.0))
+    make = partial(make_module, assignment=ByTier(), tiers=tiers, cohort=UniformCohort(ratio=1.0))
+
+    def run(rounds: int, speeds: list[float], kept: Any = None) -> list[str]:
+        grid = loopback.Loopback(devices(make, lambda: tiny_data(3)))
+        for node, speed in zip(grid.devices.values(), speeds, strict=True):
+            monkeypatch.setattr(node, "_speed", lambda number, speed=speed: speed)
+        server = loopback.like(tiny_data(3), ServerData)
+        server.link, server.speeds = loopback.connected(grid), kept
+        trainer = make_trainer(rounds)
+        trainer.fit_loop.runner = FlowerRunner
+        trainer.fit(module := make(), datamodule=server)
+        trainer.save_checkpoint(tmp_path / "run.ckpt")
+        return [module.population.tier(client).name for client in range(3)]
+
+    found = run(1, [1e6, 5e9, 1e10])
+    assert found == ["weak", "weak", "strong"]
+    saved = torch.load(tmp_path / "run.ckpt", weights_only=True)[ServerData.__qualname__]["speeds"]
+    assert run(1, [1e10, 1e10, 1e10], saved) == found
+
+
+# ---- failures -----------------------------------------------------------------------------------------
+
+
+def answered(message: Message, **fault: Any) -> Message:
+    return Message(Error(**fault), reply_to=message)
+
+
+class Faults:
+    """What goes wrong with the training of client 1 in round 1."""
+
+    def __init__(self, fault: Callable[[Message, Message], Message | None]) -> None:
+        self.fault = fault
+
+    def __call__(self, message: Message, answer: Message) -> Message | None:
+        task = Packet.of(message.content).fields.get("task")
+        hit = task is not None and (task["client"], task["round"]) == (1, 1)
+        return self.fault(message, answer) if hit else answer
+
+
+def changed(answer: Message, change: Callable[[dict[str, Any], dict[str, Any]], Any]) -> Message:
+    packet = Packet.of(answer.content)
+    fields, tensors = dict(packet.fields), dict(packet.tensors)
+    change(fields, tensors)
+    answer.content = Packet(fields, tensors).record()
+    return answer
+
+
+def from_node_one(message: Message, code: int) -> Message:
+    """As Flower reports that a node is gone: in the name of the SuperLink."""
+    answer = answered(message, code=code, reason="Node Unavailable")
+    answer.metadata.__dict__["_src_node_id"] = 1
+    return answer
+
+
+FAULTS: dict[str, tuple[Any, str, str]] = {
+    "exception": (lambda m, a: answered(m, code=2, reason="ValueError: plums"), "error", "ValueError: plums"),
+    "dead process": (lambda m, a: answered(m, code=8, reason="crashed"), "error", "crashed"),
+    "dead node": (lambda m, a: from_node_one(m, 5), "dropped", "Node Unavailable"),
+    "silence": (lambda m, a: None, "timeout", "no answer after flower's timeout, 1 s"),
+    "no message of ours": (
+        lambda m, a: changed_record(a),
+        "error",
+        "flower: a message cannot be read (KeyError: 'message')",
+    ),
+    "another tensor": (
+        lambda m, a: changed(a, lambda f, t: t.update({next(iter(t)): torch.zeros(1)})),
+        "error",
+        "the answer's tensor 1.weight is not that of whole",
+    ),
+    "a tensor too many": (
+        lambda m, a: changed(a, lambda f, t: t.update(more=torch.zeros(1))),
+        "error",
+        "the answer's tensor more is not that of whole",
+    ),
+    "not a number": (
+        lambda m, a: changed(a, lambda f, t: next(iter(t.values())).fill_(torch.nan)),
+        "non-finite",
+        "a number that the device sent is not finite",
+    ),
+    "no result": (
+        lambda m, a: changed(a, lambda f, t: f.pop("result")),
+        "error",
+        "the answer cannot be read (KeyError: 'result')",
+    ),
+}
+
+
+def changed_record(answer: Message) -> Message:
+    del answer.content["message"]
+    return answer
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_failure_is_one_client_s_of_one_round(name: str) -> None:
+    fault, status, reason = FAULTS[name]
+    grid = loopback.Loopback(devices(lambda: make_module(linear_net()), lambda: tiny_data(3)))
+    grid.fault = Faults(fault)
+    notes = run_over(grid, 3, supernet=linear_net())
+    expected = [(client, "ok") for _ in range(3) for client in range(3)]
+    expected[4] = (1, status)
+    assert statuses(notes) == expected
+    assert notes.results[4]["reason"] == reason
+
+
+def test_the_round_goes_on_as_without_the_client_that_failed() -> None:
+    """Against a simulated run in which that client of that round fails."""
+
+    class Fails(TaskLoss):
+        def begin(self, network: Any, task: Any, generator: Any) -> None:
+            if (task.client, task.round) == (1, 1):
+                raise ArithmeticError
+
+    simulated = make_module(linear_net(), cohort=UniformCohort(ratio=1.0), objective=Fails())
+    fit(simulated, tiny_data(3), 3)
+    grid = loopback.Loopback(devices(lambda: make_module(linear_net()), lambda: tiny_data(3)))
+    grid.fault = Faults(FAULTS["dead node"][0])
+    assert_same(weights(run_over(grid, 3, supernet=linear_net()).module), weights(simulated))
+
+
+def test_too_few_survivors_keep_the_weights() -> None:
+    grid = loopback.Loopback(three())
+    grid.fault = lambda m, a: a if m.metadata.message_type == "query.join" else answered(m, code=5, reason="gone")
+    before = weights(make_module())
+    assert_same(weights(run_over(grid, 2).module), before)
+
+
+def test_the_policy_may_be_to_stop() -> None:
+    grid = loopback.Loopback(three())
+    grid.fault = Faults(FAULTS["exception"][0])
+    with pytest.raises(ClientError, match=r"^round 1, client 1: ValueError: plums"):
+        run_over(grid, 3, faults=FaultPolicy(on_client_error="raise"))
+
+
+def test_a_late_answer_is_not_used() -> None:
+    grid, late = loopback.Loopback(three()), []
+    grid.fault = Faults(lambda message, answer: late.append(answer))
+    run_over(grid, 2)
+    again = loopback.Loopback(three())
+    again._answers["of a round that is over"] = late[0]
+    assert_same(weights(run_over(again, 2).module), weights(run_over(loopback.Loopback(three()), 2).module))
+    assert "of a round that is over" in again._answers
+
+
+def test_a_device_may_go_and_come_back_as_another_node() -> None:
+    grid = loopback.Loopback(three())
+    away: list[Any] = []
+
+    class Travels(FederatedCallback):
+        def on_round_start(self, trainer: Any, module: Any, round: Any) -> None:
+            if round.number == 1:
+                away.append(grid.devices.pop(1007))
+            if round.number == 2:
+                grid.devices[77] = away.pop()
+
+    notes, module = Notes(), make_module(cohort=UniformCohort(ratio=1.0))
+    loopback.fit_over(loopback.connected(grid), module, tiny_data(3), 3, callbacks=[notes, Travels()])
+    assert [status for client, status in statuses(notes) if client == 1] == ["ok", "dropped", "ok"]
+    assert notes.results[4]["reason"] == "the device is not connected"
+
+
+def test_a_second_node_of_a_client_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    grid = loopback.Loopback(three())
+    grid.devices[2000] = loopback.device(make_module, tiny_data(3), 1)
+    notes = run_over(grid)
+    assert notes.link.nodes[1] == 1007
+    assert "is client 1, and so is node 1007" in caplog.text
+
+
+# ---- after training -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["operators", "any"])
+def test_devices_score_architectures_as_simulated_clients_do(kind: str) -> None:
+    method = METHODS["paths of operators" if kind == "operators" else "assignment random"]
+    module, data = method(), methods.image_data(client_val=0.3)
+    data.setup("fit")
+    module.meet(data.clients)
+    server = loopback.like(methods.image_data(client_val=0.3), ServerData)
+    grid = loopback.Loopback(devices(method, lambda: methods.image_data(client_val=0.3)))
+    server.link = loopback.connected(grid)
+    server.setup("fit")
+    rng = np.random.default_rng(0)
+    archs = list(dict.fromkeys(module.supernet.space.sample(rng) for _ in range(4)))
+    scores = []
+    for kind_of_evaluator, clients in ((FederatedEvaluator, data.clients), (FlowerEvaluator, server.clients)):
+        draw = ClientDraw(clients, module.population, 3, FederatedEvaluation(rounds=2), seed=0)
+        evaluator = kind_of_evaluator(module.supernet, draw, module.evaluation, (), 16)
+        tier = "weak" if kind == "operators" else ALL_TIERS
+        score = evaluator.scorer(tier, 0, archs)
+        scores.append([score(arch) for arch in archs])
+    assert scores[0] == scores[1]
+    assert sum(message.metadata.message_type == "evaluate" for message in grid.asked) == 6  # clients, not architectures
+
+    grid.fault = lambda message, answer: answered(message, code=5, reason="gone")
+    with pytest.raises(ClientError, match=r"^search.federated: none of the 6 devices that were asked has answered"):
+        evaluator.scorer(tier, 1, archs)(archs[0])
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node whose process makes its device for each message."""
+
+    config: str
+    settings: dict[str, Any]
+
+    def answer(self, kind: str, packet: Packet) -> Packet:
+        return device_of(self.config, self.settings).answer(kind, packet)
+
+
+@pytest.mark.slow
+def test_all_stages_of_fedoras_over_devices_equal_the_simulated_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the command line: training, a search by the clients, fine-tuning with settings and an objective of its own."""
+    monkeypatch.chdir(tmp_path)
+    few = ["--data.client_val=0.2", "--trainer.max_rounds=2", "--data.num_clients=6"]
+    search = ["--config=search/fedoras_small.yaml", "--search.evaluations=8", "--search.method.init_args.population=8"]
+    stages = {
+        "fit": [],
+        "search": [*search, "--config=search/fedoras_federated.yaml", "--search.name=search"],
+        "finetune": ["--config=fedoras/finetune/digits.yaml", "--finetune.rounds=2", "--finetune.head_rounds=1"],
+    }
+    stages["finetune"] += ["--finetune.objective=lit_fednas.objectives.CrossEntropy"]
+    stages["finetune"] += ["--finetune.objective.init_args.label_smoothing=0.1"]
+    for name in ("simulated", "over"):
+        words = with_paths(["--config=fedoras/digits.yaml", *few, f"--trainer.logger.init_args.name={name}"])
+        config = resolved(words)
+        Path(f"{name}.yaml").write_text(config)
+        nodes = {9 + number: Node(config, {"partition-id": number}) for number in range(6)}
+        for stage, options in stages.items():
+            link = Link(loopback.Loopback(nodes), digest(config), poll=0)
+            cli = FederatedCLI if name == "simulated" else partial(FlowerCLI, link=link)
+            assert run(with_paths([stage, f"--config={name}.yaml", *options]), cli) == 0
+    for file in ("search/evaluations.csv", "search/federated.csv", "search/tiers.csv", "finetune/tiers.csv"):
+        tables = [pd.read_csv(Path("runs", name, "version_0", file)) for name in ("simulated", "over")]
+        left, right = (table.drop(columns="seconds", errors="ignore") for table in tables)
+        pd.testing.assert_frame_equal(left, right, check_exact=True)
+
+
+# ---- what travels -------------------------------------------------------------------------------------
+
+
+def test_what_leaves_a_device() -> None:
+    """No example: shapes, counts, weights and figures alone."""
+    grid, answers = loopback.Loopback(three()), []
+    grid.fault = lambda message, answer: answers.append(Packet.of(answer.content)) or answer
+    run_over(grid)
+    joined, trained = answers[0], answers[-1]
+    kind = {"task", "input_shape", "input_type", "num_classes", "class_names", "normalization"}
+    assert set(joined.fields) == {*kind, "client", "counts", "memory", "macs_per_second"}
+    assert not joined.tensors
+    assert set(trained.fields) == {"result"}
+    supernet = make_module().supernet
+    assert {name: tensor.shape for name, tensor in trained.tensors.items()} == {
+        name: tensor.shape for name, tensor in supernet.views(supernet.space.largest).items()
+    }
+
+
+def test_the_server_asks_for_no_examples() -> None:
+    server = loopback.like(tiny_data(3), ServerData)
+    server.link = loopback.connected(loopback.Loopback(three()))
+    server.setup("fit")
+    with pytest.raises(ConfigError, match=r"^the server asks for clients' examples, which stay with them"):
+        next(server.clients.batches(0, 4, torch.Generator()))
+    data = tiny_data(3)
+    data.setup("fit")
+    assert server.clients.sizes == data.clients.sizes
+    assert server.clients.classes(1) == data.clients.classes(1)
+    assert (server.class_counts == data.class_counts).all()
+
+
+def test_packets_arrive_as_they_were_sent() -> None:
+    tensors = {
+        "a": torch.tensor([[1.5, torch.nan], [torch.inf, -0.0]]),
+        "b": torch.tensor(2**40),
+        "c": torch.zeros(0, 3),
+        "d": torch.tensor([1e-4, 6e4], dtype=torch.float16),
+        "e": torch.arange(6.0).view(2, 3).T,
+        "f": torch.tensor([-128, 127], dtype=torch.int8),
+    }
+    found = Packet.of(Packet({"x": [1, 0.1, None, "é"]}, tensors).record())
+    assert found.fields == {"x": [1, 0.1, None, "é"]}
+    assert found.tensors.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert found.tensors[name].dtype == tensor.dtype
+        torch.testing.assert_close(found.tensors[name], tensor, rtol=0, atol=0, equal_nan=True)
+
+
+def test_what_cannot_be_sent_or_read() -> None:
+    with pytest.raises(ClientError, match=r"^flower: a is of torch.bfloat16, which cannot be sent; use float32"):
+        Packet({}, {"a": torch.zeros(2, dtype=torch.bfloat16)}).record()
+    record = Packet({}, {"a": torch.zeros(2)}).record()
+    record["message"] = ConfigRecord({"json": '{"fields": {}, "layout": {"float32": [["a", [3]]]}}'})
+    with pytest.raises(ClientError, match=r"^flower: a message cannot be read \("):
+        Packet.of(record)
+
+
+def test_bytes_on_the_wire_are_those_of_the_weights_and_little_more() -> None:
+    notes = run_over(loopback.Loopback(three()), 2)
+    supernet = notes.module.supernet
+    weights = 2 * 3 * supernet.cost(supernet.space.largest).bytes
+    assert weights < notes.link.bytes_down < weights + 6 * 4000 + 3 * 1000
+    assert weights < notes.link.bytes_up < weights + 6 * 4000 + 3 * 1000

@@ -1,0 +1,310 @@
+"""Weights in fewer bits: what is packed by hand, what a run makes of it, and its bytes wherever they are counted."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import lit_fednas
+from lit_fednas.assignment import FixedArchitecture, RandomArchitectures
+from lit_fednas.callbacks import CostLedger, RoundTime, RunRecorder
+from lit_fednas.errors import ClientError
+from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.messages import ClientTask, nbytes
+from lit_fednas.records import read_rounds
+from lit_fednas.rng import generator
+from lit_fednas.supernets import BatchNorm
+from lit_fednas.tiers import DeviceSpeeds
+from lit_fednas.transport import SCALES, Float16, Int8, Packing, Transport
+from tests.support import assert_same, concrete_classes, fit, linear_net, make_module, sgd, tiny_data, tiny_supernet
+from tests.support import weights as weights_of
+
+TASK = ClientTask(round=3, client=5, arch=None, num_examples=1)
+PACKINGS = [Float16(), Int8()]
+BOTH = Transport(Int8(), Int8())
+
+
+def tensors(seed=0):
+    """Of several shapes and magnitudes, with a counter, a tensor without elements, and one of zeros."""
+    draws = generator(seed, "tensors")
+    return {
+        "conv.weight": 0.1 * torch.randn(4, 3, 3, 3, generator=draws),
+        "bias": 100 * torch.randn(7, generator=draws),
+        "alpha": torch.randn((), generator=draws),
+        "zero": torch.zeros(5),
+        "none": torch.zeros(0, 3),
+        "count": torch.tensor(12),
+    }
+
+
+def travelled(packing, sent, seed=0):
+    return packing.unpack(packing.pack(sent, generator(seed, "draws")), sent)
+
+
+# ---- packings -----------------------------------------------------------------------------------------
+
+
+def test_all_packings_are_tested():
+    assert concrete_classes(Packing, lit_fednas) == {type(one) for one in PACKINGS}
+
+
+@pytest.mark.parametrize("packing", PACKINGS, ids=repr)
+def test_names_shapes_types_and_bytes(packing):
+    sent = tensors()
+    packed = packing.pack(sent, generator(0, "draws"))
+    assert {one.dtype for one in packed.values()} <= {torch.int8, torch.float16, torch.float32, torch.int64}
+    assert packing.nbytes([one.to("meta") for one in sent.values()]) == nbytes(packed.values())
+    # in any order, as a network may deliver it
+    got = packing.unpack(dict(sorted(packed.items(), reverse=True)), sent)
+    assert {name: (one.shape, one.dtype) for name, one in got.items()} == {
+        name: (one.shape, one.dtype) for name, one in sent.items()
+    }
+    assert torch.equal(got["count"], sent["count"])
+    assert torch.equal(got["zero"], sent["zero"])
+
+
+def test_bytes_by_hand():
+    """108 + 7 + 1 + 5 floats and a counter of 8 bytes; int8 has a scale of 4 bytes for each of 4 tensors."""
+    sent = tensors().values()
+    assert Transport().nbytes(sent) == (4 * 121 + 8, 4 * 121 + 8)
+    assert Transport(Float16(), Int8()).nbytes(sent) == (2 * 121 + 8, 121 + 4 * 4 + 8)
+
+
+@pytest.mark.parametrize("packing", PACKINGS, ids=repr)
+def test_the_order_of_names_does_not_matter(packing):
+    sent = tensors()
+    assert_same(travelled(packing, sent), travelled(packing, dict(reversed(sent.items()))))
+
+
+def test_float16_is_the_nearest():
+    got = travelled(Float16(), {"a": torch.tensor([1 + 2**-11 + 2**-20, 1 + 2**-11 - 2**-20, -1e9, 65519.0, 1e-9])})
+    assert got["a"].tolist() == [1 + 2**-10, 1.0, -65504.0, 65504.0, 0.0]
+
+
+def test_int8_is_one_of_the_two_next_multiples_of_the_scale():
+    sent = tensors()
+    for seed in range(20):
+        for name, got in travelled(Int8(), sent, seed).items():
+            if name in ("conv.weight", "bias", "alpha"):
+                scale = sent[name].abs().max() / 127
+                levels = got / scale
+                assert torch.allclose(levels, levels.round(), atol=1e-3)
+                assert levels.round().abs().max() == 127  # the greatest magnitude itself
+                assert float((got - sent[name]).abs().max()) < scale * (1 + 1e-5)
+
+
+def test_int8_is_right_on_average():
+    """By the central limit theorem: 127 levels of 1, so that each draw's variance is f (1 - f)."""
+    fractions = torch.tensor([0.0, 0.05, 0.25, 0.5, 0.9, 1.0])
+    sent = {"a": torch.cat([torch.tensor([127.0]), 3 + fractions, -3 - fractions])}
+    count = 4000
+    mean = sum(travelled(Int8(), sent, seed)["a"].double() for seed in range(count)) / count
+    deviation = (fractions * (1 - fractions) / count).sqrt().repeat(2)
+    assert bool(((mean - sent["a"])[1:].abs() <= 4.5 * deviation + 1e-9).all())
+
+
+@pytest.mark.parametrize("packing", PACKINGS, ids=repr)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_stays_so(packing, value):
+    got = travelled(packing, {"a": torch.tensor([1.0, value, 0.0]), "b": torch.ones(2)})
+    assert not math.isfinite(got["a"][1])
+    assert bool(got["b"].isfinite().all())
+
+
+# ---- there and back -----------------------------------------------------------------------------------
+
+
+def test_exact_tensors_are_the_very_same():
+    sent, trained, exact = tensors(), tensors(1), Transport()
+    assert exact.unpack_down(exact.pack_down(sent, 0, TASK), sent) is sent
+    assert exact.unpack_up(exact.pack_up(trained, sent, 0, TASK), sent) is trained
+
+
+@pytest.mark.parametrize("up", [None, Float16(), Int8()], ids=repr)
+def test_the_change_goes_up(up):
+    """The server adds it to its own weights: what is lost on the way down is not in the update."""
+    sent = tensors()
+    transport = Transport(Int8(), up)
+    received = transport.unpack_down(transport.pack_down(sent, 0, TASK), sent)
+    trained = {name: one + 1e-3 if one.is_floating_point() else one + 4 for name, one in received.items()}
+    got = transport.unpack_up(transport.pack_up(trained, received, 0, TASK), sent)
+    assert float((received["bias"] - sent["bias"]).abs().max()) > 0.1
+    for name in ("conv.weight", "alpha", "zero", "bias"):
+        # relative to the change, not to the weights; adding to and subtracting from 100 loses 2**-17 each time
+        assert torch.allclose(got[name] - sent[name], torch.full_like(sent[name], 1e-3), atol=5e-5)
+    assert int(got["count"]) == 16
+
+
+def test_draws_belong_to_seed_direction_round_and_client():
+    sent = tensors()
+    packed = [
+        BOTH.pack_down(sent, 0, TASK),
+        BOTH.pack_down(sent, 1, TASK),
+        BOTH.pack_down(sent, 0, ClientTask(4, 5, None, 1)),
+        BOTH.pack_down(sent, 0, ClientTask(3, 6, None, 1)),
+        BOTH.pack_up(sent, {name: torch.zeros_like(one) for name, one in sent.items()}, 0, TASK),
+    ]
+    for number, one in enumerate(packed):
+        assert torch.equal(one[SCALES], packed[0][SCALES])
+        assert torch.equal(one["conv.weight"], packed[0]["conv.weight"]) == (number == 0)
+    assert_same(packed[0], BOTH.pack_down(sent, 0, TASK))
+
+
+# ---- runs ---------------------------------------------------------------------------------------------
+
+
+class Updates(FederatedCallback):
+    """What the server had and what the clients' updates are, by round and client."""
+
+    def __init__(self):
+        self.sent, self.got, self.results = {}, {}, {}
+
+    def on_cohort_start(self, trainer, module, round):
+        self.sent[round.number] = weights_of(module)
+
+    def on_client_end(self, trainer, module, result, update):
+        address = result.task.round, result.task.client
+        self.results[address] = result
+        if update is not None:
+            self.got[address] = {name: one.clone() for name, one in update.weights.items()}
+
+
+def trained(transport=Transport(), rounds=2, data=None, **settings):
+    module, updates = make_module(transport=transport, **settings), Updates()
+    fit(module, data or tiny_data(), rounds, callbacks=[updates])
+    return module, updates
+
+
+def test_an_update_by_hand():
+    """One client's round: what it received and what it sent, from packings and a client alone."""
+    transport = Transport(Float16(), Int8())
+    _, updates = trained(transport, 1, supernet=linear_net(), cohort=UniformCohort(count=1))
+    ((round, client),) = updates.got
+    own = {name.removeprefix("network."): one for name, one in updates.sent[0].items()}
+    received = {name: one.half().float() for name, one in own.items()}
+
+    start = linear_net()
+    start.network.load_state_dict(received)
+    _, alone = trained(rounds=1, supernet=start, cohort=UniformCohort(count=1))
+    result = alone.got[round, client]
+    change = {name: result[name] - received[name] for name in own}
+    draws = generator(0, "transport-up", round, client)
+    arrived = Int8().unpack(Int8().pack(change, draws), change)
+    assert_same(updates.got[round, client], {name: own[name] + arrived[name] for name in own})
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_a_run_in_fewer_bits_is_close_to_an_exact_one(together):
+    """Closer in half precision than in int8, and each differs."""
+    client = ClientSettings(sgd(0.1), batch_size=8, clients_per_fit=together)
+    exact = weights_of(trained(client=client)[0])
+    differences = []
+    for packing in PACKINGS:
+        found = weights_of(trained(Transport(packing, packing), client=client)[0])
+        differences.append(max(float((found[name] - exact[name]).abs().max()) for name in exact))
+    assert 0 < differences[0] < differences[1] < 0.1
+
+
+def test_clients_that_are_trained_together_receive_and_send_their_own():
+    runs = [
+        trained(BOTH, 1, client=ClientSettings(sgd(0.1), batch_size=8, clients_per_fit=count))[1] for count in (1, 3)
+    ]
+    assert runs[0].got.keys() == runs[1].got.keys()
+    for address in runs[0].got:
+        for name, one in runs[0].got[address].items():
+            # a sum in another order may round a change to the next of 127 levels
+            level = float((one - runs[1].got[address][name]).abs().max())
+            assert level <= 0.02, name
+
+
+@pytest.mark.parametrize("settings", [{}, {"clients_per_fit": 3}], ids=str)
+def test_tests_see_what_was_received(settings):
+    """A test after training sees other weights than one before; rounding moves the latter alone."""
+    accuracy = {}
+    for kind, down in (("exact", None), ("coarse", Coarse())):
+        client = ClientSettings(sgd(0.0), batch_size=8, validate="received", **settings)
+        _, updates = trained(Transport(down=down), 1, data=tiny_data(client_val=0.5), client=client)
+        accuracy[kind] = [one.tested["loss"] for one in updates.results.values()]
+    assert accuracy["coarse"] == pytest.approx([math.log(4)] * 3, rel=1e-5)  # of four classes, without weights
+    assert accuracy["exact"] != pytest.approx([math.log(4)] * 3, rel=1e-5)
+
+
+class Coarse(Packing):
+    """Nothing is left."""
+
+    def pack(self, tensors, draws):
+        return {}
+
+    def unpack(self, packed, like):
+        return {name: torch.zeros_like(one) for name, one in like.items()}
+
+    def nbytes(self, tensors):
+        return 1000
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_weights_that_are_not_finite_are_found(together):
+    client = ClientSettings(sgd(1e30), batch_size=8, clients_per_fit=together)
+    _, updates = trained(BOTH, 1, client=client, faults=FaultPolicy(max_failed_rounds=None))
+    assert {one.status for one in updates.results.values()} == {"non-finite"}
+    with pytest.raises(ClientError, match="not finite"):
+        trained(BOTH, 1, client=client, faults=FaultPolicy(on_client_error="raise"))
+
+
+def test_counters_of_batch_norm_arrive():
+    net = tiny_supernet(norm=BatchNorm())
+    _, updates = trained(BOTH, 1, supernet=net)
+    for got in updates.got.values():
+        counters = {int(one) for name, one in got.items() if "num_batches_tracked" in name}
+        assert counters == {3}  # batches of 8 from 20 examples
+
+
+# ---- bytes --------------------------------------------------------------------------------------------
+
+
+def test_bytes_are_the_same_wherever_they_are_counted(tmp_path):
+    """Records, ledger, its comparison and simulated times, from the tensors of networks."""
+    net, transport = tiny_supernet(), Transport(Float16(), Int8())
+    module = make_module(
+        net,
+        RandomArchitectures(),
+        transport=transport,
+        faults=FaultPolicy(dropout_rate=0.3),
+        cohort=UniformCohort(count=4),
+    )
+    ledger, times = CostLedger(["largest"]), RoundTime(DeviceSpeeds())
+    callbacks = [ledger, times, RunRecorder()]
+    fit(module, tiny_data(), 4, callbacks=callbacks, default_root_dir=str(tmp_path))
+
+    def size(arch):
+        sent = [one.numel() for one in net.subnet(arch).state_dict().values()]
+        return 2 * sum(sent), sum(sent) + 4 * len(sent)
+
+    down = up = answers = clients = 0
+    for record in read_rounds(tmp_path):
+        seconds = []
+        for one in record["clients"]:
+            sent, back = size(net.space.parse(one["arch"]))
+            back = back if one["status"] == "ok" else 0
+            assert (one["bytes_down"], one["bytes_up"]) == (sent, back)
+            down, up, answers, clients = down + sent, up + back, answers + (back > 0), clients + 1
+            speed = times.speeds.of(one["client"], module.population, module.seed)
+            rate = 1e6 * speed.bandwidth_mbps / 8
+            seconds.append(3 * one["macs"] / speed.macs_per_second + (sent + back) / rate)
+        assert record["metrics"]["time/round"] == pytest.approx(max(seconds), rel=1e-5)
+    assert 0 < answers < clients
+    assert (ledger.total.bytes_down, ledger.total.bytes_up) == (down, up)
+    sent, back = size(net.space.largest)
+    alone = ledger.baseline["largest"]
+    assert (alone.bytes_down, alone.bytes_up) == (clients * sent, answers * back)
+    assert net.cost(net.space.largest).bytes == 2 * sent  # an architecture's own are those of float32
+
+
+def test_a_packing_of_ones_own():
+    module = make_module(linear_net(), FixedArchitecture(), transport=Transport(up=Coarse()))
+    assert module.traffic("whole") == (1040, 1000)
+    before = weights_of(module)
+    fit(module, tiny_data(), 1)
+    assert_same(weights_of(module), before, rtol=0, atol=1e-6)  # no change has arrived
