@@ -26,7 +26,7 @@ NOTEBOOKS = sorted({*FOLDER.glob("*.ipynb")} - {*RESULTS, *TUTORIALS})
 
 def test_all_notebooks_are_found() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["findings", "pareto_fronts", "supernet_tour"]
-    assert len(RESULTS) == 11
+    assert len(RESULTS) == 12
 
 
 def code_cells(path: Path) -> list[nbformat.NotebookNode]:
