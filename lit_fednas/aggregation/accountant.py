@@ -86,7 +86,7 @@ class KnownCohorts(Accountant):
         >>> for cohort in ([0, 1], [1, 2], [1, 3], [1, 4]):
         ...     accountant.add(dict.fromkeys(cohort, 1.0))
         >>> round(accountant.epsilon(1e-5), 4)  # client 1: four rounds of z = 2 are one of z = 1
-        4.3776
+        4.3772
     """
 
     def __init__(self, noise_multiplier: float) -> None:

@@ -97,7 +97,7 @@ def by_hand(net: Supernet, updates: list[ClientUpdate], tasks: list[ClientTask],
                     region.add_to(held, 1.0, coefficient(task))
         for one in updates:
             sent = net.views(one.task.arch)
-            norm = sqrt(sum(float((one.weights[n] - sent[n]).double().square().sum()) for n in sent))
+            norm = sqrt(sum(float((one.weights[n] - sent[n]).detach().double().square().sum()) for n in sent))
             for subnet_name, region in net.regions(one.task.arch).items():
                 if region.name == name:
                     change = (one.weights[subnet_name] - sent[subnet_name]).double() * min(1, NORM / norm)
