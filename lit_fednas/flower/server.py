@@ -204,7 +204,7 @@ class FlowerRunner(TaskRunner):
     def _read(self, task: ClientTask, packet: Packet) -> tuple[ClientResult, ClientUpdate | None]:
         try:
             result = read_result(packet.fields["result"], task, self.module.objective.report_types)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             return ClientResult(task, "error", f"the answer cannot be read ({type(error).__name__}: {error})"), None
         if not result.ok:
             return result, None
@@ -268,8 +268,11 @@ class FlowerEvaluator(FederatedEvaluator):
         for place, reply in data.link.ask(asked, lambda: None):
             if reply.packet is None:
                 log.warning("client %d does not score: %s (%s)", clients[place], reply.status, reply.reason)
-            else:
-                answers[place] = reply.packet.fields["answers"]
+                continue
+            try:
+                answers[place] = np.asarray(reply.packet.fields["answers"], dtype=float).reshape(answers[place].shape)
+            except (KeyError, TypeError, ValueError) as error:
+                log.warning("client %d does not score: its answer cannot be read (%s)", clients[place], error)
         if not answers[:, :, 0].sum():
             raise ClientError(f"search.federated: none of the {len(clients)} devices that were asked has answered")
         yield from zip(archs, answers.transpose(1, 0, 2), strict=True)

@@ -107,13 +107,33 @@ def result_fields(result: ClientResult) -> dict[str, Any]:
 
 
 def read_result(fields: Mapping[str, Any], task: ClientTask, reports: tuple[type[Report], ...]) -> ClientResult:
-    """Returns the result of :func:`result_fields`.
+    """Returns the result of :func:`result_fields`, of which a device may send anything.
 
     Args:
         fields: The plain values.
         task: The task that was answered.
-        reports: The types of reports that a client may send.
+        reports: The types of the reports that a client sends.
+
+    Raises:
+        KeyError: A field is missing.
+        TypeError: A value is of another type.
+        ValueError: It is not the result that such a task has.
     """
+    if fields["status"] == "ok" and set(fields["reports"]) != {kind.__name__ for kind in reports}:
+        raise ValueError(f"reports of {sorted(fields['reports'])}")
     known = {kind.__name__: kind for kind in reports}
     found = tuple(known[name].from_plain(values) for name, values in fields["reports"].items())
-    return ClientResult(task, **{**fields, "reports": found})
+    if not all(isinstance(report.finite, bool) for report in found):  # which reads all its numbers
+        raise ValueError("a report without numbers")
+    return ClientResult(
+        task,
+        str(fields["status"]),
+        str(fields["reason"]),
+        int(fields["num_steps"]),
+        int(fields["num_seen"]),
+        float(fields["loss"]),
+        float(fields["seconds"]),
+        found,
+        {str(name): float(value) for name, value in fields["tested"].items()},
+        int(fields["num_tested"]),
+    )

@@ -282,6 +282,16 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
         "non-finite",
         "a number that the device sent is not finite",
     ),
+    "a loss in words": (
+        lambda m, a: changed(a, lambda f, t: f["result"].update(loss="low")),
+        "error",
+        "the answer cannot be read (ValueError: could not convert string to float: 'low')",
+    ),
+    "another report": (
+        lambda m, a: changed(a, lambda f, t: f["result"].update(reports={"MacsReport": {"macs": 1}})),
+        "error",
+        "the answer cannot be read (ValueError: reports of ['MacsReport'])",
+    ),
     "no result": (
         lambda m, a: changed(a, lambda f, t: f.pop("result")),
         "error",
