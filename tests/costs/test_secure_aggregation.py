@@ -88,7 +88,9 @@ def test_the_ledger_has_it_apart(tmp_path):
     assert other.summary() == ledger.summary()
 
 
-@pytest.mark.parametrize("assignment", [RandomArchitectures(), FixedArchitecture("smallest")], ids=["random", "smallest"])
+@pytest.mark.parametrize(
+    "assignment", [RandomArchitectures(), FixedArchitecture("smallest")], ids=["random", "smallest"]
+)
 def test_the_ledger_of_a_supernet(tmp_path, assignment):
     net = tiny_supernet()
     faults = FaultPolicy(dropout_rate=0.4)
