@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +23,8 @@ _DTYPES = {
 }
 
 
-class Packet(NamedTuple):
+@dataclass(frozen=True)
+class Packet:
     """What one message holds.
 
     Attributes:
@@ -32,7 +33,7 @@ class Packet(NamedTuple):
     """
 
     fields: Mapping[str, Any]
-    tensors: Mapping[str, Tensor] = {}
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
     def record(self) -> RecordDict:
         """Returns the packet as Flower's records: many small arrays would each be a request of their own.
