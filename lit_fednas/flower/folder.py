@@ -273,7 +273,7 @@ flwr run app server --stream
 flwr run app server --stream --run-config 'resume="last"'    # goes on where a run was stopped
 ```
 
-After it, a search and a fine-tuning, with the devices' own examples:
+After it, a search on the devices' own validation examples (`data.client_val` above 0), and a fine-tuning:
 
 ```bash
 flwr run app server --stream --run-config 'command="search --config search/digits.yaml --search.federated.rounds 4"'
