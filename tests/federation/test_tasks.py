@@ -26,6 +26,7 @@ from lit_fednas.callbacks import (
     CostLedger,
     DeployedAccuracy,
     DeviceAverage,
+    Privacy,
     PruneByBudgets,
     RoundCheckpoint,
     RoundsToTarget,
@@ -48,6 +49,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation import (
     ClientSettings,
     EvaluationSettings,
+    FaultPolicy,
     FederatedCallback,
     FederatedTrainer,
     UniformCohort,
@@ -105,6 +107,7 @@ CALLBACKS: list[Callable[[], Any]] = [
     RoundTime,
     lambda: RoundsToTarget({"val/largest/perplexity": [1.01, 100], "val/devices/largest/accuracy": [0.01]}),
     CostLedger,
+    lambda: Privacy(clip_norm=5.0, noise_multiplier=0.01),
     lambda: RoundCheckpoint(monitor="val/mean/perplexity"),
     default_callbacks,
 ]
@@ -130,11 +133,12 @@ def followed(folder: Path, *extra: Any, ckpt_path: str | None = None) -> tuple[F
     module = make_module(
         supernet,
         ByTier(),
-        MaxNet(),
+        MaxNet(weighted=False),
         UniformCohort(count=4),
         ClientSettings(sgd(1.0), batch_size=8, validate="received"),
         tiers=ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"})),
         evaluation=EvaluationSettings(["smallest", "largest"]),
+        faults=FaultPolicy(min_survivors=0, max_failed_rounds=None, on_client_error="skip"),
     )
     logger = RunLogger(str(folder), "run", "only")
     trainer = make_trainer(3, logger=logger, enable_checkpointing=True, callbacks=callbacks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import ipaddress
+import shutil
 import stat
 import tomllib
 from pathlib import Path
@@ -30,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_app_has_the_configuration_that_fit_would_run(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = tomllib.loads((folder / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     options = ["--data.num_clients", "3", "--model.client.epochs", "5", "--print_config"]
@@ -38,7 +39,8 @@ def test_the_app_has_the_configuration_that_fit_would_run(
         main(["fit", "--config", "superfed/digits.yaml", *options])
     assert app["config"]["config"] == capsys.readouterr().out
     assert yaml.safe_load(app["config"]["config"])["model"]["client"]["epochs"] == 5
-    monkeypatch.syspath_prepend(folder / "app")
+    shutil.copytree(folder / "app", tmp_path / "app")  # an import leaves bytecode beside what it imports
+    monkeypatch.syspath_prepend(tmp_path / "app")
     for component in app["components"].values():  # that Flower imports from the app's folder
         module, _, name = component.partition(":")
         assert hasattr(importlib.import_module(module), name)
