@@ -77,13 +77,18 @@ class EvaluationSettings:
         Returns:
             float32 logits, ``[batch, num_classes]``.
         """
-        if self.channels_last and inputs.ndim == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        inputs = self.laid_out(inputs)
         if self.precision == "32-true":
             return network(inputs).float()
         dtype = torch.bfloat16 if self.precision == "bf16-mixed" else torch.float16
         with torch.autocast(inputs.device.type, dtype):
             return network(inputs).float()
+
+    def laid_out(self, inputs: Tensor) -> Tensor:
+        """Returns a batch in the layout of the settings; one that has it already is not copied."""
+        if self.channels_last and inputs.ndim == 4:
+            return inputs.contiguous(memory_format=torch.channels_last)
+        return inputs
 
     def named(self, supernet: Supernet) -> dict[str, Any]:
         """Reads the architectures.

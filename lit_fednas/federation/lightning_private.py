@@ -17,7 +17,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import lightning.pytorch as pl
 import torch
@@ -35,6 +35,8 @@ from torch.optim import Optimizer
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.rank_watch import RankWatch
 from lit_fednas.records.files import replace_saved
+
+T = TypeVar("T")
 
 
 class _OneBatch:
@@ -293,6 +295,27 @@ def strategy_with_ranks(strategy: Strategy | str, **settings: Any) -> Strategy |
         f"trainer.strategy: {name} is not supported; give auto, ddp, ddp_spawn, ddp_fork, ddp_notebook, or "
         f"lit_fednas.federation.RankStrategy with settings of its own"
     )
+
+
+def launched(trainer: pl.Trainer, function: Callable[[], T]) -> T:
+    """Calls a function in every process of a trainer, connected, as Lightning calls its own ``fit``.
+
+    Args:
+        trainer: The trainer; if it has one process, the function is called as it is.
+        function: Takes nothing.
+
+    Returns:
+        What it returned in the first process.
+    """
+    strategy = trainer.strategy
+    if trainer.world_size == 1:
+        return function()
+
+    def connected() -> T:
+        strategy.setup_environment()
+        return function()
+
+    return connected() if strategy.launcher is None else strategy.launcher.launch(connected, trainer=trainer)
 
 
 def save_alone(trainer: pl.Trainer, path: Any) -> None:

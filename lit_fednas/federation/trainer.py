@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback, ProgressBar
 from lightning.pytorch.plugins import CheckpointIO, Precision
-from torch import Tensor
+from torch import Tensor, distributed
 from typing_extensions import override
 
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.initial_weights import read_checkpoint
-from lit_fednas.federation.lightning_private import AtomicCheckpointIO, strategy_with_ranks
+from lit_fednas.federation.lightning_private import AtomicCheckpointIO, launched, strategy_with_ranks
 from lit_fednas.federation.loop import RoundLoop
 from lit_fednas.federation.machine import threads_set
 from lit_fednas.federation.module import FederatedLightningModule
+from lit_fednas.federation.ranks import Ranks
 from lit_fednas.ranges import PositiveInt, Range, checked
+
+T = TypeVar("T")
 
 #: Arguments of Lightning's Trainer that are settled here.
 MEANINGLESS = {
@@ -236,10 +239,10 @@ class FederatedTrainer(pl.Trainer):
 
         Raises:
             CheckpointError: The checkpoint is missing, damaged, or of another supernet.
-            ConfigError: There are several processes.
+            ConfigError: There are to be several processes, and the command runs in one (:meth:`in_ranks`).
         """
-        if self.world_size > 1:
-            raise ConfigError(f"trainer.devices: a search runs in one process, not in {self.world_size}; set it to 1")
+        if self.world_size > 1 and not distributed.is_initialized():
+            raise ConfigError(f"trainer.devices: this runs in one process, not in {self.world_size}; set it to 1")
         checkpoint = None if ckpt_path is None else read_checkpoint(ckpt_path)
         datamodule.prepare_data()
         datamodule.setup("validate")
@@ -252,6 +255,22 @@ class FederatedTrainer(pl.Trainer):
         device = self.strategy.root_device
         model.to(device).eval()
         datamodule.move_to(device)
+
+    def in_ranks(self, function: Callable[[], T]) -> T:
+        """Calls a function in each of the trainer's processes, which it starts as a fit does.
+
+        Args:
+            function: May :meth:`load`, and exchange results (:attr:`ranks`).
+
+        Returns:
+            What it returned in the first.
+        """
+        return launched(self, function)
+
+    @property
+    def ranks(self) -> Ranks:
+        """This process among those of the trainer."""
+        return Ranks(self.global_rank, self.world_size, self.strategy.root_device)
 
     @contextmanager
     def computing(self, model: FederatedLightningModule) -> Iterator[None]:

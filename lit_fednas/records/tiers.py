@@ -13,9 +13,12 @@ Costs are ``macs`` (of one example), ``parameters``, ``bytes`` (sent one way), `
 one example runs) and ``latency_ms`` (empty where it is not known). The tables of a search (:data:`SEARCH_FILES`):
 
 * ``evaluations.csv``: one row per distinct architecture, in the order of their evaluation; ``encoding`` has the
-  genes, joined by ``-``; metrics are on the validation data;
+  genes, joined by ``-``; metrics are on the validation data. With ``search.racing``, ``examples`` says on how many of
+  them (else it is empty): of what was dropped before the last (``num_examples`` of ``settings.json``), metrics are
+  estimates, below those of an architecture of no higher cost, and it is on no front and no tier's best;
 * ``latencies.csv``: every latency that was measured or predicted, also of architectures that were not evaluated;
-* ``history.csv``: per generation: ``evaluations`` (distinct valid ones so far), ``best_<metric>``, ``hypervolume``;
+* ``history.csv``: per generation: ``architectures`` (distinct valid ones so far), ``evaluations`` (as many, with racing
+  what they have taken in evaluations in full, rounded up), ``best_<metric>``, ``hypervolume``;
 * ``federated.csv`` (only where clients score): per generation: ``evaluation_rounds`` (each asks as many clients as
   a cohort has), ``clients`` that were asked, ``architectures`` that they scored (those of no generation before),
   ``supernet_bytes`` (of what holds these architectures), and what all clients together spent;
@@ -51,13 +54,13 @@ ALL_TIERS = "*"
 
 COST_NAMES: tuple[str, ...] = get_args(CostName)
 
-_EVALUATION = ("number", "arch", "encoding", "{each}", *COST_NAMES, "seconds")
+_EVALUATION = ("number", "arch", "encoding", "{each}", "examples", *COST_NAMES, "seconds")
 
 #: Columns of a search's tables (``lit_fednas.records.measures.expanded``).
 SEARCH_FILES = {
     "evaluations": _EVALUATION,
     "latencies": ("arch", "latency_ms"),
-    "history": ("tier", "generation", "evaluations", "best_{metric}", "hypervolume"),
+    "history": ("tier", "generation", "evaluations", "architectures", "best_{metric}", "hypervolume"),
     "federated": (
         *("tier", "generation", "evaluation_rounds", "clients", "architectures", "supernet_bytes"),
         *("bytes_down", "bytes_up", "macs"),

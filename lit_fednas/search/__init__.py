@@ -52,6 +52,7 @@ from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.federated import ClientDraw, FederatedEvaluation, FederatedEvaluator, union_bytes
 from lit_fednas.search.method import Exhaustive, Proposals, RandomSearch, Score, SearchMethod
 from lit_fednas.search.nsga2 import NSGA2
+from lit_fednas.search.racing import Racing
 from lit_fednas.search.tier_search import SearchSettings, TierSearch
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "FederatedEvaluation",
     "FederatedEvaluator",
     "Proposals",
+    "Racing",
     "RandomSearch",
     "Score",
     "Search",

@@ -20,10 +20,12 @@ from lit_fednas.federation.lightning_private import call_hook
 from lit_fednas.federation.run_folder import run_folder
 from lit_fednas.formatting import cost_text, draws_bars, text_table
 from lit_fednas.records import SearchFiles, note_after_training
+from lit_fednas.search.evaluations import Processes, Scorer
 from lit_fednas.search.evaluator import Evaluator, share_of
 from lit_fednas.search.federated import ClientDraw, FederatedEvaluator
 from lit_fednas.search.tier_models import write_clients
-from lit_fednas.search.tier_search import Progress, SearchSettings, TierSearch
+from lit_fednas.search.tier_search import Progress, SearchSettings, TierSearch, race_of
+from lit_fednas.tiers import ArchitectureCosts
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +68,8 @@ class Search(AfterTraining):
     def run(self, ckpt_path: str | None = "last", search: SearchSettings = SearchSettings()) -> SearchFiles:
         """Finds the best architecture of every tier, tests it, and writes its network.
 
-        A search that was stopped goes on where it was when it is started again.
+        A search that was stopped goes on where it was when it is started again. The trainer's processes
+        (``trainer.devices``) share the evaluations, and find what one finds.
 
         Args:
             ckpt_path: A checkpoint of the weights; ``None`` for the module as it is.
@@ -79,8 +82,19 @@ class Search(AfterTraining):
             CheckpointError: The checkpoint is missing, damaged, or of another supernet.
             ConfigError: The settings cannot work.
         """
+        if search.federated is not None and self.trainer.world_size > 1:
+            raise ConfigError(
+                f"trainer.devices: clients score in one process (search.federated), not in {self.trainer.world_size}; "
+                f"set it to 1"
+            )
+        return self.trainer.in_ranks(lambda: self._run(ckpt_path, search))
+
+    def _run(self, ckpt_path: str | None, search: SearchSettings) -> SearchFiles:
         self.trainer.load(self.model, self.datamodule, ckpt_path)
         files = SearchFiles(self.folder / search.name)
+        if self.trainer.global_rank:
+            self._serve(search)
+            return files
         progress = SearchProgress(search.evaluations)
         interrupts = Interrupts()
 
@@ -95,11 +109,14 @@ class Search(AfterTraining):
             own = None if search.client is None else population.tier(search.client)
             tiers = population.tiers if own is None else (own,)
             subnets = self.model.subnets.values()
-            run = TierSearch(search, evaluator, files, self.model.seed, str(ckpt_path or ""), tiers, watch, subnets)
+            processes = Processes(self.trainer.ranks)
             try:
+                parts = evaluator, files, self.model.seed, str(ckpt_path or ""), tiers, watch, subnets, processes
+                run = TierSearch(search, *parts)
                 run.run()
             finally:
                 progress.close()
+                processes.close()
             rows = run.write_tiers(self._tester(evaluator))
             if search.client is None:
                 write_clients(self.model, self.datamodule, files)
@@ -109,6 +126,13 @@ class Search(AfterTraining):
         print(format_tiers(rows, run.written["tiers"], run.metric))
         call_hook(self.trainer, "on_search_end", files.folder)
         return files
+
+    def _serve(self, search: SearchSettings) -> None:
+        """Scores what the first process sends."""
+        with self.trainer.computing(self.model), Interrupts().listening():  # signals are for the first to heed
+            evaluator, costs = self._evaluator(search), ArchitectureCosts(self.model.supernet)
+            race = race_of(search, evaluator, self.model.seed)
+            Scorer(evaluator, costs, race, Processes(self.trainer.ranks)).serve()
 
     def _evaluator(self, search: SearchSettings) -> Evaluator:
         model, clients = self.model, self.datamodule.clients

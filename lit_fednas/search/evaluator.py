@@ -1,10 +1,9 @@
-"""The metrics of architectures with the weights that they share; each is evaluated once, and written at once."""
+"""The metrics of architectures with the weights that they share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from lit_fednas.federation.evaluation import EvaluationSettings, SubnetMetrics, 
 from lit_fednas.records import Directions, SearchFiles
 from lit_fednas.rng import generator
 from lit_fednas.supernets import Supernet
-from lit_fednas.tiers import ArchitectureCosts
 
 
 class Evaluator:
@@ -45,12 +43,12 @@ class Evaluator:
         added: Mapping[str, Metric] | None = None,
     ) -> None:
         self.supernet = supernet
-        self.batches = list(batches)
+        self.batches = [(settings.laid_out(inputs), targets) for inputs, targets in batches]
         self.settings = settings
         self.recalibration = recalibration
         device = next(supernet.parameters()).device
-        task = task or Classification(supernet.num_classes)
-        self._metrics = SubnetMetrics(["arch"], task, settings.top_k, added).to(device)
+        self.task = task or Classification(supernet.num_classes)
+        self._metrics = SubnetMetrics(["arch"], self.task, settings.top_k, added).to(device)
 
     @property
     def directions(self) -> Directions:
@@ -108,50 +106,6 @@ class Evaluator:
             self._metrics.update(0, self.settings.logits(network, inputs), labels(classes))
         values = self._metrics.compute()
         return {name: float(values[f"arch/{name}"]) for name in self.directions}
-
-
-class Evaluations(dict[Any, dict[str, Any]]):
-    """The rows of the evaluated architectures, in the order of their first evaluation.
-
-    Args:
-        evaluator: Scores architectures.
-        costs: Counts what they cost.
-        files: Where their rows are kept; rows that are there already are not evaluated again.
-    """
-
-    def __init__(self, evaluator: Evaluator, costs: ArchitectureCosts, files: SearchFiles) -> None:
-        super().__init__({costs.supernet.space.parse(row["arch"]): row for row in files.rows("evaluations")})
-        self.evaluator = evaluator
-        self.costs = costs
-        self.files = files
-        self.fresh = 0  # evaluated by this process
-        self._first: dict[Any, tuple[str, int]] = {}  # the tier and generation that proposed each first
-        files.write("evaluations", self.values())  # without a line that was cut short
-
-    def of(self, tier: str, generation: int, archs: Sequence[Any]) -> Iterator[dict[str, Any]]:
-        """Yields the rows of a generation (``lit_fednas.records.tiers``), one by one, as they are evaluated.
-
-        The evaluator is told which architectures no generation before has proposed. It is told the same when a
-        search is replayed over its rows.
-        """
-        proposer = tier, generation
-        new = [arch for arch in archs if self._first.setdefault(arch, proposer) == proposer]
-        score = self.evaluator.scorer(tier, generation, new)
-        for arch in archs:
-            if arch not in self:
-                started = perf_counter()
-                metrics = score(arch)
-                self[arch] = {
-                    "number": len(self),
-                    "arch": str(arch),
-                    "encoding": "-".join(map(str, self.costs.supernet.space.encode(arch))),
-                    **metrics,
-                    **self.costs.all(arch),
-                    "seconds": round(perf_counter() - started, 6),
-                }
-                self.files.append("evaluations", [self[arch]])
-                self.fresh += 1
-            yield self[arch]
 
 
 def share_of(batches: EvalBatches, share: float, seed: int) -> EvalBatches:

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
-from math import ceil
+from math import ceil, nan
 from typing import Any
 
 from lit_fednas.costs import LatencySource
@@ -21,12 +21,14 @@ from lit_fednas.records.files import check_folder_name
 from lit_fednas.records.measures import chosen, error, reaches
 from lit_fednas.records.tiers import CostName
 from lit_fednas.rng import numpy_generator
-from lit_fednas.search.evaluator import Evaluations, Evaluator
+from lit_fednas.search.evaluations import Evaluations, Processes, Scorer
+from lit_fednas.search.evaluator import Evaluator
 from lit_fednas.search.feasible import Feasible
 from lit_fednas.search.federated import FederatedEvaluation
 from lit_fednas.search.method import Score, SearchMethod
 from lit_fednas.search.nsga2 import NSGA2
 from lit_fednas.search.pareto import hypervolume, pareto_front
+from lit_fednas.search.racing import Race, Racing
 from lit_fednas.search.tier_models import save_tier_model, tier_model
 from lit_fednas.supernets import OWN, SearchSpace, labelled_space
 from lit_fednas.tiers import ArchitectureCosts, Tier, TierSource
@@ -47,7 +49,9 @@ class SearchSettings:
     Args:
         tiers: The device tiers; those of the clients (``model.tiers``) if not given.
         method: How each tier is searched.
-        evaluations: Distinct architectures of the tier to evaluate, per tier (FedorAS: 1000).
+        evaluations: Distinct architectures of the tier to evaluate, per tier (FedorAS: 1000). With ``racing`` it is
+            what may be spent: the examples of so many evaluations in full, on as many architectures as they suffice
+            for.
         target: A value of the metric on the validation data; a search ends with the generation that reaches it
             (FedorAS, section 3.2).
         labels: The label set that all architectures classify; that of their tier if not given (FedorAS, App. H).
@@ -63,6 +67,7 @@ class SearchSettings:
             server's test data. If not given, the server searches.
         validation_share: The share of the validation data that is used, drawn uniformly.
         latency: The source of latencies; they are not known if not given.
+        racing: When an architecture is dropped after some of the validation examples; never, if not given.
         seed: The search's seed; that of the run if not given.
         name: The name of the search's folder in the run's folder.
 
@@ -82,6 +87,7 @@ class SearchSettings:
     client: NonNegativeInt | None = None
     validation_share: PositiveShare = 1.0
     latency: LatencySource | None = None
+    racing: Racing | None = None
     seed: int | None = None
     name: str = "search"
 
@@ -91,6 +97,11 @@ class SearchSettings:
             raise ConfigError(
                 f"search.client: {self.client} searches on its own data, and search.federated on that of many; leave "
                 f"one of the two out"
+            )
+        if self.federated is not None and self.racing is not None:
+            raise ConfigError(
+                "search.racing: scores on the server's validation data, which search.federated does without; leave one "
+                "of the two out"
             )
         if self.federated is not None and self.validation_share != 1:
             raise ConfigError(
@@ -105,8 +116,8 @@ class Progress:
 
     Attributes:
         tier: The tier that is searched.
-        evaluations: Its evaluations so far.
-        best: The best value of the search's metric among them.
+        evaluations: Its evaluations so far; with racing, what they come to in evaluations in full.
+        best: The best value of the search's metric among those in full; NaN if there are none.
         hypervolume: Of the tier's finished generations; none before the first.
     """
 
@@ -128,6 +139,7 @@ class TierSearch:
         tiers: The clients' tiers, for settings that name none.
         watch: Called after every evaluation; may raise to stop the search.
         subnets: Architectures that each search begins with, beside the smallest and the largest.
+        processes: Those that share the evaluations, of which this is the first.
 
     Raises:
         ConfigError: There are no tiers, one cannot be met, or the folder holds another search.
@@ -143,6 +155,7 @@ class TierSearch:
         tiers: Sequence[Tier] = (),
         watch: Callable[[Progress], None] = lambda progress: None,
         subnets: Iterable[Any] = (),
+        processes: Processes = Processes(),
     ) -> None:
         self.settings = settings
         self.evaluator = evaluator
@@ -152,6 +165,7 @@ class TierSearch:
         self.metric, self.higher = chosen(settings.metric, evaluator.directions, "search.metric")
         if settings.target is not None and self.metric == "accuracy" and settings.target > 1:
             raise ConfigError(f"search.target: {settings.target:g} is more than all, 1; give a share, such as 0.8")
+        race = race_of(settings, evaluator, self.seed)
         self.supernet = evaluator.supernet
         self.space = self.supernet.space
         self.costs = ArchitectureCosts(self.supernet, settings.latency)
@@ -192,10 +206,12 @@ class TierSearch:
             starts = [space.smallest, space.largest, *(arch for arch in subnets if _is_in(space, arch))]
             self.feasible[tier.name] = Feasible(space, self.costs, tier, rng, starts)
         self.written = self._description(checkpoint, latency)
-        # a client's scores belong to the tier that asked first: with more evaluations, that may be another
-        files.begin(self.written, _FREE - ({"evaluations", "target"} if self.written["federated"] else set()))
+        # a score by clients, or of a race, belongs to the tier that asked first: with more evaluations, maybe another
+        bound = {"evaluations", "target"} if settings.federated or settings.racing else set()
+        files.begin(self.written, _FREE - bound)
         self.costs.keep_latencies(files)
-        self.evaluations = Evaluations(evaluator, self.costs, files)
+        scorer = Scorer(evaluator, self.costs, race, processes)
+        self.evaluations = Evaluations(scorer, files, self.metric, settings.cost, [*self.tiers, self.everything])
 
     def reference(self, tier: str) -> float:
         """Returns the divisor of costs in a tier's hypervolume: its budget, or the largest architecture's cost."""
@@ -210,6 +226,7 @@ class TierSearch:
             "seed": self.seed,
             "method": {"class": type(method).__name__, **(asdict(method) if is_dataclass(method) else {})},
             **{name: getattr(settings, name) for name in ("evaluations", "target", "per_tier", "cost", "client")},
+            "racing": None if settings.racing is None else asdict(settings.racing),
             "metric": self.metric,
             "metrics": dict(self.evaluator.directions),
             "tiers": [
@@ -248,30 +265,41 @@ class TierSearch:
         )
         history: list[dict[str, Any]] = []
         rows: list[dict[str, Any]] = []
+        spent, price = 0, self.evaluations.price
+        best: dict[str, Any] | None = None
         volume: float | None = None
         try:
             proposed = next(proposals)
             while True:
                 scores = []
-                archs = proposed[: self.settings.evaluations - len(rows)]
-                evaluated = self.evaluations.of(tier.name, len(history), archs)
-                for arch, row in zip(archs, evaluated, strict=True):
+                evaluated = self.evaluations.of(
+                    tier.name, len(history), proposed, self.settings.evaluations * price - spent
+                )
+                for row, arch in zip(evaluated, proposed, strict=False):  # a budget may end before a generation
                     rows.append(row)
+                    spent += self.evaluations.spent(row)
                     scores.append(Score(arch, self._error(row), row[self.settings.cost]))
-                    self.watch(Progress(tier.name, len(rows), min(rows, key=self._error)[self.metric], volume))
+                    found = [] if best is None else [best]
+                    best = min([*found, *self._complete([row])], key=self._error, default=None)
+                    value = nan if best is None else best[self.metric]
+                    self.watch(Progress(tier.name, ceil(spent / price), value, volume))
                 volume = self._hypervolume(rows, tier.name)
-                best = min(rows, key=self._error)[self.metric] if rows else None
-                figures = {"evaluations": len(rows), f"best_{self.metric}": best, "hypervolume": volume}
-                history.append({"tier": tier.name, "generation": len(history), **figures})
-                if len(rows) >= self.settings.evaluations or self._reached(best):
+                value = None if best is None else best[self.metric]
+                figures = {"architectures": len(rows), f"best_{self.metric}": value, "hypervolume": volume}
+                done = ceil(spent / price)
+                history.append({"tier": tier.name, "generation": len(history), "evaluations": done, **figures})
+                if spent >= self.settings.evaluations * price or self._reached(value):
                     return history
                 proposed = proposals.send(scores)
         except StopIteration:
-            done = len(rows), self.settings.evaluations
-            log.info("%s: no more architectures after %d evaluations of %d", tier.name, *done)
+            done = ceil(spent / price)
+            log.info("%s: no more architectures after %d evaluations of %d", tier.name, done, self.settings.evaluations)
             return history
         finally:
             proposals.close()
+
+    def _complete(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [row for row in rows if self.evaluations.complete(row)]
 
     def _reached(self, best: float | None) -> bool:
         target = self.settings.target
@@ -281,10 +309,11 @@ class TierSearch:
         return error(row[self.metric], self.higher)
 
     def _hypervolume(self, rows: list[dict[str, Any]], tier: str) -> float:
-        """Returns what a tier's rows dominate.
+        """Returns what a tier's rows of evaluations in full dominate.
 
         Where lower is better, nothing bounds a metric: it is taken as a share of the first row's.
         """
+        rows = self._complete(rows)
         worst = 1.0 if self.higher or not rows else max(rows[0][self.metric], _LEAST)
         costs = [row[self.settings.cost] for row in rows]
         return hypervolume(costs, [1 - self._error(row) / worst for row in rows], self.reference(tier))
@@ -292,8 +321,10 @@ class TierSearch:
     # ---- results --------------------------------------------------------------------------------------
 
     def fitting(self, tier: Tier) -> dict[Any, dict[str, Any]]:
-        """Returns the rows of the architectures that fit a tier, evaluated in any tier's search."""
-        return {arch: row for arch, row in self.evaluations.items() if self.costs.excess(arch, tier) == 0}
+        """Returns the rows of the architectures that fit a tier, evaluated in full in any tier's search."""
+        complete = self.evaluations.complete
+        fits = (arch for arch, row in self.evaluations.items() if complete(row) and self.costs.excess(arch, tier) == 0)
+        return {arch: self.evaluations[arch] for arch in fits}
 
     def best(self, tier: Tier) -> Any | None:
         """Returns the best architecture that fits a tier: of least error, then cost, then the one found first."""
@@ -339,6 +370,23 @@ class TierSearch:
             save_tier_model(self.files, model, self.evaluator.network(arch))
         self.files.write("tiers", rows)
         return rows
+
+
+def race_of(settings: SearchSettings, evaluator: Evaluator, seed: int) -> Race | None:
+    """Returns the race that the settings ask for, if they do.
+
+    Args:
+        settings: Of the search.
+        evaluator: Holds the weights and the data.
+        seed: The run's seed, for settings without one.
+
+    Raises:
+        ConfigError: Architectures cannot race here (:class:`Race`).
+    """
+    if settings.racing is None:
+        return None
+    metric, _ = chosen(settings.metric, evaluator.directions, "search.metric")
+    return Race(evaluator, settings.racing, metric, seed if settings.seed is None else settings.seed)
 
 
 def _is_in(space: SearchSpace[Any], arch: Any) -> bool:

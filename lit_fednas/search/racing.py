@@ -1,0 +1,318 @@
+"""Racing: an architecture is scored on growing parts of the validation data until it is clearly not on a front.
+
+The idea is Maron and Moore's (1994, "Hoeffding Races"); the test is betting on a mean without replacement (Waudby-Smith
+and Ramdas, 2024, "Estimating means of bounded random variables by betting", section 5). :func:`evidence` derives it.
+
+**What is compared.** Only an architecture that was evaluated in full can drop another: of those that cost no more and
+fit every tier that the candidate fits, the one of least error, its *rival*. If the candidate's error on all validation
+examples is not below the rival's, it is on no front and no tier's best. A candidate's examples are drawn uniformly,
+without replacement, and independently of all other candidates'; the rival's answers to the same examples are known, so
+the differences are paired.
+
+**Why it is right with the stated confidence.** Fix the history before a candidate is scored: its rival is fixed, its
+draw is not. :func:`evidence` reaches ``1 / level`` at any look with probability ``level`` at most if the candidate is
+better than its rival (Ville's inequality), so looks need no correction. Candidates do: call one that is no worse than
+its rival an *improvement*, of which all are evaluated in full until the first mistake. The next has the level
+``(1 - confidence) / ((u + 1) (u + 2))``, where ``u`` counts the improvements before it. The probability that the first
+mistake is the ``u``-th improvement is at most that, and the sum over all ``u`` is ``1 - confidence``: with this
+probability at least, a search drops no architecture that belongs to a front, however many it scores. (Candidates that
+are worse than their rivals need no correction: to drop them is no mistake. Those of a heat are scored at the same time:
+the one at place ``p`` assumes that all ``p`` before it are improvements, and so has at most the level it may have.)
+
+A Hoeffding or an empirical Bernstein bound would hold as well; on differences that are mostly zero they need several
+times the examples.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf, log
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation.client_evaluation import normalises_over_batches
+from lit_fednas.ranges import PositiveInt, Range, checked
+from lit_fednas.rng import generator
+from lit_fednas.search.evaluator import Evaluator
+
+#: The shares of its fortune that :func:`evidence` bets; half of one makes little difference to what is optimal.
+_STAKES = np.array([0.8, 0.4, 0.2, 0.1, 0.05, 0.025])
+_ANSWERS_KEPT = 256
+
+
+@checked("search.racing")
+@dataclass(frozen=True)
+class Racing:
+    """Drops an architecture as soon as it is clear that it is on no front.
+
+    Args:
+        confidence: The probability that no architecture that belongs to a front is dropped in the whole search.
+        first: Examples of the first look; each further look has twice as many, up to all.
+
+    Raises:
+        ConfigError: A setting is out of range.
+    """
+
+    confidence: Annotated[float, Range(above=0, below=1)] = 0.95
+    first: PositiveInt = 64
+
+    def level(self, improvements: int) -> float:
+        """Returns the probability with which a candidate may be dropped by mistake.
+
+        Args:
+            improvements: Those before it, at most.
+
+        Example:
+            >>> [round(Racing(confidence=0.94).level(before), 3) for before in range(3)]
+            [0.03, 0.01, 0.005]
+        """
+        return (1 - self.confidence) / ((improvements + 1) * (improvements + 2))
+
+    def looks(self, population: int) -> list[int]:
+        """Returns after how many examples there is a look; the last has all.
+
+        Example:
+            >>> Racing(first=64).looks(300)
+            [64, 128, 256, 300]
+        """
+        counts = [self.first]
+        while counts[-1] < population:
+            counts.append(min(2 * counts[-1], population))
+        return counts
+
+
+def evidence(differences: np.ndarray, population: int) -> float:
+    """Returns the logarithm of the evidence that a population's mean is above zero.
+
+    Somebody bets on the differences one by one: with a fortune of 1 and a stake ``s`` it becomes
+    ``1 + s * (y / m - 1)`` times as much, where ``y = (1 + difference) / 2`` and ``m`` is the mean of what is left of
+    the population if the mean of all differences is zero. If it is zero or below, what is left has a mean of ``m`` at
+    most, so the fortune is expected not to grow at any step, for draws without replacement are uniform on what is left.
+    So is the mean over several stakes. By Ville's inequality such a fortune ever reaches ``1 / level`` with a
+    probability of at most ``level``. The draws exhaust the population: at its end the sign of the mean is certain.
+
+    Args:
+        differences: Of the examples drawn so far, in the order of the draws, from -1 to 1.
+        population: The number of all examples.
+
+    Returns:
+        Infinity where the mean is certainly above zero.
+
+    Example:
+        >>> evidence(np.ones(6), 10), evidence(np.ones(5), 10) > evidence(np.ones(4), 10) > 0
+        (inf, True)
+        >>> round(float(np.exp(evidence(np.array([1.0]), 10))), 4)  # 1 plus the mean of the stakes
+        1.2625
+    """
+    drawn = (1 + np.asarray(differences, dtype=float)) / 2
+    before = np.concatenate([[0.0], np.cumsum(drawn)])
+    if before[-1] > population / 2:
+        return inf
+    left = (population / 2 - before[:-1]) / (population - np.arange(len(drawn)))
+    gains = np.log1p(_STAKES[:, None] * (drawn / np.maximum(left, 1e-12) - 1)).sum(1)
+    most = float(gains.max())
+    return most + log(np.exp(gains - most).mean())
+
+
+class Candidate(NamedTuple):
+    """An architecture to score.
+
+    Attributes:
+        arch: The architecture.
+        rival: The architecture that it must not be clearly worse than; ``None`` if it is scored in full.
+        level: The probability with which it may be dropped by mistake.
+    """
+
+    arch: Any
+    rival: Any | None = None
+    level: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """An architecture that was evaluated in full."""
+
+    arch: Any
+    cost: float
+    error: float
+    tiers: frozenset[str]
+
+    def excels(self, other: _Entry) -> bool:
+        """Returns whether it is as good as another in every tier that the other fits."""
+        return self.tiers >= other.tiers and self.cost <= other.cost and self.error <= other.error
+
+
+class Standings:
+    """Who may drop whom, given the architectures that were evaluated so far.
+
+    It is a function of the rows of ``evaluations.csv`` in their order, so a search that is replayed over them decides
+    alike.
+
+    Args:
+        racing: The settings.
+    """
+
+    def __init__(self, racing: Racing) -> None:
+        self.racing = racing
+        self.improvements = 0
+        self._front: list[_Entry] = []
+        self._errors: dict[Any, float] = {}
+
+    def candidate(self, arch: Any, cost: float, tiers: frozenset[str], place: int) -> Candidate:
+        """Returns what an architecture is compared with.
+
+        Args:
+            arch: The architecture.
+            cost: Its objective cost.
+            tiers: Those that it fits.
+            place: How many others are scored before it without being known here.
+        """
+        able = [entry for entry in self._front if entry.cost <= cost and entry.tiers >= tiers]
+        rival = min(able, key=lambda entry: (entry.error, entry.cost), default=None)
+        level = self.racing.level(self.improvements + place)
+        return Candidate(arch) if rival is None else Candidate(arch, rival.arch, level)
+
+    def add(self, candidate: Candidate, cost: float, error: float, tiers: frozenset[str]) -> None:
+        """Adds a candidate that was evaluated in full; one that was added before changes nothing."""
+        if candidate.arch in self._errors:
+            return
+        new = _Entry(candidate.arch, cost, error, tiers)
+        self._errors[candidate.arch] = error
+        if candidate.rival is not None and error <= self._errors[candidate.rival]:
+            self.improvements += 1
+        if not any(entry.excels(new) for entry in self._front):
+            self._front = [entry for entry in self._front if not new.excels(entry)] + [new]
+
+
+class Race:
+    """Scores candidates on an evaluator's data, as far as is needed to know that their rivals are better.
+
+    Args:
+        evaluator: Holds the weights and the data.
+        racing: The settings.
+        metric: By what architectures are compared.
+        seed: Of the draws of examples.
+
+    Raises:
+        ConfigError: The metric is no mean of shares over examples, examples depend on each other, or there are too few.
+    """
+
+    def __init__(self, evaluator: Evaluator, racing: Racing, metric: str, seed: int) -> None:
+        task = evaluator.task
+        if metric != "accuracy":
+            raise ConfigError(
+                f"search.racing: {metric!r} is not a mean of what is between 0 and 1 for every example; set "
+                f"search.metric to accuracy, or leave search.racing out"
+            )
+        for name in evaluator.directions.keys() - task.metrics.keys():
+            raise ConfigError(
+                f"search.racing: {name!r} of model.metrics is not a mean over examples, of which some suffice; leave "
+                f"one of the two out"
+            )
+        supernet = evaluator.supernet
+        if not evaluator.recalibration and normalises_over_batches(supernet.skeleton(supernet.space.smallest)):
+            raise ConfigError(
+                "search.racing: norms use the statistics of the batch, so that examples cannot be left out of it; set "
+                "model.evaluation.recalibrate_batches to 20, or leave search.racing out"
+            )
+        if racing.first >= evaluator.num_examples:
+            raise ConfigError(
+                f"search.racing.first: {racing.first} leaves nothing of {evaluator.num_examples} validation examples "
+                f"to save; lower it, or leave search.racing out"
+            )
+        self.evaluator = evaluator
+        self.racing = racing
+        self.seed = seed
+        inputs, targets = zip(*evaluator.batches, strict=True)
+        self._inputs, self._targets = torch.cat(inputs), torch.cat(targets)
+        self._batch_size = max(map(len, targets))
+        units = task.units(self._targets).double().cpu().numpy()
+        self._units, self._most = units, float(units.max())
+        self._compared = task.averaged.index(metric)
+        self._answers: OrderedDict[Any, np.ndarray] = OrderedDict()
+
+    @property
+    def population(self) -> int:
+        """The number of all examples."""
+        return len(self._targets)
+
+    def order(self, arch: Any) -> Tensor:
+        """Returns all examples in the order in which an architecture is scored on them, drawn for it alone."""
+        return torch.randperm(self.population, generator=generator(self.seed, f"search-racing-{arch}"))
+
+    def score(self, candidate: Candidate) -> dict[str, float]:
+        """Scores a candidate.
+
+        Returns:
+            Its metrics, and ``examples``: on how many it was scored. Metrics on some examples are estimates: its
+            rival's on all, and the mean difference on these examples (the difference estimator of survey sampling;
+            Cochran, 1977, "Sampling Techniques", section 7). So what is dropped has less accuracy than its rival.
+        """
+        task, order = self.evaluator.task, self.order(candidate.arch)
+        theirs = None if candidate.rival is None else self.answers(candidate.rival)[order]
+        units = self._units[order]
+        own = np.empty((0, len(task.averaged)))
+        for seen, answers in self._scored(candidate.arch, order):
+            own = np.concatenate([own, answers])
+            if theirs is None or seen == self.population:
+                continue
+            differences = (theirs[:seen] - own)[:, self._compared] / self._most
+            if evidence(differences, self.population) >= -log(candidate.level):
+                means = theirs.sum(0) / units.sum() + (own - theirs[:seen]).sum(0) / units[:seen].sum()
+                return {**self._derived(np.maximum(means, 0)), "examples": seen}
+        answers = np.empty_like(own)
+        answers[order] = own
+        self.keep(candidate.arch, answers)
+        return {**self._derived(own.sum(0) / units.sum()), "examples": self.population}
+
+    def answers(self, arch: Any) -> np.ndarray:
+        """Returns what the task averages, of each example, as its sum over the example's units.
+
+        Args:
+            arch: An architecture that was evaluated in full; if its answers are not kept, it is evaluated once more.
+
+        Returns:
+            ``[examples, values]``, in the order of the data.
+        """
+        if arch not in self._answers:
+            self.score(Candidate(arch))
+        self._answers.move_to_end(arch)
+        return self._answers[arch]
+
+    def keep(self, arch: Any, answers: np.ndarray) -> None:
+        """Keeps an architecture's answers, which another process may have computed."""
+        self._answers[arch] = answers
+        if len(self._answers) > _ANSWERS_KEPT:
+            self._answers.popitem(last=False)
+
+    def kept(self, arch: Any) -> np.ndarray | None:
+        """Returns an architecture's answers if they are kept."""
+        return self._answers.get(arch)
+
+    @torch.no_grad()
+    def _scored(self, arch: Any, order: Tensor) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields at each look how many examples were seen, and the answers to those since the last."""
+        evaluator = self.evaluator
+        network = evaluator.running(arch)
+        done = 0
+        for seen in self.racing.looks(self.population):
+            found = []
+            for rows in order[done:seen].to(self._targets.device).split(self._batch_size):
+                targets = evaluator.supernet.targets(arch, self._targets[rows])
+                logits = evaluator.settings.logits(network, self._inputs[rows])
+                values = evaluator.task.values(logits, targets, evaluator.settings.top_k)
+                found.append(torch.stack([values[name] for name in evaluator.task.averaged], 1))
+            done = seen
+            yield seen, torch.cat(found).double().cpu().numpy()
+
+    def _derived(self, means: np.ndarray) -> dict[str, float]:
+        task = self.evaluator.task
+        rounded = torch.from_numpy(means).float()  # as torchmetrics gives it to an evaluation in full
+        values = task.derived(dict(zip(task.averaged, rounded, strict=True)))
+        return {name: float(values[name]) for name in self.evaluator.directions}
