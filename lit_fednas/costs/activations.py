@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lit_fednas.costs.counting import inference_structure
+from lit_fednas.costs.counting import dry
 
 _BATCH_NORMS = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d}
 
@@ -39,14 +39,16 @@ def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...], dtyp
         >>> peak_activation_bytes(network, (1, 10, 10)) == 4 * 100 * (1 + 8 + 4)
         True
     """
-    structure = inference_structure(network)
-    for module in structure.modules():
-        if type(module) in _BATCH_NORMS:  # one operation of one new tensor either way; this one in a tenth of the time
-            module.forward = torch.empty_like
     inputs = torch.zeros(1, *input_shape, dtype=dtype, device="meta")
     trace = _Trace(inputs)
-    with torch.no_grad(), trace:
-        outputs = structure(inputs)
+    with dry(network) as structure:
+        for module in structure.modules():
+            if (
+                type(module) in _BATCH_NORMS
+            ):  # one operation of one new tensor either way; this one in a tenth of the time
+                module.forward = torch.empty_like
+        with torch.no_grad(), trace:
+            outputs = structure(inputs)
     trace.time += 1
     trace.read([inputs, outputs])  # by the caller
     return trace.peak()

@@ -11,6 +11,8 @@ network's device nor on the kernels that PyTorch chooses there.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -152,13 +154,57 @@ def inference_structure(network: nn.Module) -> nn.Module:
     Batch norms that have no running statistics get some, as they do when a subnet is recalibrated (and a batch of
     one is refused otherwise).
     """
-    structure = meta_copy(network).eval().requires_grad_(False)
+    structure = meta_copy(network).requires_grad_(False)
+    _deploy(structure)
+    return structure
+
+
+@contextmanager
+def dry(network: nn.Module) -> Iterator[nn.Module]:
+    """Lends a network as :func:`inference_structure` returns it, for a dry run without gradients.
+
+    Copying takes longer than running: a network that is on the meta device already is lent itself, and what is changed
+    of its modules (not of its tensors) is restored.
+
+    Args:
+        network: On any device.
+
+    Yields:
+        The network or its copy, in evaluation mode.
+
+    Example:
+        >>> with torch.device("meta"):
+        ...     norm = nn.BatchNorm2d(1, track_running_stats=False)
+        >>> with dry(norm) as structure:
+        ...     print(structure.training, structure.running_mean.shape)
+        False torch.Size([1])
+        >>> norm.training, norm.running_mean
+        (True, None)
+    """
+    tensors = [*network.parameters(), *network.buffers()]
+    if not all(tensor.is_meta for tensor in tensors):
+        yield inference_structure(network)
+        return
+    before = [
+        (module, {name: dict(kept) if isinstance(kept, dict) else kept for name, kept in vars(module).items()})
+        for module in network.modules()
+    ]
+    try:
+        _deploy(network)
+        yield network
+    finally:
+        for module, kept in before:
+            vars(module).clear()
+            vars(module).update(kept)
+
+
+def _deploy(structure: nn.Module) -> None:
+    structure.eval()
     for module in structure.modules():
         if isinstance(module, _BatchNorm) and module.running_mean is None:
             module.track_running_stats = True
             module.running_mean = torch.zeros(module.num_features, device="meta")
             module.running_var = torch.ones(module.num_features, device="meta")
-    return structure
 
 
 def meta_copy(network: nn.Module) -> nn.Module:

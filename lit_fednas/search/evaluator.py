@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
@@ -91,6 +92,32 @@ class Evaluator:
         """Returns a copy of the architecture as it is evaluated: with its norms' new statistics, if any."""
         network = self.supernet.subnet(arch).eval()
         return recalibrated(network, self.recalibration) if self.recalibration else network
+
+    def answering(self, arch: Any) -> Callable[[Tensor], np.ndarray]:
+        """Returns what evaluates an architecture on some of the examples.
+
+        Returns:
+            Takes row numbers ``[rows]``, in the order of the batches; returns what the task averages, for each row
+            the sum over its units: float64 ``[rows, values]``.
+        """
+        network, (inputs, targets) = self.running(arch), self._examples
+        size = len(self.batches[0][1])
+
+        @torch.no_grad()
+        def answer(rows: Tensor) -> np.ndarray:
+            found = []
+            for part in rows.to(targets.device).split(size):
+                outputs = self.settings.logits(network, inputs[part])
+                values = self.task.values(outputs, self.supernet.targets(arch, targets[part]), self.settings.top_k)
+                found.append(torch.stack([values[name] for name in self.task.averaged], 1))
+            return torch.cat(found).double().cpu().numpy()
+
+        return answer
+
+    @cached_property
+    def _examples(self) -> tuple[Tensor, Tensor]:
+        inputs, targets = zip(*self.batches, strict=True)
+        return torch.cat(inputs), torch.cat(targets)
 
     @torch.no_grad()
     def metrics(

@@ -26,7 +26,6 @@ times the examples.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, log
 from typing import Annotated, Any, NamedTuple
@@ -229,10 +228,7 @@ class Race:
         self.evaluator = evaluator
         self.racing = racing
         self.seed = seed
-        inputs, targets = zip(*evaluator.batches, strict=True)
-        self._inputs, self._targets = torch.cat(inputs), torch.cat(targets)
-        self._batch_size = max(map(len, targets))
-        units = task.units(self._targets).double().cpu().numpy()
+        units = task.units(torch.cat([targets for _, targets in evaluator.batches])).double().cpu().numpy()
         self._units, self._most = units, float(units.max())
         self._compared = task.averaged.index(metric)
         self._answers: OrderedDict[Any, np.ndarray] = OrderedDict()
@@ -240,7 +236,7 @@ class Race:
     @property
     def population(self) -> int:
         """The number of all examples."""
-        return len(self._targets)
+        return len(self._units)
 
     def order(self, arch: Any) -> Tensor:
         """Returns all examples in the order in which an architecture is scored on them, drawn for it alone."""
@@ -258,8 +254,9 @@ class Race:
         theirs = None if candidate.rival is None else self.answers(candidate.rival)[order]
         units = self._units[order]
         own = np.empty((0, len(task.averaged)))
-        for seen, answers in self._scored(candidate.arch, order):
-            own = np.concatenate([own, answers])
+        answering = self.evaluator.answering(candidate.arch)
+        for seen in self.racing.looks(self.population):
+            own = np.concatenate([own, answering(order[len(own) : seen])])
             if theirs is None or seen == self.population:
                 continue
             differences = (theirs[:seen] - own)[:, self._compared] / self._most
@@ -294,22 +291,6 @@ class Race:
     def kept(self, arch: Any) -> np.ndarray | None:
         """Returns an architecture's answers if they are kept."""
         return self._answers.get(arch)
-
-    @torch.no_grad()
-    def _scored(self, arch: Any, order: Tensor) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields at each look how many examples were seen, and the answers to those since the last."""
-        evaluator = self.evaluator
-        network = evaluator.running(arch)
-        done = 0
-        for seen in self.racing.looks(self.population):
-            found = []
-            for rows in order[done:seen].to(self._targets.device).split(self._batch_size):
-                targets = evaluator.supernet.targets(arch, self._targets[rows])
-                logits = evaluator.settings.logits(network, self._inputs[rows])
-                values = evaluator.task.values(logits, targets, evaluator.settings.top_k)
-                found.append(torch.stack([values[name] for name in evaluator.task.averaged], 1))
-            done = seen
-            yield seen, torch.cat(found).double().cpu().numpy()
 
     def _derived(self, means: np.ndarray) -> dict[str, float]:
         task = self.evaluator.task

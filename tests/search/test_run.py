@@ -182,12 +182,12 @@ def straight(trained, tmp_path_factory):
 def test_stopped_and_resumed_equals_straight(trained, straight, tmp_path, monkeypatch, stop_at):
     plain = TierSearch.__init__
 
-    def stopping(self, settings, evaluator, files, seed, checkpoint="", tiers=(), watch=None, subnets=()):
+    def stopping(self, settings, evaluator, files, seed, checkpoint="", tiers=(), watch=None, *further):
         def stop(progress):
             if len(self.evaluations) == stop_at:
                 raise Stop
 
-        plain(self, settings, evaluator, files, seed, checkpoint, tiers, stop, subnets)
+        plain(self, settings, evaluator, files, seed, checkpoint, tiers, stop, *further)
 
     with monkeypatch.context() as patch:
         patch.setattr(TierSearch, "__init__", stopping)
