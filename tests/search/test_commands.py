@@ -178,6 +178,30 @@ def test_a_search_that_is_stopped_goes_on(run, signum):
     assert json.loads(networks[0]) == json.loads(networks[1])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "racing", [[], ["--search.racing", "{first: 16}", "--model.evaluation.recalibrate_batches", "2"]]
+)
+def test_two_processes_find_what_one_does(run, racing):
+    """Two processes of one thread each share every generation; the files are those of one."""
+    command = ["search", *run, "--config", "search.yaml", *racing, "--trainer.threads", "1"]
+    names = [f"{'raced' if racing else 'plain'}{count}" for count in (1, 2)]
+    for count, name in enumerate(names, 1):
+        words = [sys.executable, "-m", "lit_fednas", *command, "--search.name", name, "--trainer.devices", str(count)]
+        done = subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("small") == 1  # one process speaks
+    for table in ("evaluations", "history", "front", "tiers"):
+        assert _without_seconds(names[0], table) == _without_seconds(names[1], table)
+        assert _without_seconds(names[0], table)
+
+
+def test_clients_score_in_one_process(run, capsys):
+    words = ["--search.federated", "{}", "--trainer.devices", "2", "--data.client_val", "0.1", "--changed", "[data]"]
+    assert main(["search", *run, *words]) == 2
+    assert "trainer.devices: clients score in one process (search.federated), not in 2" in capsys.readouterr().err
+
+
 def _without_seconds(name: str, table: str) -> list[dict[str, str]]:
     with open(Path("runs/digits/version_0") / name / f"{table}.csv", newline="") as file:
         return [{key: cell for key, cell in row.items() if key != "seconds"} for row in csv.DictReader(file)]

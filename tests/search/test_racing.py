@@ -1,0 +1,299 @@
+"""Racing: its test by brute force, who may drop whom by hand, and searches that race."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torchmetrics import MeanSquaredError
+
+from lit_fednas.assignment import RandomArchitectures
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import ClientSettings, EvaluationSettings
+from lit_fednas.records import SearchFiles
+from lit_fednas.search import NSGA2, Evaluator, Exhaustive, FederatedEvaluation, Racing, Search, SearchSettings
+from lit_fednas.search.racing import Candidate, Race, Standings, evidence
+from lit_fednas.search.tier_search import TierSearch
+from lit_fednas.tiers import Budgets
+from tests.search.test_run import Stop, trainer, without_seconds
+from tests.support import fit, make_module, sgd, tiny_data, tiny_supernet
+
+TIERS = Budgets({"small": {"macs": 70_000.0}, "large": {"macs": 120_000.0, "parameters": 4_000.0}})
+RACING = Racing(confidence=0.5, first=4)  # of 40 examples: only a bold race drops anything
+
+
+@pytest.fixture(scope="module")
+def trained() -> Any:
+    client = ClientSettings(sgd(0.2), batch_size=8)
+    evaluation = EvaluationSettings(["smallest", "largest"], recalibrate_batches=3)
+    module, data = make_module(assignment=RandomArchitectures(), client=client, evaluation=evaluation), tiny_data()
+    fit(module, data, 4, check_val_every_n_rounds=4)
+    return module, data
+
+
+def search(trained: Any, folder: Path, **settings: Any) -> SearchFiles:
+    module, data = trained
+    settings = {"tiers": TIERS, "method": NSGA2(population=8, sample=6), "evaluations": 12, **settings}
+    return Search(trainer(), module, data, folder).run(None, SearchSettings(**settings))
+
+
+# ---- the test -----------------------------------------------------------------------------------------
+
+POPULATIONS = {
+    "no difference": [1, 1, -1, -1, 0, 0],
+    "shares": [0.5, -0.25, 0.75, -1, 0, 0],
+    "better by one": [1, 0, -1, -1, 0, 0],
+    "better": [1, -1, -1, -1, -1, -1],
+    "certain": [0, 0, 0, 0, 0, 0],
+}
+
+
+@pytest.mark.parametrize("population", POPULATIONS.values(), ids=POPULATIONS)
+def test_evidence_by_all_orders(population: list[float]) -> None:
+    """Of a mean of zero it is 1 on average after any number of draws, of a lower one at most; and Ville's bound."""
+    orders = list(itertools.permutations(population))
+    paths = np.exp([[evidence(np.array(order[:seen]), 6) for seen in range(1, 7)] for order in orders])
+    if sum(population) == 0:
+        # up to where nothing is left to bet on: then what is left must be -1 each
+        assert paths[:, :3].mean(0) == pytest.approx(np.ones(3), abs=1e-9)
+    assert (paths.mean(0) <= 1 + 1e-9).all()
+    for level in (0.9, 0.75, 0.5, 0.3, 0.1):
+        assert (paths.max(1) >= 1 / level).mean() <= level
+
+
+def test_evidence_that_is_certain() -> None:
+    """Six of ten are one: the other four cannot make up for it; five and a half can."""
+    assert evidence(np.array([1.0] * 6), 10) == float("inf")
+    assert evidence(np.array([1.0] * 5 + [0.0]), 10) == float("inf")
+    assert np.isfinite(evidence(np.array([1.0] * 5), 10))
+
+
+def test_evidence_grows_with_the_difference_and_the_examples() -> None:
+    draws = np.random.default_rng(0)
+    ones = [
+        np.where(draws.random(2000) < 0.1 + gap, 1, np.where(draws.random(2000) < 0.1, -1, 0)) for gap in (0.02, 0.1)
+    ]
+    assert evidence(ones[0][:500], 2000) < evidence(ones[1][:500], 2000) < evidence(ones[1][:1000], 2000)
+    assert evidence(ones[1][:500], 2000) > np.log(1 / 1e-5)
+    assert evidence(-ones[1][:500], 2000) < 0
+    # the fewer are left, the surer
+    assert evidence(ones[1][:500], 600) > evidence(ones[1][:500], 2000) > evidence(ones[1][:500], 10**9)
+
+
+def test_levels_add_up_to_what_is_left_of_the_confidence() -> None:
+    racing = Racing(confidence=0.95)
+    levels = [racing.level(count) for count in range(10_000)]
+    assert levels == sorted(levels, reverse=True)
+    assert 0.0499 < sum(levels) <= 0.05
+
+
+# ---- who may drop whom --------------------------------------------------------------------------------
+
+BOTH, LARGE = frozenset({"small", "large"}), frozenset({"large"})
+
+
+def test_rivals_by_hand() -> None:
+    """The least error of those that cost no more and fit every tier that the candidate fits."""
+    standings = Standings(Racing(confidence=0.94))
+    assert standings.candidate("x", 5, BOTH, 0) == Candidate("x")  # nobody is known
+    standings.add(Candidate("cheap"), 1, 0.5, BOTH)
+    standings.add(Candidate("middle"), 3, 0.4, LARGE)
+    standings.add(Candidate("worse"), 4, 0.45, LARGE)  # is dominated: nobody's rival
+    standings.add(Candidate("dear"), 9, 0.1, BOTH)
+    assert standings.candidate("x", 0.5, BOTH, 0).rival is None  # all cost more
+    assert standings.candidate("x", 1, BOTH, 0).rival == "cheap"
+    assert standings.candidate("x", 5, LARGE, 0).rival == "middle"
+    assert standings.candidate("x", 5, BOTH, 0).rival == "cheap"  # middle does not fit the small tier
+    assert standings.candidate("x", 9, BOTH, 0).rival == "dear"
+
+
+def test_improvements_are_counted() -> None:
+    """Those that have a rival and are no worse; each lowers the level, and so does every place before."""
+    standings = Standings(Racing(confidence=0.94))
+    standings.add(Candidate("a"), 2, 0.5, BOTH)
+    assert standings.candidate("x", 2, BOTH, 0).level == pytest.approx(0.06 / 2)
+    assert standings.candidate("x", 2, BOTH, 2).level == pytest.approx(0.06 / 12)
+    standings.add(Candidate("worse", "a", 0.03), 2, 0.6, BOTH)
+    assert standings.candidate("x", 2, BOTH, 0).level == pytest.approx(0.06 / 2)
+    standings.add(Candidate("better", "a", 0.03), 2, 0.4, BOTH)
+    standings.add(Candidate("better", "a", 0.03), 2, 0.4, BOTH)  # again, in another tier: nothing new
+    standings.add(Candidate("same", "a", 0.03), 2, 0.5, BOTH)  # a tie counts as no worse
+    assert standings.candidate("x", 2, BOTH, 0).level == pytest.approx(0.06 / 12)
+
+
+def test_mistakes_are_as_rare_as_was_said() -> None:
+    """The hardest case: every candidate is better than its rival, by one of 60 examples; half of the races may fail."""
+    size, mistakes = 60, 0
+    for seed in range(100):
+        draws = np.random.default_rng(seed)
+        standings = Standings(Racing(confidence=0.5))
+        right = {0: draws.permutation(np.arange(size) < 24)}
+        standings.add(Candidate(0), 1, 0.6, BOTH)
+        for number in range(1, 10):
+            candidate = standings.candidate(number, 1, BOTH, 0)
+            rivals = right[candidate.rival]
+            own = rivals.copy()
+            own[draws.choice(np.flatnonzero(rivals), 10, replace=False)] = False
+            own[draws.choice(np.flatnonzero(~rivals), 11, replace=False)] = True
+            gap = (rivals.astype(float) - own)[draws.permutation(size)]
+            if any(evidence(gap[:seen], size) >= -np.log(candidate.level) for seen in range(1, size)):
+                mistakes += 1
+                break
+            right[number] = own
+            standings.add(candidate, 1, 1 - own.mean(), BOTH)
+        else:
+            assert standings.candidate(10, 1, BOTH, 0).level == Racing(confidence=0.5).level(9)
+    assert 5 < mistakes < 50  # some: the bound is not so wide that it says nothing
+
+
+# ---- scores -------------------------------------------------------------------------------------------
+
+
+def evaluator_of(trained: Any) -> Evaluator:
+    module, data = trained
+    batches = [(inputs[:13], targets[:13]) for inputs, targets in data.val_dataloader()]
+    batches += [(inputs[13:], targets[13:]) for inputs, targets in data.val_dataloader()]
+    recalibration = module.recalibration_batches(data.clients)
+    return Evaluator(module.supernet, batches, module.evaluation, recalibration, data.task)
+
+
+def test_scores_in_full_are_the_evaluators(trained: Any) -> None:
+    evaluator = evaluator_of(trained)
+    race = Race(evaluator, RACING, "accuracy", 0)
+    for arch in list(evaluator.supernet.space.each())[:6]:
+        scored = race.score(Candidate(arch))
+        assert scored.pop("examples") == 40
+        assert scored == pytest.approx(evaluator(arch), rel=1e-5)
+        assert scored["accuracy"] == evaluator(arch)["accuracy"]
+        right = race.answers(arch)[:, 0]
+        assert race.evaluator.answering(arch)(torch.tensor([3, 0, 17]))[:, 0].tolist() == right[[3, 0, 17]].tolist()
+
+
+def test_what_is_dropped_has_its_rivals_accuracy_less_the_difference(trained: Any) -> None:
+    evaluator = evaluator_of(trained)
+    race = Race(evaluator, RACING, "accuracy", 0)
+    archs = sorted(evaluator.supernet.space.each(), key=lambda arch: evaluator(arch)["accuracy"])
+    worst, best = archs[0], archs[-1]
+    scored = race.score(Candidate(worst, best, 0.3))
+    seen = int(scored["examples"])
+    assert seen in (4, 8, 16, 32)
+    order = race.order(worst)[:seen]
+    theirs, own = (race.evaluator.answering(arch)(order)[:, 0].mean() for arch in (best, worst))
+    assert scored["accuracy"] == pytest.approx(max(0, evaluator(best)["accuracy"] + own - theirs), abs=1e-6)
+    assert scored["accuracy"] < evaluator(best)["accuracy"]
+    assert race.score(Candidate(best, worst, 0.3))["examples"] == 40  # the better one is never dropped
+    assert sorted(race.order(worst).tolist()) == list(range(40))
+    assert race.order(worst).tolist() != race.order(best).tolist()  # each its own draw
+
+
+# ---- searches -----------------------------------------------------------------------------------------
+
+
+def test_the_front_is_the_exhaustive_one(trained: Any, tmp_path: Path) -> None:
+    every = {"method": Exhaustive(), "evaluations": 1000}
+    plain = search(trained, tmp_path / "plain", **every)
+    raced = search(trained, tmp_path / "raced", **every, racing=Racing(first=4))
+    fronts = [[(row["tier"], row["macs"], row["accuracy"]) for row in files.rows("front")] for files in (plain, raced)]
+    assert fronts[0] == fronts[1]
+    rows = raced.rows("evaluations")
+    assert {row["arch"] for row in rows} == {row["arch"] for row in plain.rows("evaluations")}
+    dropped = [row for row in rows if row["examples"] < 40]
+    assert dropped
+    complete = {row["arch"]: row for row in rows if row["examples"] == 40}
+    assert {row["arch"] for row in raced.rows("front")} <= complete.keys()
+    for row in dropped:  # its estimate says what is known of it
+        assert any(one["macs"] <= row["macs"] and one["accuracy"] > row["accuracy"] for one in complete.values())
+    (last,) = [row for row in raced.rows("history") if row["tier"] == "large"]
+    assert last["architectures"] == sum(row["macs"] <= 120_000 and row["parameters"] <= 4_000 for row in rows)
+    assert last["evaluations"] < last["architectures"]
+    assert plain.rows("evaluations")[0]["examples"] is None
+
+
+def test_a_budget_is_spent_on_more_architectures(trained: Any, tmp_path: Path) -> None:
+    raced = search(trained, tmp_path, racing=RACING, evaluations=14, tiers=Budgets({"all": {"macs": 1e9}}))
+    rows = raced.rows("evaluations")
+    spent = sum(row["examples"] for row in rows)
+    assert 14 * 40 <= spent < 15 * 40
+    assert len(rows) > 14
+    assert raced.rows("history")[-1]["evaluations"] == 15 - (spent == 14 * 40)
+
+
+@pytest.fixture(scope="module")
+def straight(trained: Any, tmp_path_factory: pytest.TempPathFactory) -> SearchFiles:
+    files = search(trained, tmp_path_factory.mktemp("straight"), racing=RACING)
+    assert any(row["examples"] < 40 for row in files.rows("evaluations"))
+    return files
+
+
+@pytest.mark.parametrize("stop_at", [2, 13, 17])
+def test_stopped_and_resumed_equals_straight(
+    trained: Any, straight: SearchFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int
+) -> None:
+    """In the middle of what is scored together too."""
+    plain = TierSearch.__init__
+
+    def stopping(self: Any, settings: Any, evaluator: Any, files: Any, seed: int, *further: Any) -> None:
+        def stop(progress: Any) -> None:
+            if len(self.evaluations) == stop_at:
+                raise Stop
+
+        checkpoint, tiers, _, *others = further
+        plain(self, settings, evaluator, files, seed, checkpoint, tiers, stop, *others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TierSearch, "__init__", stopping)
+        with pytest.raises(Stop):
+            search(trained, tmp_path, racing=RACING)
+    resumed = search(trained, tmp_path, racing=RACING)
+    assert without_seconds(resumed) == without_seconds(straight)
+
+
+def test_a_search_that_raced_goes_on_as_it_began(trained: Any, tmp_path: Path) -> None:
+    search(trained, tmp_path, racing=RACING)
+    for changed in ({"racing": None}, {"racing": RACING, "evaluations": 13}, {"racing": Racing(0.5, first=5)}):
+        with pytest.raises(ConfigError, match="holds a search with other"):
+            search(trained, tmp_path, **changed)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"metric": "loss"}, r"search.racing: 'loss' is not a mean of what is between 0 and 1"),
+        ({"racing": Racing(first=40)}, r"search.racing.first: 40 leaves nothing of 40 validation examples"),
+        ({"racing": Racing(first=4), "validation_share": 0.1}, r"search.racing.first: 4 leaves nothing of 4"),
+    ],
+)
+def test_races_that_make_no_sense(trained: Any, tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        search(trained, tmp_path, **{"racing": RACING, **settings})
+    assert not (tmp_path / "search").exists()
+
+
+def test_examples_that_depend_on_each_other_do_not_race(tmp_path: Path) -> None:
+    made = make_module(tiny_supernet(), evaluation=EvaluationSettings(["smallest"])), tiny_data()
+    with pytest.raises(ConfigError, match=r"search.racing: norms use the statistics of the batch.*recalibrate_batches"):
+        search(made, tmp_path, racing=RACING)
+
+
+def test_metrics_that_are_no_means_do_not_race(trained: Any) -> None:
+    module, data = trained
+    batches = list(data.val_dataloader())
+    added = {"mse": MeanSquaredError()}
+    evaluator = Evaluator(module.supernet, batches, module.evaluation, [batches[0][0]], data.task, added)
+    with pytest.raises(ConfigError, match=r"search.racing: 'mse' of model.metrics is not a mean over examples"):
+        Race(evaluator, RACING, "accuracy", 0)
+
+
+def test_clients_do_not_race() -> None:
+    with pytest.raises(ConfigError, match=r"search.racing: scores on the server's validation data"):
+        SearchSettings(racing=RACING, federated=FederatedEvaluation())
+
+
+@pytest.mark.parametrize("settings", [{"confidence": 1.0}, {"confidence": 0.0}, {"first": 0}])
+def test_numbers_out_of_range_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=rf"search.racing.{next(iter(settings))}"):
+        Racing(**settings)
