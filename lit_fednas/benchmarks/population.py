@@ -1,0 +1,195 @@
+"""Set-up, memory and time per round of populations of growing size, each in a process of its own.
+
+Clients hold two examples each, dealt out at random, and train a linear model; a round asks as many clients whatever
+the population. A run is as the command line makes it: with records, checkpoints after every round, and the partition
+in its folder. Set-up is all that comes before the first round; MiB are the peak above the imports. With --tiers,
+clients belong to three device tiers and are away in three of ten rounds. Slopes are of logarithms: 1 grows with the
+population, 0 does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from math import log
+from pathlib import Path
+from statistics import linear_regression, median
+from time import perf_counter
+from typing import Any
+
+import torch
+from lightning import Callback
+from matplotlib.figure import Figure
+from torch import nn
+
+from lit_fednas.aggregation import OverlapAverage
+from lit_fednas.assignment import FixedArchitecture
+from lit_fednas.benchmarks import showing
+from lit_fednas.benchmarks.child import call_in_child
+from lit_fednas.benchmarks.measuring import forget_peak, memory, peak_memory
+from lit_fednas.callbacks import default_callbacks
+from lit_fednas.data import IID, ArraySource, Examples, FederatedDataModule
+from lit_fednas.federation import (
+    AlwaysAvailable,
+    ClientSettings,
+    FederatedLightningModule,
+    FederatedTrainer,
+    RandomAvailability,
+    UniformCohort,
+)
+from lit_fednas.loggers import RunLogger
+from lit_fednas.rng import generator
+from lit_fednas.supernets import PlainNetwork
+from lit_fednas.tiers import Budgets, ClientTiers
+
+FEATURES, CLASSES, PER_CLIENT = 8, 2, 2
+TIERS = {"small": {"macs": 1e3}, "medium": {"macs": 1e4}, "large": {"macs": 1e5}}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the measurement's options."""
+    parser.add_argument("--clients", type=int, nargs="+", default=[10**power for power in range(3, 7)])
+    parser.add_argument("--cohort", type=int, default=10, help="clients per round (10)")
+    parser.add_argument("--rounds", type=int, default=100, help="rounds that count (100)")
+    parser.add_argument("--warmup", type=int, default=10, help="rounds before them that do not (10)")
+    parser.add_argument("--repeats", type=int, default=3, help="processes per population (3)")
+    parser.add_argument("--tiers", action="store_true", help="three device tiers, and clients that are away")
+
+
+class Rounds(Callback):
+    """Writes down when the first round begins and when each ends."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Ends the set-up."""
+        self.times.append(perf_counter())
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Ends a round."""
+        self.times.append(perf_counter())
+
+
+def alone(clients: int, cohort: int, rounds: int, tiers: bool, seed: int) -> dict[str, Any]:
+    """One run, in the process that it is called in."""
+    forget_peak("cpu")
+    imports = memory("cpu")
+    draws = generator(seed, "benchmark-data")
+    inputs = torch.randn(PER_CLIENT * clients, FEATURES, generator=draws)
+    examples = Examples(inputs, (inputs[:, 0] > 0).long())
+    availability = RandomAvailability(0.3) if tiers else AlwaysAvailable()
+    watch = Rounds()
+    with tempfile.TemporaryDirectory() as folder:
+        began = perf_counter()
+        data = FederatedDataModule(ArraySource(examples, None), IID(), clients, seed=seed, server_val=0)
+        module = FederatedLightningModule(
+            PlainNetwork(nn.Linear(FEATURES, CLASSES), (FEATURES,), CLASSES),
+            FixedArchitecture(),
+            OverlapAverage(),
+            ClientSettings(lambda params: torch.optim.SGD(params, lr=0.1), batch_size=PER_CLIENT),
+            cohort=UniformCohort(count=cohort, availability=availability),
+            tiers=ClientTiers(Budgets(TIERS)) if tiers else None,
+            seed=seed,
+        )
+        trainer = FederatedTrainer(
+            max_rounds=rounds,
+            accelerator="cpu",
+            logger=RunLogger(folder, "run", "only"),
+            callbacks=[*default_callbacks(), watch],
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        trainer.fit(module, datamodule=data)
+        sizes = {path.suffix: 0 for path in Path(folder).rglob("*")}
+        for path in Path(folder).rglob("*"):
+            sizes[path.suffix] += path.stat().st_size if path.is_file() else 0
+    return {
+        "setup_seconds": watch.times[0] - began,
+        "peak_mib": peak_memory("cpu") - imports,
+        "round_seconds": [later - earlier for earlier, later in zip(watch.times, watch.times[1:], strict=False)],
+        "checkpoint_bytes": sizes[".ckpt"],
+        "record_bytes": sum(sizes.values()) - sizes[".ckpt"],
+    }
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measures what the options ask for; returns what JSON can carry."""
+    arguments = {
+        "cohort": options.cohort,
+        "rounds": options.warmup + options.rounds,
+        "tiers": options.tiers,
+        "seed": options.seed,
+    }
+    runs: dict[int, list[dict[str, Any]]] = {clients: [] for clients in options.clients}
+    for _ in range(options.repeats):  # in turns, so that a busy machine slows all alike
+        for clients, found in runs.items():
+            request = {"clients": clients, **arguments}
+            run = call_in_child("lit_fednas.benchmarks.population:alone", request, threads=options.threads)
+            run["round_seconds"] = run["round_seconds"][options.warmup :]
+            found.append(run)
+    return {"cohort": options.cohort, "tiers": options.tiers, "runs": [[n, found] for n, found in runs.items()]}
+
+
+def summary(report: dict[str, Any]) -> list[dict[str, float]]:
+    """Returns per population the medians over its processes and their rounds."""
+    return [
+        {
+            "clients": clients,
+            "setup_seconds": median(run["setup_seconds"] for run in runs),
+            "peak_mib": median(run["peak_mib"] for run in runs),
+            "round_seconds": median(second for run in runs for second in run["round_seconds"]),
+            "checkpoint_bytes": runs[0]["checkpoint_bytes"],
+            "record_bytes": runs[0]["record_bytes"],
+        }
+        for clients, runs in report["runs"]
+    ]
+
+
+def slope(found: list[dict[str, float]], name: str) -> float:
+    """Returns by which power of the population a figure grows."""
+    return linear_regression([log(row["clients"]) for row in found], [log(row[name]) for row in found]).slope
+
+
+def rows(report: dict[str, Any]) -> list[dict[str, str]]:
+    """Returns the printed table's rows, cells by column; the last one has the slopes."""
+    found = summary(report)
+    cells = [
+        {
+            "clients": f"{row['clients']:,}",
+            "set-up s": f"{row['setup_seconds']:.2f}",
+            "peak MiB": f"{row['peak_mib']:.0f}",
+            "ms/round": f"{1000 * row['round_seconds']:.1f}",
+            "quartiles": showing.between([1000 * one for run in runs for one in run["round_seconds"]], 1),
+            "checkpoints kB": f"{row['checkpoint_bytes'] / 1000:.0f}",
+            "records kB": f"{row['record_bytes'] / 1000:.0f}",
+        }
+        for row, (_, runs) in zip(found, report["runs"], strict=True)
+    ]
+    if len(found) > 1:
+        slopes = dict.fromkeys(cells[0], "") | {
+            "clients": "slope",
+            "set-up s": f"{slope(found, 'setup_seconds'):.2f}",
+            "ms/round": f"{slope(found, 'round_seconds'):.3f}",
+        }
+        cells.append(slopes)
+    return cells
+
+
+def draw(report: dict[str, Any]) -> Figure:
+    """Set-up and round over the population, and memory, on logarithmic axes."""
+    found = summary(report)
+    clients = [row["clients"] for row in found]
+    figure, panels = showing.figure(9.5, 3.8, 2)
+    for axes, lines, unit in (
+        (panels[0], {"set-up": "setup_seconds", "one round": "round_seconds"}, "seconds"),
+        (panels[1], {"peak above the imports": "peak_mib"}, "MiB"),
+    ):
+        for place, (label, name) in enumerate(lines.items()):
+            colour = showing.SERIES[2 * place]
+            axes.plot(clients, [row[name] for row in found], "o-", color=colour, label=label, linewidth=1.6)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        showing.frame(axes, "clients in the population", unit, f"{report['cohort']} clients per round")
+        axes.legend(fontsize=8, frameon=False)
+    return figure
