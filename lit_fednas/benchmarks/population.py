@@ -4,7 +4,9 @@ Clients hold two examples each, dealt out at random, and train a linear model; a
 the population. A run is as the command line makes it: with records, checkpoints after every round, and the partition
 in its folder. Set-up is all that comes before the first round; MiB are the peak above the imports. With --tiers,
 clients belong to three device tiers and are away in three of ten rounds. Slopes are of logarithms: 1 grows with the
-population, 0 does not.
+population, 0 does not. Of many rounds (--rounds 10000 --clients 1000), the last tenth's median time over the first
+tenth's, and what is resident more per round (a least-squares slope over the rounds that count), say whether a run slows
+down or grows.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ class Rounds(Callback):
 
     def __init__(self) -> None:
         self.times: list[float] = []
+        self.mib: list[float] = []
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Ends the set-up."""
@@ -69,6 +72,7 @@ class Rounds(Callback):
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         """Ends a round."""
         self.times.append(perf_counter())
+        self.mib.append(memory("cpu"))
 
 
 def alone(clients: int, cohort: int, rounds: int, tiers: bool, seed: int) -> dict[str, Any]:
@@ -108,6 +112,7 @@ def alone(clients: int, cohort: int, rounds: int, tiers: bool, seed: int) -> dic
         "setup_seconds": watch.times[0] - began,
         "peak_mib": peak_memory("cpu") - imports,
         "round_seconds": [later - earlier for earlier, later in zip(watch.times, watch.times[1:], strict=False)],
+        "mib": watch.mib,
         "checkpoint_bytes": sizes[".ckpt"],
         "record_bytes": sum(sizes.values()) - sizes[".ckpt"],
     }
@@ -127,6 +132,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             request = {"clients": clients, **arguments}
             run = call_in_child("lit_fednas.benchmarks.population:alone", request, threads=options.threads)
             run["round_seconds"] = run["round_seconds"][options.warmup :]
+            late = run.pop("mib")[options.warmup :]
+            run["growth_kib_per_round"] = 1024 * linear_regression(range(len(late)), late).slope
+            tenth = max(1, len(run["round_seconds"]) // 10)
+            run["last_over_first"] = median(run["round_seconds"][-tenth:]) / median(run["round_seconds"][:tenth])
             found.append(run)
     return {"cohort": options.cohort, "tiers": options.tiers, "runs": [[n, found] for n, found in runs.items()]}
 
@@ -139,6 +148,8 @@ def summary(report: dict[str, Any]) -> list[dict[str, float]]:
             "setup_seconds": median(run["setup_seconds"] for run in runs),
             "peak_mib": median(run["peak_mib"] for run in runs),
             "round_seconds": median(second for run in runs for second in run["round_seconds"]),
+            "last_over_first": median(run["last_over_first"] for run in runs),
+            "growth_kib_per_round": median(run["growth_kib_per_round"] for run in runs),
             "checkpoint_bytes": runs[0]["checkpoint_bytes"],
             "record_bytes": runs[0]["record_bytes"],
         }
@@ -161,6 +172,8 @@ def rows(report: dict[str, Any]) -> list[dict[str, str]]:
             "peak MiB": f"{row['peak_mib']:.0f}",
             "ms/round": f"{1000 * row['round_seconds']:.1f}",
             "quartiles": showing.between([1000 * one for run in runs for one in run["round_seconds"]], 1),
+            "last/first": f"{row['last_over_first']:.2f}",
+            "KiB/round": f"{row['growth_kib_per_round']:+.2f}",
             "checkpoints kB": f"{row['checkpoint_bytes'] / 1000:.0f}",
             "records kB": f"{row['record_bytes'] / 1000:.0f}",
         }
