@@ -2,9 +2,9 @@
 
 Clients hold two examples each, dealt out at random, and train a linear model; a round asks as many clients whatever
 the population. A run is as the command line makes it: with records, checkpoints after every round, and the partition
-in its folder. Set-up is all that comes before the first round; MiB are the peak above the imports. With --tiers,
-clients belong to three device tiers and are away in three of ten rounds. Slopes are of logarithms: 1 grows with the
-population, 0 does not. Of many rounds (--rounds 10000 --clients 1000), the last tenth's median time over the first
+in its folder. Set-up is all that comes before the first round; overhead is what a round takes besides its clients'
+fits; MiB are the peak above the imports. With --tiers, clients belong to three device tiers and are away in three of
+ten rounds. Slopes are of logarithms: 1 grows with the population, 0 does not. Of many rounds (--rounds 10000 --clients 1000), the last tenth's median time over the first
 tenth's, and what is resident more per round (a least-squares slope over the rounds that count), say whether a run slows
 down or grows.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from itertools import pairwise
 from math import log
 from pathlib import Path
 from statistics import linear_regression, median
@@ -20,7 +21,6 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from lightning import Callback
 from matplotlib.figure import Figure
 from torch import nn
 
@@ -34,9 +34,11 @@ from lit_fednas.data import IID, ArraySource, Examples, FederatedDataModule
 from lit_fednas.federation import (
     AlwaysAvailable,
     ClientSettings,
+    FederatedCallback,
     FederatedLightningModule,
     FederatedTrainer,
     RandomAvailability,
+    ServerRound,
     UniformCohort,
 )
 from lit_fednas.loggers import RunLogger
@@ -58,16 +60,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tiers", action="store_true", help="three device tiers, and clients that are away")
 
 
-class Rounds(Callback):
-    """Writes down when the first round begins and when each ends."""
+class Rounds(FederatedCallback):
+    """Writes down when the first round begins and when each ends, and how long clients trained."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
         self.mib: list[float] = []
+        self.training: list[float] = []
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Ends the set-up."""
         self.times.append(perf_counter())
+
+    def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        """Adds up the clients' fits."""
+        self.training.append(sum(result.seconds for result in round.results))
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         """Ends a round."""
@@ -111,7 +118,8 @@ def alone(clients: int, cohort: int, rounds: int, tiers: bool, seed: int) -> dic
     return {
         "setup_seconds": watch.times[0] - began,
         "peak_mib": peak_memory("cpu") - imports,
-        "round_seconds": [later - earlier for earlier, later in zip(watch.times, watch.times[1:], strict=False)],
+        "round_seconds": [later - earlier for earlier, later in pairwise(watch.times)],
+        "training_seconds": watch.training,
         "mib": watch.mib,
         "checkpoint_bytes": sizes[".ckpt"],
         "record_bytes": sum(sizes.values()) - sizes[".ckpt"],
@@ -131,7 +139,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for clients, found in runs.items():
             request = {"clients": clients, **arguments}
             run = call_in_child("lit_fednas.benchmarks.population:alone", request, threads=options.threads)
-            run["round_seconds"] = run["round_seconds"][options.warmup :]
+            for name in ("round_seconds", "training_seconds"):
+                run[name] = run[name][options.warmup :]
             late = run.pop("mib")[options.warmup :]
             run["growth_kib_per_round"] = 1024 * linear_regression(range(len(late)), late).slope
             tenth = max(1, len(run["round_seconds"]) // 10)
@@ -148,6 +157,11 @@ def summary(report: dict[str, Any]) -> list[dict[str, float]]:
             "setup_seconds": median(run["setup_seconds"] for run in runs),
             "peak_mib": median(run["peak_mib"] for run in runs),
             "round_seconds": median(second for run in runs for second in run["round_seconds"]),
+            "overhead_seconds": median(
+                whole - training
+                for run in runs
+                for whole, training in zip(run["round_seconds"], run["training_seconds"], strict=True)
+            ),
             "last_over_first": median(run["last_over_first"] for run in runs),
             "growth_kib_per_round": median(run["growth_kib_per_round"] for run in runs),
             "checkpoint_bytes": runs[0]["checkpoint_bytes"],
@@ -174,6 +188,7 @@ def rows(report: dict[str, Any]) -> list[dict[str, str]]:
             "quartiles": showing.between([1000 * one for run in runs for one in run["round_seconds"]], 1),
             "last/first": f"{row['last_over_first']:.2f}",
             "KiB/round": f"{row['growth_kib_per_round']:+.2f}",
+            "overhead ms": f"{1000 * row['overhead_seconds']:.1f}",
             "checkpoints kB": f"{row['checkpoint_bytes'] / 1000:.0f}",
             "records kB": f"{row['record_bytes'] / 1000:.0f}",
         }
@@ -184,6 +199,7 @@ def rows(report: dict[str, Any]) -> list[dict[str, str]]:
             "clients": "slope",
             "set-up s": f"{slope(found, 'setup_seconds'):.2f}",
             "ms/round": f"{slope(found, 'round_seconds'):.3f}",
+            "overhead ms": f"{slope(found, 'overhead_seconds'):.3f}",
         }
         cells.append(slopes)
     return cells
@@ -195,7 +211,11 @@ def draw(report: dict[str, Any]) -> Figure:
     clients = [row["clients"] for row in found]
     figure, panels = showing.figure(9.5, 3.8, 2)
     for axes, lines, unit in (
-        (panels[0], {"set-up": "setup_seconds", "one round": "round_seconds"}, "seconds"),
+        (
+            panels[0],
+            {"set-up": "setup_seconds", "one round": "round_seconds", "its overhead": "overhead_seconds"},
+            "seconds",
+        ),
         (panels[1], {"peak above the imports": "peak_mib"}, "MiB"),
     ):
         for place, (label, name) in enumerate(lines.items()):
