@@ -4,9 +4,9 @@ Clients hold two examples each, dealt out at random, and train a linear model; a
 the population. A run is as the command line makes it: with records, checkpoints after every round, and the partition
 in its folder. Set-up is all that comes before the first round; overhead is what a round takes besides its clients'
 fits; MiB are the peak above the imports. With --tiers, clients belong to three device tiers and are away in three of
-ten rounds. Slopes are of logarithms: 1 grows with the population, 0 does not. Of many rounds (--rounds 10000 --clients 1000), the last tenth's median time over the first
-tenth's, and what is resident more per round (a least-squares slope over the rounds that count), say whether a run slows
-down or grows.
+ten rounds. Slopes are of logarithms: 1 grows with the population, 0 does not. Of many rounds (--rounds 10000 --clients
+1000), the last tenth's median time over the first tenth's, and what is resident more per round (a least-squares slope
+over the rounds that count), say whether a run slows down or grows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lit_fednas.assignment import FixedArchitecture
 from lit_fednas.benchmarks import showing
 from lit_fednas.benchmarks.child import call_in_child
 from lit_fednas.benchmarks.measuring import forget_peak, memory, peak_memory
-from lit_fednas.callbacks import default_callbacks
+from lit_fednas.callbacks import RoundCheckpoint, default_callbacks
 from lit_fednas.data import IID, ArraySource, Examples, FederatedDataModule
 from lit_fednas.federation import (
     AlwaysAvailable,
@@ -107,7 +107,7 @@ def alone(clients: int, cohort: int, rounds: int, tiers: bool, seed: int) -> dic
             max_rounds=rounds,
             accelerator="cpu",
             logger=RunLogger(folder, "run", "only"),
-            callbacks=[*default_callbacks(), watch],
+            callbacks=[*default_callbacks(), RoundCheckpoint(), watch],
             enable_progress_bar=False,
             enable_model_summary=False,
         )
