@@ -57,6 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=100, help="rounds that count (100)")
     parser.add_argument("--warmup", type=int, default=10, help="rounds before them that do not (10)")
     parser.add_argument("--repeats", type=int, default=3, help="processes per population (3)")
+    parser.add_argument("--every", type=int, default=1, help="rounds between checkpoints, which wait for the disk (1)")
     parser.add_argument("--tiers", action="store_true", help="three device tiers, and clients that are away")
 
 
@@ -82,7 +83,7 @@ class Rounds(FederatedCallback):
         self.mib.append(memory("cpu"))
 
 
-def alone(clients: int, cohort: int, rounds: int, tiers: bool, seed: int) -> dict[str, Any]:
+def alone(clients: int, cohort: int, rounds: int, every: int, tiers: bool, seed: int) -> dict[str, Any]:
     """One run, in the process that it is called in."""
     forget_peak("cpu")
     imports = memory("cpu")
@@ -107,7 +108,7 @@ def alone(clients: int, cohort: int, rounds: int, tiers: bool, seed: int) -> dic
             max_rounds=rounds,
             accelerator="cpu",
             logger=RunLogger(folder, "run", "only"),
-            callbacks=[*default_callbacks(), RoundCheckpoint(), watch],
+            callbacks=[*default_callbacks(), RoundCheckpoint(every_n_rounds=every), watch],
             enable_progress_bar=False,
             enable_model_summary=False,
         )
@@ -131,6 +132,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     arguments = {
         "cohort": options.cohort,
         "rounds": options.warmup + options.rounds,
+        "every": options.every,
         "tiers": options.tiers,
         "seed": options.seed,
     }
