@@ -188,8 +188,8 @@ class FederatedDataModule(LightningDataModule):
                 f"data.partitioner: {type(self.partitioner).__name__} deals out by class, and the examples of "
                 f"{type(self.source).__name__} have none; use ByColumn or IID"
             )
-        columns = {name: column[pool] for name, column in train.columns.items()}
-        self.targets = targets[pool]
+        columns = {name: _taken(column, pool) for name, column in train.columns.items()}
+        self.targets = _taken(targets, pool)
         self.partition = self.partitioner.partition(self.targets, self.num_clients, self.seed, columns)
         rows = self._client_rows(pool)
         return ClientData(self._readers["train"], rows, self._readers.get("test"), self.task)
@@ -324,7 +324,9 @@ class FederatedDataModule(LightningDataModule):
         Raises:
             DataError: A client would keep none to train on.
         """
-        dealt = Partition(pool[self.partition.rows], self.partition.offsets, len(self._readers["train"]))
+        dealt, count = self.partition, len(self._readers["train"])
+        if len(pool) < count:
+            dealt = Partition(pool[dealt.rows], dealt.offsets, count)
         holdouts = HoldOuts(dealt, self.client_val, _share(self.client_test), self.seed, first)
         if (left := holdouts.sizes["train"]).min() < 1:
             client = int((left < 1).argmax())
@@ -354,6 +356,11 @@ class FederatedDataModule(LightningDataModule):
         return deal_by_class(
             self.task.strata(reader.targets).cpu().numpy(), self.class_counts, numpy_generator(self.seed, "client-test")
         )
+
+
+def _taken(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Returns rows of an array, which ascend; no copy where they are all."""
+    return array if len(rows) == len(array) else array[rows]
 
 
 def _share(client_test: float | str) -> float:

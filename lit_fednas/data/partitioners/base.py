@@ -48,7 +48,9 @@ class Partition(ClientRows):
             object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
         sizes = np.diff(self.offsets)
         if self.offsets[0] != 0 or self.offsets[-1] != len(self.rows) or (sizes < 0).any():
-            raise DataError(f"offsets: do not divide the {len(self.rows)} rows; begin with 0, ascend, end with their number")
+            raise DataError(
+                f"offsets: do not divide the {len(self.rows)} rows; begin with 0, ascend, end with their number"
+            )
         object.__setattr__(self, "sizes", read_only(sizes))
         outside = (self.rows < 0) | (self.rows >= self.num_examples)
         if outside.any():

@@ -13,7 +13,7 @@ from lit_fednas.errors import DataError
 from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
 
 #: How likely it may be that draws are given up of which one would have succeeded.
-_CHANCE = 1e-9
+_CHANCE = 1e-6
 
 
 @checked("data.partitioner")
@@ -64,8 +64,9 @@ class Dirichlet(Partitioner):
                 return owners
             short, draws = short + small, draws + 1
         raise DataError(
-            f"data.partitioner.alpha: {self.alpha} left clients below min_size {self.min_size} in each of {draws} draws "
-            f"({short / draws:.4g} on average) for num_clients {num_clients}; raise alpha, or lower min_size or num_clients"
+            f"data.partitioner.alpha: {self.alpha} left clients below min_size {self.min_size} ({short / draws:.4g} on "
+            f"average) in each of {draws} draws for num_clients {num_clients}; raise alpha, or lower min_size or "
+            f"num_clients"
         )
 
     def _draw(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
@@ -93,11 +94,12 @@ def hopeless(short: int, draws: int, max_tries: int) -> bool:
     """Returns whether so many clients were too small that no further draw will have none.
 
     Within a draw clients take examples from each other, so that one being small makes it no likelier that others are
-    (negative association: Joag-Dev and Proschan, 1983). If a draw leaves ``m`` clients too small on average, one
-    leaves none with a probability of at most ``exp(-m)``, and ``draws`` of them leave ``short`` or more together with
-    at most ``exp(-draws * m) * (e * draws * m / short) ** short`` (Chernoff). So whatever ``m`` is, the probability
-    that both happen is at most ``(draws / (draws + 1)) ** short``. It is summed over all further draws, and over all
-    draws after which this is asked.
+    (negative association: Joag-Dev and Proschan, 1983; it is proven for shares, and assumed where clients are passed
+    over and shares are rounded). If a draw leaves ``m`` clients too small on average, one leaves none with a
+    probability of at most ``exp(-m)``, and ``draws`` of them leave ``short`` or more together with one of at most
+    ``exp(-draws * m) * (e * draws * m / short) ** short`` (Chernoff). So whatever ``m`` is, both happen with a
+    probability of at most ``(draws / (draws + 1)) ** short``. It is summed over all further draws, and over all draws
+    after which this is asked.
 
     Args:
         short: How many clients were too small, over all draws.
@@ -105,7 +107,7 @@ def hopeless(short: int, draws: int, max_tries: int) -> bool:
         max_tries: How many draws there may be.
 
     Example:
-        >>> hopeless(40, 1, 100), hopeless(50, 1, 100), hopeless(5 * 99, 99, 100)
+        >>> hopeless(30, 1, 100), hopeless(40, 1, 100), hopeless(5 * 99, 99, 100)
         (False, True, False)
     """
     return draws > 0 and short * math.log1p(1 / draws) > 2 * math.log(max_tries) - math.log(_CHANCE)
