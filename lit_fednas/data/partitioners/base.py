@@ -86,7 +86,14 @@ class Partition(ClientRows):
         return rows
 
     def class_counts(self, targets: np.ndarray, num_classes: int) -> np.ndarray:
-        """Counts examples per client and class: int64 [clients, classes].
+        """Counts examples per client and class.
+
+        Args:
+            targets: The class of each example [num_examples].
+            num_classes: The length of each client's counts.
+
+        Returns:
+            int64 [clients, classes].
 
         Raises:
             DataError: A class is outside 0..num_classes - 1.
