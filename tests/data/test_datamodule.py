@@ -155,9 +155,13 @@ def test_client_splits_are_each_drawn_from_the_clients_own_generator() -> None:
 
 def test_splits_are_drawn_again_once_many_others_were(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(splits, "_CLIENTS_KEPT", 3)
+    draws = []
+    drawn_by = splits.numpy_generator
+    monkeypatch.setattr(splits, "numpy_generator", lambda *address: draws.append(address[-1]) or drawn_by(*address))
     data = module(num_clients=6, client_val=0.3)
     first = [data.clients.rows(client, "val").tolist() for client in range(6)]
-    assert [data.clients.rows(client, "val").tolist() for client in range(6)] == first
+    assert [data.clients.rows(client, "val").tolist() for client in (5, 4, 3, 2, 1, 0)] == first[::-1]
+    assert draws == [0, 1, 2, 3, 4, 5, 2, 1, 0]
     assert len(set(map(tuple, first))) == 6
 
 
