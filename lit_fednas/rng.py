@@ -17,6 +17,9 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+#: Skipping numbers of a stream takes about as long as drawing so many.
+_SKIPPED = 500
+
 
 def address_seed(seed: int, purpose: str, *address: int) -> int:
     """Returns the 63-bit seed of an address, a hash.
@@ -52,6 +55,37 @@ def numpy_generator(seed: int, purpose: str, *address: int) -> np.random.Generat
         True
     """
     return np.random.default_rng(address_seed(seed, purpose, *address))
+
+
+def uniforms_at(places: np.ndarray, seed: int, purpose: str, *address: int) -> np.ndarray:
+    """Returns some numbers of an address's stream of uniform ones, without drawing all that come before them.
+
+    Args:
+        places: Which ones, int64 [n], counted from 0.
+        seed: The run's seed.
+        purpose: What they are for.
+        *address: Where.
+
+    Returns:
+        In [0, 1), float64 [n].
+
+    Example:
+        >>> everybody = numpy_generator(0, "availability", 1).random(1000)
+        >>> bool((uniforms_at(np.array([7, 999]), 0, "availability", 1) == everybody[[7, 999]]).all())
+        True
+    """
+    draws = numpy_generator(seed, purpose, *address)
+    length = int(places.max(initial=-1)) + 1
+    if length < _SKIPPED * len(places):
+        return draws.random(length)[places]
+    found, here = np.empty(len(places)), 0
+    for position in np.argsort(places, kind="stable").tolist():
+        place = int(places[position])
+        if place >= here:  # not the same as the one before
+            draws.bit_generator.advance(place - here)  # type: ignore[attr-defined]
+            value, here = draws.random(), place + 1
+        found[position] = value
+    return found
 
 
 @contextmanager

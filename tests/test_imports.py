@@ -47,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "finetune": ENGINE | {"callbacks", "loggers", "search"},
     "export": ENGINE | {"search"},
     "run_config": ENGINE | {"callbacks"},
-    "benchmarks": ENGINE | {"search"},
+    "benchmarks": ENGINE | {"callbacks", "loggers", "search"},
     "commands": set(),  # names what it imports
     "lightning_cli": ENGINE | {"callbacks", "loggers", "analysis", "run_config", "commands"},
     "cli": FLOOR | {"commands", "lightning_cli"},

@@ -42,7 +42,7 @@ class Round:
         """Returns the task of a client, which trains ``arch``, in a group of clients if they are grouped."""
         tier, sizes = self.population.tier(client), self.population.sizes
         limits = (tier.name, tier.at_most, tier.unsupported) if tier is not None else ("", {}, ())
-        examples = sizes[client] if sizes else 0
+        examples = int(sizes[client]) if len(sizes) else 0
         return ClientTask(self.number, client, arch, examples, self.lr_factor, *limits, group=group)
 
 

@@ -9,6 +9,7 @@ the two is chosen first (the largest), and whether a random draw that is one of 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,39 +61,42 @@ class TrackingSandwich(Sandwich):
     @override
     def setup(self, supernet: Supernet, population: Population) -> None:
         super().setup(supernet, population)
-        self._seen = {name: np.zeros(population.num_clients, dtype=np.int64) for name in (_LARGEST, _SMALLEST)}
+        self._seen: dict[str, Counter[int]] = {name: Counter() for name in (_LARGEST, _SMALLEST)}
 
     @override
     def bounds(self, cohort: Sequence[int], rng: np.random.Generator) -> tuple[int, int]:
         """Chooses the clients that trained the bounds least often; ties are broken at random."""
         ties = rng.random(len(cohort))
-        clients = np.asarray(cohort)
-        by_largest = np.lexsort((ties, self._seen[_LARGEST][clients]))
-        by_smallest = np.lexsort((rng.random(len(cohort)), self._seen[_SMALLEST][clients]))
+        by_largest = np.lexsort((ties, self._counts(_LARGEST, cohort)))
+        by_smallest = np.lexsort((rng.random(len(cohort)), self._counts(_SMALLEST, cohort)))
         largest = int(by_largest[0])
         smallest = next((int(position) for position in by_smallest if position != largest), -1)
         return largest, smallest
+
+    def _counts(self, name: str, cohort: Sequence[int]) -> np.ndarray:
+        return np.array([self._seen[name][client] for client in cohort])
 
     @override
     def observe(self, results: Sequence[ClientResult]) -> None:
         space = self._supernet.space
         for task in (result.task for result in results):
-            self._seen[_LARGEST][task.client] += task.arch == space.largest
-            self._seen[_SMALLEST][task.client] += task.arch == space.smallest
+            for name, arch in ((_LARGEST, space.largest), (_SMALLEST, space.smallest)):
+                if task.arch == arch:
+                    self._seen[name][task.client] += 1
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Returns how often each client trained the bounds."""
-        return {name: counts.tolist() for name, counts in self._seen.items()}
+        """Returns how often clients trained the bounds; those who never did are left out."""
+        return {name: dict(counts) for name, counts in self._seen.items()}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        known = len(self._seen[_LARGEST])
+        known = self._population.num_clients
         for counts in state.values():
-            if len(counts) != known:
+            if (last := max(counts, default=0)) >= known:
                 raise CheckpointError(
-                    f"assignment: the checkpoint counts {len(counts)} clients, the data have {known}; set "
+                    f"assignment: the checkpoint counts what client {last} trained, the data have {known} clients; set "
                     f"data.num_clients as the run had it"
                 )
-        self._seen = {name: np.array(counts, dtype=np.int64) for name, counts in state.items()}
+        self._seen = {name: Counter(counts) for name, counts in state.items()}

@@ -1,4 +1,4 @@
-"""How the library's speed and memory behave as cohorts, subnets, processes and clients per fit grow.
+"""How the library's speed and memory behave as populations, cohorts, subnets, processes and clients per fit grow.
 
 Each sub-command is one measurement, with a table on the standard output and, where asked for, all its numbers as
 JSON and a picture. --help of a sub-command says what exactly is measured.
@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
-from lit_fednas.benchmarks import evaluations, layout, memory, ranks, showing, subnets, together
+from lit_fednas.benchmarks import evaluations, layout, memory, population, ranks, showing, subnets, together
 from lit_fednas.benchmarks.child import silence
 
 COMMANDS: dict[str, Any] = {
     "memory": memory,
+    "population": population,
     "subnets": subnets,
     "layout": layout,
     "ranks": ranks,
@@ -38,7 +39,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
 
 
 def scale(words: Sequence[str]) -> None:
-    """Measures speed and memory as cohorts, subnets, processes and clients per fit grow.
+    """Measures speed and memory as populations, cohorts, subnets, processes and clients per fit grow.
 
     Args:
         words: A measurement and its options, as ``--help`` lists them.

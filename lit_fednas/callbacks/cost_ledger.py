@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class CostLedger(FederatedCallback):
-    """Counts multiply-accumulates and bytes, per client, per round and in total.
+    """Counts multiply-accumulates and bytes, per round and in total; each client's are in the records of its rounds.
 
     Logs ``cost/macs``, ``cost/bytes_down`` and ``cost/bytes_up`` of each round, and their totals as
     ``cost/total_macs`` and ``cost/total_bytes``. At the end it writes ``ledger.json`` and logs how many times
@@ -45,7 +45,6 @@ class CostLedger(FederatedCallback):
         self.secure_aggregation = secure_aggregation
         self.rounds = 0
         self.total = RoundCost()
-        self.by_client: dict[int, RoundCost] = {}
         self.baseline: dict[str, RoundCost] = {}
         self.secure = RoundCost()
 
@@ -79,10 +78,7 @@ class CostLedger(FederatedCallback):
         supernet = module.supernet
         spent = RoundCost()
         for result in round.results:
-            cost = client_cost(result, supernet.cost(result.task.arch), module.traffic(result.task.arch))
-            client = result.task.client
-            self.by_client[client] = self.by_client.get(client, RoundCost()) + cost
-            spent += cost
+            spent += client_cost(result, supernet.cost(result.task.arch), module.traffic(result.task.arch))
         compared = self._compared(module)
         self.baseline = {name: cost for name, cost in self.baseline.items() if name in compared}
         for name, arch in compared.items():
@@ -102,7 +98,7 @@ class CostLedger(FederatedCallback):
         module.log("cost/total_bytes", float(self.total.bytes))
 
     def summary(self) -> dict[str, Any]:
-        """Returns totals, each client's share, and the comparison with independent training; plain values."""
+        """Returns totals, and the comparison with independent training; plain values."""
         alone = RoundCost()
         for cost in self.baseline.values():
             alone += cost
@@ -116,7 +112,6 @@ class CostLedger(FederatedCallback):
             **({} if self.secure_aggregation is None else {"secure_aggregation": secure}),
             "rounds": self.rounds,
             "total": asdict(self.total),
-            "by_client": {str(client): asdict(cost) for client, cost in sorted(self.by_client.items())},
             "independent": {name: asdict(cost) for name, cost in self.baseline.items()},
             "times_less_computation": alone.macs / self.total.macs if self.total.macs else None,
             "times_less_communication": alone.bytes / self.total.bytes if self.total.bytes else None,
@@ -144,7 +139,6 @@ class CostLedger(FederatedCallback):
         return {
             "rounds": self.rounds,
             "total": asdict(self.total),
-            "by_client": {client: asdict(cost) for client, cost in self.by_client.items()},
             "baseline": {name: asdict(cost) for name, cost in self.baseline.items()},
             "secure": asdict(self.secure),
         }
@@ -153,6 +147,5 @@ class CostLedger(FederatedCallback):
         """Restores the counts."""
         self.rounds = state_dict["rounds"]
         self.total = RoundCost(**state_dict["total"])
-        self.by_client = {int(key): RoundCost(**cost) for key, cost in state_dict["by_client"].items()}
         self.baseline = {name: RoundCost(**cost) for name, cost in state_dict["baseline"].items()}
         self.secure = RoundCost(**state_dict.get("secure", {}))  # checkpoints of 0.2.0 have none

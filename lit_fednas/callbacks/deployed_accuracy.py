@@ -81,13 +81,13 @@ class DeployedAccuracy(FederatedCallback):
             clients.rows(0, self.split)
         except ConfigError as error:  # they are on devices of their own
             raise ConfigError(f"deployed_accuracy: {error}") from None
-        having = [client for client in range(clients.num_clients) if clients.size(client, self.split)]
-        if not having:
+        sizes = clients.split_sizes(self.split)
+        if not sizes.any():
             raise ConfigError(
                 f"deployed_accuracy.split: no client has {self.split} examples of its own; set "
                 f"data.client_{self.split} above 0, for instance to 0.2"
             )
-        pl_module.assignment.deployed(having[0])
+        pl_module.assignment.deployed(int((sizes > 0).argmax()))
 
     # ---- when -----------------------------------------------------------------------------------------
 
@@ -150,8 +150,7 @@ class DeployedAccuracy(FederatedCallback):
         """Returns the rows of this rank's share of whole batches; each is what one rank alone would run."""
         clients, supernet = trainer.datamodule.clients, module.supernet
         using: dict[Any, dict[int, int]] = {}
-        for client in range(clients.num_clients):
-            size = clients.size(client, self.split)
+        for client, size in enumerate(clients.split_sizes(self.split).tolist()):
             if size:
                 using.setdefault(module.assignment.deployed(client), {})[client] = size
         statistics = module.recalibration_batches(clients)

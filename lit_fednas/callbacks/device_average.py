@@ -7,25 +7,27 @@ devices for server complex model and all simple devices for server simple model)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from lit_fednas.callbacks.device_files import DeviceFiles
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.evaluation import SubnetMetrics, recalibrated
-from lit_fednas.messages import ClientResult, ClientUpdate
+from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 
 
 @dataclass(frozen=True)
 class _Device:
-    """What a device last trained: the architecture's text, the examples it has, its weights on the CPU."""
+    """What a device last trained: the architecture's text, the examples it has, the file of its weights."""
 
     arch: str
     num_examples: int
-    weights: dict[str, Tensor]
+    file: str
 
 
 class DeviceAverage(FederatedCallback):
@@ -35,8 +37,8 @@ class DeviceAverage(FederatedCallback):
     weights that it sent then. A device that was in no cohort yet is left out. Logs ``val/devices/<subnet>/accuracy``
     and ``/loss``, and ``test/...`` likewise, for the subnets that a device has trained.
 
-    The last weights of all devices are kept in memory and in every checkpoint: with 50 devices of 0.7M and 50 of
-    11.2M parameters (the paper's) 2.4 GB.
+    The last weights of all devices are kept on disk, in ``devices`` beside the checkpoints, which refer to them: with
+    50 devices of 0.7M and 50 of 11.2M parameters (the paper's) 2.4 GB. Move a checkpoint together with that folder.
 
     Args:
         weighted: Whether a device counts by its examples, or all count alike (the paper).
@@ -45,7 +47,8 @@ class DeviceAverage(FederatedCallback):
     def __init__(self, weighted: bool = False) -> None:
         self.weighted = weighted
         self._devices: dict[int, _Device] = {}
-        self._of_round: dict[int, _Device] = {}
+        self._files = DeviceFiles(self.state_key)
+        self._of_round: dict[int, tuple[ClientTask, dict[str, Tensor]]] = {}
         self._networks: dict[str, nn.Module] | None = None
         self._metrics: SubnetMetrics | None = None
         self.metric_names: list[str] = []
@@ -60,6 +63,11 @@ class DeviceAverage(FederatedCallback):
         self.metric_names = [f"val/devices/{name}" for name in self._metrics.metric_names]
 
     # ---- what devices trained -------------------------------------------------------------------------
+
+    def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
+        """Prepares the folder of the devices' weights."""
+        checkpoints: Any = trainer.checkpoint_callback
+        self._files.begin(getattr(checkpoints, "dirpath", None), self._names, trainer.fit_loop.ranks)
 
     @override
     def on_cohort_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
@@ -76,14 +84,21 @@ class DeviceAverage(FederatedCallback):
         if update is None:
             return
         weights = {name: tensor.detach().to("cpu", copy=True) for name, tensor in update.weights.items()}
-        self._of_round[update.task.client] = _Device(str(update.task.arch), update.task.num_examples, weights)
+        self._of_round[update.task.client] = update.task, weights
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
-        """Keeps the round's weights; all ranks keep those of all devices."""
-        for of_rank in trainer.fit_loop.ranks.gather(self._of_round):
+        """Keeps the round's weights, each rank those of its devices."""
+        ranks, file = trainer.fit_loop.ranks, f"{round.number}-{trainer.fit_loop.ranks.rank}.pt"
+        if self._of_round:
+            self._files.write(file, {client: weights for client, (_, weights) in self._of_round.items()})
+        own = {client: _Device(str(task.arch), task.num_examples, file) for client, (task, _) in self._of_round.items()}
+        for of_rank in ranks.gather(own):
             self._devices.update(of_rank)
         self._of_round = {}
+        if ranks.rank == 0:
+            folders = [getattr(checkpoints, "dirpath", None) for checkpoints in trainer.checkpoint_callbacks]
+            self._files.remove_others(self._names, filter(None, folders))
 
     # ---- the mean -------------------------------------------------------------------------------------
 
@@ -97,16 +112,18 @@ class DeviceAverage(FederatedCallback):
         Returns:
             Tensors by their names in the subnet, on the CPU; ``None`` if no device has trained it.
         """
-        devices = [device for _, device in sorted(self._devices.items()) if device.arch == arch]
+        devices = {client: device for client, device in sorted(self._devices.items()) if device.arch == arch}
         if not devices:
             return None
-        weights = torch.tensor([float(device.num_examples) if self.weighted else 1.0 for device in devices])
+        weights = torch.tensor([float(device.num_examples) if self.weighted else 1.0 for device in devices.values()])
         weights /= weights.sum()
+        files = {name: self._files.read(name) for name in {device.file for device in devices.values()}}
+        sent = [files[device.file][client] for client, device in devices.items()]
         means = {}
-        for name, first in devices[0].weights.items():
+        for name, first in sent[0].items():
             total = torch.zeros_like(first, dtype=torch.float32)
-            for device, weight in zip(devices, weights.tolist(), strict=True):
-                total.add_(device.weights[name], alpha=weight)
+            for of_device, weight in zip(sent, weights.tolist(), strict=True):
+                total.add_(of_device[name], alpha=weight)
             means[name] = total if first.is_floating_point() else total.round_()
         return means
 
@@ -175,17 +192,32 @@ class DeviceAverage(FederatedCallback):
 
     # ---- checkpoints ----------------------------------------------------------------------------------
 
+    @property
+    def _names(self) -> set[str]:
+        return {device.file for device in self._devices.values()}
+
     def state_dict(self) -> dict[str, Any]:
-        """Returns the devices' last weights."""
+        """Returns where the devices' last weights are."""
         return {
-            "devices": {
-                client: {"arch": device.arch, "num_examples": device.num_examples, "weights": device.weights}
-                for client, device in self._devices.items()
-            }
+            "devices": {client: asdict(device) for client, device in self._devices.items()},
+            "folder": str(self._files.folder),
         }
 
+    def on_load_checkpoint(
+        self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Finds the devices' last weights: beside the checkpoint, or where the run had them.
+
+        Raises:
+            CheckpointError: They are not there.
+        """
+        state = checkpoint["callbacks"].get(self.state_key)
+        if state is not None:
+            beside = Path(str(trainer.ckpt_path)).parent / Path(state["folder"]).name
+            self._files.find({device["file"] for device in state["devices"].values()}, [beside, Path(state["folder"])])
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the devices' last weights."""
+        """Restores what is known of the devices."""
         self._devices = {int(client): _Device(**device) for client, device in state_dict["devices"].items()}
 
 

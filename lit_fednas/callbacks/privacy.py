@@ -27,6 +27,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
 from typing_extensions import override
 
 from lit_fednas.aggregation import Accountant, GaussianMechanism, KnownCohorts, Released, SampledCohorts
@@ -296,7 +297,7 @@ class Privacy(FederatedCallback):
 
     def _cohort(self, module: FederatedLightningModule, number: int) -> list[int]:
         """Returns a round's cohort as it is drawn without the clients' numbers of examples."""
-        return module.cohort.draw(number, [1] * module.population.num_clients, module.seed)
+        return module.cohort.draw(number, np.broadcast_to(1, module.population.num_clients), module.seed)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the noise, the norm and the accountant's counts, as plain values."""

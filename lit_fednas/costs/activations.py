@@ -43,9 +43,7 @@ def peak_activation_bytes(network: nn.Module, input_shape: tuple[int, ...], dtyp
     trace = _Trace(inputs)
     with dry(network) as structure:
         for module in structure.modules():
-            if (
-                type(module) in _BATCH_NORMS
-            ):  # one operation of one new tensor either way; this one in a tenth of the time
+            if type(module) in _BATCH_NORMS:  # one operation of one new tensor either way; in a tenth of the time
                 module.forward = torch.empty_like
         with torch.no_grad(), trace:
             outputs = structure(inputs)

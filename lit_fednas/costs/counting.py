@@ -185,17 +185,18 @@ def dry(network: nn.Module) -> Iterator[nn.Module]:
     if not all(tensor.is_meta for tensor in tensors):
         yield inference_structure(network)
         return
+    # dictionaries of tensors and modules are restored in place: others may hold them (``Supernet.run``)
+    own = [vars(module) for module in network.modules()]
     before = [
-        (module, {name: dict(kept) if isinstance(kept, dict) else kept for name, kept in vars(module).items()})
-        for module in network.modules()
+        (kept, dict(kept)) for attributes in own for kept in (attributes, *attributes.values()) if type(kept) is dict
     ]
     try:
         _deploy(network)
         yield network
     finally:
-        for module, kept in before:
-            vars(module).clear()
-            vars(module).update(kept)
+        for kept, content in before:
+            kept.clear()
+            kept.update(content)
 
 
 def _deploy(structure: nn.Module) -> None:

@@ -20,7 +20,10 @@ A :class:`DataSource` reads examples, a :class:`Partitioner` deals the training 
 **Partitions.** :class:`IID` makes clients alike; :class:`Dirichlet` and :class:`BalancedDirichlet` give each a class
 mix of its own, :class:`Shards` few classes. If examples have natural owners, :class:`ByColumn` makes each a client:
 for images, write ``metadata.csv`` beside ``train`` with the columns ``file`` and, say, ``writer``.
-``lit-fednas partition --config X.yaml --output shown`` shows which client has which data, as a table and a picture.
+``lit-fednas partition --config X.yaml --output shown`` shows which client has which data, as a table and a picture;
+of more than 200 clients it shows some, and the quantiles and histograms of all. A million clients are set up in
+seconds: their rows are flat arrays, and each client's hold-outs are drawn when it is asked for
+(:class:`BalancedDirichlet` takes longer, as it draws client after client).
 
 ```yaml
 data:
@@ -55,8 +58,8 @@ table with an elastic perceptron:
 lit-fednas fit --config configs/tasks/text.yaml --data.source.init_args.files shakespeare.txt
 ```
 
-To add a partitioner, subclass :class:`Partitioner` and implement ``split``; to add a source, subclass
-:class:`DataSource` and implement ``load``.
+To add a partitioner, subclass :class:`Partitioner` and implement ``split``, which returns the client of each example;
+to add a source, subclass :class:`DataSource` and implement ``load``.
 """
 
 from lit_fednas.data.clients import ClientData

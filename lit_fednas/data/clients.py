@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_fednas.data.readers import Batch, Reader
+from lit_fednas.data.rows import sizes_of
 from lit_fednas.data.tasks import Classification, Task
 from lit_fednas.errors import DataError
 
@@ -21,7 +22,8 @@ class ClientData:
 
     Args:
         reader: Reads rows of the data set.
-        indices: For each split, the rows of each client.
+        indices: For each split, the rows of each client; rows of a :class:`~lit_fednas.data.rows.ClientRows` are not
+            made before a client is asked for.
         test_reader: Reads the rows of the split ``test``, where they are of another data set.
         task: What targets are; classes if not given.
 
@@ -34,14 +36,16 @@ class ClientData:
         >>> reader = TensorReader(Examples(torch.arange(6.0).view(6, 1), torch.arange(6)))
         >>> clients = ClientData(reader, {"train": [np.array([0, 1, 2, 3]), np.array([4, 5])]})
         >>> clients.sizes
-        (4, 2)
+        array([4, 2])
         >>> [len(y) for x, y in clients.batches(0, 3, generator(0, "batches", 0, 0))]
         [3, 1]
 
     Attributes:
+        sizes: The number of training examples of each client, int64 [clients], read-only.
         speeds: Multiply-accumulates per second that each client's device has measured, if they are on devices.
     """
 
+    sizes: np.ndarray
     speeds: Sequence[float] | None = None
 
     def __init__(
@@ -59,12 +63,9 @@ class ClientData:
         self.reader = reader
         self._test_reader = reader if test_reader is None else test_reader
         self.task = Classification(int(reader.targets.max()) + 1) if task is None else task
-        self._rows = {
-            split: tuple(torch.as_tensor(np.asarray(rows, dtype=np.int64)) for rows in clients)
-            for split, clients in indices.items()
-        }
-        #: The number of training examples of each client.
-        self.sizes = tuple(len(rows) for rows in self._rows["train"])
+        self._rows = dict(indices)
+        self._sizes = {split: sizes_of(rows) for split, rows in indices.items()}
+        self.sizes = self._sizes["train"]
 
     @property
     def num_clients(self) -> int:
@@ -76,9 +77,25 @@ class ClientData:
         """The examples that the server may read: in a simulation those of all clients."""
         return self
 
+    def split_sizes(self, split: str) -> np.ndarray:
+        """Returns the number of examples of each client's split, int64 [clients]; zeros where there is no such split.
+
+        Raises:
+            DataError: The split does not exist.
+        """
+        if split not in ("train", "val", "test"):
+            raise DataError(f"split: {split!r} does not exist; ask for 'train', 'val' or 'test'")
+        return self._sizes.get(split, np.broadcast_to(0, self.num_clients))
+
     def size(self, client: int, split: str = "train") -> int:
-        """Returns the number of examples of a client's split; 0 where it has no such split."""
-        return len(self.rows(client, split))
+        """Returns the number of examples of a client's split; 0 where it has no such split.
+
+        Raises:
+            DataError: The client or the split does not exist.
+        """
+        if not 0 <= client < self.num_clients:
+            raise DataError(f"client: {client} is not one of the {self.num_clients} clients; count from 0")
+        return int(self.split_sizes(split)[client])
 
     def rows(self, client: int, split: str = "train") -> Tensor:
         """Returns the rows of a client's split in the data set, in their fixed order.
@@ -86,11 +103,9 @@ class ClientData:
         Raises:
             DataError: The client or the split does not exist.
         """
-        if not 0 <= client < self.num_clients:
-            raise DataError(f"client: {client} is not one of the {self.num_clients} clients; count from 0")
-        if split not in ("train", "val", "test"):
-            raise DataError(f"split: {split!r} does not exist; ask for 'train', 'val' or 'test'")
-        return self._rows[split][client] if split in self._rows else torch.empty(0, dtype=torch.int64)
+        if not self.size(client, split):
+            return torch.empty(0, dtype=torch.int64)
+        return torch.as_tensor(np.asarray(self._rows[split][client], dtype=np.int64))
 
     def only(self, client: int) -> ClientData:
         """Returns the data of one client alone, which is then number 0.

@@ -16,8 +16,9 @@ from lit_fednas.data.clients import ClientData
 from lit_fednas.data.examples import ExampleDataset, Examples
 from lit_fednas.data.partitioners import Partition, Partitioner
 from lit_fednas.data.readers import EvalBatches, LoaderReader, Reader, TensorReader
+from lit_fednas.data.rows import ClientRows
 from lit_fednas.data.sources.base import DataSource, Split
-from lit_fednas.data.splits import client_split, deal_by_class, stratified_rows
+from lit_fednas.data.splits import HoldOuts, deal_by_class, stratified_rows
 from lit_fednas.data.tasks import Task
 from lit_fednas.data.transforms import Augmentation, as_float
 from lit_fednas.errors import ConfigError, DataError
@@ -166,7 +167,7 @@ class FederatedDataModule(LightningDataModule):
             self._val_batches = EvalBatches(self._readers["val"], None, self.eval_batch_size)
         elif len(held):
             self._val_batches = EvalBatches(reader, torch.from_numpy(held), self.eval_batch_size)
-        self.clients = self._deal(train, targets, np.setdiff1d(np.arange(len(targets)), held))
+        self.clients = self._deal(train, targets, np.delete(np.arange(len(targets)), held))
 
     def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
         """Deals examples out; sets :attr:`partition` and :attr:`targets`.
@@ -187,8 +188,8 @@ class FederatedDataModule(LightningDataModule):
                 f"data.partitioner: {type(self.partitioner).__name__} deals out by class, and the examples of "
                 f"{type(self.source).__name__} have none; use ByColumn or IID"
             )
-        columns = {name: column[pool] for name, column in train.columns.items()}
-        self.targets = targets[pool]
+        columns = {name: _taken(column, pool) for name, column in train.columns.items()}
+        self.targets = _taken(targets, pool)
         self.partition = self.partitioner.partition(self.targets, self.num_clients, self.seed, columns)
         rows = self._client_rows(pool)
         return ClientData(self._readers["train"], rows, self._readers.get("test"), self.task)
@@ -310,7 +311,7 @@ class FederatedDataModule(LightningDataModule):
             raise DataError(f"data.server_val: {count} of {len(targets)} examples leave none to train on; give less")
         return stratified_rows(targets, count, numpy_generator(self.seed, "server-val"))
 
-    def _client_rows(self, pool: np.ndarray, first: int = 0) -> Mapping[str, Sequence[np.ndarray]]:
+    def _client_rows(self, pool: np.ndarray, first: int = 0) -> Mapping[str, ClientRows]:
         """Splits each client's rows.
 
         Args:
@@ -323,30 +324,30 @@ class FederatedDataModule(LightningDataModule):
         Raises:
             DataError: A client would keep none to train on.
         """
-        rows: dict[str, list[np.ndarray]] = {"train": [], "val": [], "test": []}
-        for client, indices in enumerate(self.partition.indices, first):
-            rng = numpy_generator(self.seed, "client-split", client)
-            parts = client_split(pool[indices], self.client_val, _share(self.client_test), rng)
-            if parts is None:
-                raise DataError(
-                    f"data.client_val: {self.client_val} + client_test {self.client_test}: client {client} has "
-                    f"{len(indices)} examples and would keep none to train on; give less, or fewer clients, or "
-                    "leave small clients out (ByColumn's least)"
-                )
-            for split, part in parts.items():
-                rows[split].append(part)
+        dealt, count = self.partition, len(self._readers["train"])
+        if len(pool) < count:
+            dealt = Partition(pool[dealt.rows], dealt.offsets, count)
+        holdouts = HoldOuts(dealt, self.client_val, _share(self.client_test), self.seed, first)
+        if (left := holdouts.sizes["train"]).min() < 1:
+            client = int((left < 1).argmax())
+            raise DataError(
+                f"data.client_val: {self.client_val} + client_test {self.client_test}: client {first + client} has "
+                f"{dealt.sizes[client]} examples and would keep none to train on; give less, or fewer clients, or "
+                "leave small clients out (ByColumn's least)"
+            )
+        held = self.client_val or _share(self.client_test)
+        rows: dict[str, ClientRows] = holdouts.splits() if held else {"train": dealt}
         if self.client_test == "official":
             rows["test"] = self._official_test_rows()
         for split, fraction in (("val", self.client_val), ("test", self.client_test)):
-            without = sum(not len(part) for part in rows[split])
-            if fraction and without:
+            if fraction and not rows[split].sizes.all():
                 log.info(
                     "client_%s: %s leaves %d of %d clients without an example in %s",
-                    *(split, fraction, without, len(self.partition), split),
+                    *(split, fraction, np.count_nonzero(rows[split].sizes == 0), len(dealt), split),
                 )
         return rows
 
-    def _official_test_rows(self) -> list[np.ndarray]:
+    def _official_test_rows(self) -> Partition:
         """Deals the test split out; returns each client's rows of it."""
         reader = self._test_reader()
         if reader is None:
@@ -355,6 +356,11 @@ class FederatedDataModule(LightningDataModule):
         return deal_by_class(
             self.task.strata(reader.targets).cpu().numpy(), self.class_counts, numpy_generator(self.seed, "client-test")
         )
+
+
+def _taken(array: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Returns rows of an array, which ascend; no copy where they are all."""
+    return array if len(rows) == len(array) else array[rows]
 
 
 def _share(client_test: float | str) -> float:

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+from typing_extensions import override
 
+from lit_fednas.data.partitioners.base import NOBODY, Partition
+from lit_fednas.data.rows import ClientRows
 from lit_fednas.errors import DataError
+from lit_fednas.rng import numpy_generator
+
+#: Clients whose splits are not drawn again; those of a round are asked for once per epoch.
+_CLIENTS_KEPT = 64
 
 
 def stratified_rows(targets: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -41,31 +48,66 @@ def stratified_rows(targets: np.ndarray, count: int, rng: np.random.Generator) -
     return np.sort(np.concatenate(drawn)) if drawn else np.empty(0, dtype=np.int64)
 
 
-def client_split(rows: np.ndarray, val: float, test: float, rng: np.random.Generator) -> dict[str, np.ndarray] | None:
-    """Splits one client's rows at random into ``train``, ``val`` and ``test``.
+class HoldOuts:
+    """Every client's rows, split at random into ``train``, ``val`` and ``test``.
+
+    How many rows each split has follows from the numbers alone. Which ones is drawn when a client is asked for, from
+    a generator of its own, so that it does not matter when that is; those of some clients are kept.
 
     Args:
-        rows: The client's rows.
+        rows: The clients' rows.
         val: The share of ``val``, to the nearest number of rows.
         test: The share of ``test``.
-        rng: The source of randomness.
+        seed: The run's seed.
+        first: The number of the first client.
 
-    Returns:
-        The rows of each split, ascending; None where no training example would remain.
+    Attributes:
+        sizes: The number of rows of each client, by split; below 1 for ``train`` where nothing remains.
 
     Example:
-        >>> parts = client_split(np.arange(10), 0.2, 0.1, np.random.default_rng(0))
-        >>> {name: len(part) for name, part in parts.items()}
-        {'val': 2, 'test': 1, 'train': 7}
+        >>> holdouts = HoldOuts(Partition(np.arange(15), np.array([0, 10, 15]), 15), 0.2, 0.1, seed=0)
+        >>> {name: rows.sizes.tolist() for name, rows in holdouts.splits().items()}
+        {'train': [7, 4], 'val': [2, 1], 'test': [1, 0]}
     """
-    num_val, num_test = round(val * len(rows)), round(test * len(rows))
-    if num_val + num_test >= len(rows):
-        return None
-    parts = np.split(rng.permutation(rows), [num_val, num_val + num_test])
-    return {split: np.sort(part) for split, part in zip(("val", "test", "train"), parts, strict=True)}
+
+    def __init__(self, rows: ClientRows, val: float, test: float, seed: int, first: int = 0) -> None:
+        self.rows = rows
+        self.seed = seed
+        self.first = first
+        held = {"val": np.rint(val * rows.sizes).astype(np.int64), "test": np.rint(test * rows.sizes).astype(np.int64)}
+        self.sizes = {"train": rows.sizes - held["val"] - held["test"], **held}
+        self._drawn: dict[int, dict[str, np.ndarray]] = {}
+
+    def splits(self) -> dict[str, ClientRows]:
+        """Returns the rows of each split."""
+        return {split: _Split(self, split) for split in self.sizes}
+
+    def of(self, client: int) -> dict[str, np.ndarray]:
+        """Returns the rows of each of a client's splits, ascending."""
+        if client not in self._drawn:
+            if len(self._drawn) >= _CLIENTS_KEPT:
+                del self._drawn[next(iter(self._drawn))]
+            order = numpy_generator(self.seed, "client-split", self.first + client).permutation(self.rows.of(client))
+            num_val, num_test = self.sizes["val"][client], self.sizes["test"][client]
+            parts = np.split(order, [num_val, num_val + num_test])
+            self._drawn[client] = dict(zip(("val", "test", "train"), map(np.sort, parts), strict=True))
+        return self._drawn[client]
 
 
-def deal_by_class(targets: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+class _Split(ClientRows):
+    """One split of all clients."""
+
+    def __init__(self, holdouts: HoldOuts, split: str) -> None:
+        self.sizes = holdouts.sizes[split]
+        self._holdouts = holdouts
+        self._split = split
+
+    @override
+    def of(self, client: int) -> np.ndarray:
+        return self._holdouts.of(client)[self._split]
+
+
+def deal_by_class(targets: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> Partition:
     """Deals rows out to clients, each class in proportion to what they have of it.
 
     Which clients get the rows that remain when proportions are rounded is drawn anew for every class.
@@ -84,11 +126,10 @@ def deal_by_class(targets: np.ndarray, counts: np.ndarray, rng: np.random.Genera
         >>> [np.bincount(part // 6, minlength=2).tolist() for part in rows]
         [[2, 6], [4, 0]]
     """
-    dealt: list[list[np.ndarray]] = [[] for _ in counts]
+    owners = np.full(len(targets), NOBODY)
     for label in np.flatnonzero(counts.sum(axis=0)):
         rows = rng.permutation(np.flatnonzero(targets == label))
         order = rng.permutation(len(counts))
         ends = counts[order, label].cumsum() / counts[:, label].sum() * len(rows)
-        for client, part in zip(order, np.split(rows, ends.round().astype(int)[:-1]), strict=True):
-            dealt[client].append(part)
-    return [np.sort(np.concatenate(parts)) for parts in dealt]
+        owners[rows] = np.repeat(order, np.diff(ends.round().astype(np.int64), prepend=0))
+    return Partition.by_owner(owners, len(counts))

@@ -387,7 +387,7 @@ def check_clients(module: FederatedLightningModule, data: ClientData) -> None:
         settings.optimizers([torch.zeros(1, requires_grad=True)])
     except Exception as error:  # else every client would fail by it
         raise ConfigError(f"client.optimizer: cannot be made ({error}); change its settings") from error
-    testable = settings.validate is None or any(data.size(one, "val") for one in range(data.num_clients))
+    testable = settings.validate is None or data.split_sizes("val").any()
     if not testable:
         raise ConfigError("client.validate: no client has validation data; set data.client_val, for instance to 0.2")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
 import numpy as np
@@ -12,21 +12,34 @@ from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.ranges import PositiveInt, PositiveShare, ShareBelowOne, checked
-from lit_fednas.rng import numpy_generator
+from lit_fednas.rng import numpy_generator, uniforms_at
 
 
 class Availability(ABC):
     """Which clients can take part in a round."""
 
     @abstractmethod
+    def present(self, round: int, clients: np.ndarray, seed: int) -> np.ndarray:
+        """Returns which of some clients can take part in a round; each answer depends on the client alone.
+
+        Args:
+            round: The round, from 0.
+            clients: int64 [clients]; those that may be asked, which are few where a population is large.
+            seed: The run's seed.
+
+        Returns:
+            bool [clients].
+        """
+
     def available(self, round: int, num_clients: int, seed: int) -> list[int]:
-        """Returns the clients that can take part in a round, ascending.
+        """Returns all clients that can take part in a round, ascending.
 
         Args:
             round: The round, from 0.
             num_clients: The number of all clients.
             seed: The run's seed.
         """
+        return np.flatnonzero(self.present(round, np.arange(num_clients), seed)).tolist()
 
 
 class AlwaysAvailable(Availability):
@@ -38,8 +51,8 @@ class AlwaysAvailable(Availability):
     """
 
     @override
-    def available(self, round: int, num_clients: int, seed: int) -> list[int]:
-        return list(range(num_clients))
+    def present(self, round: int, clients: np.ndarray, seed: int) -> np.ndarray:
+        return np.ones(len(clients), dtype=bool)
 
 
 @checked("cohort.availability")
@@ -58,9 +71,8 @@ class RandomAvailability(Availability):
         self.away = away
 
     @override
-    def available(self, round: int, num_clients: int, seed: int) -> list[int]:
-        draws = numpy_generator(seed, "availability", round).random(num_clients)
-        return [client for client in range(num_clients) if draws[client] >= self.away]
+    def present(self, round: int, clients: np.ndarray, seed: int) -> np.ndarray:
+        return uniforms_at(clients, seed, "availability", round) >= self.away
 
 
 class OnlyClients(Availability):
@@ -76,12 +88,12 @@ class OnlyClients(Availability):
     """
 
     def __init__(self, clients: Iterable[int], availability: Availability = AlwaysAvailable()) -> None:
-        self.clients = frozenset(clients)
+        self.clients = np.unique(np.fromiter(clients, dtype=np.int64))
         self.availability = availability
 
     @override
-    def available(self, round: int, num_clients: int, seed: int) -> list[int]:
-        return [c for c in self.availability.available(round, num_clients, seed) if c in self.clients]
+    def present(self, round: int, clients: np.ndarray, seed: int) -> np.ndarray:
+        return np.isin(clients, self.clients) & self.availability.present(round, clients, seed)
 
 
 @checked("cohort")
@@ -132,7 +144,7 @@ class CohortSampler(ABC):
         assert self.ratio is not None
         return max(int(self.ratio * num_clients + 1e-9), 1)
 
-    def draw(self, round: int, sizes: Sequence[int], seed: int) -> list[int]:
+    def draw(self, round: int, sizes: Sequence[int] | np.ndarray, seed: int) -> list[int]:
         """Draws a round's cohort.
 
         Args:
@@ -143,12 +155,13 @@ class CohortSampler(ABC):
         Returns:
             The clients, ascending; none if none is available.
         """
-        present = self.availability.available(round, len(sizes), seed)
-        wanted = min(self.size(len(sizes)), len(present))
-        if wanted == 0:
-            return []
-        chosen = self.choose(present, wanted, sizes, numpy_generator(seed, "cohort", round))
-        return sorted(int(client) for client in chosen)
+        wanted = self.size(len(sizes))
+        cohort: list[int] = []
+        for asked in self.asked(np.asarray(sizes), wanted, numpy_generator(seed, "cohort", round)):
+            cohort += asked[self.availability.present(round, asked, seed)].tolist()
+            if len(cohort) >= wanted:
+                break
+        return sorted(cohort[:wanted])
 
     def among(self, clients: Iterable[int]) -> Self:
         """Returns the same rule for some of the clients; the cohort keeps its size, if so many are left.
@@ -161,16 +174,16 @@ class CohortSampler(ABC):
         return sampler
 
     @abstractmethod
-    def choose(
-        self, present: Sequence[int], wanted: int, sizes: Sequence[int], rng: np.random.Generator
-    ) -> Sequence[int]:
-        """Chooses distinct clients.
+    def asked(self, sizes: np.ndarray, wanted: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+        """Yields clients in the order in which they are asked, until as many as wanted are available.
 
         Args:
-            present: The available clients.
-            wanted: How many to choose.
-            sizes: Training examples of every client.
+            sizes: Training examples of every client, int64 [clients].
+            wanted: How many are wanted; so many are asked first.
             rng: The round's generator.
+
+        Yields:
+            Clients that were not asked before, int64.
         """
 
 
@@ -183,10 +196,12 @@ class UniformCohort(CohortSampler):
     """
 
     @override
-    def choose(
-        self, present: Sequence[int], wanted: int, sizes: Sequence[int], rng: np.random.Generator
-    ) -> Sequence[int]:
-        return list(rng.choice(np.asarray(present), size=wanted, replace=False))
+    def asked(self, sizes: np.ndarray, wanted: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+        yield (known := rng.choice(len(sizes), size=wanted, replace=False))
+        while len(known) < len(sizes):  # a uniform draw without those that are known is one of the others
+            drawn = rng.choice(len(sizes), size=min(4 * len(known), len(sizes)), replace=False)
+            yield (new := drawn[np.isin(drawn, known, invert=True)])
+            known = np.concatenate([known, new])
 
 
 class PoissonCohort(CohortSampler):
@@ -209,11 +224,13 @@ class PoissonCohort(CohortSampler):
         self.ratio: float = ratio
 
     @override
-    def choose(
-        self, present: Sequence[int], wanted: int, sizes: Sequence[int], rng: np.random.Generator
-    ) -> Sequence[int]:
-        draws = rng.random(len(present))
-        return [client for client, draw in zip(present, draws, strict=True) if draw < self.ratio]
+    def draw(self, round: int, sizes: Sequence[int] | np.ndarray, seed: int) -> list[int]:
+        (asked,) = self.asked(np.asarray(sizes), 0, numpy_generator(seed, "cohort", round))
+        return asked[self.availability.present(round, asked, seed)].tolist()
+
+    @override
+    def asked(self, sizes: np.ndarray, wanted: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+        yield np.flatnonzero(rng.random(len(sizes)) < self.ratio)
 
 
 class SizeWeightedCohort(CohortSampler):
@@ -225,11 +242,10 @@ class SizeWeightedCohort(CohortSampler):
     """
 
     @override
-    def choose(
-        self, present: Sequence[int], wanted: int, sizes: Sequence[int], rng: np.random.Generator
-    ) -> Sequence[int]:
-        weights = np.asarray([sizes[client] for client in present], dtype=np.float64)
-        wanted = min(wanted, int((weights > 0).sum()))
-        if wanted == 0:
-            return []
-        return list(rng.choice(np.asarray(present), size=wanted, replace=False, p=weights / weights.sum()))
+    def asked(self, sizes: np.ndarray, wanted: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+        weights, missing = sizes.copy(), wanted
+        while len(ends := weights.cumsum()) and ends[-1] > 0:
+            drawn = ends.searchsorted(rng.random(missing) * ends[-1], side="right")
+            yield (asked := drawn[np.sort(np.unique(drawn, return_index=True)[1])])  # each once, in their order
+            weights[asked] = 0
+            missing = missing - len(asked) or wanted

@@ -291,9 +291,10 @@ def recalibration_batches(clients: ClientData, count: int, batch_size: int, seed
         return []
     rng = numpy_generator(seed, "recalibration")
     batches: list[Tensor] = []
-    for client in rng.permutation(clients.num_clients):
-        draws = generator(seed, "recalibration", int(client))
-        for inputs, _ in clients.batches(int(client), batch_size, draws, augment=False):
+    order = rng.permutation(clients.num_clients)
+    for client in map(int, order[clients.sizes[order] > 1]):
+        draws = generator(seed, "recalibration", client)
+        for inputs, _ in clients.batches(client, batch_size, draws, augment=False):
             if len(inputs) > 1:  # batch norm refuses a batch of one
                 batches.append(inputs)
             if len(batches) == count:

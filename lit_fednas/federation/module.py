@@ -157,7 +157,7 @@ class FederatedLightningModule(pl.LightningModule):
             population = Population(clients.num_clients)
         else:
             population = self.tiers.population(self.supernet, clients.num_clients, self.seed, clients.speeds)
-        self.population = replace(population, sizes=tuple(clients.sizes))
+        self.population = replace(population, sizes=clients.sizes)
 
     def configure_optimizers(self) -> Optimizer:
         """Returns the server optimizer over the shared weights."""

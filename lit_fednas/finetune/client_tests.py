@@ -43,7 +43,7 @@ def write_tests(
         The rows of ``models.csv``; nothing is written, and none returned, if no client holds test data.
     """
     everyone = range(datamodule.clients.num_clients)
-    if not any(datamodule.clients.size(client, "test") for client in everyone):
+    if not datamodule.clients.split_sizes("test").any():
         return []
     tuned = dict(load_tier_network(model.supernet, files, tier) for tier in tiers)
     models: Rows = []

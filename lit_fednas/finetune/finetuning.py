@@ -166,7 +166,7 @@ class Finetuning:
             return self.settings.rounds
         sizes, cohort = self.datamodule.clients.sizes, self._cohort(self.eligible[candidate.folder])
         drawn = [client for number in range(_COHORTS) for client in cohort.draw(number, sizes, self.seed)]
-        examples = sum(self._client.examples(sizes[client]) for client in drawn) / _COHORTS
+        examples = sum(self._client.examples(int(sizes[client])) for client in drawn) / _COHORTS
         if not examples:
             raise ConfigError(
                 f"finetune.macs: {self.macs:g} cannot be spent, as no client is available to train "

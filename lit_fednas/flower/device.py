@@ -95,7 +95,7 @@ class DeviceData(FederatedDataModule):
         if self.share:
             return super()._deal(train, targets, pool)
         self.targets = targets[pool]
-        self.partition = Partition((np.arange(len(pool)),), len(pool))
+        self.partition = Partition(np.arange(len(pool)), np.array([0, len(pool)]), len(pool))
         own = self._client_rows(pool, self.number)
         none = [np.empty(0, dtype=np.int64)] * self.number  # clients before it, whose data are elsewhere
         rows = {split: [*none, *parts] for split, parts in own.items()}

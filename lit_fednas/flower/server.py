@@ -55,7 +55,9 @@ class RemoteClients(ClientData):
         self._counts = {
             split: np.array([device["counts"][split] for device in devices]) for split in ("train", "val", "test")
         }
-        self.sizes = tuple(self._counts["train"].sum(1).tolist())
+        # none of the test, on which only the device could test
+        self._sizes = {split: self._counts[split].sum(1) for split in ("train", "val")}
+        self.sizes = self._sizes["train"]
         speeds = [device["macs_per_second"] for device in devices]
         self.speeds = None if None in speeds else speeds
 
@@ -64,13 +66,6 @@ class RemoteClients(ClientData):
     def at_server(self) -> ClientData:
         """The server's own training examples."""
         return self._own
-
-    @override
-    def size(self, client: int, split: str = "train") -> int:
-        """Returns the number of examples of a client's split; 0 of ``test``, on which only the device could test."""
-        if split == "test":
-            return 0
-        return int(self._counts[split][client].sum())
 
     @override
     def classes(self, client: int) -> tuple[int, ...]:

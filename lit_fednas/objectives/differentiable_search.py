@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
@@ -71,9 +72,8 @@ class DifferentiableSearch(WrappedObjective):
     @override
     def setup(self, supernet: Supernet, clients: ClientData) -> None:
         super().setup(supernet, clients)
-        everyone = range(clients.num_clients)
-        without = [one for one in everyone if clients.size(one, "train") and not clients.size(one, "val")]
-        if without:
+        without = np.flatnonzero((clients.sizes > 0) & (clients.split_sizes("val") == 0))
+        if len(without):
             raise ConfigError(
                 f"data.client_val: leaves {len(without)} of {clients.num_clients} clients (client {without[0]}) "
                 f"without validation data, which model.objective {type(self).__name__} trains the architecture on; "

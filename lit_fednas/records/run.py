@@ -11,11 +11,11 @@
 All but ``seconds`` is the same in a resumed run and one that ran through. Readers skip keys that they do not
 know and do without keys that are missing, so that old runs stay readable.
 
-``ledger.json`` says what the run cost: ``rounds``, ``total`` (``macs``, ``bytes_down``, ``bytes_up``),
-``by_client``, ``independent`` (training the evaluated subnets one by one), ``times_less_computation``,
-``times_less_communication``; ``secure_aggregation`` if it was asked for: what the run would have sent with it
-(``neighbours``, ``bytes_down``, ``bytes_up``, and ``times_bytes_up``, as a multiple of the total's); and
-``after_training``: the costs of federated searches and fine-tunings, by folder.
+``ledger.json`` says what the run cost: ``rounds``, ``total`` (``macs``, ``bytes_down``, ``bytes_up``), ``independent``
+(training the evaluated subnets one by one), ``times_less_computation``, ``times_less_communication``;
+``secure_aggregation`` if it was asked for: what the run would have sent with it (``neighbours``, ``bytes_down``,
+``bytes_up``, and ``times_bytes_up``, as a multiple of the total's); and ``after_training``: the costs of federated
+searches and fine-tunings, by folder.
 
 ``inputs.json`` says what the network's inputs are: ``input_shape`` of one example, ``input_type`` and ``input_range``
 as the data source has them, the ``mean`` and ``std`` by which they are normalised (null where they are not; those of

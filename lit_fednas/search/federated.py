@@ -79,15 +79,16 @@ class ClientDraw:
     least: int = 1
 
     def __post_init__(self) -> None:
-        if not any(map(self.size, range(self.clients.num_clients))):
+        if not self.sizes.any():
             raise ConfigError(
                 "data.client_val: 0 leaves no client anything to score architectures on; set it to 0.1, for "
                 "instance, or leave search.federated out"
             )
 
-    def size(self, client: int) -> int:
-        """Returns the number of examples that a client scores on."""
-        return self.clients.size(client, self.settings.split)
+    @property
+    def sizes(self) -> np.ndarray:
+        """The number of examples that each client scores on."""
+        return self.clients.split_sizes(self.settings.split)
 
     def eligible(self, tier: str) -> list[int]:
         """Returns the clients that can be asked in a tier's search: of the tier and above, with examples.
@@ -103,7 +104,8 @@ class ClientDraw:
             )
         of_any_tier = not names or tier == ALL_TIERS
         able = range(self.population.num_clients) if of_any_tier else self.population.eligible(tier)
-        eligible = [client for client in able if self.size(client) >= self.least]
+        enough = self.sizes >= self.least
+        eligible = [client for client in able if enough[client]]
         if not eligible:
             raise ConfigError(
                 f"data.client_val: leaves none of the {len(able)} clients that can run {tier!r} examples enough "
@@ -159,7 +161,7 @@ class FederatedEvaluator(Evaluator):
     @property
     @override
     def num_examples(self) -> int:
-        return sum(map(self.draw.size, range(self.draw.clients.num_clients)))
+        return int(self.draw.sizes.sum())
 
     @override
     def __call__(self, arch: Any) -> dict[str, float]:
@@ -179,7 +181,7 @@ class FederatedEvaluator(Evaluator):
             "supernet_bytes": size,
             "bytes_down": size * len(asked),
             "bytes_up": _NUMBER_BYTES * len(self.draw.clients.task.averaged) * len(archs) * len(asked),
-            "macs": sum(map(self.supernet.macs, archs)) * sum(map(self.draw.size, asked)),
+            "macs": sum(map(self.supernet.macs, archs)) * int(self.draw.sizes[asked].sum()),
         }
         found: dict[Any, np.ndarray] = {}
         answers = self.answers_of(archs, asked)
@@ -257,7 +259,7 @@ class FederatedEvaluator(Evaluator):
         return self._read[1]
 
     def _batches_of(self, client: int) -> list[tuple[Tensor, Tensor]]:
-        size = self.draw.size(client)
+        size = int(self.draw.sizes[client])
         even = math.ceil(size / math.ceil(size / self.batch_size))
         draws = generator(0, "evaluation")  # nothing is drawn: no shuffling, no augmentation
         split = self.draw.settings.split

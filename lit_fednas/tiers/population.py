@@ -27,8 +27,8 @@ class Allocation(ABC):
     @abstractmethod
     def places(
         self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator, speeds: Sequence[float] | None = None
-    ) -> list[int]:
-        """Returns for each client the position of its tier.
+    ) -> np.ndarray:
+        """Returns for each client the position of its tier, int [clients].
 
         Args:
             tiers: The tiers, from the least to the most capable.
@@ -55,8 +55,8 @@ class TierShares(Allocation):
 
     Example:
         >>> tiers = [Tier("small", {"macs": 1.0}), Tier("large", {"macs": 2.0})]
-        >>> TierShares([0.8, 0.2]).places(tiers, 10, np.random.default_rng(0)).count(1)
-        2
+        >>> TierShares([0.8, 0.2], shuffle=False).places(tiers, 5, np.random.default_rng(0)).tolist()
+        [0, 0, 0, 0, 1]
     """
 
     shares: Sequence[float] | None = None
@@ -70,7 +70,7 @@ class TierShares(Allocation):
     @override
     def places(
         self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator, speeds: Sequence[float] | None = None
-    ) -> list[int]:
+    ) -> np.ndarray:
         shares = self.shares or [1 / len(tiers)] * len(tiers)
         if len(shares) != len(tiers):
             raise ConfigError(
@@ -81,7 +81,7 @@ class TierShares(Allocation):
         by_remainder = np.argsort(counts - wanted, kind="stable")
         counts[by_remainder[: num_clients - counts.sum()]] += 1
         in_order = np.repeat(np.arange(len(tiers)), counts)
-        return (rng.permutation(in_order) if self.shuffle else in_order).tolist()
+        return rng.permutation(in_order) if self.shuffle else in_order
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class ListedTiers(Allocation):
     @override
     def places(
         self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator, speeds: Sequence[float] | None = None
-    ) -> list[int]:
+    ) -> np.ndarray:
         names = [tier.name for tier in tiers]
         _check_known("tiers.allocation.clients", self.clients, names)
         listed = sorted((client, names.index(name)) for name in self.clients for client in self.clients[name])
@@ -106,7 +106,7 @@ class ListedTiers(Allocation):
                 f"tiers.allocation.clients: lists {len(listed)} clients, which must be 0 to {num_clients - 1}, "
                 f"each once"
             )
-        return [position for _, position in listed]
+        return np.array([position for _, position in listed])
 
 
 @checked("tiers.allocation")
@@ -133,7 +133,7 @@ class TraceTiers(Allocation):
     @override
     def places(
         self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator, speeds: Sequence[float] | None = None
-    ) -> list[int]:
+    ) -> np.ndarray:
         affords = self.trace.speeds(num_clients, rng) / self.trace.quantile(self.full)
         return _highest(affords, tiers, self.cost)
 
@@ -161,7 +161,7 @@ class MeasuredTiers(Allocation):
     @override
     def places(
         self, tiers: Sequence[Tier], num_clients: int, rng: np.random.Generator, speeds: Sequence[float] | None = None
-    ) -> list[int]:
+    ) -> np.ndarray:
         if speeds is None:
             raise ConfigError(
                 "tiers.allocation: MeasuredTiers takes the speeds of devices, and a simulation has none; use "
@@ -170,7 +170,7 @@ class MeasuredTiers(Allocation):
         return _highest(np.asarray(speeds) / np.quantile(speeds, self.full), tiers, self.cost)
 
 
-def _highest(affords: np.ndarray, tiers: Sequence[Tier], cost: str | None) -> list[int]:
+def _highest(affords: np.ndarray, tiers: Sequence[Tier], cost: str | None) -> np.ndarray:
     """Returns for each client the position of the highest tier that it affords, or 0.
 
     Args:
@@ -193,18 +193,18 @@ def _highest(affords: np.ndarray, tiers: Sequence[Tier], cost: str | None) -> li
             f"tiers from the least to the most capable"
         )
     reached = np.searchsorted(limits, affords * limits[-1] * (1 + 1e-12), side="right") - 1
-    return np.maximum(reached, 0).tolist()
+    return np.maximum(reached, 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Population:
     """All clients, and the tier of each.
 
     Attributes:
         num_clients: Their number.
         tiers: From the least to the most capable; empty without tiers.
-        places: For each client the position of its tier among them.
-        sizes: Training examples of each client; empty where nothing depends on them.
+        places: For each client the position of its tier among them, int [clients]; empty without tiers.
+        sizes: Training examples of each client, int [clients]; empty where nothing depends on them.
 
     Example:
         >>> small, large = Tier("small", {"macs": 1e6}), Tier("large", {"macs": 2e6})
@@ -215,8 +215,12 @@ class Population:
 
     num_clients: int
     tiers: tuple[Tier, ...] = ()
-    places: tuple[int, ...] = ()
-    sizes: tuple[int, ...] = ()
+    places: Sequence[int] | np.ndarray = ()
+    sizes: Sequence[int] | np.ndarray = ()
+
+    def __post_init__(self) -> None:
+        for name in ("places", "sizes"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
 
     def tier(self, client: int) -> Tier | None:
         """Returns a client's tier, if there are tiers."""
@@ -233,7 +237,7 @@ class Population:
         least = self._position(tier)
         lacking = set(self.tiers[least].unsupported)
         able = [position >= least and lacking.issuperset(one.unsupported) for position, one in enumerate(self.tiers)]
-        return [client for client, position in enumerate(self.places) if able[position]]
+        return np.flatnonzero(np.array(able)[self.places]).tolist()
 
     def members(self, tier: str) -> list[int]:
         """Returns the clients of a tier.
@@ -241,8 +245,7 @@ class Population:
         Raises:
             ConfigError: The tier is unknown.
         """
-        own = self._position(tier)
-        return [client for client, position in enumerate(self.places) if position == own]
+        return np.flatnonzero(np.asarray(self.places) == self._position(tier)).tolist()
 
     def _position(self, tier: str) -> int:
         names = [one.name for one in self.tiers]
@@ -314,9 +317,10 @@ class ClientTiers:
         """
         tiers = self.tiers(supernet, seed)
         places = self.allocation.places(tiers, num_clients, numpy_generator(seed, "client-tiers"), speeds)
-        if empty := [tier.name for position, tier in enumerate(tiers) if position not in places]:
+        of_tier = np.bincount(places, minlength=len(tiers))
+        if empty := [tier.name for tier, count in zip(tiers, of_tier, strict=True) if not count]:
             log.warning("model.tiers: no client is of tier %s", ", ".join(empty))
-        return Population(num_clients, tiers, tuple(places))
+        return Population(num_clients, tiers, places)
 
 
 def _check_known(field: str, names: Iterable[str], known: Sequence[str], kind: str = "a tier") -> None:

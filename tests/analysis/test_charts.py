@@ -134,6 +134,15 @@ def test_dots_have_areas_by_count() -> None:
     assert traces(dot_plot(table.assign(cat=0, **{"a very long class name": 0})))[0]["x"] == []
 
 
+def test_of_many_clients_some_are_drawn() -> None:
+    chart = dot_plot(pd.DataFrame({"client": range(1000), "size": 2, "cat": 2}))
+    (dots,) = traces(chart)
+    assert chart.title == "Examples per client; the largest dot is 2; 200 of 1,000 clients, evenly spaced"
+    assert dots["hovertext"] == [f"client {client}, cat: 2" for client in range(0, 1000, 5)]
+    assert layout(chart)["xaxis"]["ticktext"][:2] == ["0", "25"]
+    assert "evenly" not in dot_plot(pd.DataFrame({"client": range(200), "size": 2, "cat": 2})).title
+
+
 def test_wide_dot_plots_scroll() -> None:
     narrow, wide = (
         dot_plot(pd.DataFrame({"client": range(count), "size": 1, "cat": 1})).width or 0 for count in (10, 100)

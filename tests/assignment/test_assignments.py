@@ -63,6 +63,10 @@ def bounds_given(cohort: list[int], archs: list, space: ElasticSpace) -> tuple[l
     )
 
 
+def seen(counts: dict[int, int]) -> dict[int, int]:
+    return {client: count for client, count in counts.items() if count}
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 def test_tracking_follows_the_rule(size: int) -> None:
     """Section 2.4: the bounds go to those who have seen them the least; the largest is given first."""
@@ -81,15 +85,15 @@ def test_tracking_follows_the_rule(size: int) -> None:
             assert smallest[0] in least_seen(smallest_seen, others)
             smallest_seen[smallest[0]] += 1
     assert tracking.state_dict() == {
-        "largest_seen": list(largest_seen.values()),
-        "smallest_seen": list(smallest_seen.values()),
+        "largest_seen": seen(largest_seen),
+        "smallest_seen": seen(smallest_seen),
     }
 
 
 def test_random_draws_that_are_bounds_are_counted() -> None:
     tracking = TrackingSandwich()
     set_up(tracking, TINY, 10)
-    largest_seen, smallest_seen = [0] * 10, [0] * 10
+    largest_seen, smallest_seen = dict.fromkeys(range(10), 0), dict.fromkeys(range(10), 0)
     for t in range(50):
         clients = cohort(t, 10, 6)
         largest, smallest = bounds_given(clients, draw(tracking, t, clients, TINY), TINY)
@@ -100,8 +104,8 @@ def test_random_draws_that_are_bounds_are_counted() -> None:
             largest_seen[client] += 1
         for client in smallest:
             smallest_seen[client] += 1
-    assert sum(largest_seen) > 50
-    assert tracking.state_dict() == {"largest_seen": largest_seen, "smallest_seen": smallest_seen}
+    assert sum(largest_seen.values()) > 50
+    assert tracking.state_dict() == {"largest_seen": seen(largest_seen), "smallest_seen": seen(smallest_seen)}
 
 
 def test_tracking_balances_and_the_sandwich_does_not() -> None:
@@ -126,8 +130,8 @@ def test_everybody_gets_both_bounds_in_time() -> None:
     set_up(tracking, LARGE, 7)
     for t in range(7):
         draw(tracking, t, list(range(7)), LARGE)
-    assert tracking.state_dict()["largest_seen"] == [1] * 7
-    assert tracking.state_dict()["smallest_seen"] == [1] * 7
+    assert tracking.state_dict()["largest_seen"] == dict.fromkeys(range(7), 1)
+    assert tracking.state_dict()["smallest_seen"] == dict.fromkeys(range(7), 1)
 
 
 def test_ties_are_broken_by_the_generator() -> None:
@@ -145,10 +149,10 @@ def test_ties_are_broken_by_the_generator() -> None:
     "state",
     [
         {},
-        {"largest_seen": [0] * 3},
-        {"largest_seen": [0] * 3, "smallest_seen": [0] * 3},
-        {"largest_seen": [0] * 4, "smallest_seen": [0] * 3},
-        {"largest_seen": [0] * 4, "smallest_seen": [0] * 4, "more": 1},
+        {"largest_seen": {0: 1}},
+        {"largest_seen": {4: 1}, "smallest_seen": {0: 1}},
+        {"largest_seen": {0: 1}, "smallest_seen": {4: 1}},
+        {"largest_seen": {0: 1}, "smallest_seen": {0: 1}, "more": {}},
     ],
 )
 def test_states_that_do_not_fit(state: dict) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from lit_fednas.benchmarks.population import rows, slope
 from lit_fednas.cli import main
 from lit_fednas.errors import ClientError
 
@@ -36,6 +37,24 @@ def test_memory(tmp_path: Path, in_this_process: None, capsys: pytest.CaptureFix
         assert {"start_mib", "peak_mib", "end_mib", "growth_kib_per_round", "imports_mib"} <= run.keys()
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line) for line in lines[1:]) == len(lines[1])  # no cell is wider than its column
+
+
+@pytest.mark.parametrize("tiers", [(), ("--tiers",)])
+def test_population(tmp_path: Path, in_this_process: None, tiers: tuple[str, ...]) -> None:
+    args = ["--clients", "20", "80", "--cohort", "3", "--rounds", "4", "--warmup", "1", "--repeats", "2", *tiers]
+    report = report_of(tmp_path, "population", *args)
+    assert [(clients, len(runs)) for clients, runs in report["runs"]] == [(20, 2), (80, 2)]
+    for _, runs in report["runs"]:
+        for run in runs:
+            assert len(run["round_seconds"]) == 4
+            assert run["setup_seconds"] > 0
+            assert run["checkpoint_bytes"] > 1000 < run["record_bytes"]
+    assert rows(report)[-1]["clients"] == "slope"
+
+
+def test_slopes_by_hand() -> None:
+    found = [{"clients": clients, "x": 0.5 * clients**0.7, "y": 3.0} for clients in (1e3, 1e4, 1e6)]
+    assert (slope(found, "x"), slope(found, "y")) == pytest.approx((0.7, 0))
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.nn import functional
 
@@ -13,6 +15,7 @@ from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import ByTier, RandomArchitectures
 from lit_fednas.callbacks import DeviceAverage, RoundCheckpoint
 from lit_fednas.data import Dirichlet
+from lit_fednas.errors import CheckpointError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, ServerRound, UniformCohort
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives import SideObjective
@@ -160,11 +163,42 @@ def test_a_resumed_run_reports_alike(tmp_path):
     resumable(tmp_path / "parts", 2)
     rest, resumed = resumable(tmp_path / "parts", ROUNDS, ckpt_path=str(tmp_path / "parts" / "last.ckpt"))
     assert rest == straight[2:]
-    devices = whole.state_dict()["devices"]
-    assert resumed.state_dict()["devices"].keys() == devices.keys()
-    again = DeviceAverage()
-    again.load_state_dict(whole.state_dict())
-    assert again.state_dict()["devices"] == devices  # the very tensors
+    assert resumed.state_dict()["devices"] == whole.state_dict()["devices"]
+
+
+def test_checkpoints_refer_to_files_that_are_kept_as_long_as_they_do(tmp_path):
+    every = ModelCheckpoint(tmp_path / "every", "{epoch}", save_top_k=-1, every_n_epochs=2)
+    straight, average = resumable(tmp_path / "run", 8, every)
+    own, key = tmp_path / "run" / "devices", average.state_key
+
+    def files(*checkpoints) -> set[str]:
+        states = [torch.load(path, weights_only=True)["callbacks"][key] for path in checkpoints]
+        return {device["file"] for state in states for device in state["devices"].values()}
+
+    last = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["callbacks"][key]
+    assert last == average.state_dict()
+    assert not any(torch.is_tensor(value) for device in last["devices"].values() for value in device.values())
+    there = {path.name for path in own.iterdir()}
+    latest, second = files(tmp_path / "run" / "last.ckpt"), files(tmp_path / "every" / "epoch=1.ckpt")
+    assert there == latest | files(*(tmp_path / "every").iterdir())
+    assert second - latest
+
+    rest, _ = resumable(tmp_path / "other", 8, ckpt_path=str(tmp_path / "every" / "epoch=1.ckpt"))
+    assert rest == straight[2:]
+    shutil.rmtree(tmp_path / "every")
+    resumable(tmp_path / "run", 9, ckpt_path=str(tmp_path / "run" / "last.ckpt"))
+    assert {path.name for path in own.iterdir()} == latest | files(tmp_path / "run" / "last.ckpt")
+
+
+def test_a_checkpoint_moves_with_its_files(tmp_path):
+    straight, _ = resumable(tmp_path / "straight", ROUNDS)
+    resumable(tmp_path / "run", 2)
+    (tmp_path / "run").rename(tmp_path / "moved")
+    rest, _ = resumable(tmp_path / "further", ROUNDS, ckpt_path=str(tmp_path / "moved" / "last.ckpt"))
+    assert rest == straight[2:]
+    (tmp_path / "moved" / "last.ckpt").rename(tmp_path / "last.ckpt")
+    with pytest.raises(CheckpointError, match=r"device_average: 1-0.pt .* move a checkpoint together with the folder"):
+        resumable(tmp_path / "more", ROUNDS, ckpt_path=str(tmp_path / "last.ckpt"))
 
 
 def test_an_interrupted_round_leaves_no_trace(tmp_path):
@@ -183,10 +217,11 @@ def test_what_an_interrupted_round_had_trained_is_forgotten():
     result = ClientResult(ClientTask(0, 7, arch, 3), num_steps=1, num_seen=3, loss=0.0)
     average.on_client_end(trainer, module, result, ClientUpdate(result, weights))
     average.on_cohort_start(trainer, module, ServerRound(1, module.restructure))
-    average.on_train_batch_end(trainer, module, None, None, 0)
+    average.on_train_start(trainer, module)
+    average.on_server_step(trainer, module, ServerRound(1, module.restructure))
     assert average.average(str(arch)) is None
     average.on_client_end(trainer, module, result, ClientUpdate(result, weights))
-    average.on_train_batch_end(trainer, module, None, None, 0)
+    average.on_server_step(trainer, module, ServerRound(1, module.restructure))
     assert_same(average.average(str(arch)), {name: tensor.detach() for name, tensor in weights.items()})
 
 

@@ -14,6 +14,7 @@ from lit_fednas.data import (
     TensorReader,
     readers,
 )
+from lit_fednas.data.rows import ClientRows
 from lit_fednas.errors import DataError
 from lit_fednas.rng import generator
 
@@ -41,9 +42,36 @@ def kind(request: pytest.FixtureRequest) -> type[readers.Reader]:
 
 def test_sizes(kind: type[readers.Reader]) -> None:
     data = clients(kind)
-    assert (data.num_clients, data.sizes) == (3, (10, 30, 1))
+    assert (data.num_clients, data.sizes.tolist()) == (3, [10, 30, 1])
     assert [data.size(client, "val") for client in range(3)] == [2, 1, 0]
     assert data.size(0, "test") == 0
+
+
+class Untouched(ClientRows):
+    """Notes who was asked for."""
+
+    def __init__(self) -> None:
+        self.sizes = np.array([2, 0, 1])
+        self.asked: list[int] = []
+
+    def of(self, client: int) -> np.ndarray:
+        self.asked.append(client)
+        return np.arange(client, client + self.sizes[client])
+
+
+def test_rows_are_made_when_a_client_is_asked_for() -> None:
+    rows = Untouched()
+    data = ClientData(TensorReader(examples()), {"train": rows})
+    assert data.sizes.tolist() == data.split_sizes("train").tolist() == [2, 0, 1]
+    assert data.split_sizes("val").tolist() == [0, 0, 0]
+    assert (data.num_clients, data.size(2), len(data.rows(1))) == (3, 1, 0)
+    assert rows.asked == []
+    assert data.rows(2).tolist() == [2]
+    assert rows.asked == [2]
+    with pytest.raises(ValueError, match="read-only"):
+        data.sizes[0] = 1
+    with pytest.raises(DataError, match="split: 'dev'"):
+        data.split_sizes("dev")
 
 
 def test_the_classes_of_a_client_are_those_of_its_training_examples(kind: type[readers.Reader]) -> None:

@@ -1,5 +1,6 @@
 import logging
 import multiprocessing
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ from lit_fednas.data import (
     ImageFolder,
     Partitioner,
     RandomCrop,
+    Shards,
+    splits,
 )
 from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.rng import generator
+from lit_fednas.rng import generator, numpy_generator
 
 
 def examples(count: int = 200, start: int = 0) -> Examples:
@@ -101,7 +104,7 @@ def test_official_test_examples_of_classes_that_no_client_has_are_left_out() -> 
 def test_targets_are_what_the_partition_indexes() -> None:
     data = module(Dirichlet(1.0, min_size=1))
     everything = examples().targets
-    for client, rows in enumerate(data.partition.indices):
+    for client, rows in enumerate(data.partition):
         assert data.targets[rows].tolist() == everything[client_values(data, client)].tolist()
     assert data.partition.num_examples == len(data.targets) == 180
 
@@ -133,6 +136,69 @@ def test_client_splits_follow_the_seed_too() -> None:
     )
     assert first == again
     assert first != other  # the natural partition itself knows no seed
+
+
+def test_client_splits_are_each_drawn_from_the_clients_own_generator() -> None:
+    """Whoever is asked first, and again after many others."""
+    data = module(Dirichlet(1.0, min_size=2), 40, source=ArraySource(examples(2000)), client_val=0.3, client_test=0.1)
+    pool = np.setdiff1d(np.arange(2000), values(data.val_dataloader()))
+    order = np.random.default_rng(0).permutation(np.repeat(np.arange(40), 3))
+    for client in order.tolist():
+        rows = pool[data.partition[client]]
+        drawn = numpy_generator(0, "client-split", client).permutation(rows)
+        num_val, num_test = round(0.3 * len(rows)), round(0.1 * len(rows))
+        parts = np.split(drawn, [num_val, num_val + num_test])
+        for split, part in zip(("val", "test", "train"), parts, strict=True):
+            assert data.clients.rows(client, split).tolist() == sorted(part.tolist())
+            assert data.clients.size(client, split) == data.clients.split_sizes(split)[client] == len(part)
+
+
+def test_splits_are_drawn_again_once_many_others_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splits, "_CLIENTS_KEPT", 3)
+    draws = []
+    drawn_by = splits.numpy_generator
+    monkeypatch.setattr(splits, "numpy_generator", lambda *address: draws.append(address[-1]) or drawn_by(*address))
+    data = module(num_clients=6, client_val=0.3)
+    first = [data.clients.rows(client, "val").tolist() for client in range(6)]
+    assert [data.clients.rows(client, "val").tolist() for client in (5, 4, 3, 2, 1, 0)] == first[::-1]
+    assert draws == [0, 1, 2, 3, 4, 5, 2, 1, 0]
+    assert len(set(map(tuple, first))) == 6
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "settings"),
+    [
+        (IID(), {}),
+        (Shards(1), {"client_val": 0.3}),
+        (Dirichlet(100.0, min_size=1), {"client_test": "official"}),
+        (ByColumn("site"), {"client_val": 0.2, "client_test": 0.2}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_setup_does_nothing_for_each_client(partitioner: Partitioner, settings: dict[str, Any]) -> None:
+    """As many functions are called for 3,000 clients as for 30."""
+
+    def calls(num_clients: int) -> int:
+        sites = {"site": np.arange(30 * num_clients) % num_clients}
+        targets = torch.arange(30 * num_clients) % 4
+        train = Examples(targets.float()[:, None], targets, sites)
+        data = FederatedDataModule(ArraySource(train, test=train), partitioner, num_clients, **settings)
+        count = 0
+
+        def note(frame: Any, event: str, argument: Any) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(note)
+        try:
+            data.setup("fit")
+        finally:
+            sys.setprofile(None)
+        assert data.clients.num_clients == num_clients
+        return count
+
+    calls(30)  # imports
+    assert calls(3000) < 1.1 * calls(30)
 
 
 def test_a_validation_split_of_the_source_wins(caplog: pytest.LogCaptureFixture) -> None:

@@ -492,7 +492,7 @@ class TestLeast:
             np.zeros(16, dtype=int), num_clients, seed, {"client": np.random.default_rng(0).permutation(clients)}
         )
         assert partition.num_examples == 16
-        return [part.tolist() for part in partition.indices]
+        return [part.tolist() for part in partition]
 
     def test_values_with_few_examples_go_to_nobody(self) -> None:
         column = np.random.default_rng(0).permutation(np.repeat(np.arange(5), self.SIZES))

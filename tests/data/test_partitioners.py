@@ -1,12 +1,16 @@
 """What every partitioner promises, and what each one promises besides."""
 
+import hashlib
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 import lit_fednas.data
 from lit_fednas.data import IID, BalancedDirichlet, ByColumn, Dirichlet, Partition, Partitioner, Shards
+from lit_fednas.data.partitioners import dirichlet
 from lit_fednas.data.partitioners.dirichlet import draw_counts
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.testing import PartitionerContract
@@ -27,6 +31,22 @@ class TestContract(PartitionerContract):
     instances = {kind.__name__: make for kind, make in SETTINGS.items()}  # noqa: RUF012
 
 
+#: Of the rows of seven clients, one client after the other, with seed 3.
+DIGESTS = {
+    IID: "42695cd74eee125b",
+    Dirichlet: "f5e360119be61d9b",
+    BalancedDirichlet: "180575a7e425e36d",
+    Shards: "169f8c4c0dac6917",
+    ByColumn: "ab354ed80c1d8ad0",
+}
+
+
+@pytest.mark.parametrize("kind", SETTINGS, ids=lambda kind: kind.__name__)
+def test_partitions_stay_as_they_are(kind: type[Partitioner]) -> None:
+    partition = SETTINGS[kind]().partition(TARGETS, 7, seed=3, columns=COLUMNS)
+    assert hashlib.sha256(partition.rows.astype("<i8").tobytes()).hexdigest()[:16] == DIGESTS[kind]
+
+
 def test_each_partitioner_is_in_the_contract() -> None:
     missing = without_instance(Partitioner, lit_fednas.data, SETTINGS.values())
     assert not missing, f"add {missing} to SETTINGS"
@@ -35,42 +55,77 @@ def test_each_partitioner_is_in_the_contract() -> None:
 class Careless(Partitioner):
     """Breaks a promise."""
 
-    def __init__(self, rows: list[list[int]]) -> None:
-        self.rows = rows
+    def __init__(self, owners: object) -> None:
+        self.owners = owners
 
     def split(self, targets, num_clients, rng, columns):  # type: ignore[no-untyped-def]
-        return [np.array(rows, dtype=np.int64) for rows in self.rows]
+        return self.owners
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("owners", "message"),
     [
-        ([[0, 1], [2]], "dealt 3 of 4"),
-        ([[0, 1, 2, 3], []], "client 1 is empty"),
-        ([[0, 1], [1, 2]], "is duplicated"),
+        ([0, 0, 1, -1], "dealt 3 of 4 examples; .* deals_all"),
+        ([0, 0, 0, 0], "client 1 is empty"),
+        ([0, 0, 1, 2], r"clients 0\.\.2; its split must name clients 0\.\.1, or -1"),
+        ([0, 0, 1, -2], r"clients -2\.\.1"),
+        ([0, 0, 1], r"int64 \[3\]; return the client of each of the 4 examples"),
+        ([0.0, 0.0, 1.0, 1.0], r"float64 \[4\]"),
+        ([[0, 1], [2, 3]], r"int64 \[2, 2\]"),
     ],
 )
-def test_a_broken_promise_is_found(rows: list[list[int]], message: str) -> None:
+def test_a_broken_promise_is_found(owners: list[int], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        Careless(rows).partition(np.zeros(4, dtype=int), 2)
+        Careless(owners).partition(np.zeros(4, dtype=int), 2)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64])
+def test_owners_of_any_integer_type(kind: type) -> None:
+    owners = np.arange(300, dtype=np.int64) % 256
+    partition = Careless(owners.astype(kind)).partition(np.zeros(300, dtype=int), 256)
+    assert [rows.tolist() for rows in partition] == [[row, row + 256] if row < 44 else [row] for row in range(256)]
 
 
 class TestPartition:
     def test_counts(self) -> None:
-        partition = Partition((np.array([0, 1, 4]), np.array([2])), 5)
-        assert partition.sizes == (3, 1)
-        counts = partition.class_counts(np.array([2, 0, 0, 1, 2]), 4)
+        partition = Partition(np.array([0, 1, 4, 2]), np.array([0, 3, 4]), 5)
+        assert partition.sizes.tolist() == [3, 1]
+        targets = np.array([2, 0, 0, 1, 2])
+        counts = partition.class_counts(targets, 4)
+        assert counts.dtype == np.int64
         assert counts.tolist() == [[1, 0, 2, 0], [1, 0, 0, 0]]
+        with pytest.raises(DataError, match=r"num_classes: 2 for classes 0\.\.2"):
+            partition.class_counts(targets, 2)
 
-    @pytest.mark.parametrize("rows", [([0, 5],), ([-1],), ([0, 0],), ([0, 1], [1])])
-    def test_refuses(self, rows: tuple[list[int], ...]) -> None:
-        with pytest.raises(DataError, match="indices"):
-            Partition(tuple(np.array(part) for part in rows), 5)
+    def test_is_a_sequence_of_the_clients_rows(self) -> None:
+        partition = Partition.by_owner(np.array([1, 3, -1, 0, 3, 1]), 4)
+        assert [rows.tolist() for rows in partition] == [[3], [0, 5], [], [1, 4]]
+        assert partition[-1].tolist() == [1, 4]
+        assert [rows.tolist() for rows in partition[1:3]] == [[0, 5], []]
+        assert len(partition) == 4
+        with pytest.raises(IndexError):
+            partition[4]
+
+    @pytest.mark.parametrize(
+        ("rows", "offsets", "message"),
+        [
+            ([0, 5], [0, 2], r"client 0 has rows outside 0\.\.4"),
+            ([1, -1], [0, 1, 2], "client 1 has rows outside"),
+            ([3, 0, 0], [0, 1, 3], "row 0 of client 1 is duplicated"),
+            ([0, 1, 2, 1], [0, 2, 3, 4], "row 1 of client 2 is duplicated"),
+            ([0, 1], [0, 1], "offsets: do not divide the 2 rows"),
+            ([0, 1], [1, 2], "offsets: "),
+            ([0, 1], [0, 2, 1, 2], "offsets: "),
+        ],
+    )
+    def test_refuses(self, rows: list[int], offsets: list[int], message: str) -> None:
+        with pytest.raises(DataError, match=message):
+            Partition(np.array(rows), np.array(offsets), 5)
 
 
 def test_iid_sizes_and_mix() -> None:
     partition = IID().partition(TARGETS, 3)
-    assert partition.sizes == (667, 667, 666)
+    assert partition.sizes.tolist() == [667, 667, 666]
     assert (abs(partition.class_counts(TARGETS, 10) - 200 / 3) < 30).all()
 
 
@@ -126,6 +181,38 @@ class TestDirichlet:
         with pytest.raises(DataError, match=r"alpha: 0\.01 .*min_size 90 .*7 draws .*num_clients 20; raise alpha"):
             Counting(0.01, min_size=90, max_tries=7).partition(TARGETS, 20)
         assert len(draws) == 7
+        with pytest.raises(DataError, match=r"below min_size 2 \(\d{3} on average\) in each of 1 draws"):
+            Counting(0.1, min_size=2).partition(TARGETS, 500)
+        assert len(draws) == 8
+
+    def test_what_one_of_many_draws_would_give_is_not_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Some clients are too small in nearly all draws; the first that has none is found, as without giving up."""
+        tries = []
+
+        class Counting(Dirichlet):
+            def _draw(self, targets, num_clients, rng):  # type: ignore[no-untyped-def]
+                tries[-1] += 1
+                return super()._draw(targets, num_clients, rng)
+
+        found: list[Any] = []
+        for give_up in (dirichlet.hopeless, lambda *_: False):
+            monkeypatch.setattr(dirichlet, "hopeless", give_up)
+            for seed in range(10):
+                tries.append(0)
+                found.append(Counting(0.5, min_size=9).partition(TARGETS, 100, seed).rows)
+        assert tries[:10] == tries[10:]
+        assert max(tries) > 20
+        assert all(np.array_equal(one, other) for one, other in zip(found[:10], found[10:], strict=True))
+
+    @pytest.mark.parametrize("draws", [1, 2, 7])
+    def test_giving_up_is_wrong_once_in_a_million_runs_at_most(self, draws: int) -> None:
+        """Small clients are Poisson; the worst mean is searched for. Both have a closed form."""
+        short = next(count for count in range(10_000) if dirichlet.hopeless(count, draws, 100))
+        counts = np.arange(short, short + 400)
+        means = np.linspace(1, 2 * short / draws, 400)[:, None]
+        logs = counts * np.log(draws * means) - draws * means - [math.lgamma(count + 1) for count in counts]
+        wrong = np.exp(logs).sum(axis=1) * (1 - (1 - np.exp(-means[:, 0])) ** (100 - draws))
+        assert 1e-12 < wrong.max() < 1e-6
 
     def test_the_impossible_is_refused_before_any_draw(self) -> None:
         with pytest.raises(DataError, match="min_size: 300 for 10 clients"):
@@ -136,7 +223,7 @@ class TestDirichlet:
         for seed in range(20):
             with np.errstate(all="raise"):
                 partition = Dirichlet(1e-12, min_size=1).partition(TARGETS, 5, seed)
-            assert partition.sizes == (400,) * 5
+            assert partition.sizes.tolist() == [400] * 5
 
     @pytest.mark.parametrize(
         "settings", [{"alpha": 0.0}, {"alpha": 1.0, "min_size": 0}, {"alpha": 1.0, "max_tries": 0}]
@@ -224,12 +311,12 @@ class TestByColumn:
     def test_one_client_per_value(self) -> None:
         for num_clients in (None, 25):
             partition = ByColumn("site").partition(TARGETS, num_clients, columns=COLUMNS)
-            for client, rows in enumerate(partition.indices):
+            for client, rows in enumerate(partition):
                 assert np.array_equal(rows, np.flatnonzero(COLUMNS["site"] == client))
 
     def test_fewer_clients_share_the_values_out_whole(self) -> None:
         partition = ByColumn("site").partition(TARGETS, 10, columns=COLUMNS)
-        values = [set(COLUMNS["site"][rows].tolist()) for rows in partition.indices]
+        values = [set(COLUMNS["site"][rows].tolist()) for rows in partition]
         assert sum(map(len, values)) == 25
         assert {len(group) for group in values} == {2, 3}
 

@@ -1,3 +1,4 @@
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -6,8 +7,8 @@ import yaml
 from matplotlib import pyplot
 
 from lit_fednas.cli import main
-from lit_fednas.data import Dirichlet
-from lit_fednas.data.statistics import partition_rows, partition_table, plot_partition
+from lit_fednas.data import Dirichlet, statistics
+from lit_fednas.data.statistics import measures, partition_rows, partition_table, plot_partition, write_partition
 
 COUNTS = np.array([[2, 0, 1], [1, 1, 1]])
 
@@ -34,6 +35,69 @@ def test_dot_areas_are_proportional_to_counts() -> None:
     sizes = dots.get_sizes()
     assert sizes / sizes.max() == pytest.approx([1, 0.5, 0.5, 0.5, 0.5])
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["a", "b", "cc"]
+
+
+def many(clients: int = 1000) -> np.ndarray:
+    """Client k has k examples of one class and one of another."""
+    counts = np.zeros((clients, 3), dtype=np.int64)
+    counts[np.arange(clients), np.arange(clients) % 3] = np.arange(clients)
+    counts[np.arange(clients), (np.arange(clients) + 1) % 3] = 1
+    return counts
+
+
+def test_the_table_of_many_clients_is_cut_off() -> None:
+    counts = many()
+    lines = partition_table(counts, ["a", "b", "cc"]).split("\n")
+    assert [line.split()[:2] for line in lines[1:21]] == [[str(client), str(client + 1)] for client in range(20)]
+    assert lines[21].split() == ["..."] * 5
+    assert lines[22].split() == ["total", str(999 * 1000 // 2 + 1000), *map(str, counts.sum(axis=0))]
+    assert lines[24].split() == ["1,000", "clients", "least", "25%", "median", "75%", "most"]
+    assert lines[25].split() == ["examples", "1", "250.8", "500.5", "750.2", "1000"]
+    assert lines[26].split() == ["classes", "1", "2", "2", "2", "2"]  # client 0 has one
+    assert len(partition_table(many(200), ["a", "b", "cc"]).split("\n")) == 202
+
+
+def test_the_class_mix_is_compared_with_that_of_all() -> None:
+    counts = np.random.default_rng(0).integers(0, 5, (50, 6))
+    counts[3] = 0
+    found = measures(counts)["distance of the class mix"]
+    everyone = counts.sum(axis=0) / counts.sum()
+    for client, own in enumerate(counts):
+        if own.sum():
+            assert found[client] == pytest.approx(np.maximum(own / own.sum() - everyone, 0).sum())
+
+
+def test_the_picture_of_many_clients_shows_some_and_a_summary_of_all() -> None:
+    counts = many()
+    figure = plot_partition(counts, ["a", "b", "cc"])
+    figure.canvas.draw()
+    dots, *histograms = figure.axes
+    shown = np.arange(0, 1000, 5)
+    assert dots.get_title() == "200 of 1,000 clients, evenly spaced by number"
+    where = dots.collections[0].get_offsets().astype(int)
+    found = [(int(shown[column]), int(row)) for column, row in where]
+    assert found == [(client, label) for client, label in np.argwhere(counts).tolist() if client % 5 == 0]
+    labels = [label.get_text() for label in dots.get_xticklabels() if label.get_text()]
+    assert len(labels) > 5
+    assert {int(label.replace(",", "")) % 5 for label in labels} == {0}
+    assert max(int(label.replace(",", "")) for label in labels) >= 900
+    assert [axes.get_xlabel() for axes in histograms] == ["examples", "classes", "distance of the class mix"]
+    assert [axes.patches[0].get_data().values.sum() for axes in histograms] == [1000] * 3
+    sizes = histograms[0].patches[0].get_data()
+    assert sizes.values.tolist() == [25] * 40
+    assert sizes.edges[0] == 0.5
+
+
+def test_no_table_is_written_of_more_clients_than_one_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(statistics, "LARGEST_TABLE", 1)
+    with caplog.at_level(logging.INFO, logger="lit_fednas"):
+        write_partition(COUNTS, ["a", "b", "cc"], tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["partition.png"]
+    assert [record.message.partition(";")[0] for record in caplog.records] == [
+        "partition.csv is left out: 2 clients are more than 1"
+    ]
 
 
 @pytest.mark.parametrize(("clients", "classes"), [(1, 1), (10, 10), (100, 10), (20, 100)])

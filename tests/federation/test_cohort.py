@@ -1,6 +1,7 @@
 from collections import Counter
 from itertools import combinations
 
+import numpy as np
 import pytest
 
 from lit_fednas.errors import ConfigError
@@ -13,6 +14,7 @@ from lit_fednas.federation import (
     SizeWeightedCohort,
     UniformCohort,
 )
+from lit_fednas.rng import numpy_generator, uniforms_at
 
 
 class Only(Availability):
@@ -21,8 +23,8 @@ class Only(Availability):
     def __init__(self, *clients: int) -> None:
         self.clients = list(clients)
 
-    def available(self, round: int, num_clients: int, seed: int) -> list[int]:
-        return self.clients
+    def present(self, round: int, clients: np.ndarray, seed: int) -> np.ndarray:
+        return np.isin(clients, self.clients)
 
 
 @pytest.fixture(params=[UniformCohort, SizeWeightedCohort])
@@ -113,6 +115,38 @@ def test_weighted_pairs_are_drawn_one_after_the_other() -> None:
     for a, b in combinations(range(3), 2):
         expected = p[a] * p[b] * (1 / (1 - p[a]) + 1 / (1 - p[b]))
         assert counts[a, b] / 3000 == pytest.approx(expected, abs=0.04)
+
+
+def test_who_is_away_changes_nothing_for_the_others() -> None:
+    """Of those that are there, cohorts are as likely as if nobody else existed."""
+    there = Only(0, 2, 4, 5)
+    counts = Counter(tuple(UniformCohort(count=2, availability=there).draw(t, [1] * 6, seed=0)) for t in range(3000))
+    assert set(counts) == set(combinations([0, 2, 4, 5], 2))
+    assert all(count == pytest.approx(500, abs=90) for count in counts.values())
+    sizes, share = [1, 40, 2, 50, 7], {0: 0.1, 2: 0.2, 4: 0.7}
+    drawn = SizeWeightedCohort(count=2, availability=Only(0, 2, 4))
+    counts = Counter(tuple(drawn.draw(t, sizes, seed=0)) for t in range(3000))
+    for a, b in combinations(share, 2):
+        expected = share[a] * share[b] * (1 / (1 - share[a]) + 1 / (1 - share[b]))
+        assert counts[a, b] / 3000 == pytest.approx(expected, abs=0.04)
+
+
+def test_few_of_a_million_clients_are_asked(kind: type[CohortSampler]) -> None:
+    asked: list[int] = []
+
+    class Half(Availability):
+        def present(self, round: int, clients: np.ndarray, seed: int) -> np.ndarray:
+            asked.extend(clients.tolist())
+            return clients % 2 == 0
+
+    assert len(kind(count=10, availability=Half()).draw(0, np.ones(10**6, dtype=np.int64), seed=0)) == 10
+    assert len(asked) == len(set(asked)) <= 60
+
+
+@pytest.mark.parametrize("places", [[], [5], [7, 3, 7, 999_999, 0], list(range(40))])
+def test_numbers_of_a_stream_that_are_skipped(places: list[int]) -> None:
+    stream = numpy_generator(3, "availability", 2).random(10**6)
+    assert uniforms_at(np.array(places, dtype=np.int64), 3, "availability", 2).tolist() == stream[places].tolist()
 
 
 def test_clients_without_data_are_not_weighed_in() -> None:

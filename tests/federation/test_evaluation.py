@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,10 +13,10 @@ from torch.nn import functional
 
 from lit_fednas.assignment import TrackingSandwich
 from lit_fednas.callbacks import RoundCheckpoint
-from lit_fednas.data import Classification
+from lit_fednas.data import Classification, ClientData, Examples, TensorReader
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, ServerRound, UniformCohort
-from lit_fednas.federation.evaluation import Recalibration, SubnetMetrics, recalibrated
+from lit_fednas.federation.evaluation import Recalibration, SubnetMetrics, recalibrated, recalibration_batches
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.rng import generator, numpy_generator
 from lit_fednas.supernets import BatchNorm, ElasticResNet, GroupNorm, PlainNetwork
@@ -317,6 +318,25 @@ def test_recalibration_changes_what_is_measured_and_nothing_else(norm):
     for left, right in zip(without, first, strict=True):
         assert left["clients/loss"] == right["clients/loss"]
         assert left["val/largest/loss"] != right["val/largest/loss"]
+
+
+def test_clients_of_one_example_are_not_asked_for_batches(monkeypatch):
+    """The batches are those of looking at every client in turn, which takes a while among many that have one."""
+    rows = {"train": [np.arange(3 * client, 3 * client + (3 if client % 20 == 0 else 1)) for client in range(100)]}
+    clients = ClientData(TensorReader(Examples(torch.arange(300.0)[:, None], torch.zeros(300).long())), rows)
+    expected = []
+    for client in map(int, numpy_generator(0, "recalibration").permutation(100)):
+        draws = generator(0, "recalibration", client)
+        expected += [x for x, _ in clients.batches(client, 2, draws, augment=False) if len(x) > 1]
+    asked = []
+    batches = clients.batches
+    monkeypatch.setattr(
+        clients, "batches", lambda client, *more, **named: asked.append(client) or batches(client, *more, **named)
+    )
+    found = recalibration_batches(clients, 4, 2, 0)
+    assert len(found) == len(asked) == 4
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=False))
+    assert len(recalibration_batches(clients, 10, 2, 0)) == len(expected) == 5
 
 
 def test_a_runs_recalibration_by_hand():

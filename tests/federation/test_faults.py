@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -70,8 +71,8 @@ def test_each_trouble_is_skipped_named_and_counted():
 
 def test_the_others_average_as_if_the_troubled_were_not_there():
     class Only(UniformCohort):
-        def choose(self, present, wanted, sizes, rng):
-            return [3, 4, 5]
+        def asked(self, sizes, wanted, rng):
+            yield np.array([3, 4, 5])
 
     results, module, _, _ = run()
     assert results.status()[0] == "error"
@@ -225,8 +226,8 @@ def test_nobody_available_is_a_round_without_clients():
     from lit_fednas.federation import Availability
 
     class Nobody(Availability):
-        def available(self, round, num_clients, seed):
-            return []
+        def present(self, round, clients, seed):
+            return np.zeros(len(clients), dtype=bool)
 
     module = make_module(linear_net(), cohort=UniformCohort(count=3, availability=Nobody()))
     start = weights(module)

@@ -121,7 +121,7 @@ def test_a_node_s_files_take_the_place_of_the_server_s(tmp_path: Path):
     config = {"seed_everything": 0, "model": {}, "data": {"source": source, "partitioner": "IID"}}
     device = device_of(json.dumps(config), {"client": 0, "data.source.init_args.files": f"{{train: {own_file}}}"})
     data: FederatedDataModule = device._set_up(0)
-    assert data.clients.sizes == (20,)
+    assert data.clients.sizes.tolist() == [20]
     refusal = device_of(json.dumps(config), {"client": 0}).answer("join", Packet({"version": "0", "config": ""}))
     assert "refused" in refusal.fields
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -119,9 +120,13 @@ class Rows:
 
     def __init__(self, **splits: tuple[Tensor, Tensor]) -> None:
         self.splits = splits
+        self.sizes = self.split_sizes("train")
+
+    def split_sizes(self, split: str) -> np.ndarray:
+        return np.array([len(self.splits[split][1])])
 
     def size(self, client: int, split: str = "train") -> int:
-        return len(self.splits[split][1])
+        return int(self.split_sizes(split)[client])
 
     def batches(self, client: int, batch_size: int, draws: torch.Generator, *, split: str, drop_last: bool) -> Any:
         assert client == 0

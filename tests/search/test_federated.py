@@ -184,11 +184,11 @@ class CountingClients:
 
     def __init__(self, sizes: list[int]) -> None:
         self.num_clients = len(sizes)
-        self.sizes = sizes
+        self.sizes = np.array(sizes)
 
-    def size(self, client: int, split: str) -> int:
+    def split_sizes(self, split: str) -> np.ndarray:
         assert split == "val"
-        return self.sizes[client]
+        return self.sizes
 
 
 def draw_of(sizes: list[int], rounds: int = 1, cohort: int = 2, seed: int = 0, tiers: bool = True) -> ClientDraw:

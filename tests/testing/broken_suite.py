@@ -65,8 +65,9 @@ class Remembering(Focal):
 
 class Losing(Halving):
     def split(self, targets, num_clients, rng, columns):
-        first, *others = super().split(targets, num_clients, rng, columns)
-        return [first[1:], *others]
+        owners = super().split(targets, num_clients, rng, columns)
+        owners[np.flatnonzero(owners == 0)[0]] = -1
+        return owners
 
 
 class Careless(Halving):

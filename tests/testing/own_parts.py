@@ -105,7 +105,7 @@ class Halving(Partitioner):
         shares = 0.5 ** np.arange(num_clients)
         sizes = np.maximum(1, (shares / shares.sum() * len(targets)).astype(int))
         sizes[0] += len(targets) - sizes.sum()
-        return np.split(rng.permutation(len(targets)), np.cumsum(sizes)[:-1])
+        return rng.permutation(np.repeat(np.arange(num_clients), sizes))
 
 
 class Columns(DataSource):

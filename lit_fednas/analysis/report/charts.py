@@ -24,6 +24,7 @@ _SYMBOLS = ("circle", "square", "diamond", "cross")
 _FEW = 8  # values of x that all have a tick
 _LINE = 19  # pixels of a line of text
 _CELL = 22  # pixels of a client and class in a dot plot
+_CLIENTS_SHOWN = 200
 
 
 @dataclass(frozen=True)
@@ -168,8 +169,12 @@ def dot_plot(partition: pd.DataFrame) -> Chart:
     """Returns a dot per client and class, its area the number of examples (SuperFed, Fig. 9).
 
     Args:
-        partition: ``client``, ``size``, and the count of each class; wide plots scroll in their box.
+        partition: ``client``, ``size``, and the count of each class; wide plots scroll in their box. Of more than 200
+            clients it shows 200 that are evenly spaced.
     """
+    everyone = len(partition)
+    if everyone > _CLIENTS_SHOWN:
+        partition = partition.iloc[[place * everyone // _CLIENTS_SHOWN for place in range(_CLIENTS_SHOWN)]]
     classes, clients = list(partition.columns[2:]), list(partition["client"])
     most = max(1, int(partition[classes].to_numpy().max()))
     dots = [
@@ -197,6 +202,8 @@ def dot_plot(partition: pd.DataFrame) -> Chart:
     figure.update_yaxes(range=[len(names) - 0.5, -0.5], automargin=False, **ticks)
     per = "client and class" if len(classes) > 1 else "client"
     title = f"Examples per {per}; the largest dot is {most:,}"
+    if everyone > len(clients):
+        title += f"; {len(clients)} of {everyone:,} clients, evenly spaced"
     return Chart(title, _json(figure), height + 50, left + width + 10)
 
 

@@ -7,7 +7,7 @@ import logging
 import numpy as np
 from typing_extensions import override
 
-from lit_fednas.data.partitioners.base import Columns, Partitioner, Rows
+from lit_fednas.data.partitioners.base import NOBODY, Columns, Partitioner
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.ranges import PositiveInt, checked
 
@@ -36,7 +36,7 @@ class ByColumn(Partitioner):
     Example:
         >>> columns = {"speaker": np.array(["ann", "bob", "ann", "cat"])}
         >>> partition = ByColumn("speaker").partition(np.zeros(4, dtype=int), None, columns=columns)
-        >>> [rows.tolist() for rows in partition.indices]
+        >>> [rows.tolist() for rows in partition]
         [[0, 2], [1], [3]]
     """
 
@@ -50,7 +50,7 @@ class ByColumn(Partitioner):
         return len(self._kept(columns)[0])
 
     @override
-    def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> Rows:
+    def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
         values, rows, codes = self._kept(columns)
         if num_clients > len(values):
             few = f" with {self.least} examples or more" if self.least > 1 else ""
@@ -61,12 +61,12 @@ class ByColumn(Partitioner):
         if len(rows) < len(targets):
             left = len(targets) - len(rows)
             log.info("least: %d examples of clients with fewer than %d are left out", left, self.least)
-        owners = np.arange(len(values))
+        client_of_value = np.arange(len(values))
         if num_clients < len(values):
-            owners = rng.permutation(len(values)) % num_clients
-        rows_owner = owners[codes]
-        order = rows[np.argsort(rows_owner, kind="stable")]
-        return np.split(order, np.cumsum(np.bincount(rows_owner, minlength=num_clients))[:-1])
+            client_of_value = rng.permutation(len(values)) % num_clients
+        owners = np.full(len(targets), NOBODY)
+        owners[rows] = client_of_value[codes]
+        return owners
 
     def _kept(self, columns: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns the sorted values with enough examples, the rows that hold one of them, and its position.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from typing_extensions import override
 
-from lit_fednas.data.partitioners.base import Columns, Partitioner, Rows
+from lit_fednas.data.partitioners.base import Columns, Partitioner
 from lit_fednas.errors import DataError
 from lit_fednas.ranges import PositiveFloat, PositiveInt, checked
+
+#: How likely it may be that draws are given up of which one would have succeeded.
+_CHANCE = 1e-6
 
 
 @checked("data.partitioner")
@@ -33,7 +37,7 @@ class Dirichlet(Partitioner):
     Example:
         >>> targets = np.repeat(np.arange(10), 100)
         >>> partition = Dirichlet(alpha=0.5).partition(targets, num_clients=5)
-        >>> sum(partition.sizes), min(partition.sizes) >= 10
+        >>> int(partition.sizes.sum()), bool(partition.sizes.min() >= 10)
         (1000, True)
     """
 
@@ -45,39 +49,68 @@ class Dirichlet(Partitioner):
     max_tries: PositiveInt = 100
 
     @override
-    def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> Rows:
+    def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
         if self.min_size * num_clients > len(targets):
             most = len(targets) // num_clients
             raise DataError(
                 f"data.partitioner.min_size: {self.min_size} for {num_clients} clients needs more than {len(targets)} "
                 f"examples; give min_size {most} or less, or fewer clients"
             )
-        for _ in range(self.max_tries):
-            rows = self._draw(targets, num_clients, rng)
-            if min(map(len, rows)) >= self.min_size:
-                return rows
+        short, draws = 0, 0
+        while draws < self.max_tries and not hopeless(short, draws, self.max_tries):
+            owners = self._draw(targets, num_clients, rng)
+            small = int(np.count_nonzero(np.bincount(owners, minlength=num_clients) < self.min_size))
+            if not small:
+                return owners
+            short, draws = short + small, draws + 1
         raise DataError(
-            f"data.partitioner.alpha: {self.alpha} left a client below min_size {self.min_size} in each of "
-            f"{self.max_tries} draws for num_clients {num_clients}; raise alpha, or lower min_size or num_clients"
+            f"data.partitioner.alpha: {self.alpha} left clients below min_size {self.min_size} ({short / draws:.4g} on "
+            f"average) in each of {draws} draws for num_clients {num_clients}; raise alpha, or lower min_size or "
+            f"num_clients"
         )
 
-    def _draw(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator) -> Rows:
-        """Splits one class after the other."""
-        parts: list[Rows] = [[] for _ in range(num_clients)]
-        sizes = np.zeros(num_clients)
+    def _draw(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
+        """Splits one class after the other; returns the client of each example."""
+        owners = np.empty(len(targets), dtype=np.int64)
+        sizes = np.zeros(num_clients, dtype=np.int64)
+        alphas = np.full(num_clients, self.alpha)
         for label in np.unique(targets):
             members = rng.permutation(np.flatnonzero(targets == label))
-            share = rng.dirichlet(np.full(num_clients, self.alpha))
+            share = rng.dirichlet(alphas)
             if self.balance:
                 share = share * (sizes < len(targets) / num_clients)
             if not share.sum() > 0:  # the open clients' shares all vanished: the emptiest takes the class
                 share = np.arange(num_clients) == sizes.argmin()
             # the last cut is at len(members): rounding must not hand a remainder to a full client
-            cuts = (np.cumsum(share / share.sum()) * len(members)).round().astype(int)
-            for client, part in enumerate(np.split(members, cuts[:-1])):
-                parts[client].append(part)
-                sizes[client] += len(part)
-        return [np.concatenate(part) for part in parts]
+            cuts = (np.cumsum(share / share.sum()) * len(members)).round().astype(np.int64)
+            cuts[-1] = len(members)
+            counts = np.diff(cuts, prepend=0)
+            owners[members] = np.repeat(np.arange(num_clients), counts)
+            sizes += counts
+        return owners
+
+
+def hopeless(short: int, draws: int, max_tries: int) -> bool:
+    """Returns whether so many clients were too small that no further draw will have none.
+
+    Within a draw clients take examples from each other, so that one being small makes it no likelier that others are
+    (negative association: Joag-Dev and Proschan, 1983; it is proven for shares, and assumed where clients are passed
+    over and shares are rounded). If a draw leaves ``m`` clients too small on average, one leaves none with a
+    probability of at most ``exp(-m)``, and ``draws`` of them leave ``short`` or more together with one of at most
+    ``exp(-draws * m) * (e * draws * m / short) ** short`` (Chernoff). So whatever ``m`` is, both happen with a
+    probability of at most ``(draws / (draws + 1)) ** short``. It is summed over all further draws, and over all draws
+    after which this is asked.
+
+    Args:
+        short: How many clients were too small, over all draws.
+        draws: How many draws there were; each had such clients.
+        max_tries: How many draws there may be.
+
+    Example:
+        >>> hopeless(30, 1, 100), hopeless(40, 1, 100), hopeless(5 * 99, 99, 100)
+        (False, True, False)
+    """
+    return draws > 0 and short * math.log1p(1 / draws) > 2 * math.log(max_tries) - math.log(_CHANCE)
 
 
 @checked("data.partitioner")
@@ -103,7 +136,7 @@ class BalancedDirichlet(Partitioner):
     Example:
         >>> targets = np.repeat(np.arange(10), 100)
         >>> BalancedDirichlet(alpha=0.1).partition(targets, num_clients=3).sizes
-        (334, 333, 333)
+        array([334, 333, 333])
     """
 
     by_class = True
@@ -111,21 +144,22 @@ class BalancedDirichlet(Partitioner):
     alpha: PositiveFloat
 
     @override
-    def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> Rows:
+    def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
         labels, left = np.unique(targets, return_counts=True)
         stacks = [rng.permutation(np.flatnonzero(targets == label)) for label in labels]
-        sizes = np.full(num_clients, len(targets) // num_clients)
-        sizes[: len(targets) % num_clients] += 1
-        rows: Rows = [np.empty(0, dtype=np.int64)] * num_clients
-        for client in rng.permutation(num_clients):
-            mix = rng.dirichlet(np.full(len(labels), self.alpha))
-            counts = draw_counts(mix, left, sizes[client], rng)
-            # what is left of a stack is its front; draws come off its end
-            rows[client] = np.concatenate(
-                [stack[end - count : end] for stack, end, count in zip(stacks, left, counts, strict=True)]
-            )
-            left = left - counts
-        return rows
+        least, larger = divmod(len(targets), num_clients)
+        order = rng.permutation(num_clients)
+        # a client's examples of a class are no more than its examples
+        counts = np.empty((num_clients, len(labels)), dtype=np.min_scalar_type(least + 1))
+        alphas = np.full(len(labels), self.alpha)
+        for client in order.tolist():
+            drawn = draw_counts(rng.dirichlet(alphas), left, least + (client < larger), rng)
+            left = left - drawn
+            counts[client] = drawn
+        owners = np.empty(len(targets), dtype=np.int64)
+        for stack, of_class in zip(stacks, counts.T, strict=True):
+            owners[stack[::-1]] = np.repeat(order, of_class[order])  # draws come off a stack's end
+        return owners
 
 
 def draw_counts(mix: np.ndarray, left: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -143,12 +177,14 @@ def draw_counts(mix: np.ndarray, left: np.ndarray, size: int, rng: np.random.Gen
     Returns:
         int64 [classes].
     """
-    counts = np.zeros_like(left)
-    while (missing := size - counts.sum()) > 0:
-        open_classes = counts < left
-        weights = np.where(open_classes, np.nan_to_num(mix), 0.0)
-        if not weights.sum() > 0:  # all proportions of the open classes vanished
-            weights = (left - counts).astype(float)
-        drawn = rng.multinomial(missing, weights / weights.sum())
-        counts = np.minimum(counts + drawn, left)
+    counts, missing = np.zeros_like(left), size
+    while missing > 0:
+        weights = np.where(counts < left, mix, 0.0)
+        total = weights.sum()
+        if not total > 0:  # all proportions of the open classes vanished, or some could not be drawn
+            weights = np.nan_to_num(weights)
+            weights = weights if weights.sum() > 0 else (left - counts).astype(float)
+            total = weights.sum()
+        counts = np.minimum(counts + rng.multinomial(missing, weights / total), left)
+        missing = size - int(counts.sum())
     return counts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from typing_extensions import override
 
-from lit_fednas.data.partitioners.base import Columns, Partitioner, Rows
+from lit_fednas.data.partitioners.base import Columns, Partitioner
 from lit_fednas.errors import DataError
 from lit_fednas.ranges import PositiveInt, checked
 
@@ -15,12 +15,12 @@ class IID(Partitioner):
 
     Example:
         >>> IID().partition(np.zeros(7, dtype=int), num_clients=3).sizes
-        (3, 2, 2)
+        array([3, 2, 2])
     """
 
     @override
-    def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> Rows:
-        return np.array_split(rng.permutation(len(targets)), num_clients)
+    def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
+        return equal_parts(rng.permutation(len(targets)), np.arange(num_clients))
 
 
 @checked("data.partitioner")
@@ -48,7 +48,7 @@ class Shards(Partitioner):
         self.shards_per_client = shards_per_client
 
     @override
-    def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> Rows:
+    def split(self, targets: np.ndarray, num_clients: int, rng: np.random.Generator, columns: Columns) -> np.ndarray:
         count = num_clients * self.shards_per_client
         if count > len(targets):
             raise DataError(
@@ -56,6 +56,29 @@ class Shards(Partitioner):
                 f"the {len(targets)} examples; give {len(targets) // num_clients} or less"
             )
         order = rng.permutation(len(targets))
-        shards = np.array_split(order[np.argsort(targets[order], kind="stable")], count)
-        dealt = rng.permutation(count).reshape(num_clients, -1)
-        return [np.concatenate([shards[shard] for shard in hand]) for hand in dealt]
+        order = order[np.argsort(targets[order], kind="stable")]
+        client_of_shard = np.empty(count, dtype=np.int64)
+        client_of_shard[rng.permutation(count)] = np.arange(count) // self.shards_per_client
+        return equal_parts(order, client_of_shard)
+
+
+def equal_parts(order: np.ndarray, owners_of_parts: np.ndarray) -> np.ndarray:
+    """Cuts rows into consecutive parts whose sizes differ by at most one, the larger ones first.
+
+    Args:
+        order: All rows, in the order in which they are cut.
+        owners_of_parts: The owner of each part.
+
+    Returns:
+        The owner of each row.
+
+    Example:
+        >>> equal_parts(np.array([4, 0, 2, 1, 3]), np.array([7, 8]))
+        array([7, 8, 7, 8, 7])
+    """
+    parts = len(owners_of_parts)
+    sizes = np.full(parts, len(order) // parts)
+    sizes[: len(order) % parts] += 1
+    owners = np.empty(len(order), dtype=np.int64)
+    owners[order] = np.repeat(owners_of_parts, sizes)
+    return owners

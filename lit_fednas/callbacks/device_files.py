@@ -1,0 +1,113 @@
+"""The weights that devices have last trained, on disk, where checkpoints refer to them.
+
+A round's updates are one file of each rank, which is never changed. So a checkpoint holds names, whatever the devices
+have trained, and a file is removed once neither the present state nor a checkpoint of the run refers to it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_fednas.errors import CheckpointError
+from lit_fednas.federation.initial_weights import read_tensors
+from lit_fednas.federation.ranks import Ranks
+from lit_fednas.records.files import replacing
+
+_FOLDER = "devices"
+
+
+class DeviceFiles:
+    """Files of devices' weights, ``<checkpoints>/devices/<round>-<rank>.pt``.
+
+    Args:
+        state_key: Under which a checkpoint holds the state of the callback that they belong to.
+
+    Attributes:
+        folder: Where they lie; none before the first round.
+    """
+
+    def __init__(self, state_key: str) -> None:
+        self.folder: Path | None = None
+        self._state_key = state_key
+        self._temporary: TemporaryDirectory[str] | None = None  # where no checkpoint is written
+        self._known: dict[tuple[Path, int, int], frozenset[str]] = {}  # names in checkpoints, by path, time and size
+
+    def find(self, names: Collection[str], folders: Iterable[Path]) -> None:
+        """Finds the files of a checkpoint.
+
+        Args:
+            names: Of the files.
+            folders: Where they may lie.
+
+        Raises:
+            CheckpointError: No folder has them all.
+        """
+        for folder in (tried := list(folders)):
+            missing = [name for name in names if not (folder / name).is_file()]
+            if not missing:
+                self.folder = folder
+                return
+        raise CheckpointError(
+            f"device_average: {missing[0]} of the devices' weights is not in {' or '.join(map(str, tried))}; move a "
+            f"checkpoint together with the folder {_FOLDER!r} beside it, or set device_average to null"
+        )
+
+    def begin(self, checkpoints: str | None, names: Iterable[str], ranks: Ranks) -> None:
+        """Prepares for a run, whose files begin as those that were found.
+
+        Args:
+            checkpoints: The folder of its checkpoints, if it writes any.
+            names: Files that it goes on from.
+            ranks: Of the run; all call this.
+        """
+        own = Path(checkpoints) / _FOLDER if checkpoints is not None else None
+        if own is None and self._temporary is None and ranks.rank == 0:
+            self._temporary = TemporaryDirectory(prefix="lit-fednas-devices-")
+        own = own or Path(ranks.gather(self._temporary and self._temporary.name)[0] or "")
+        if ranks.rank == 0 and self.folder is not None and self.folder != own:
+            for name in names:
+                with replacing(own / name) as file, open(self.folder / name, "rb") as found:
+                    shutil.copyfileobj(found, file)
+        ranks.gather(None)  # the files are there
+        self.folder = own
+
+    def write(self, name: str, weights: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Writes a file: weights by device, by name."""
+        assert self.folder is not None
+        with replacing(self.folder / name) as file:
+            torch.save(weights, file)
+
+    def read(self, name: str) -> Mapping[int, Mapping[str, Tensor]]:
+        """Opens a file; its tensors stay on disk until they are used."""
+        assert self.folder is not None
+        return read_tensors(self.folder / name, "device_average", "set it to null")
+
+    def remove_others(self, names: Collection[str], folders: Iterable[str]) -> None:
+        """Removes files to which neither the present state nor a checkpoint refers.
+
+        Args:
+            names: The files of the present state.
+            folders: Of the run's checkpoints.
+        """
+        assert self.folder is not None
+        if others := {path.name for path in self.folder.glob("*.pt")}.difference(names):
+            checkpoints = (path for folder in folders for path in Path(folder).glob("*.ckpt"))
+            for name in others.difference(*map(self._named_in, checkpoints)):
+                (self.folder / name).unlink()
+
+    def _named_in(self, checkpoint: Path) -> frozenset[str]:
+        status = checkpoint.stat()
+        key = checkpoint, status.st_mtime_ns, status.st_size
+        if key not in self._known:
+            content: Any = read_tensors(checkpoint, "ckpt_path", "remove it")
+            devices = content.get("callbacks", {}).get(self._state_key, {}).get("devices", {})
+            self._known = {known: names for known, names in self._known.items() if known[0] != checkpoint}
+            self._known[key] = frozenset(device["file"] for device in devices.values())
+        return self._known[key]
