@@ -31,14 +31,11 @@ search:
   methods can be compared by their numbers of evaluations.
 * **A search that was stopped goes on** when the same command is given again, and finds what it would have found; more
   ``evaluations`` may be asked for later.
-* **Several processes share a search** (``--trainer.devices 2``): each scores its part of what is proposed, and the
-  files are those of one process.
-* **Races** (``--search.racing '{confidence: 0.95, first: 64}'``): an architecture is scored on 64 validation examples,
-  then on twice as many, and so on; it is dropped as soon as one of no higher cost is surely better, so that it is on no
-  front. The confidence is that of the whole search. ``search.evaluations`` then counts the examples of so many
-  evaluations in full, and cannot be raised later. ``scripts/racing`` shows for a trained run what is saved, and whether
-  anything of a front is dropped. (Statistics that norms are recalibrated with are gathered for every architecture,
-  whatever is dropped: few batches of them save more.)
+* **Racing** (``search.racing: {}``) scores an architecture on growing parts of the validation data, and drops it once it
+  is clear, with a stated confidence for the whole search, that another of no higher cost is better
+  (``lit_fednas.search.racing``). ``evaluations`` is then what may be spent, on more architectures, and cannot be raised
+  later. ``scripts/racing`` shows for a trained run what is saved, and whether anything of a front is dropped.
+* **Several processes share a search** (``--trainer.devices 2 --trainer.threads 1``), and find what one finds.
 * **Clients can score instead of the server** (FedorAS, section 4.7): with ``search.federated: {rounds: 4}`` and
   ``data.client_val``, the smallest supernet of each generation goes to that many cohorts of the tier and above, and
   ``data.server_val: 0`` is enough. ``search/federated.csv`` and ``ledger.json`` count it.
