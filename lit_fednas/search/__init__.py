@@ -31,8 +31,8 @@ search:
   methods can be compared by their numbers of evaluations.
 * **A search that was stopped goes on** when the same command is given again, and finds what it would have found; more
   ``evaluations`` may be asked for later.
-* **Racing** (``search.racing: {}``) scores an architecture on growing parts of the validation data, and drops it once it
-  is clear, with a stated confidence for the whole search, that another of no higher cost is better
+* **Racing** (``search.racing: {}``) scores an architecture on growing parts of the validation data, and drops it once
+  it is clear, with a stated confidence for the whole search, that another of no higher cost is better
   (``lit_fednas.search.racing``). ``evaluations`` is then what may be spent, on more architectures.
 * **Several processes share a search** (``--trainer.devices 2 --trainer.threads 1``), and find what one finds.
 * **Clients can score instead of the server** (FedorAS, section 4.7): with ``search.federated: {rounds: 4}`` and
