@@ -177,13 +177,15 @@ def test_what_is_dropped_has_its_rivals_accuracy_less_the_difference(trained: An
     evaluator = evaluator_of(trained)
     race = Race(evaluator, RACING, "accuracy", 0)
     archs = sorted(evaluator.supernet.space.each(), key=lambda arch: evaluator(arch)["accuracy"])
-    worst, best = archs[0], archs[-1]
+    worst, best = archs[0], next(arch for arch in archs[::-1] if evaluator(arch)["accuracy"] < 1)
     scored = race.score(Candidate(worst, best, 0.3))
     seen = int(scored["examples"])
     assert seen in (4, 8, 16, 32)
     order = race.order(worst)[:seen]
-    theirs, own = (race.evaluator.answering(arch)(order)[:, 0].mean() for arch in (best, worst))
-    assert scored["accuracy"] == pytest.approx(max(0, evaluator(best)["accuracy"] + own - theirs), abs=1e-6)
+    theirs, own = (race.evaluator.answering(arch)(order).mean(0) for arch in (best, worst))
+    for place, name in enumerate(("accuracy", "loss")):
+        assert scored[name] == pytest.approx(max(0, evaluator(best)[name] + own[place] - theirs[place]), abs=1e-5)
+    assert scored["loss"] != pytest.approx(own[1], abs=1e-3)  # not the mean of these examples alone
     assert scored["accuracy"] < evaluator(best)["accuracy"]
     assert race.score(Candidate(best, worst, 0.3))["examples"] == 40  # the better one is never dropped
     assert sorted(race.order(worst).tolist()) == list(range(40))
@@ -207,6 +209,9 @@ def test_the_front_is_the_exhaustive_one(trained: Any, tmp_path: Path) -> None:
     assert {row["arch"] for row in raced.rows("front")} <= complete.keys()
     for row in dropped:  # its estimate says what is known of it
         assert any(one["macs"] <= row["macs"] and one["accuracy"] > row["accuracy"] for one in complete.values())
+    (large,) = [row for row in raced.rows("tiers") if row["tier"] == "large"]
+    fitting = [row for row in complete.values() if row["macs"] <= 120_000 and row["parameters"] <= 4_000]
+    assert large["evaluations"] == len(fitting)
     (last,) = [row for row in raced.rows("history") if row["tier"] == "large"]
     assert last["architectures"] == sum(row["macs"] <= 120_000 and row["parameters"] <= 4_000 for row in rows)
     assert last["evaluations"] < last["architectures"]
@@ -220,6 +225,25 @@ def test_a_budget_is_spent_on_more_architectures(trained: Any, tmp_path: Path) -
     assert 14 * 40 <= spent < 15 * 40
     assert len(rows) > 14
     assert raced.rows("history")[-1]["evaluations"] == 15 - (spent == 14 * 40)
+
+
+def test_a_budget_ends_within_a_generation(trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 36 proposals the first 16 are known to each other by their places alone, then what is left of the budget."""
+    places = []
+    plain = Standings.candidate
+
+    def noting(self: Any, arch: Any, cost: float, tiers: Any, place: int) -> Candidate:
+        places.append(place)
+        return plain(self, arch, cost, tiers, place)
+
+    monkeypatch.setattr(Standings, "candidate", noting)
+    every = {"method": Exhaustive(), "tiers": Budgets({"all": {"macs": 1e9}})}
+    rows = search(trained, tmp_path, racing=RACING, evaluations=20, **every).rows("evaluations")
+    assert places[:20] == [*range(16), *range(4)]
+    spent = sum(row["examples"] for row in rows)
+    assert all(row["examples"] == 40 for row in rows[:16])
+    assert len(rows) == 36 or 20 * 40 <= spent < 21 * 40
+    assert len(rows) > 20
 
 
 @pytest.fixture(scope="module")
