@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 #: Up to so many input channels, which images have and inner layers have not.
-_FEW_CHANNELS = 4
+_FEW_CHANNELS = 3
 
 
 class ImagesAsColumns(TorchFunctionMode):
