@@ -25,7 +25,7 @@ def with_channels_last(network: nn.Module) -> nn.Module:
             module.register_forward_hook(_gradient_in_the_layout)
         elif isinstance(module, _DropoutNd):
             module.register_forward_pre_hook(_in_ordinary_layout)
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    return network.to(memory_format=torch.channels_last)
 
 
 def _gradient_in_the_layout(module: nn.Module, inputs: Any, output: Tensor) -> None:

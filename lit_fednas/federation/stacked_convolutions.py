@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-#: Up to so many input channels, which images have and inner layers have not.
+#: Up to so many input channels; inputs that have gradients are left alone, since mapped patches' are slow.
 _FEW_CHANNELS = 3
 
 
 class ImagesAsColumns(TorchFunctionMode):
-    """Computes ordinary 2d convolutions of few input channels as matrix products."""
+    """Computes ordinary 2d convolutions of images, which have few channels and no gradients, as matrix products."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -27,7 +27,8 @@ class ImagesAsColumns(TorchFunctionMode):
         if func is torch.conv2d and len(args) == 7 and not kwargs:
             inputs, weights, bias, stride, padding, dilation, groups = args
             ordinary = groups == 1 and tuple(dilation) == (1, 1) and not isinstance(padding, str)
-            if ordinary and inputs.dim() == 4 and weights.shape[1] <= _FEW_CHANNELS:
+            images = inputs.dim() == 4 and weights.shape[1] <= _FEW_CHANNELS and not inputs.requires_grad
+            if ordinary and images:
                 return _product(inputs, weights, bias, stride, padding)
         return func(*args, **(kwargs or {}))
 

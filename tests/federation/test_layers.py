@@ -7,7 +7,6 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from lit_fednas.federation.channels_last import with_channels_last
 from lit_fednas.federation.stacked_convolutions import ImagesAsColumns
@@ -49,24 +48,26 @@ def test_gradients_arrive_at_the_pooling_in_the_layout():
 @pytest.mark.parametrize(("stride", "padding", "bias"), [(1, 0, True), (2, 1, False), ((2, 1), (0, 2), True)])
 def test_images_as_columns_equals_a_convolution(stride, padding, bias):
     layer = nn.Conv2d(3, 5, (3, 2), stride, padding, bias=bias).double()
-    inputs = torch.randn(4, 3, 9, 8, dtype=torch.float64, requires_grad=True)
+    inputs = torch.randn(4, 3, 9, 8, dtype=torch.float64)
 
     def results():
         outputs = layer(inputs)
-        return outputs, *torch.autograd.grad(outputs.square().sum(), [inputs, *layer.parameters()])
+        return outputs, *torch.autograd.grad(outputs.square().sum(), list(layer.parameters()))
 
     expected = results()
     with ImagesAsColumns():
         found = results()
-    assert "Unfold" in str(found[0].grad_fn.next_functions) or found[0].stride() != expected[0].stride()
+    assert found[0].stride() != expected[0].stride()  # else torch's own has run
     for one, another in zip(found, expected, strict=True):
         torch.testing.assert_close(one, another, rtol=1e-10, atol=1e-10)
 
 
 def test_other_convolutions_are_left_alone():
-    inputs = torch.randn(2, 4, 6, 6)
-    with ImagesAsColumns():
-        for settings in ({"groups": 2}, {"dilation": 2}, {"padding": "same"}):
-            weights = torch.randn(4, 4 // settings.get("groups", 1), 3, 3)
-            outside = torch.conv2d(inputs, weights, **settings)
-            torch.testing.assert_close(functional.conv2d(inputs, weights, **settings), outside, rtol=0, atol=0)
+    images = torch.randn(2, 2, 6, 6)
+    for settings in ({"groups": 2}, {"dilation": 2}, {"padding": "same"}, {}):
+        layer = nn.Conv2d(2, 4, 3, **settings)
+        inputs = images if settings else images.clone().requires_grad_()
+        outside = layer(inputs)
+        with ImagesAsColumns():
+            assert torch.equal(layer(inputs), outside)
+            assert layer(inputs).stride() == outside.stride()
