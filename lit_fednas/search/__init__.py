@@ -33,7 +33,8 @@ search:
   ``evaluations`` may be asked for later.
 * **Racing** (``search.racing: {}``) scores an architecture on growing parts of the validation data, and drops it once
   it is clear, with a stated confidence for the whole search, that another of no higher cost is better
-  (``lit_fednas.search.racing``). ``evaluations`` is then what may be spent, on more architectures.
+  (``lit_fednas.search.racing``). ``evaluations`` is then what may be spent, on more architectures, and cannot be raised
+  later. ``scripts/racing`` shows for a trained run what is saved, and whether anything of a front is dropped.
 * **Several processes share a search** (``--trainer.devices 2 --trainer.threads 1``), and find what one finds.
 * **Clients can score instead of the server** (FedorAS, section 4.7): with ``search.federated: {rounds: 4}`` and
   ``data.client_val``, the smallest supernet of each generation goes to that many cohorts of the tier and above, and

@@ -50,6 +50,9 @@ class Evaluator:
         device = next(supernet.parameters()).device
         self.task = task or Classification(supernet.num_classes)
         self._metrics = SubnetMetrics(["arch"], self.task, settings.top_k, added).to(device)
+        for metric in self._metrics.modules():
+            if isinstance(metric, Metric):  # processes that share a search evaluate architectures of their own
+                metric.distributed_available_fn = lambda: False
 
     @property
     def directions(self) -> Directions:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from lit_fednas.benchmarks import evaluations
 from lit_fednas.benchmarks.population import rows, slope
 from lit_fednas.cli import main
 from lit_fednas.errors import ClientError
@@ -180,9 +181,28 @@ def test_together(tmp_path: Path) -> None:
     assert runs[0]["speed_up"] == runs[2]["speed_up"] == 1
 
 
-def test_evaluations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["evaluations", "--archs", "3", "--warmup", "1", "--examples", "8", "--batch-size", "4", *SMALL]
-    report = report_of(tmp_path, *args)
+def test_evaluations(tmp_path: Path, in_this_process: None, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["evaluations", "--archs", "3", "--warmup", "1", "--examples", "80", "--batch-size", "40", *SMALL]
+    report = report_of(tmp_path, *args, "--generation", "20", "--processes", "1", "--repetitions", "1")
     counts = {way: len(seconds) for way, seconds in report["seconds"].items()}
     assert counts == {"in place": 3, "extracted": 3, "built and loaded": 3}
     assert "1.000 to 1.000" in capsys.readouterr().out
+    assert report["generations"]["architectures"] == 20
+    assert (
+        report["generations"]["share_of_examples"]["before"] == 1 >= report["generations"]["share_of_examples"]["after"]
+    )
+    assert {len(seconds) for seconds in report["generations"]["seconds"].values()} == {1}
+
+
+def test_generations_that_differ_are_refused() -> None:
+    row = {"arch": "a", "macs": 2, "accuracy": 0.5, "examples": 100, "seconds": 1.0}
+    same = {way: [dict(row), {**row, "arch": "b", "macs": 3, "accuracy": 0.7}] for way in evaluations.GENERATIONS}
+    evaluations.check_generations(same, 100)
+    for way, changed in (
+        ("processes", {"accuracy": 0.6}),
+        ("channels last", {"accuracy": 0.6}),
+        ("races", {"examples": 64}),
+        ("after", {"accuracy": 0.9, "macs": 1, "arch": "c"}),
+    ):
+        with pytest.raises(AssertionError, match=way):
+            evaluations.check_generations({**same, way: [same[way][0], {**same[way][1], **changed}]}, 100)
