@@ -48,9 +48,11 @@ def clients_of(setting: Setting, data: Examples) -> ClientData:
     return ClientData(TensorReader(data), {"train": [np.arange(start, start + size) for start, size in bounds]})
 
 
-def client_settings(setting: Setting, **more: Any) -> ClientSettings:
-    """How clients train: plain SGD, and what is compared."""
-    return ClientSettings(lambda params: torch.optim.SGD(params, lr=setting.lr), batch_size=setting.batch_size, **more)
+def client_settings(setting: Setting, fused: bool | None = None, **more: Any) -> ClientSettings:
+    """How clients train: plain SGD, fused if asked for, and what is compared."""
+    return ClientSettings(
+        lambda params: torch.optim.SGD(params, lr=setting.lr, fused=fused), batch_size=setting.batch_size, **more
+    )
 
 
 def run_library(
@@ -120,6 +122,14 @@ class Fits:
     def train_unit(self, arch: Any, unit: int) -> None:
         """Trains one client after another, in a new round each."""
         self.train(unit, unit % self.setting.clients, arch)
+
+    def train_together(self, number: int, clients: int, arch: Any) -> list[Tensor]:
+        """Trains the first clients in as few fits as the settings allow; returns the last one's weights."""
+        sizes = self.setting.sizes
+        tasks = [ClientTask(number, client, arch, sizes[client]) for client in range(clients)]
+        for result, update in self._runner.run(tasks):
+            self.result, self.update = result, update
+        return self.weights()
 
     def weights(self) -> list[Tensor]:
         """The last client's weights after its training."""

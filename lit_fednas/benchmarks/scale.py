@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lit_fednas.benchmarks import evaluations, layout, memory, population, ranks, showing, subnets, together
+from lit_fednas.benchmarks import evaluations, layout, levers, memory, population, ranks, showing, subnets, together
 from lit_fednas.benchmarks.child import silence
 
 COMMANDS: dict[str, Any] = {
@@ -20,6 +20,7 @@ COMMANDS: dict[str, Any] = {
     "population": population,
     "subnets": subnets,
     "layout": layout,
+    "levers": levers,
     "ranks": ranks,
     "together": together,
     "evaluations": evaluations,

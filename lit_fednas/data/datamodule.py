@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from lit_fednas.data.clients import ClientData
 from lit_fednas.data.examples import ExampleDataset, Examples
+from lit_fednas.data.mapped import load_once
 from lit_fednas.data.partitioners import Partition, Partitioner
 from lit_fednas.data.readers import EvalBatches, LoaderReader, Reader, TensorReader
 from lit_fednas.data.rows import ClientRows
@@ -32,8 +33,8 @@ log = logging.getLogger(__name__)
 class FederatedDataModule(LightningDataModule):
     """Deals a source's training examples out to clients, and keeps data for the server to evaluate on.
 
-    It has no ``train_dataloader``: the engine asks ``clients`` for the batches of one client at a time. Under
-    several ranks every rank holds all data; the server module divides the evaluation.
+    It has no ``train_dataloader``: the engine asks ``clients`` for the batches of one client at a time. Several ranks
+    of a machine share one copy of the training and validation examples; the server module divides the evaluation.
 
     Args:
         source: Where the examples come from.
@@ -268,7 +269,7 @@ class FederatedDataModule(LightningDataModule):
         Raises:
             DataError: An example in memory is not finite, which training would blame on the learning rate.
         """
-        data = self.source.load(split) if self.in_memory else self.source.dataset(split)
+        data = self._load(split) if self.in_memory else self.source.dataset(split)
         if data is None:
             return None
         if isinstance(data, Examples) and (row := data.first_not_finite()) is not None:
@@ -285,6 +286,11 @@ class FederatedDataModule(LightningDataModule):
                 "data.source: %s has no example of %d of %d classes: %s", split, len(missing), len(names), shown
             )
         return data
+
+    def _load(self, split: Split) -> Examples | None:
+        if split == "test":  # which a process may read alone, at any time
+            return self.source.load(split)
+        return load_once(lambda: self.source.load(split), self.trainer)
 
     def _reader(self, data: ExampleDataset, augmentation: Sequence[Augmentation] = ()) -> Reader:
         normalize = self.source.normalization or as_float

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from lit_fednas.data.clients import ClientData
 from lit_fednas.errors import ClientError, ConfigError
+from lit_fednas.federation.channels_last import with_channels_last
 from lit_fednas.federation.client_evaluation import client_scores
 from lit_fednas.federation.client_module import ClientModule, ClientNetwork
 from lit_fednas.federation.compiled import MOST_ARCHITECTURES, check_compilable, compile_network
@@ -343,7 +344,7 @@ class LocalRunner(TaskRunner):
                 self._networks.popitem(last=False)
             network = self.supernet.empty_subnet(arch)
             if self.settings.channels_last:
-                network = network.to(memory_format=torch.channels_last)
+                network = with_channels_last(network)
             made = ClientNetwork(network)
             if self.settings.compile:
                 made.receive(self.supernet.views(arch, self._shared))

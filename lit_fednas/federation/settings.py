@@ -67,7 +67,8 @@ class ClientSettings:
         scheduler: A local learning-rate scheduler within one fit, stepped after every batch.
         clip_norm: Greatest norm of a step's gradient; unclipped if not given.
         precision: Lightning's precision of the fit.
-        channels_last: Whether convolutions keep the channels innermost in memory, which is often faster.
+        channels_last: Whether convolutions keep the channels innermost in memory, which is often faster. Results are
+            the same up to the order of float sums, dropout included.
         clients_per_fit: Clients of the same architecture that are trained in one fit, with stacked weights; for small
             networks, where starting operations takes longer than doing them. On a CPU large convolutions gain nothing.
         validate: Whether each client tests what it trains on its own validation split (``data.client_val``): once

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.compiled import compile_now
 from lit_fednas.federation.settings import ClientSettings
+from lit_fednas.federation.stacked_convolutions import ImagesAsColumns
 from lit_fednas.federation.stacked_dropout import OwnDropout
 from lit_fednas.objectives import Objective
 from lit_fednas.rng import generator, isolated
@@ -112,7 +113,8 @@ class StackedGradients:
 
     def _loss(self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor], *batch: Tensor) -> Tensor:
         named = {f"network.{name}": tensor for part in (parameters, others) for name, tensor in part.items()}
-        return functional_call(self._with_loss, named, batch)
+        with ImagesAsColumns():
+            return functional_call(self._with_loss, named, batch)
 
     def _dry_run_of_one(self, weights: Mapping[str, Tensor], batch: Batch) -> tuple[str, ...]:
         """Returns the parameters that get a gradient; torch's optimizers skip the others."""

@@ -1,0 +1,37 @@
+"""Channels innermost in memory (``client.channels_last``), with the results of the ordinary layout.
+
+Two layers of torch need help there. Max pooling computes its gradient in the layout of the one that comes in: before a
+flattening that is the ordinary layout, and the pooling's whole input is copied there and back, which takes longer than
+the layout gains. Dropout draws its mask in the order of memory, so that another layout would have other masks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+
+def with_channels_last(network: nn.Module) -> nn.Module:
+    """Returns the network with its convolutions' weights, and so their outputs, in that layout.
+
+    Args:
+        network: Changed in place.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.MaxPool2d):
+            module.register_forward_hook(_gradient_in_the_layout)
+        elif isinstance(module, _DropoutNd):
+            module.register_forward_pre_hook(_in_ordinary_layout)
+    return network.to(memory_format=torch.channels_last)
+
+
+def _gradient_in_the_layout(module: nn.Module, inputs: Any, output: Tensor) -> None:
+    if output.requires_grad and output.dim() == 4:
+        output.register_hook(lambda gradient: gradient.contiguous(memory_format=torch.channels_last))
+
+
+def _in_ordinary_layout(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(one.contiguous() for one in inputs)

@@ -1,0 +1,73 @@
+"""Layers that clients' fits compute in other ways, against torch's own."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from lit_fednas.federation.channels_last import with_channels_last
+from lit_fednas.federation.stacked_convolutions import ImagesAsColumns
+
+
+def network():
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.5), nn.Conv2d(8, 8, 3)]
+    return nn.Sequential(*layers, nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.3), nn.Flatten()).double()
+
+
+def gradients(layers, inputs):
+    torch.manual_seed(1)  # of the masks
+    outputs = layers(inputs)
+    outputs.square().sum().backward()
+    return [outputs.detach(), *(parameter.grad for parameter in layers.parameters())]
+
+
+def test_channels_last_computes_the_same_with_the_same_masks():
+    own = network()
+    inputs = torch.randn(4, 3, 12, 12, dtype=torch.float64)
+    other = with_channels_last(copy.deepcopy(own))
+    assert other[0].weight.is_contiguous(memory_format=torch.channels_last)
+    for one, another in zip(gradients(own, inputs), gradients(other, inputs), strict=True):
+        torch.testing.assert_close(one, another, rtol=1e-10, atol=1e-10)
+
+
+def test_gradients_arrive_at_the_pooling_in_the_layout():
+    layers = with_channels_last(network())
+    arrived = []
+    inputs = torch.randn(4, 3, 12, 12, dtype=torch.float64)
+    for pool in (layers[2], layers[7]):
+        pool.register_forward_hook(lambda module, given, output: output.register_hook(arrived.append) and None)
+    gradients(layers, inputs)
+    assert len(arrived) == 2
+    assert all(gradient.is_contiguous(memory_format=torch.channels_last) for gradient in arrived)
+
+
+@pytest.mark.parametrize(("stride", "padding", "bias"), [(1, 0, True), (2, 1, False), ((2, 1), (0, 2), True)])
+def test_images_as_columns_equals_a_convolution(stride, padding, bias):
+    layer = nn.Conv2d(3, 5, (3, 2), stride, padding, bias=bias).double()
+    inputs = torch.randn(4, 3, 9, 8, dtype=torch.float64)
+
+    def results():
+        outputs = layer(inputs)
+        return outputs, *torch.autograd.grad(outputs.square().sum(), list(layer.parameters()))
+
+    expected = results()
+    with ImagesAsColumns():
+        found = results()
+    assert found[0].stride() != expected[0].stride()  # else torch's own has run
+    for one, another in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, another, rtol=1e-10, atol=1e-10)
+
+
+def test_other_convolutions_are_left_alone():
+    images = torch.randn(2, 2, 6, 6)
+    for settings in ({"groups": 2}, {"dilation": 2}, {"padding": "same"}, {}):
+        layer = nn.Conv2d(2, 4, 3, **settings)
+        inputs = images if settings else images.clone().requires_grad_()
+        outside = layer(inputs)
+        with ImagesAsColumns():
+            assert torch.equal(layer(inputs), outside)
+            assert layer(inputs).stride() == outside.stride()
