@@ -111,6 +111,7 @@ def alone(clients: int, cohort: int, rounds: int, every: int, tiers: bool, seed:
             callbacks=[*default_callbacks(), RoundCheckpoint(every_n_rounds=every), watch],
             enable_progress_bar=False,
             enable_model_summary=False,
+            limit_val_batches=0,
         )
         trainer.fit(module, datamodule=data)
         sizes = {path.suffix: 0 for path in Path(folder).rglob("*")}
