@@ -78,7 +78,7 @@ BENCHMARKS = {
     ),
     "benchmark scale": Command(
         "lit_fednas.benchmarks.scale:scale",
-        "Measures speed and memory as cohorts, subnets, processes and clients per fit grow.",
+        "Measures speed and memory as populations, cohorts, subnets, processes and clients per fit grow.",
     ),
 }
 COMMANDS = {**TRAINING, **LIGHT, **BENCHMARKS}

@@ -97,7 +97,7 @@ def test_from_data_to_a_file_that_runs_alone(path: Path, tmp_path: Path, monkeyp
     main(["search", *config, "--search.evaluations", "4", "--search.method", "RandomSearch"])
     tiers = [folder.name for folder in (run / "search" / "tiers").iterdir()]
     found = [row.split(",") for row in (run / "search" / "history.csv").read_text().splitlines()]
-    assert found[0][3] == f"best_{METRIC[path.stem]}"
+    assert found[0][4] == f"best_{METRIC[path.stem]}"
     main(["finetune", *config, "--finetune.rounds", "1"])
     assert {folder.name for folder in (run / "finetune" / "tiers").iterdir()} == set(tiers)
     main(["export", *config, "--tier", tiers[0]])
