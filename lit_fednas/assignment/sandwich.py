@@ -94,6 +94,11 @@ class TrackingSandwich(Sandwich):
         super().load_state_dict(state)
         known = self._population.num_clients
         for counts in state.values():
+            if not isinstance(counts, dict):  # read as counts by client, it would be something else
+                raise CheckpointError(
+                    "assignment: the checkpoint lists all clients' counts, as versions before 0.3 wrote them; go on "
+                    "with the version that began the run"
+                )
             if (last := max(counts, default=0)) >= known:
                 raise CheckpointError(
                     f"assignment: the checkpoint counts what client {last} trained, the data have {known} clients; set "

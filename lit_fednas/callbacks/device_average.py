@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_fednas.callbacks.device_files import DeviceFiles
+from lit_fednas.errors import CheckpointError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
 from lit_fednas.federation.evaluation import SubnetMetrics, recalibrated
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
@@ -209,9 +210,14 @@ class DeviceAverage(FederatedCallback):
         """Finds the devices' last weights: beside the checkpoint, or where the run had them.
 
         Raises:
-            CheckpointError: They are not there.
+            CheckpointError: They are not there, or the checkpoint is of an older version.
         """
         state = checkpoint["callbacks"].get(self.state_key)
+        if state is not None and "folder" not in state:
+            raise CheckpointError(
+                "device_average: the checkpoint holds the devices' weights itself, as versions before 0.3 wrote it; go "
+                "on with the version that began the run, or set device_average to null"
+            )
         if state is not None:
             beside = Path(str(trainer.ckpt_path)).parent / Path(state["folder"]).name
             self._files.find({device["file"] for device in state["devices"].values()}, [beside, Path(state["folder"])])

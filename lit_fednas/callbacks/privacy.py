@@ -104,8 +104,8 @@ class Privacy(FederatedCallback):
             raise ConfigError("privacy: neither noise_multiplier nor target_epsilon is given; give one of them or both")
         if noise_multiplier == 0 and target_epsilon is not None:
             raise ConfigError(
-                f"privacy.noise_multiplier: 0 is no noise, with which no target_epsilon ({target_epsilon:g}) can be "
-                f"kept; raise it, leave it out, or set target_epsilon to null"
+                f"privacy.noise_multiplier: 0 is no noise, and without noise no target_epsilon ({target_epsilon:g}) "
+                f"can be kept; raise it, leave it out, or set target_epsilon to null"
             )
         self.clip_norm = clip_norm
         self.noise_multiplier = noise_multiplier

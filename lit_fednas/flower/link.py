@@ -31,7 +31,7 @@ class Reply:
     Attributes:
         packet: The answer, if there is one.
         status: ``ok``, or the status of a result without an update.
-        reason: Why there is no answer.
+        reason: What went wrong, if there is no answer.
     """
 
     packet: Packet | None = None

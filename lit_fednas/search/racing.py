@@ -16,11 +16,9 @@ its rival an *improvement*, of which all are evaluated in full until the first m
 ``(1 - confidence) / ((u + 1) (u + 2))``, where ``u`` counts the improvements before it. The probability that the first
 mistake is the ``u``-th improvement is at most that, and the sum over all ``u`` is ``1 - confidence``: with this
 probability at least, a search drops no architecture that belongs to a front, however many it scores. (Candidates that
-are worse than their rivals need no correction: to drop them is no mistake. Those of a heat are scored at the same time:
-the one at place ``p`` assumes that all ``p`` before it are improvements, and so has at most the level it may have.)
-
-A Hoeffding or an empirical Bernstein bound would hold as well; on differences that are mostly zero they need several
-times the examples.
+are worse than their rivals need no correction, since dropping them is right. Several candidates are scored at the same
+time: the one at place ``p`` assumes that all ``p`` before it are improvements, and so has at most the level that it may
+have.)
 """
 
 from __future__ import annotations

@@ -151,6 +151,7 @@ def test_ties_are_broken_by_the_generator() -> None:
         {},
         {"largest_seen": {0: 1}},
         {"largest_seen": {4: 1}, "smallest_seen": {0: 1}},
+        {"largest_seen": [1, 0, 0, 0], "smallest_seen": [0, 1, 0, 0]},
         {"largest_seen": {0: 1}, "smallest_seen": {4: 1}},
         {"largest_seen": {0: 1}, "smallest_seen": {0: 1}, "more": {}},
     ],

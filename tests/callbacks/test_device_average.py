@@ -190,6 +190,15 @@ def test_checkpoints_refer_to_files_that_are_kept_as_long_as_they_do(tmp_path):
     assert {path.name for path in own.iterdir()} == latest | files(tmp_path / "run" / "last.ckpt")
 
 
+def test_a_checkpoint_that_holds_the_weights_itself_is_refused(tmp_path):
+    resumable(tmp_path, 1)
+    checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    checkpoint["callbacks"][DeviceAverage().state_key] = {"devices": {}}
+    torch.save(checkpoint, tmp_path / "old.ckpt")
+    with pytest.raises(CheckpointError, match="device_average: the checkpoint holds the devices' weights itself"):
+        resumable(tmp_path, 2, ckpt_path=str(tmp_path / "old.ckpt"))
+
+
 def test_a_checkpoint_moves_with_its_files(tmp_path):
     straight, _ = resumable(tmp_path / "straight", ROUNDS)
     resumable(tmp_path / "run", 2)
