@@ -50,7 +50,7 @@ class DeviceFiles:
             CheckpointError: No folder has them all.
         """
         for folder in (tried := list(folders)):
-            missing = [name for name in names if not (folder / name).is_file()]
+            missing = [name for name in sorted(names) if not (folder / name).is_file()]
             if not missing:
                 self.folder = folder
                 return
