@@ -69,6 +69,9 @@ class RunRecorder(FederatedCallback):
         held, self._held = self._held, dict(trainer.callback_metrics)
         metrics = {name: float(value) for name, value in self._held.items() if held.get(name) is not value}
         record = {"round": trainer.current_epoch, "metrics": metrics, "clients": self._clients}
+        chosen = trainer.fit_loop.fastest
+        if chosen is not None and chosen["round"] == trainer.current_epoch:
+            record["fastest"] = chosen
         append_round(run_folder(trainer), record)
         self._clients = None
 

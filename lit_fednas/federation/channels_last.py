@@ -3,6 +3,8 @@
 Two layers of torch need help there. Max pooling computes its gradient in the layout of the one that comes in: before a
 flattening that is the ordinary layout, and the pooling's whole input is copied there and back, which takes longer than
 the layout gains. Dropout draws its mask in the order of memory, so that another layout would have other masks.
+
+Batch norms sum in plain float32 there: their outputs are exact to 3e-6 instead of 1e-7 (CPU, torch 2.15).
 """
 
 from __future__ import annotations

@@ -5,21 +5,24 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from torch import distributed
 
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ClientError, RankError
 from lit_fednas.federation.client import LocalRunner, TaskRunner, check_clients
+from lit_fednas.federation.fastest import fastest, trained_with
 from lit_fednas.federation.held_updates import HeldUpdates, key
 from lit_fednas.federation.hooks import FederatedCallback
 from lit_fednas.federation.interrupts import Interrupts
 from lit_fednas.federation.lightning_private import RankStrategy, RoundFitLoop, call_hook, overrides_hook
 from lit_fednas.federation.machine import keep_freed_memory, threads_set
 from lit_fednas.federation.module import FederatedLightningModule
-from lit_fednas.federation.ranks import Failure, Ranks, deal
+from lit_fednas.federation.ranks import Ranks, deal
 from lit_fednas.federation.round import ServerRound
 from lit_fednas.messages import DROPPED, ClientResult, ClientTask, ClientUpdate
 
@@ -41,6 +44,8 @@ class RoundLoop(RoundFitLoop):
     Attributes:
         runner: Makes what trains a round's tasks, given the module, the clients' data, and a function that raises
             ``Interrupted`` if the run was asked to stop.
+        fastest: What ``client.fast`` has chosen, as :func:`~lit_fednas.federation.fastest.fastest` returns it, and the
+            ``round``; ``None`` until it has, and if it is not asked to.
     """
 
     runner: Callable[[FederatedLightningModule, ClientData, Callable[[], None]], TaskRunner]
@@ -51,7 +56,9 @@ class RoundLoop(RoundFitLoop):
         self.interrupts = Interrupts()
         self.ranks = Ranks()
         self.runner = LocalRunner
+        self.fastest: dict[str, Any] | None = None
         self._runner: TaskRunner | None = None
+        self._threads: Sequence[int] = ()  # that may be chosen from
         self._held: HeldUpdates
         self._failed_rounds = 0
 
@@ -83,9 +90,10 @@ class RoundLoop(RoundFitLoop):
             )
         module = self.module
         ranks_here = self.ranks.size // self.trainer.num_nodes
-        threads = threads_set(self.threads, module.supernet, module.client.batch_size, ranks_here)
+        kept = self.fastest["threads"] if self.fastest is not None else None
+        threads = threads_set(self.threads or kept, module.supernet, module.client.batch_size, ranks_here)
         try:
-            with self.interrupts.listening(), threads:
+            with self.interrupts.listening(), threads as self._threads:
                 super().run()
         except RuntimeError as error:
             if self.ranks.size > 1 and not isinstance(error, ClientError | RankError):
@@ -99,6 +107,15 @@ class RoundLoop(RoundFitLoop):
         super().on_advance_end()
         if self.ranks.size == 1:  # several ranks agree on it in the next round
             self.interrupts.check()
+
+    def on_save_checkpoint(self) -> dict[str, Any]:
+        """Returns Lightning's state of the loop, and what ``client.fast`` has chosen."""
+        return super().on_save_checkpoint() | {"fastest": self.fastest}
+
+    def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
+        """Restores the choice."""
+        super().on_load_checkpoint(state_dict)
+        self.fastest = state_dict.get("fastest")
 
     def train_cohort(self, number: int) -> ServerRound:
         """Plans a round, trains its clients, and adds up their updates.
@@ -121,7 +138,10 @@ class RoundLoop(RoundFitLoop):
             call_hook(self.trainer, "on_cohort_start", round)
             by_architecture = overrides_hook(self.trainer, "on_results", FederatedCallback)
             module.aggregation.start(round.tasks, round.values, by_architecture)
-            for result in self._train(self._share(round.tasks)):
+            share = self._share(round.tasks)
+            if module.client.fast is not None and self.fastest is None:
+                self._choose(share, number)
+            for result in self._train(share):
                 own.append(result)
         except Exception as error:
             if self.ranks.size == 1:
@@ -159,6 +179,40 @@ class RoundLoop(RoundFitLoop):
         work = [task.num_examples * supernet.cost(task.arch).macs for task in tasks]
         return [tasks[index] for index in deal(work, self.ranks.size)[self.ranks.rank]]
 
+    def _choose(self, tasks: Sequence[ClientTask], number: int) -> None:
+        """Measures on every rank which settings train these clients fastest, and takes the first's choice.
+
+        Raises:
+            Exception: This rank's failure, or else another's.
+        """
+        module, data = self.module, self.trainer.datamodule.clients  # type: ignore[attr-defined]
+        ahead = self.max_epochs - number if self.max_epochs is not None and self.max_epochs > 0 else inf
+        found, failure = None, None
+        try:
+            found = fastest(module, data, tasks, self.interrupts.check, self._threads, ahead)
+        except Exception as error:
+            failure = error
+        choices = [one for one in self.ranks.gather_unless(found, failure) if one is not None]
+        if not choices:
+            return  # nobody could train
+        self.fastest = {"round": number, **choices[0]}
+        if self.ranks.rank == 0:
+            ratios = ", ".join(f"{name} {ratio:.2f}" for name, ratio in self.fastest["ratios"].items())
+            log.info(
+                "client.fast: %s; time as a multiple of that of the settings as written: %s",
+                self.fastest["chosen"],
+                ratios or "nothing else is possible",
+            )
+        self._make_runner()
+
+    def _make_runner(self) -> None:
+        module, data = self.module, self.trainer.datamodule.clients  # type: ignore[attr-defined]
+        if self.fastest is not None:
+            module = trained_with(module, module.client.but(fast=None, **self.fastest["settings"]))
+            torch.set_num_threads(self.fastest["threads"] or torch.get_num_threads())  # of the first rank
+        check_clients(module, data)
+        self._runner = self.runner(module, data, self.interrupts.check)
+
     def _train(self, tasks: Sequence[ClientTask]) -> Iterator[ClientResult]:
         """Trains clients; their updates stream into the aggregation."""
         assert self._runner is not None
@@ -174,16 +228,10 @@ class RoundLoop(RoundFitLoop):
         Raises:
             Exception: This rank's failure, or else another's.
         """
-        described = None if failure is None else Failure.of(failure)
-        shares = self.ranks.gather((own, self._held.changes, described))
-        if failure is not None:
-            raise failure
-        for rank, (_, _, other_failure) in enumerate(shares):
-            if other_failure is not None:
-                raise other_failure.as_error(rank)
-        ratios = self._held.ratios({of: change for _, changes, _ in shares for of, change in changes.items()})
+        shares = self.ranks.gather_unless((own, self._held.changes), failure)
+        ratios = self._held.ratios({of: change for _, changes in shares for of, change in changes.items()})
         results = []
-        for rank, (share, _, _) in enumerate(shares):
+        for rank, (share, _) in enumerate(shares):
             for result in share:
                 update = None
                 if key(result) in ratios:
@@ -223,5 +271,8 @@ class RoundLoop(RoundFitLoop):
         clients = data.clients
         (data if hasattr(data, "move_to") else clients).move_to(self.trainer.strategy.root_device)
         self._held = HeldUpdates(module.supernet, module.faults)
-        check_clients(module, clients)
-        self._runner = self.runner(module, clients, self.interrupts.check)
+        if module.client.fast is None:
+            self.fastest = None  # of a checkpoint
+        elif self.fastest is not None:
+            log.info("client.fast: %s, as round %d has chosen", self.fastest["chosen"], self.fastest["round"])
+        self._make_runner()

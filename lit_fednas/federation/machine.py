@@ -14,7 +14,7 @@ import ctypes
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -63,7 +63,7 @@ def suggested_threads(supernet: Supernet, batch_size: int, ranks_here: int, pres
 
 
 @contextmanager
-def threads_set(threads: int | None, supernet: Supernet, batch_size: int, ranks_here: int) -> Iterator[None]:
+def threads_set(threads: int | None, supernet: Supernet, batch_size: int, ranks_here: int) -> Iterator[Sequence[int]]:
     """Sets the number of threads inside the block, and logs it if it differs from torch's.
 
     Args:
@@ -71,9 +71,13 @@ def threads_set(threads: int | None, supernet: Supernet, batch_size: int, ranks_
         supernet: The network.
         batch_size: Examples per step.
         ranks_here: Ranks on this node.
+
+    Yields:
+        The numbers that a measurement may choose from, first the one that is set: alone if it was given.
     """
     before = torch.get_num_threads()
-    if threads is None and "OMP_NUM_THREADS" in os.environ:
+    free = threads is None and "OMP_NUM_THREADS" not in os.environ
+    if threads is None and not free:
         threads = before
     number = threads or suggested_threads(supernet, batch_size, ranks_here, before)
     if number != before or ranks_here > 1:
@@ -85,7 +89,7 @@ def threads_set(threads: int | None, supernet: Supernet, batch_size: int, ranks_
         )
     torch.set_num_threads(number)
     try:
-        yield
+        yield tuple(dict.fromkeys([number, 1, max(1, before // ranks_here)] if free else [number]))
     finally:
         torch.set_num_threads(before)
 

@@ -43,6 +43,24 @@ class Ranks:
         distributed.all_gather_object(values, value)
         return values
 
+    def gather_unless(self, value: T, failure: Exception | None) -> list[T]:
+        """Returns every rank's value unless one of them has failed.
+
+        Args:
+            value: This rank's.
+            failure: Why this rank has none, if it has failed.
+
+        Raises:
+            Exception: This rank's failure, or else another's.
+        """
+        answers = self.gather((value, None if failure is None else Failure.of(failure)))
+        if failure is not None:
+            raise failure
+        for rank, (_, other) in enumerate(answers):
+            if other is not None:
+                raise other.as_error(rank)
+        return [value for value, _ in answers]
+
     def add_up(self, tensors: Iterable[Tensor]) -> None:
         """Replaces each tensor by its sum over the ranks, in place."""
         if self.size == 1:

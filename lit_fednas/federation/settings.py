@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, Self, final
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
@@ -76,6 +76,10 @@ class ClientSettings:
             logged as ``clients/accuracy``.
         compile: Whether full batches run through ``torch.compile``, once per architecture, which takes tens of
             seconds. Compiled dropout draws other masks, which belong to seed, round and client as well.
+        fast: ``auto`` chooses ``channels_last``, ``clients_per_fit``, ``compile`` and the number of threads: what
+            trains this run's clients fastest on this machine, by some seconds of measurement in the first round, with
+            the same results up to the order of float sums (:mod:`~lit_fednas.federation.fastest`). The choice is
+            logged, recorded, and kept in checkpoints, so that a resumed run trains as it did.
         class_balanced: Whether a pass draws as many examples as the client has with replacement, each of its classes
             with equal probability (torch's ``WeightedRandomSampler``), instead of each example once. FedorAS' paper
             does not mention it; the code of its authors does so for spoken words.
@@ -100,7 +104,17 @@ class ClientSettings:
         compile: bool = False,
         validate: Literal["trained", "received"] | None = None,
         class_balanced: bool = False,
+        fast: Literal["auto"] | None = None,
     ) -> None:
+        chosen = {
+            "channels_last": channels_last,
+            "compile": compile,
+            "clients_per_fit": clients_per_fit > 1,
+        }
+        for name in (name for name, is_set in chosen.items() if is_set and fast is not None):
+            raise ConfigError(
+                f"client.fast: {fast} chooses client.{name} itself; leave client.{name} out, or set client.fast to null"
+            )
         if clients_per_fit > 1 and precision == "16-mixed":
             raise ConfigError(
                 f"client.precision: 16-mixed scales one loss, and a fit has those of {clients_per_fit} clients; "
@@ -125,6 +139,18 @@ class ClientSettings:
         self.compile = compile
         self.validate = validate
         self.class_balanced = class_balanced
+        self.fast = fast
+
+    def but(self, **changes: Any) -> Self:
+        """Returns these settings with some changed.
+
+        Args:
+            **changes: Arguments of the constructor.
+
+        Raises:
+            ConfigError: As the constructor.
+        """
+        return type(self)(**vars(self) | changes)
 
     def examples(self, size: int) -> int:
         """Returns how many examples pass through the network in one fit.

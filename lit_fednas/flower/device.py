@@ -277,7 +277,7 @@ class Device:
             self._tuned = (key, tuned, self._runner(tuned))
         return self._tuned[1], self._tuned[2]
 
-    def _threads(self, module: FederatedLightningModule) -> AbstractContextManager[None]:
+    def _threads(self, module: FederatedLightningModule) -> AbstractContextManager[object]:
         """Sets as many threads as a simulated run would use, since their number decides the order of sums."""
         return threads_set(self.threads, module.supernet, module.client.batch_size, 1)
 

@@ -158,6 +158,10 @@ class FlowerRunner(TaskRunner):
         candidate: Mapping[str, Any] | None = None,
     ) -> None:
         assert isinstance(data, RemoteClients)
+        if module.client.fast is not None:
+            raise ConfigError(
+                f"client.fast: {module.client.fast} measures this process, and devices train in theirs; set it to null"
+            )
         self.module = module
         self.link = data.link
         self.check = check

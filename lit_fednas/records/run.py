@@ -6,10 +6,12 @@
 * ``metrics``: numbers by name, as they were logged (validation only in rounds that validated);
 * ``clients``: a list of ``client``, ``arch`` (text), ``tier`` (where there are tiers), ``status``, ``reason``,
   ``num_examples``, ``num_seen``, ``num_steps``, ``loss`` (null without an update), ``macs``, ``bytes_down``,
-  ``bytes_up``, ``seconds``.
+  ``bytes_up``, ``seconds``;
+* ``fastest``, in the round in which ``client.fast`` was measured: ``chosen``, ``settings``, ``threads``, and
+  ``ratios``: the times of what was tried, as multiples of that of the settings as they were written.
 
-All but ``seconds`` is the same in a resumed run and one that ran through. Readers skip keys that they do not
-know and do without keys that are missing, so that old runs stay readable.
+All but ``seconds`` and ``fastest`` is the same in a resumed run and one that ran through. Readers skip keys that they
+do not know and do without keys that are missing, so that old runs stay readable.
 
 ``ledger.json`` says what the run cost: ``rounds``, ``total`` (``macs``, ``bytes_down``, ``bytes_up``), ``independent``
 (training the evaluated subnets one by one), ``times_less_computation``, ``times_less_communication``;

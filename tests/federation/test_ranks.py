@@ -24,6 +24,7 @@ from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.federation.rank_watch import RankWatch
 from lit_fednas.federation.ranks import Failure, Ranks, deal
 from tests.federation import methods, two_ranks
+from tests.support import assert_same
 
 ROOT = Path(lit_fednas.__file__).parent.parent
 
@@ -118,11 +119,16 @@ def test_two_ranks_equal_one(tmp_path, names):
     assert program.returncode == 0, errors
     first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in (0, 1))
     told, own = first.pop("errors"), second.pop("errors")
-    assert told[0] == own[0]
-    assert told[0].startswith("ClientError: round 0, client ")
-    assert told[0].endswith("ArithmeticError: seven apples")
+    for one in (0, 2):  # in training, in measuring
+        assert told[one] == own[one]
+        assert told[one].startswith("ClientError: round 0, client ")
+        assert told[one].endswith("ArithmeticError: seven apples")
     assert told[1] == "RankError: rank 1: ArithmeticError: eight apples"
     assert own[1] == "own: eight apples"
+    (choice, trained), (same_choice, same) = first.pop("chosen"), second.pop("chosen")
+    assert choice == same_choice  # each has measured
+    assert choice["round"] == 0
+    assert_same(trained, same)
     resumed = first.pop("resumed"), second.pop("resumed")
     assert list(first) == list(second) == list(names)
     for name, two in first.items():

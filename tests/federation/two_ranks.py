@@ -74,12 +74,17 @@ class BrokenCallback(FederatedCallback):
 
 
 def errors(**settings: Any) -> list[str]:
-    """What this rank raises when a client of the other fails, and when its callback does."""
+    """What this rank raises if a client of the other fails, if its callback does, and if measuring fails there."""
     found = []
     faults = FaultPolicy(on_client_error="raise")
-    for objective, callbacks in ((Broken(), []), (CrossEntropy(), [BrokenCallback()])):
+    for objective, callbacks, fast in (
+        (Broken(), [], None),
+        (CrossEntropy(), [BrokenCallback()], None),
+        (Broken(), [], "auto"),
+    ):
         module = methods.METHODS["aggregation overlap"]()
         module.objective, module.faults = objective, faults
+        module.client = module.client.but(fast=fast)
         try:
             make_trainer(2, callbacks=callbacks, **settings).fit(module, datamodule=methods.data())
         except RuntimeError as error:
@@ -89,6 +94,15 @@ def errors(**settings: Any) -> list[str]:
     return found
 
 
+def chosen(**settings: Any) -> Any:
+    """What this rank trains with, where both have measured."""
+    module = methods.METHODS["aggregation overlap"]()
+    module.client = module.client.but(fast="auto")
+    trainer = make_trainer(2, **settings)
+    trainer.fit(module, datamodule=methods.data())
+    return trainer.fit_loop.fastest, weights(module)
+
+
 def main(output: Path, *names: str) -> None:
     two = {"strategy": "ddp", "devices": 2, "threads": 1}
     found = {name: run(name, **two) for name in names}
@@ -96,6 +110,7 @@ def main(output: Path, *names: str) -> None:
     run(name, rounds=1, folder=output / "stopped", **two)
     found["resumed"] = run(name, ckpt_path=str(output / "stopped" / "last.ckpt"), **two)
     found["errors"] = errors(**two)
+    found["chosen"] = chosen(**two)
     torch.save(found, output / f"rank{distributed.get_rank()}.pt")
     distributed.barrier()
 

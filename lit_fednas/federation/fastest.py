@@ -1,0 +1,253 @@
+"""``client.fast: auto``: the settings with which a run's clients train fastest on the machine at hand.
+
+What is fast depends on the network, the clients and the processor: a layout that wins on one processor may be seven
+times slower on another. So it is measured, in the first round, on some of that round's own tasks, which leave no trace.
+Contenders take turns, the medians of their times are compared, and one is taken only if it saves a tenth and if its
+first step is that of the settings as they were written, but for the order of float sums.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lit_fednas.data.clients import ClientData
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation.client import LocalRunner, check_clients
+from lit_fednas.federation.settings import ClientSettings
+from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
+from lit_fednas.transport import Transport
+
+if TYPE_CHECKING:
+    from lit_fednas.federation.module import FederatedLightningModule
+
+#: A setting is taken if it needs less than this share of the time.
+WORTHWHILE = 0.9
+#: Seconds that a network's compilation is expected to take at most.
+COMPILATION = 60.0
+
+_TURN = 0.3  # seconds of training that are timed at once, if the clients have as much
+_TURNS = 3, 7  # how often: at least, and at most
+_MOST_SECONDS = 3.0  # after which there are no further turns
+_MOST_TASKS = 64
+# How far a first step may be from the plain one, as a share of it. Sums of float32 in another order differ by 0.04 at
+# most (ResNet-18 under Adam, whose steps have one size for large and small gradients), rounded products by 0.42, and
+# other masks of a dropout by 1.3.
+_TOLERANCE = {"32-true": 0.1, "bf16-mixed": 0.6, "16-mixed": 0.6}
+
+log = logging.getLogger(__name__)
+
+
+def fastest(
+    module: FederatedLightningModule,
+    data: ClientData,
+    tasks: Sequence[ClientTask],
+    check: Callable[[], None],
+    threads: Sequence[int],
+    rounds: float,
+) -> dict[str, Any] | None:
+    """Measures which settings train a round's clients fastest: layout or stacking, then threads, then compilation.
+
+    Compilation is tried only if a tenth of the training that lies ahead would pay for compiling each architecture.
+
+    Args:
+        module: The server's module; nothing of it changes.
+        data: All clients' data.
+        tasks: The round's tasks of this rank.
+        check: Called before every batch; raises ``Interrupted`` if the run was asked to stop.
+        threads: Numbers of threads to choose from, the present one first. The chosen one is set.
+        rounds: How many rounds lie ahead.
+
+    Returns:
+        Plain values: ``settings`` (of :class:`~lit_fednas.federation.settings.ClientSettings`, by name), ``threads``
+        (``None`` if there was no choice), the name of what was ``chosen``, and by names the ``ratios`` of what was
+        timed: its time as a multiple of that of the settings as they were written. ``None`` if no task could be
+        trained.
+
+    Raises:
+        ClientError: A fit failed and the policy is to raise.
+        Interrupted: The run was asked to stop.
+    """
+    race = _Race(module, data, check, threads[0], tasks)
+    if not race.sample:
+        return None
+    race.run([(changes, threads[0]) for changes in race.layouts()])
+    race.run([(race.best.changes, number) for number in threads[1:]])
+    ahead = rounds * len(tasks) * race.seconds_per_task
+    if (1 - WORTHWHILE) * ahead > COMPILATION * module.supernet.space.size:
+        race.run([({**race.best.changes, "compile": True}, race.best.threads)])
+    torch.set_num_threads(race.best.threads)
+    return {
+        "settings": race.best.changes,
+        "threads": race.best.threads if len(threads) > 1 else None,
+        "chosen": race.best.name,
+        "ratios": race.ratios,
+    }
+
+
+def trained_with(module: FederatedLightningModule, settings: ClientSettings) -> FederatedLightningModule:
+    """Returns the module with other settings of the clients' training; all else is shared."""
+    changed = copy.copy(module)
+    changed.client = settings
+    return changed
+
+
+class _Contender:
+    """Trains tasks with some settings changed.
+
+    Raises:
+        ConfigError: The settings exclude each other.
+    """
+
+    def __init__(
+        self,
+        module: FederatedLightningModule,
+        data: ClientData,
+        check: Callable[[], None],
+        changes: Mapping[str, Any],
+        threads: int,
+    ) -> None:
+        self.changes = dict(changes)
+        self.threads = threads
+        self.settings = module.client.but(fast=None, validate=None, **changes)
+        changed = trained_with(module, self.settings)
+        check_clients(changed, data)
+        self._runner = LocalRunner(changed, data, check)
+        self._runner.transport = Transport()  # what rounds at random would hide what is compared
+        self._received = module.supernet.views
+
+    @property
+    def name(self) -> str:
+        changes = [name if value is True else f"{name} {value}" for name, value in self.changes.items()]
+        return ", ".join([*changes, f"{self.threads} thread{'s' if self.threads > 1 else ''}"])
+
+    def seconds(self, tasks: Sequence[ClientTask], steps: int | None) -> float:
+        """Returns how long the tasks take."""
+        start = perf_counter()
+        for _ in self._trained(tasks, steps):
+            pass
+        return perf_counter() - start
+
+    def first_steps(self, tasks: Sequence[ClientTask]) -> dict[Any, list[Tensor]]:
+        """Returns how a step changes the weights of each task that can be trained, by client and architecture."""
+        changes = {}
+        for result, update in self._trained(tasks, 1):
+            if update is not None:
+                received = self._received(result.task.arch)
+                changes[_key(result.task)] = [
+                    (tensor - received[name]).detach()
+                    for name, tensor in update.weights.items()
+                    if tensor.is_floating_point()
+                ]
+        return changes
+
+    def _trained(
+        self, tasks: Sequence[ClientTask], steps: int | None
+    ) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
+        torch.set_num_threads(self.threads)
+        self.settings.steps = steps
+        return self._runner.run(tasks)
+
+
+class _Race:
+    """Contenders, the best of them, and what they are measured on.
+
+    Attributes:
+        plain: Trains with the settings as they were written.
+        best: The best contender so far.
+        sample: The tasks that are timed; empty if none could be trained.
+        seconds_per_task: How long a task takes, with all its steps.
+        ratios: The time of each that was timed, as a multiple of the plain one's, by name.
+    """
+
+    def __init__(
+        self,
+        module: FederatedLightningModule,
+        data: ClientData,
+        check: Callable[[], None],
+        threads: int,
+        tasks: Sequence[ClientTask],
+    ) -> None:
+        self._parts = module, data, check
+        self._steps = module.client.steps
+        self._tolerance = _TOLERANCE[module.client.precision]
+        self.plain = self.best = _Contender(*self._parts, {}, threads)
+        self.ratios: dict[str, float] = {}
+        self._first_steps: dict[Any, list[Tensor]] = {}
+        start = perf_counter()
+        for task in tasks[:_MOST_TASKS]:
+            self._first_steps.update(self.plain.first_steps([task]))
+            if self._first_steps and perf_counter() - start > _TURN:
+                break
+        self.sample = [task for task in tasks[:_MOST_TASKS] if _key(task) in self._first_steps]
+        if not self.sample:
+            return
+        self.seconds_per_task = self.plain.seconds(self.sample[:1], self._steps)
+        if self.seconds_per_task < _TURN:
+            self.sample = self.sample[: max(1, int(_TURN / self.seconds_per_task))]
+        else:
+            self.sample = self.sample[:1]
+            self._steps = max(1, int(_TURN / self.plain.seconds(self.sample, 1)))
+
+    def layouts(self) -> Iterator[dict[str, Any]]:
+        """Yields settings of how tensors lie in memory, where they mean anything."""
+        if any(tensor.dim() == 4 for change in self._first_steps.values() for tensor in change):
+            yield {"channels_last": True}
+        (_, alike), *_ = Counter((task.arch, task.lr_factor) for task in self.sample).most_common(1)
+        if alike > 1:
+            yield {"clients_per_fit": alike}
+
+    def run(self, contenders: Iterable[tuple[Mapping[str, Any], int]]) -> None:
+        """Times contenders against the plain one and the best so far, and takes the best of all.
+
+        Args:
+            contenders: Changed settings, and numbers of threads; those that cannot train the sample are left out.
+        """
+        new = [one for changes, threads in contenders if (one := self._contender(changes, threads)) is not None]
+        if not new:
+            return
+        seconds: dict[_Contender, list[float]] = {one: [] for one in (self.plain, self.best, *new)}
+        start = perf_counter()
+        for turn in range(_TURNS[1]):
+            if turn >= _TURNS[0] and perf_counter() - start > _MOST_SECONDS:
+                break
+            for one, times in seconds.items():
+                times.append(one.seconds(self.sample, self._steps))
+        medians = {one: median(times) for one, times in seconds.items()}
+        self.ratios |= {one.name: round(medians[one] / medians[self.plain], 3) for one in new}
+        first = min(new, key=medians.__getitem__)
+        if medians[first] < WORTHWHILE * medians[self.best]:
+            self.best = first
+
+    def _contender(self, changes: Mapping[str, Any], threads: int) -> _Contender | None:
+        """Returns a contender whose first steps are those of the plain one."""
+        try:
+            contender = _Contender(*self._parts, changes, threads)
+            steps = contender.first_steps(self.sample)
+        except ConfigError as error:
+            log.debug("client.fast: %s cannot be used (%s)", dict(changes), error)
+            return None
+        for task in self.sample:
+            plain = self._first_steps[_key(task)]
+            own = steps.get(_key(task), [torch.full_like(tensor, torch.inf) for tensor in plain])
+            far = _norm([a - b for a, b in zip(own, plain, strict=True)])
+            if not far <= self._tolerance * _norm(plain):
+                log.info("client.fast: %s is left out: it changes the results", contender.name)
+                return None
+        return contender
+
+
+def _norm(tensors: Iterable[Tensor]) -> float:
+    return float(torch.stack([torch.linalg.vector_norm(tensor) for tensor in tensors]).norm())
+
+
+def _key(task: ClientTask) -> Any:
+    return task.client, task.arch

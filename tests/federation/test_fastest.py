@@ -1,0 +1,220 @@
+"""What ``client.fast`` chooses, where the time of every setting is known, and what a run makes of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lit_fednas.callbacks import RoundCheckpoint, RunRecorder
+from lit_fednas.errors import ConfigError
+from lit_fednas.federation import ClientSettings, FaultPolicy, client, fastest, loop
+from lit_fednas.messages import ClientTask
+from lit_fednas.records import read_rounds
+from tests.support import assert_same, linear_net, make_module, make_trainer, sgd, tiny_data, weights
+
+CHOICE = {"settings": {"channels_last": True}, "threads": 1, "chosen": "channels_last, 1 thread", "ratios": {}}
+
+
+class Clock:
+    """A clock that only training moves on: by 10 ms a step, times the factor of each setting that is changed."""
+
+    def __init__(self, **factors):
+        self.now = 0.0
+        self.factors = factors
+        self.trained = []
+
+    def __call__(self):
+        return self.now
+
+    def runner(clock):
+        class Runner(client.LocalRunner):
+            def run(self, tasks):
+                settings, threads = self.settings, torch.get_num_threads()
+                used = {
+                    "channels_last": settings.channels_last,
+                    "clients_per_fit": settings.clients_per_fit > 1,
+                    "compile": settings.compile,
+                    "threads": threads > 1,
+                }
+                clock.trained.append({name for name, value in used.items() if value})
+                factor = 1.0
+                for name in clock.trained[-1]:
+                    factor *= clock.factors.get(name, 1.0)
+                for result, update in super().run(tasks):
+                    clock.now += 0.01 * factor * result.num_steps
+                    yield result, update
+
+        return Runner
+
+
+def timed(monkeypatch, **factors):
+    clock = Clock(**factors)
+    monkeypatch.setattr(fastest, "perf_counter", clock)
+    monkeypatch.setattr(fastest, "LocalRunner", clock.runner())
+    return clock
+
+
+@pytest.fixture
+def data():
+    made = tiny_data()
+    made.setup("fit")
+    return made.clients
+
+
+@pytest.fixture(autouse=True)
+def threads_restored():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def choose(module, data, tasks=4, threads=(1,), rounds=1):
+    arch = module.supernet.space.largest
+    module.objective.setup(module.supernet, data)
+    tasks = [ClientTask(0, client, arch, int(data.sizes[client])) for client in range(tasks)]
+    return fastest.fastest(module, data, tasks, lambda: None, threads, rounds)
+
+
+@pytest.mark.parametrize(
+    ("factors", "settings", "ratios"),
+    [
+        ({"channels_last": 0.5, "clients_per_fit": 0.7}, {"channels_last": True}, [0.5, 0.7]),
+        ({"channels_last": 0.5, "clients_per_fit": 0.4}, {"clients_per_fit": 4}, [0.5, 0.4]),
+        ({"channels_last": 0.91, "clients_per_fit": 2.0}, {}, [0.91, 2.0]),
+        ({"channels_last": 0.89, "clients_per_fit": 2.0}, {"channels_last": True}, [0.89, 2.0]),
+    ],
+)
+def test_the_fastest_is_taken_if_it_saves_a_tenth(monkeypatch, data, factors, settings, ratios):
+    timed(monkeypatch, **factors)
+    found = choose(make_module(), data)
+    assert found["settings"] == settings
+    assert found["threads"] is None  # there was one number of them
+    assert list(found["ratios"]) == ["channels_last, 1 thread", "clients_per_fit 4, 1 thread"]
+    assert list(found["ratios"].values()) == pytest.approx(ratios, abs=1e-3)
+
+
+@pytest.mark.parametrize(("factor", "threads"), [(0.5, 2), (0.95, 1)])
+def test_threads_are_chosen_for_the_best_layout(monkeypatch, data, factor, threads):
+    """Both factors count: the ratios are multiples of the time without either."""
+    timed(monkeypatch, channels_last=0.6, threads=factor)
+    found = choose(make_module(), data, threads=(1, 2))
+    assert (found["settings"], found["threads"]) == ({"channels_last": True}, threads)
+    assert found["ratios"]["channels_last, 2 threads"] == pytest.approx(0.6 * factor, abs=1e-3)
+    assert torch.get_num_threads() == threads
+
+
+def test_what_trains_differently_is_left_out(monkeypatch, data):
+    def doubled(network):
+        network.register_forward_hook(lambda module, inputs, output: 2 * output)
+        return network
+
+    timed(monkeypatch, channels_last=0.1)
+    monkeypatch.setattr(client, "with_channels_last", doubled)
+    found = choose(make_module(), data)
+    assert found["settings"] == {}
+    assert list(found["ratios"]) == ["clients_per_fit 4, 1 thread"]
+
+
+def test_what_the_settings_exclude_is_left_out(monkeypatch, data):
+    """Clients in one fit cannot have a time limit each."""
+    timed(monkeypatch, clients_per_fit=0.1)
+    found = choose(make_module(faults=FaultPolicy(time_limit=60.0)), data)
+    assert list(found["ratios"]) == ["channels_last, 1 thread"]
+
+
+def test_compilation_is_tried_if_a_tenth_of_what_lies_ahead_would_pay_for_it(monkeypatch, data):
+    """A step takes 10 ms, and a round has four clients of so many steps; the network has one architecture."""
+    monkeypatch.setattr(client, "compile_network", lambda network, batch: None)
+    steps = -(-int(data.sizes[0]) // 8)  # batches of 8
+    enough = fastest.COMPILATION / (0.1 * 4 * 0.01 * steps)
+    for rounds, tried in ((enough - 1, False), (enough + 1, True)):
+        clock = timed(monkeypatch, compile=0.5)
+        found = choose(make_module(linear_net()), data, rounds=rounds)
+        assert found["settings"] == ({"compile": True} if tried else {})
+        assert any("compile" in used for used in clock.trained) == tried
+
+
+def test_measuring_leaves_no_trace(monkeypatch, data):
+    timed(monkeypatch, channels_last=0.5)
+    module = make_module(client=ClientSettings(sgd(0.1), batch_size=8, steps=3, validate=None, fast="auto"))
+    before, settings, state = weights(module), dict(vars(module.client)), torch.get_rng_state()
+    choose(module, data)
+    assert_same(weights(module), before)
+    assert vars(module.client) == settings
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_clients_that_cannot_train_are_not_measured(monkeypatch, data):
+    timed(monkeypatch)
+    assert choose(make_module(faults=FaultPolicy(dropout_rate=1 - 1e-9)), data) is None
+
+
+# ---- in a run -----------------------------------------------------------------------------------------
+
+
+def run(folder, rounds, ckpt_path=None, callbacks=(), **settings):
+    """A run's module and trainer, with a checkpoint of each round and records."""
+    module = make_module(client=ClientSettings(sgd(0.1), batch_size=8, **settings))
+    trainer = make_trainer(
+        rounds,
+        callbacks=[RunRecorder(), RoundCheckpoint(dirpath=str(folder)), *callbacks],
+        enable_checkpointing=True,
+        default_root_dir=str(folder),
+    )
+    trainer.fit(module, datamodule=tiny_data(), ckpt_path=ckpt_path and str(ckpt_path))
+    return module, trainer
+
+
+def test_a_run_trains_with_the_choice_and_keeps_it(monkeypatch, tmp_path):
+    """Weights are to the bit those of a run that was told the settings, also after a stop, which measures nothing."""
+    told, _ = run(tmp_path / "told", 3, channels_last=True)
+    plain, _ = run(tmp_path / "plain", 3)
+    measured = []
+    monkeypatch.setattr(loop, "fastest", lambda *parts: measured.append(parts) or CHOICE)
+    straight, _ = run(tmp_path / "straight", 3, fast="auto")
+    run(tmp_path / "parts", 2, fast="auto")
+    resumed, trainer = run(tmp_path / "parts", 3, tmp_path / "parts" / "last.ckpt", fast="auto")
+    assert_same(weights(straight), weights(told))
+    assert_same(weights(resumed), weights(told))
+    with pytest.raises(AssertionError):
+        assert_same(weights(plain), weights(told))  # otherwise this would not show which settings were used
+    assert_same(weights(plain), weights(told), rtol=0, atol=1e-3)
+    assert len(measured) == 2
+    *_, threads, rounds = measured[0]
+    assert (threads[0], rounds) == (torch.get_num_threads(), 3)
+    assert trainer.fit_loop.fastest == {"round": 0, **CHOICE}
+    records = list(read_rounds(tmp_path / "parts"))
+    assert [record.get("fastest") for record in records] == [{"round": 0, **CHOICE}, None, None]
+
+
+def test_without_it_a_checkpoints_choice_is_not_used(monkeypatch, tmp_path):
+    monkeypatch.setattr(loop, "fastest", lambda *parts: CHOICE)
+    run(tmp_path / "parts", 2, fast="auto")
+    run(tmp_path / "first", 2, channels_last=True)
+    resumed, trainer = run(tmp_path / "parts", 3, tmp_path / "parts" / "last.ckpt")
+    told, _ = run(tmp_path / "first", 3, tmp_path / "first" / "last.ckpt")
+    assert trainer.fit_loop.fastest is None
+    assert_same(weights(resumed), weights(told))
+
+
+def test_measured_in_a_run(tmp_path, caplog):
+    """Whatever this machine chooses, the results are those without it."""
+    caplog.set_level("INFO", "lit_fednas")
+    plain, _ = run(tmp_path / "plain", 2)
+    module, trainer = run(tmp_path / "fast", 2, fast="auto")
+    assert_same(weights(module), weights(plain), rtol=0, atol=1e-3)
+    assert module.client.fast == "auto"
+    assert f"client.fast: {trainer.fit_loop.fastest['chosen']}; " in caplog.text
+
+
+def test_clients_that_cannot_train_are_measured_later(monkeypatch, tmp_path):
+    rounds = []
+    monkeypatch.setattr(loop, "fastest", lambda *parts: CHOICE if len(rounds) == 2 else rounds.append(parts))
+    _, trainer = run(tmp_path, 4, fast="auto")
+    assert trainer.fit_loop.fastest["round"] == 2
+
+
+@pytest.mark.parametrize(("name", "value"), [("channels_last", True), ("compile", True), ("clients_per_fit", 2)])
+def test_what_it_chooses_cannot_be_set_too(name, value):
+    with pytest.raises(ConfigError, match=f"client.fast: auto chooses client.{name} itself; leave client.{name} out"):
+        ClientSettings(fast="auto", **{name: value})
