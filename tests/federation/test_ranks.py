@@ -106,7 +106,12 @@ def test_other_strategies_are_refused(strategy):
 QUICK = ("aggregation maxnet", "assignment candidate-groups", "buffers and dropout", "clients that test of tokens")
 #: But for invariant units: which are kept may hang on the rounding of what several ranks report.
 ON_IMAGES = [name for name in methods.ON_IMAGES if name != "assignment invariant-units"]
-OF_OTHERS = [name for name in methods.METHODS if name not in methods.ON_IMAGES and methods.refusal(name) is None]
+#: Of other targets than classes; what depends on them is the objective.
+OF_OTHERS = [
+    name
+    for name in methods.METHODS
+    if name not in methods.ON_IMAGES and name.startswith("objective") and methods.refusal(name) is None
+]
 
 
 @pytest.mark.parametrize(
