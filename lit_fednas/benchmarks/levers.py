@@ -20,6 +20,7 @@ from torch import Tensor
 
 from lit_fednas.benchmarks import showing
 from lit_fednas.benchmarks.library import Fits
+from lit_fednas.benchmarks.library import chosen as fastest_settings
 from lit_fednas.benchmarks.measuring import check_equal, greatest_difference, in_turns, quartiles, ratios
 from lit_fednas.benchmarks.plain import PlainLoop
 from lit_fednas.benchmarks.subnets import chosen
@@ -51,12 +52,14 @@ LEVERS: dict[str, dict[str, Any]] = {
     "stacked": {"clients_per_fit": TOGETHER},
     "stacked, compiled": {"clients_per_fit": TOGETHER} | COMPILED,
 }
+#: What ``client.fast`` chooses.
+AUTO = "auto"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the measurement's options."""
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
-    levers = list(LEVERS)[1:]
+    levers = [*list(LEVERS)[1:], AUTO]
     parser.add_argument("--levers", nargs="+", choices=levers, default=levers)
     parser.add_argument("--fits", type=int, default=12, help="fits that count, of each (12)")
     parser.add_argument("--warmup", type=int, default=2, help="fits before them that do not (2)")
@@ -81,10 +84,13 @@ def measured(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     arch = net.space.sample(numpy_generator(task.seed, "lever")) if text == "random" else chosen(net, text)
     plain = PlainLoop(task, net, data, arch)
     stacked = name == "tiny-50"
+    known = dict(LEVERS)
+    if AUTO in options.levers:
+        known[AUTO] = fastest_settings(task, net, data, arch, TOGETHER if stacked else 1)
     levers = {
-        lever: LEVERS[lever]
+        lever: known[lever]
         for lever in ("library", *options.levers)
-        if ("clients_per_fit" not in LEVERS[lever] or stacked) and not ("compile" in LEVERS[lever] and "cnn" in name)
+        if ("clients_per_fit" not in known[lever] or stacked) and not ("compile" in known[lever] and "cnn" in name)
     }
     workers = {lever: _worker(task, net, data, arch, stacked, more) for lever, more in levers.items()}
     last: dict[str, list[Tensor]] = {}
@@ -109,7 +115,7 @@ def measured(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         rows.append(
             {
                 "task": name,
-                "lever": lever,
+                "lever": lever if lever != AUTO else f"{AUTO}: {', '.join(levers[AUTO]) or 'as it is'}",
                 "ms": 1000 * median(seconds[lever][options.warmup :]),
                 "plain_ms": 1000 * median(plain_seconds),
                 "ratio": median(each),

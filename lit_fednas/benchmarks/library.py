@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from lit_fednas.federation import (
     UniformCohort,
 )
 from lit_fednas.federation.client import LocalRunner
+from lit_fednas.federation.fastest import fastest
 from lit_fednas.federation.machine import keep_freed_memory
 from lit_fednas.messages import ClientTask
 from lit_fednas.supernets import Supernet
@@ -90,6 +92,26 @@ def run_library(
     return trainer
 
 
+def _module(setting: Setting, net: Supernet, **client: Any) -> FederatedLightningModule:
+    return FederatedLightningModule(
+        net,
+        FixedArchitecture(),
+        OverlapAverage(),
+        client_settings(setting, **client),
+        faults=FaultPolicy(on_client_error="raise"),
+        seed=setting.seed,
+    )
+
+
+def chosen(setting: Setting, net: Supernet, data: Examples, arch: Any, clients: int) -> dict[str, Any]:
+    """Returns the settings that ``client.fast`` chooses for the first clients in a run without end."""
+    tasks = [ClientTask(0, client, arch, setting.sizes[client]) for client in range(clients)]
+    threads = [torch.get_num_threads()]
+    found = fastest(_module(setting, net), clients_of(setting, data), tasks, lambda: None, threads, inf)
+    assert found is not None
+    return found["settings"]
+
+
 class Fits:
     """The library's client fits without the rounds around them; freed memory is kept, as a run does.
 
@@ -104,15 +126,7 @@ class Fits:
         keep_freed_memory()
         self.setting = setting
         self.client = client
-        module = FederatedLightningModule(
-            net,
-            FixedArchitecture(),
-            OverlapAverage(),
-            client_settings(setting, **client),
-            faults=FaultPolicy(on_client_error="raise"),
-            seed=setting.seed,
-        )
-        self._runner = LocalRunner(module, clients_of(setting, data), lambda: None)
+        self._runner = LocalRunner(_module(setting, net, **client), clients_of(setting, data), lambda: None)
 
     def train(self, number: int, client: int, arch: Any) -> None:
         """Trains a client; ``result`` and ``update`` then say how it went."""

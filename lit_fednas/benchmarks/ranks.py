@@ -87,7 +87,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             }
             runs[place].append(call_in_child("lit_fednas.benchmarks.ranks:alone", arguments, ranks, threads))
     losses = [run["first_loss"] for made in runs for run in made]
-    check_losses(losses, losses[:1] * len(losses), 1e-4, "ranks")
+    check_losses(losses, losses[:1] * len(losses), 1e-3, "ranks")  # batch norms amplify the order of sums
     found = []
     for (ranks, threads), made in zip(options.grid, runs, strict=True):
         seconds = [second for run in made for second in run["seconds"]]

@@ -43,9 +43,16 @@ clients, and updates are added into memory that is there already. Beyond that:
 
 ```bash
 lit-fednas fit --config X.yaml --trainer.devices 2 --trainer.strategy ddp   # ranks: CPU cores, GPUs; num_nodes: nodes
-lit-fednas fit --config X.yaml --model.client.precision bf16-mixed --model.client.channels_last true
+lit-fednas fit --config X.yaml --model.client.fast auto   # measures what is fastest on this machine
+lit-fednas fit --config X.yaml --model.client.precision bf16-mixed   # also with fast: auto
 lit-fednas fit --config X.yaml --model.client.clients_per_fit 10   # ten clients of one architecture in one fit
 ```
+
+* **Measured.** A layout or a precision that is twice as fast on one processor takes many times longer on another. With
+  ``client.fast: auto`` some seconds of the first round's own training decide on ``channels_last``, ``clients_per_fit``,
+  ``compile`` (in runs that are long enough to pay for it) and threads: whatever saves a tenth and has the same first
+  step up to the order of float sums. The log says what was tried; a resumed run keeps the choice, on any machine.
+  Precision changes results, so it is yours to set: bf16 pays on processors with units for it (avx512_bf16, amx_bf16).
 
 * **Ranks.** Every rank plans the same round and trains its share of the cohort, the longest training first by examples
   times MACs; the sums are added over the ranks once per round, and validation is shared out by batch and subnet. A run
