@@ -1,9 +1,9 @@
 """``client.fast: auto``: the settings with which a run's clients train fastest on the machine at hand.
 
-What is fast depends on the network, the clients and the processor: a layout that wins on one processor may be seven
-times slower on another. So it is measured, in the first round, on some of that round's own tasks, which leave no trace.
-Contenders take turns, the medians of their times are compared, and one is taken only if it saves a tenth and if its
-first step is that of the settings as they were written, but for the order of float sums.
+What is fast depends on the network, the clients and the processor. So it is measured, in the first round, on some of
+that round's own tasks, which leave no trace. Contenders take turns, the medians of their times are compared, and one is
+taken only if it saves a tenth and if its first step is that of the settings as they were written, but for the order of
+float sums.
 """
 
 from __future__ import annotations

@@ -184,6 +184,11 @@ def test_who_does_not_fit_is_refused_before_any_training(change: Callable[[Any],
     assert {message.metadata.message_type for message in grid.asked} == {"query.join"}
 
 
+def test_measuring_what_is_fast_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^client.fast: auto measures this process, and devices train in theirs"):
+        run_over(loopback.Loopback(three()), client=ClientSettings(sgd(0.1), batch_size=8, fast="auto"))
+
+
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     server = loopback.like(tiny_data(3), ServerData)
     server.link = loopback.connected(loopback.Loopback(three()))
