@@ -55,9 +55,9 @@ lit-fednas fit --config X.yaml --model.client.clients_per_fit 10   # ten clients
   bf16 pays on processors with units for it (avx512_bf16, amx_bf16).
 * **Ranks.** Every rank plans the same round and trains its share of the cohort, the longest training first by examples
   times MACs; the sums are added over the ranks once per round, and validation is shared out by batch and subnet. A run
-  over several ranks equals one on a single rank up to the order of float sums. Only rank 0 writes. Every rank holds all
-  data. ``torchrun`` and Slurm start ranks as they do for Lightning; in a notebook use ``ddp_notebook``. A rank that
-  dies ends the run, and the command says which and how.
+  over several ranks equals one on a single rank up to the order of float sums. Only rank 0 writes. Ranks of one machine
+  map one copy of the data. ``torchrun`` and Slurm start ranks as for Lightning; in a notebook use ``ddp_notebook``. A
+  rank that dies ends the run, and the command says which and how.
 * **Threads.** Each rank computes with its share of the cores, and a small network with one thread, which is faster; the
   run says so, and ``--trainer.threads`` or ``OMP_NUM_THREADS`` decide otherwise. ``OMP_WAIT_POLICY`` is ``passive``
   unless you set it, so that a busy neighbour does not cost a multiple. Under glibc, freed memory is kept for the next
