@@ -201,12 +201,12 @@ class SearchProgress:
         self._printed = perf_counter()
 
     def __call__(self, progress: Progress) -> None:
-        """Shows that one more architecture is evaluated."""
+        """Shows that one more architecture is scored."""
         if progress.tier != self._tier:
             self.close()
             self._tier = progress.tier
             if draws_bars():
-                self._bar = tqdm(total=self.evaluations, desc=progress.tier, unit="architecture")
+                self._bar = tqdm(total=self.evaluations, desc=progress.tier, unit="evaluation")
         self._last = progress
         if self._bar is not None:
             self._bar.set_postfix(_figures(progress), refresh=False)
@@ -224,7 +224,7 @@ class SearchProgress:
 
     def _print(self, progress: Progress) -> None:
         figures = "  ".join(f"{name} {value}" for name, value in _figures(progress).items())
-        line = f"{progress.tier}: {progress.evaluations}/{self.evaluations} architectures  {figures}"
+        line = f"{progress.tier}: {progress.evaluations}/{self.evaluations} evaluations  {figures}"
         print(line, file=sys.stderr, flush=True)
         self._printed = perf_counter()
         self._last = None

@@ -68,7 +68,7 @@ def test_search_export_report(run, capsys):
     assert main(["search", *run, "--config", "search.yaml"]) == 0
     out = capsys.readouterr()
     assert "small" in out.out
-    assert "12/12 architectures" in out.err
+    assert "12/12 evaluations" in out.err
     files = SearchFiles("runs/digits/version_0/search")
     assert files.settings()["complete"]
     assert (files.folder / "pareto.png").stat().st_size > 5000
