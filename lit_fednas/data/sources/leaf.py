@@ -236,7 +236,10 @@ class LeafFiles:
     @cached_property
     def classes(self) -> int:
         """The number of classes, as given or counted."""
-        return self.num_classes or 1 + max(int(self._read(part)[1].max()) for part in ("train", "test"))
+        if self.num_classes:
+            return self.num_classes
+        labels = (read_leaf(self.root / part, _without_inputs, self.label)[1] for part in ("train", "test"))
+        return 1 + max(int(some.max()) for some in labels)
 
     def split(self, split: Split) -> Part | None:
         """Returns the examples of ``train``, or of ``test`` where it is not dealt; None for other splits.
@@ -248,16 +251,13 @@ class LeafFiles:
         if not names:
             return None
         classes = self.classes
-        parts = [self._read(name) for name in names]
+        parts = [read_leaf(self.root / name, self.convert, self.label) for name in names]
         inputs, labels, users = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
         if labels.max(initial=0) >= classes:
             most = labels.max()
             raise DataError(f"data.source.num_classes: {classes} for the label {most} in {self.root}; give {most + 1}")
         dealt = of_large_clients(users, self.least if split == "train" else 1)
         return (inputs, labels, users) if dealt.all() else (inputs[dealt], labels[dealt], users[dealt])
-
-    def _read(self, part: str) -> Part:
-        return read_leaf(self.root / part, self.convert, self.label)
 
 
 def read_leaf(folder: Path, convert: Callable[[list[Any]], np.ndarray], label: Callable[[Any], int]) -> Part:
@@ -307,6 +307,10 @@ def _names(x: list[Any]) -> np.ndarray:
     if not all(isinstance(name, str) for name in x):
         raise ValueError("an x that is not a name of a file; use Leaf for lists of numbers")
     return np.array(x)
+
+
+def _without_inputs(x: list[Any]) -> np.ndarray:
+    return np.empty((len(x), 0))
 
 
 def _users(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
