@@ -129,7 +129,7 @@ class RoundLoop(RoundFitLoop):
             The round with its results; which updates count has been decided.
         """
         module = self.module
-        round = ServerRound(number, module.restructure)
+        round = ServerRound(number, module.restructure, module.seed)
         own: list[ClientResult] = []
         failure: Exception | None = None
         try:
