@@ -118,6 +118,10 @@ scored on that split. If something fails, the error's text, in which a path may 
 **No example leaves it**, nor a gradient of a single one. Weights and counts do tell something about the data; there is
 no encryption between devices and server but TLS.
 
+**Differential privacy.** With ``privacy``, devices know the configuration and the run's seed, but not the server's
+secret that noise and sampled cohorts are drawn from (a ``privacy.noise_seed`` that is given they do know). Whoever sees
+which devices are sent tasks, as the SuperLink does, knows who takes part, and for them cohorts are not sampled.
+
 **Security.** Without ``--tls``, anyone on the network can read weights, and join as a device. With it, the server
 shows a certificate, and devices a key that was registered before; keep ``keys/`` and ``certificates/server.key``
 secret, and give each device its own key alone. Messages are JSON and arrays of numbers, never pickles. But a device
