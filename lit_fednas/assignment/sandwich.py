@@ -93,15 +93,12 @@ class TrackingSandwich(Sandwich):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         known = self._population.num_clients
-        for counts in state.values():
-            if not isinstance(counts, dict):  # read as counts by client, it would be something else
-                raise CheckpointError(
-                    "assignment: the checkpoint lists all clients' counts, as versions before 0.3 wrote them; go on "
-                    "with the version that began the run"
-                )
+        # versions before 0.3 wrote the counts of all clients, as a list
+        seen = {name: dict(enumerate(counts)) if isinstance(counts, list) else counts for name, counts in state.items()}
+        for counts in seen.values():
             if (last := max(counts, default=0)) >= known:
                 raise CheckpointError(
                     f"assignment: the checkpoint counts what client {last} trained, the data have {known} clients; set "
                     f"data.num_clients as the run had it"
                 )
-        self._seen = {name: Counter(counts) for name, counts in state.items()}
+        self._seen = {name: +Counter(counts) for name, counts in seen.items()}

@@ -39,7 +39,8 @@ class DeviceAverage(FederatedCallback):
     and ``/loss``, and ``test/...`` likewise, for the subnets that a device has trained.
 
     The last weights of all devices are kept on disk, in ``devices`` beside the checkpoints, which refer to them: with
-    50 devices of 0.7M and 50 of 11.2M parameters (the paper's) 2.4 GB. Move a checkpoint together with that folder.
+    50 devices of 0.7M and 50 of 11.2M parameters (the paper's) 2.4 GB, and a cohort's more. What an older checkpoint
+    refers to is kept with it. Move a checkpoint together with that folder.
 
     Args:
         weighted: Whether a device counts by its examples, or all count alike (the paper).
@@ -90,10 +91,11 @@ class DeviceAverage(FederatedCallback):
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Keeps the round's weights, each rank those of its devices."""
-        ranks, file = trainer.fit_loop.ranks, f"{round.number}-{trainer.fit_loop.ranks.rank}.pt"
-        if self._of_round:
-            self._files.write(file, {client: weights for client, (_, weights) in self._of_round.items()})
-        own = {client: _Device(str(task.arch), task.num_examples, file) for client, (task, _) in self._of_round.items()}
+        ranks = trainer.fit_loop.ranks
+        own = {
+            client: _Device(str(task.arch), task.num_examples, self._files.write(round.number, client, weights))
+            for client, (task, weights) in self._of_round.items()
+        }
         for of_rank in ranks.gather(own):
             self._devices.update(of_rank)
         self._of_round = {}
@@ -118,15 +120,14 @@ class DeviceAverage(FederatedCallback):
             return None
         weights = torch.tensor([float(device.num_examples) if self.weighted else 1.0 for device in devices.values()])
         weights /= weights.sum()
-        files = {name: self._files.read(name) for name in {device.file for device in devices.values()}}
-        sent = [files[device.file][client] for client, device in devices.items()]
-        means = {}
-        for name, first in sent[0].items():
-            total = torch.zeros_like(first, dtype=torch.float32)
-            for of_device, weight in zip(sent, weights.tolist(), strict=True):
-                total.add_(of_device[name], alpha=weight)
-            means[name] = total if first.is_floating_point() else total.round_()
-        return means
+        means: dict[str, Tensor] = {}
+        for device, weight in zip(devices.values(), weights.tolist(), strict=True):  # one open file at a time
+            sent = self._files.read(device.file)
+            for name, tensor in sent.items():
+                if name not in means:
+                    means[name] = torch.zeros_like(tensor, dtype=torch.float32)
+                means[name].add_(tensor, alpha=weight)
+        return {name: total if sent[name].is_floating_point() else total.round_() for name, total in means.items()}
 
     def _build(self, module: FederatedLightningModule, clients: Any) -> dict[str, nn.Module]:
         """Returns the mean networks of the evaluated subnets, by name, in evaluation mode."""

@@ -1,16 +1,19 @@
 """The weights that devices have last trained, on disk, where checkpoints refer to them.
 
-A round's updates are one file of each rank, which is never changed. So a checkpoint holds names, whatever the devices
-have trained, and a file is removed once neither the present state nor a checkpoint of the run refers to it.
+An update is one file, which is never changed and whose name no other has, be it of a run that was resumed in the same
+folder. So a checkpoint holds names, whatever the devices have trained, and a file is removed once neither the present
+state nor a checkpoint of the run refers to it.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import uuid4
 
 import torch
 from torch import Tensor
@@ -22,9 +25,11 @@ from lit_fednas.records.files import replacing
 
 _FOLDER = "devices"
 
+log = logging.getLogger(__name__)
+
 
 class DeviceFiles:
-    """Files of devices' weights, ``<checkpoints>/devices/<round>-<rank>.pt``.
+    """Files of devices' weights, ``<checkpoints>/devices/<round>-<client>-<random>.pt``.
 
     Args:
         state_key: Under which a checkpoint holds the state of the callback that they belong to.
@@ -37,7 +42,8 @@ class DeviceFiles:
         self.folder: Path | None = None
         self._state_key = state_key
         self._temporary: TemporaryDirectory[str] | None = None  # where no checkpoint is written
-        self._known: dict[tuple[Path, int, int], frozenset[str]] = {}  # names in checkpoints, by path, time and size
+        # names in checkpoints, None in those that cannot be read, by path, time and size
+        self._known: dict[tuple[Path, int, int], frozenset[str] | None] = {}
 
     def find(self, names: Collection[str], folders: Iterable[Path]) -> None:
         """Finds the files of a checkpoint.
@@ -73,41 +79,62 @@ class DeviceFiles:
         own = own or Path(ranks.gather(self._temporary and self._temporary.name)[0] or "")
         if ranks.rank == 0 and self.folder is not None and self.folder != own:
             for name in names:
-                with replacing(own / name) as file, open(self.folder / name, "rb") as found:
+                with replacing(own / name, sync=True) as file, open(self.folder / name, "rb") as found:
                     shutil.copyfileobj(found, file)
         ranks.gather(None)  # the files are there
         self.folder = own
 
-    def write(self, name: str, weights: Mapping[int, Mapping[str, Tensor]]) -> None:
-        """Writes a file: weights by device, by name."""
-        assert self.folder is not None
-        with replacing(self.folder / name) as file:
-            torch.save(weights, file)
+    def write(self, round: int, client: int, weights: Mapping[str, Tensor]) -> str:
+        """Writes what a device has trained, as safely as a checkpoint that will refer to it.
 
-    def read(self, name: str) -> Mapping[int, Mapping[str, Tensor]]:
+        Args:
+            round: In which it did.
+            client: The device.
+            weights: By name.
+
+        Returns:
+            The file's name.
+        """
+        assert self.folder is not None
+        name = f"{round}-{client}-{uuid4().hex[:12]}.pt"
+        with replacing(self.folder / name, sync=True) as file:
+            torch.save(weights, file)
+        return name
+
+    def read(self, name: str) -> Mapping[str, Tensor]:
         """Opens a file; its tensors stay on disk until they are used."""
         assert self.folder is not None
-        return read_tensors(self.folder / name, "device_average", "set it to null")
+        weights: Mapping[str, Tensor] = read_tensors(self.folder / name, "device_average", "set it to null")
+        return weights
 
     def remove_others(self, names: Collection[str], folders: Iterable[str]) -> None:
-        """Removes files to which neither the present state nor a checkpoint refers.
+        """Removes files to which neither the present state nor a checkpoint refers; none if one cannot be read.
 
         Args:
             names: The files of the present state.
-            folders: Of the run's checkpoints.
+            folders: Of the run's checkpoints, which may lie in folders below.
         """
         assert self.folder is not None
         if others := {path.name for path in self.folder.glob("*.pt")}.difference(names):
-            checkpoints = (path for folder in folders for path in Path(folder).glob("*.ckpt"))
-            for name in others.difference(*map(self._named_in, checkpoints)):
-                (self.folder / name).unlink()
+            referred = [self._named_in(path) for folder in folders for path in Path(folder).rglob("*.ckpt")]
+            if None not in referred:
+                for name in others.difference(*referred):  # type: ignore[arg-type]
+                    (self.folder / name).unlink()
 
-    def _named_in(self, checkpoint: Path) -> frozenset[str]:
+    def _named_in(self, checkpoint: Path) -> frozenset[str] | None:
         status = checkpoint.stat()
         key = checkpoint, status.st_mtime_ns, status.st_size
         if key not in self._known:
-            content: Any = read_tensors(checkpoint, "ckpt_path", "remove it")
-            devices = content.get("callbacks", {}).get(self._state_key, {}).get("devices", {})
             self._known = {known: names for known, names in self._known.items() if known[0] != checkpoint}
-            self._known[key] = frozenset(device["file"] for device in devices.values())
+            self._known[key] = self._read_names(checkpoint)
         return self._known[key]
+
+    def _read_names(self, checkpoint: Path) -> frozenset[str] | None:
+        try:
+            content: Any = read_tensors(checkpoint, "ckpt_path", f"{self.folder} keeps all files until it is removed")
+        except CheckpointError as error:
+            log.warning("%s", error)
+            return None
+        callbacks = content.get("callbacks") if isinstance(content, dict) else None
+        devices = (callbacks or {}).get(self._state_key, {}).get("devices", {})
+        return frozenset(device["file"] for device in devices.values())

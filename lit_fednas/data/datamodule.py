@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from lit_fednas.data.clients import ClientData
 from lit_fednas.data.examples import ExampleDataset, Examples
-from lit_fednas.data.mapped import load_once
+from lit_fednas.data.mapped import compute_once, load_once
 from lit_fednas.data.partitioners import Partition, Partitioner
 from lit_fednas.data.readers import EvalBatches, LoaderReader, Reader, TensorReader
 from lit_fednas.data.rows import ClientRows
@@ -34,7 +34,8 @@ class FederatedDataModule(LightningDataModule):
     """Deals a source's training examples out to clients, and keeps data for the server to evaluate on.
 
     It has no ``train_dataloader``: the engine asks ``clients`` for the batches of one client at a time. Several ranks
-    of a machine share one copy of the training and validation examples; the server module divides the evaluation.
+    of a machine share one copy of the training and validation examples, which one of them reads; an ``ArraySource``,
+    whose arrays every process has made, stays beside it. The server module divides the evaluation.
 
     Args:
         source: Where the examples come from.
@@ -156,6 +157,7 @@ class FederatedDataModule(LightningDataModule):
         if hasattr(self, "clients"):
             return
         train = self._open("train")
+        self._normalize = compute_once(lambda: self.source.normalization, self.trainer) or as_float
         if train is None or not len(train):
             raise DataError(f"data.source: {type(self.source).__name__} has no training examples; give some")
         val = self._open("val")
@@ -269,7 +271,7 @@ class FederatedDataModule(LightningDataModule):
         Raises:
             DataError: An example in memory is not finite, which training would blame on the learning rate.
         """
-        data = self._load(split) if self.in_memory else self.source.dataset(split)
+        data = self._load(split)
         if data is None:
             return None
         if isinstance(data, Examples) and (row := data.first_not_finite()) is not None:
@@ -287,16 +289,16 @@ class FederatedDataModule(LightningDataModule):
             )
         return data
 
-    def _load(self, split: Split) -> Examples | None:
+    def _load(self, split: Split) -> ExampleDataset | None:
+        load = self.source.load if self.in_memory else self.source.dataset
         if split == "test":  # which a process may read alone, at any time
-            return self.source.load(split)
-        return load_once(lambda: self.source.load(split), self.trainer)
+            return load(split)
+        return load_once(lambda: load(split), self.trainer)
 
     def _reader(self, data: ExampleDataset, augmentation: Sequence[Augmentation] = ()) -> Reader:
-        normalize = self.source.normalization or as_float
         if isinstance(data, Examples) and self.in_memory:
-            return TensorReader(data, normalize, augmentation)
-        return LoaderReader(data, normalize, augmentation, self.num_workers)
+            return TensorReader(data, self._normalize, augmentation)
+        return LoaderReader(data, self._normalize, augmentation, self.num_workers)
 
     def _test_reader(self) -> Reader | None:
         """Returns the reader of the test split, if the source has it."""

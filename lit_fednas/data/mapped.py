@@ -1,4 +1,4 @@
-"""One copy of the examples for all processes of a machine."""
+"""What one process reads for all processes of a run, so that the others neither read nor hold it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 from uuid import uuid4
 
 import lightning.pytorch as pl
@@ -14,14 +14,16 @@ import numpy as np
 import torch
 from torch import distributed
 
-from lit_fednas.data.examples import Examples
+from lit_fednas.data.examples import ExampleDataset, Examples
+
+T = TypeVar("T")
 
 
-def load_once(load: Callable[[], Examples | None], trainer: pl.Trainer | None) -> Examples | None:
+def load_once(load: Callable[[], ExampleDataset | None], trainer: pl.Trainer | None) -> ExampleDataset | None:
     """Loads examples in one process of each machine; all of its processes map them, and so share the memory.
 
     Args:
-        load: Loads them, the same in every process.
+        load: Loads them, the same in every process; what decodes when it is read is opened in every process.
         trainer: Of this process; a collective call if it has connected several.
 
     Returns:
@@ -30,7 +32,7 @@ def load_once(load: Callable[[], Examples | None], trainer: pl.Trainer | None) -
     Raises:
         Exception: What ``load`` raises, in every process.
     """
-    if trainer is None or trainer.world_size == 1 or not distributed.is_initialized():
+    if trainer is None or not _several(trainer):
         return load()
     strategy = trainer.strategy
     folder = Path(tempfile.gettempdir()) / f"lit-fednas-{strategy.broadcast(uuid4().hex)}-{trainer.node_rank}"
@@ -44,9 +46,7 @@ def load_once(load: Callable[[], Examples | None], trainer: pl.Trainer | None) -
     try:
         if not strategy.reduce_boolean_decision(written):
             return load()
-        inputs, targets = torch.load(folder / "tensors.pt", mmap=True, weights_only=True)
-        with np.load(folder / "columns.npz") as columns:
-            examples = Examples(inputs, targets, dict(columns))
+        examples = _mapped(folder)
         strategy.barrier()  # what is mapped stays until the last process ends
         return examples
     finally:
@@ -54,11 +54,53 @@ def load_once(load: Callable[[], Examples | None], trainer: pl.Trainer | None) -
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write(examples: Examples | None, folder: Path) -> bool:
-    """Writes examples; returns whether there are any."""
-    if examples is None:
+def compute_once(compute: Callable[[], T], trainer: pl.Trainer | None) -> T:
+    """Computes something small in the first process, from which the others receive it.
+
+    Args:
+        compute: Computes it, the same in every process.
+        trainer: Of this process; a collective call if it has connected several.
+
+    Returns:
+        The same in every process.
+
+    Raises:
+        Exception: What ``compute`` raises, in every process.
+    """
+    if trainer is None or not _several(trainer):
+        return compute()
+    value: T | None = None
+    computed = True
+    try:
+        if trainer.global_rank == 0:
+            value = compute()
+    except Exception:  # every process raises it below
+        computed = False
+    if not trainer.strategy.reduce_boolean_decision(computed):
+        return compute()
+    received: T = trainer.strategy.broadcast(value)  # type: ignore[assignment]
+    return received
+
+
+def _several(trainer: pl.Trainer) -> bool:
+    """Whether processes are connected."""
+    return trainer.world_size > 1 and distributed.is_initialized()
+
+
+def _write(examples: ExampleDataset | None, folder: Path) -> bool:
+    """Writes examples; returns whether there are any in memory."""
+    if not isinstance(examples, Examples):
         return False
-    torch.save((examples.inputs.contiguous(), examples.targets.contiguous()), folder / "tensors.pt")
-    columns: Any = {name: np.asarray(column) for name, column in examples.columns.items()}
-    np.savez(folder / "columns.npz", **columns)
+    for number, column in enumerate(map(np.asarray, examples.columns.values())):
+        np.save(folder / f"{number}.npy", column.astype(str) if column.dtype.kind == "O" else column)
+    content = examples.inputs.contiguous(), examples.targets.contiguous(), list(examples.columns)
+    torch.save(content, folder / "examples.pt")
     return True
+
+
+def _mapped(folder: Path) -> Examples:
+    """Returns examples that were written, which stay on disk until they are used."""
+    inputs, targets, names = torch.load(folder / "examples.pt", mmap=True, weights_only=True)
+    files = (folder / f"{number}.npy" for number in range(len(names)))
+    columns = {name: np.asarray(np.load(file, mmap_mode="r")) for name, file in zip(names, files, strict=True)}
+    return Examples(inputs, targets, columns)

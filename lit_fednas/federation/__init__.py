@@ -56,8 +56,8 @@ lit-fednas fit --config X.yaml --model.client.clients_per_fit 10   # ten clients
 * **Ranks.** Every rank plans the same round and trains its share of the cohort, the longest training first by examples
   times MACs; the sums are added over the ranks once per round, and validation is shared out by batch and subnet. A run
   over several ranks equals one on a single rank up to the order of float sums. Only rank 0 writes. Ranks of one machine
-  map one copy of the data. ``torchrun`` and Slurm start ranks as for Lightning; in a notebook use ``ddp_notebook``. A
-  rank that dies ends the run, and the command says which and how.
+  map one copy of the training and validation examples. ``torchrun`` and Slurm start ranks as for Lightning; in a
+  notebook use ``ddp_notebook``. A rank that dies ends the run, and the command says which and how.
 * **Threads.** Each rank computes with its share of the cores, and a small network with one thread, which is faster; the
   run says so, and ``--trainer.threads`` or ``OMP_NUM_THREADS`` decide otherwise. ``OMP_WAIT_POLICY`` is ``passive``
   unless you set it, so that a busy neighbour does not cost a multiple. Under glibc, freed memory is kept for the next

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Self
@@ -235,12 +236,18 @@ class PoissonCohort(CohortSampler):
 
     @override
     def draw(self, round: int, sizes: Sequence[int] | np.ndarray, seed: int) -> list[int]:
-        (asked,) = self.asked(np.asarray(sizes), 0, numpy_generator(seed, "cohort", round))
+        waves = self.asked(np.asarray(sizes), len(sizes), numpy_generator(seed, "cohort", round))
+        asked = np.concatenate([np.empty(0, dtype=np.int64), *waves])
         return asked[self.availability.present(round, asked, seed)].tolist()
 
     @override
     def asked(self, sizes: np.ndarray, wanted: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        yield np.flatnonzero(rng.random(len(sizes)) < self.ratio)
+        last, usual = -1, 1 + math.ceil(len(sizes) * self.ratio)
+        while last < len(sizes):  # from one that takes part to the next are geometrically many
+            gaps = np.minimum(rng.geometric(self.ratio, usual), len(sizes) + 1)
+            places = last + gaps.cumsum()
+            yield places[places < len(sizes)]
+            last = places[-1]
 
 
 class SizeWeightedCohort(CohortSampler):
@@ -251,11 +258,25 @@ class SizeWeightedCohort(CohortSampler):
         [1]
     """
 
+    _summed: tuple[np.ndarray, np.ndarray] | None = None  # the sizes of the last call, and their cumulative sums
+
     @override
     def asked(self, sizes: np.ndarray, wanted: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        weights, missing = sizes.copy(), wanted
-        while len(ends := weights.cumsum()) and ends[-1] > 0:
-            drawn = ends.searchsorted(rng.random(missing) * ends[-1], side="right")
-            yield (asked := drawn[np.sort(np.unique(drawn, return_index=True)[1])])  # each once, in their order
-            weights[asked] = 0
-            missing = missing - len(asked) or wanted
+        if self._summed is None or self._summed[0] is not sizes:
+            self._summed = sizes, sizes.cumsum(dtype=np.float64)
+        ends, known, number = self._summed[1], np.empty(0, dtype=np.int64), wanted
+        while number < len(sizes) or len(known) < wanted:
+            if not len(ends) or not ends[-1]:
+                return
+            drawn = ends.searchsorted(rng.random(number) * ends[-1], side="right")
+            drawn = drawn[np.sort(np.unique(drawn, return_index=True)[1])]  # each once, in their order
+            yield (new := drawn[np.isin(drawn, known, invert=True)])
+            known = np.concatenate([known, new])
+            if missing := max(wanted - len(known), 0):
+                weights = sizes.copy()
+                weights[known] = 0
+                ends = weights.cumsum(dtype=np.float64)
+            number = missing or 4 * max(number, wanted)
+        others = np.setdiff1d(np.flatnonzero(sizes), known, assume_unique=True)
+        # exponential waiting times at rates of the sizes end in the order of such draws
+        yield others[np.argsort(rng.exponential(size=len(others)) / sizes[others])]

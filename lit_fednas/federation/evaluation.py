@@ -10,8 +10,10 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -289,10 +291,10 @@ def recalibration_batches(clients: ClientData, count: int, batch_size: int, seed
     """
     if count == 0:
         return []
-    rng = numpy_generator(seed, "recalibration")
     batches: list[Tensor] = []
-    order = rng.permutation(clients.num_clients)
-    for client in map(int, order[clients.sizes[order] > 1]):
+    for client in map(int, _order(clients.num_clients, seed)):
+        if clients.sizes[client] < 2:
+            continue
         draws = generator(seed, "recalibration", client)
         for inputs, _ in clients.batches(client, batch_size, draws, augment=False):
             if len(inputs) > 1:  # batch norm refuses a batch of one
@@ -300,6 +302,12 @@ def recalibration_batches(clients: ClientData, count: int, batch_size: int, seed
             if len(batches) == count:
                 return batches
     return batches
+
+
+@lru_cache(maxsize=1)
+def _order(num_clients: int, seed: int) -> np.ndarray:
+    """Returns the clients in the order in which they are asked for batches, which is that of every evaluation."""
+    return numpy_generator(seed, "recalibration").permutation(num_clients)
 
 
 @torch.no_grad()

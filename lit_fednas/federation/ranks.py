@@ -1,9 +1,9 @@
 """The processes that share a run's work.
 
-Every rank holds all weights, and reads the examples from one copy on each machine; it plans the same round, trains its
-share of the cohort, and adds up the updates of its own clients. Then the ranks exchange the results, add their sums,
-and each takes the same server step. So a round costs one exchange of results and one sum over the ranks, whatever the
-cohort.
+Every rank holds all weights, and reads training and validation examples from one copy on each machine; it plans the
+same round, trains its share of the cohort, and adds up the updates of its own clients. Then the ranks exchange the
+results, add their sums, and each takes the same server step. So a round costs one exchange of results and one sum over
+the ranks, whatever the cohort.
 """
 
 from __future__ import annotations

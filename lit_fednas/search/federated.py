@@ -96,35 +96,34 @@ class ClientDraw:
         Raises:
             ConfigError: The tier is not one of the clients', or none of its clients has an example.
         """
+        return self._eligible(tier).tolist()
+
+    def asked(self, tier: str, generation: int) -> list[int]:
+        """Returns the clients that are asked about a generation, in the order of its rounds."""
+        rng = numpy_generator(self.seed, f"federated-search-{tier}", generation)
+        return rng.permutation(self._eligible(tier))[: self.settings.rounds * self.cohort].tolist()
+
+    def rounds(self, clients: int) -> int:
+        """Returns the number of evaluation rounds in which so many clients are asked."""
+        return math.ceil(clients / self.cohort)
+
+    def _eligible(self, tier: str) -> np.ndarray:
         names = [one.name for one in self.population.tiers]
         if names and tier not in (*names, ALL_TIERS):
             raise ConfigError(
                 f"search.tiers: {tier!r} is not a tier of the clients ({', '.join(names)}), so nobody can be "
                 f"asked; leave search.tiers out, or use these names"
             )
-        of_any_tier = not names or tier == ALL_TIERS
-        able = range(self.population.num_clients) if of_any_tier else self.population.eligible(tier)
-        enough = self.sizes >= self.least
-        eligible = [client for client in able if enough[client]]
-        if not eligible:
+        able = np.arange(self.population.num_clients)
+        if names and tier != ALL_TIERS:
+            able = np.array(self.population.eligible(tier), dtype=np.int64)
+        eligible: np.ndarray = able[self.sizes[able] >= self.least]
+        if not len(eligible):
             raise ConfigError(
                 f"data.client_val: leaves none of the {len(able)} clients that can run {tier!r} examples enough "
                 f"to score on ({self.least}); raise it, or lower data.num_clients"
             )
         return eligible
-
-    def order(self, tier: str, generation: int) -> list[int]:
-        """Returns a tier's eligible clients in the order in which a generation's rounds would ask them."""
-        rng = numpy_generator(self.seed, f"federated-search-{tier}", generation)
-        return [int(client) for client in rng.permutation(self.eligible(tier))]
-
-    def asked(self, tier: str, generation: int) -> list[int]:
-        """Returns the clients that are asked about a generation."""
-        return self.order(tier, generation)[: self.settings.rounds * self.cohort]
-
-    def rounds(self, clients: int) -> int:
-        """Returns the number of evaluation rounds in which so many clients are asked."""
-        return math.ceil(clients / self.cohort)
 
 
 class FederatedEvaluator(Evaluator):

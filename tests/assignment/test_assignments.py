@@ -151,7 +151,7 @@ def test_ties_are_broken_by_the_generator() -> None:
         {},
         {"largest_seen": {0: 1}},
         {"largest_seen": {4: 1}, "smallest_seen": {0: 1}},
-        {"largest_seen": [1, 0, 0, 0], "smallest_seen": [0, 1, 0, 0]},
+        {"largest_seen": [1, 0, 0, 0, 0], "smallest_seen": [0, 1, 0, 0, 0]},
         {"largest_seen": {0: 1}, "smallest_seen": {4: 1}},
         {"largest_seen": {0: 1}, "smallest_seen": {0: 1}, "more": {}},
     ],
@@ -161,6 +161,13 @@ def test_states_that_do_not_fit(state: dict) -> None:
     set_up(tracking, LARGE, 4)
     with pytest.raises(CheckpointError, match="assignment"):
         tracking.load_state_dict(state)
+
+
+def test_lists_of_older_versions_are_read() -> None:
+    tracking = TrackingSandwich()
+    set_up(tracking, LARGE, 4)
+    tracking.load_state_dict({"largest_seen": [0, 2, 0, 0], "smallest_seen": [0, 0, 0, 3]})
+    assert tracking.state_dict() == {"largest_seen": {1: 2}, "smallest_seen": {3: 3}}
 
 
 def test_random_draws_anew_for_every_client_and_round() -> None:

@@ -123,12 +123,15 @@ def test_who_is_away_changes_nothing_for_the_others() -> None:
     counts = Counter(tuple(UniformCohort(count=2, availability=there).draw(t, [1] * 6, seed=0)) for t in range(3000))
     assert set(counts) == set(combinations([0, 2, 4, 5], 2))
     assert all(count == pytest.approx(500, abs=90) for count in counts.values())
-    sizes, share = [1, 40, 2, 50, 7], {0: 0.1, 2: 0.2, 4: 0.7}
+    share = {0: 0.1, 2: 0.2, 4: 0.7}
     drawn = SizeWeightedCohort(count=2, availability=Only(0, 2, 4))
-    counts = Counter(tuple(drawn.draw(t, sizes, seed=0)) for t in range(3000))
-    for a, b in combinations(share, 2):
-        expected = share[a] * share[b] * (1 / (1 - share[a]) + 1 / (1 - share[b]))
-        assert counts[a, b] / 3000 == pytest.approx(expected, abs=0.04)
+    for others in ([], [1] * 60):  # all are asked at once, or most in waves before
+        counts = Counter(tuple(drawn.draw(t, [1, 40, 2, 50, 7, *others], seed=0)) for t in range(3000))
+        for a, b in combinations(share, 2):
+            expected = share[a] * share[b] * (1 / (1 - share[a]) + 1 / (1 - share[b]))
+            assert counts[a, b] / 3000 == pytest.approx(expected, abs=0.04)
+    some = SizeWeightedCohort(count=2, availability=Only(*range(300, 400)))
+    assert np.mean([some.draw(t, [1] * 400, seed=0) for t in range(500)]) == pytest.approx(349.5, abs=4)
 
 
 def test_few_of_a_million_clients_are_asked(kind: type[CohortSampler]) -> None:
@@ -141,6 +144,19 @@ def test_few_of_a_million_clients_are_asked(kind: type[CohortSampler]) -> None:
 
     assert len(kind(count=10, availability=Half()).draw(0, np.ones(10**6, dtype=np.int64), seed=0)) == 10
     assert len(asked) == len(set(asked)) <= 60
+
+
+def test_few_that_are_there_are_found_in_few_waves(kind: type[CohortSampler]) -> None:
+    waves: list[int] = []
+
+    class Few(Availability):
+        def present(self, round: int, clients: np.ndarray, seed: int) -> np.ndarray:
+            waves.append(len(clients))
+            return clients < 5
+
+    assert kind(count=10, availability=Few()).draw(0, np.ones(30_000, dtype=np.int64), seed=0) == list(range(5))
+    assert sum(waves) == 30_000
+    assert len(waves) < 12
 
 
 @pytest.mark.parametrize("places", [[], [5], [7, 3, 7, 999_999, 0], list(range(40))])
@@ -194,5 +210,6 @@ def test_poisson_cohorts_draw_each_available_client_independently() -> None:
         assert sum(client in cohort for cohort in cohorts) / 3000 == pytest.approx(0.3, abs=0.04)
     for pair in combinations(range(6), 2):
         assert sum(cohort.issuperset(pair) for cohort in cohorts) / 3000 == pytest.approx(0.09, abs=0.025)
+    assert PoissonCohort(1e-300).draw(0, [5] * 20, seed=1) == []
     assert PoissonCohort(0.3).size(20) == 6
     assert PoissonCohort(1.0, Only(2, 4)).draw(0, [5] * 9, seed=0) == [2, 4]

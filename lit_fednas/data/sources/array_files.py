@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import IO, Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
@@ -23,6 +24,16 @@ from lit_fednas.ranges import checked
 
 #: Inputs, targets (numbers), natural groupings.
 Arrays = tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]
+
+
+class _Known(NamedTuple):
+    """What is known without examples; of tables, also what their columns are."""
+
+    task: Task
+    class_names: tuple[str, ...]
+    input_shape: tuple[int, ...]
+    input_dtype: torch.dtype
+    table: Table | None
 
 
 @checked("data.source")
@@ -80,67 +91,93 @@ class ArrayFiles(DataSource):
     @cached_property
     def task(self) -> Task:
         """As given, or by the type of the targets."""
-        return self._source.task
+        return self._known.task
 
     @cached_property
     def num_classes(self) -> int:  # type: ignore[override]
         """The number of classes or other outputs."""
-        return self._source.num_classes
+        return self.task.num_outputs
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
         """The text or the numbers of classes."""
-        return self._source.class_names
+        return self._known.class_names
 
     @cached_property
     def input_shape(self) -> tuple[int, ...]:  # type: ignore[override]
         """That of one example."""
-        return self._source.input_shape
+        return self._known.input_shape
 
     @cached_property
     def input_dtype(self) -> torch.dtype:  # type: ignore[override]
         """int64 for tokens, else float32."""
-        return self._source.input_dtype
+        return torch.float32 if self.standardize else self._known.input_dtype
 
     @cached_property
     def normalization(self) -> Normalize | None:  # type: ignore[override]
         """By mean and standard deviation of the training examples, if asked for."""
-        return self._source.normalization
+        self.load("train")
+        normalization: Normalize | None = vars(self)["normalization"]
+        return normalization
 
     @override
     def load(self, split: Split) -> Examples | None:
-        return self._source.load(split)
+        if split not in self.files:
+            return None
+        table = self._known.table
+        inputs, targets, columns = self._arrays(self.files[split], table)
+        examples = Examples(_inputs(inputs), _targets(targets, self.task), columns)
+        if split == "train" and "normalization" not in vars(self):
+            indicators = 0 if table is None else table.num_indicators
+            self.normalization = standardization(examples.inputs, indicators) if self.standardize else None
+        return examples
 
     @cached_property
-    def _source(self) -> ArraySource:
-        """All splits, read once."""
-        train_path = self.files["train"]
-        table = self._table(train_path) if is_table(train_path) else None
-        parts = {split: self._arrays(path, table) for split, path in self.files.items()}
+    def _known(self) -> _Known:
+        """Reads and validates all splits, arrays without their inputs, and keeps no examples."""
+        path = self.files["train"]
+        frame = read_table(path) if is_table(path) else None
+        table = None
+        if frame is not None:
+            table = Table(frame, path, self.target, self.client, self.inputs, self.categorical)
+        parts = {
+            split: self._arrays(file, table, frame if file == path else None, whole=False)
+            for split, file in self.files.items()
+        }
         task = self._task or _task(parts["train"][1])
-        splits = {split: _examples(*arrays, task) for split, arrays in parts.items()}
-        normalization = None
-        if self.standardize:
-            normalization = standardization(splits["train"].inputs, 0 if table is None else table.num_indicators)
         names = None if table is None or table.classes is None else list(map(str, table.classes))
         if names and not task.labelled:
             raise ConfigError(
-                f"data.source.task: {type(task).__name__} needs numbers, and {self.target[0]!r} of {train_path} holds "
+                f"data.source.task: {type(task).__name__} needs numbers, and {self.target[0]!r} of {path} holds "
                 f"text; leave task out, or name another target"
             )
-        return ArraySource(**splits, class_names=names, normalization=normalization, task=task)  # type: ignore[arg-type]
+        splits = {
+            split: Examples(_inputs(inputs[:1].copy()).expand(inputs.shape), _targets(targets, task), columns)
+            for split, (inputs, targets, columns) in parts.items()
+        }
+        source = ArraySource(**splits, class_names=names, task=task)  # type: ignore[arg-type]
+        return _Known(task, source.class_names, source.input_shape, source.input_dtype, table)
 
-    def _table(self, path: Path) -> Table:
-        return Table(read_table(path), path, self.target, self.client, self.inputs, self.categorical)
+    def _arrays(self, path: Path, table: Table | None, frame: Any = None, whole: bool = True) -> Arrays:
+        """Returns what a file holds.
 
-    def _arrays(self, path: Path, table: Table | None) -> Arrays:
+        Args:
+            path: The file.
+            table: What its columns are; None for arrays.
+            frame: The file's ``pandas.DataFrame``, if it is read already.
+            whole: False gives inputs of arrays as :func:`_outline` does.
+
+        Raises:
+            ConfigError: Columns are named, and the file has arrays.
+            DataError: It is not of the kind of ``train``, cannot be read, or lacks an array.
+        """
         if is_table(path) != (table is not None):
             raise DataError(f"data.source.files: {path} and train are not of one kind; give tables or arrays")
         if table is not None:
-            return table.arrays(table.train if path == table.path else read_table(path), path)
+            return table.arrays(read_table(path) if frame is None else frame, path)
         if self.inputs is not None or self.categorical:
             raise ConfigError(f"data.source.inputs: {path} has no columns; leave inputs and categorical out")
-        arrays = _read_arrays(path)
+        arrays = _read_arrays(path, whole)
         for key in ("inputs", "targets", *([self.client] if self.client else [])):
             if key not in arrays:
                 known = ", ".join(sorted(arrays))
@@ -183,32 +220,47 @@ def _task(targets: np.ndarray) -> Task:
     return Classification(1 + int(targets.max(initial=0)))
 
 
-def _examples(inputs: np.ndarray, targets: np.ndarray, columns: dict[str, np.ndarray], task: Task) -> Examples:
+def _inputs(inputs: np.ndarray) -> Tensor:
     if inputs.dtype.kind in "fb":
-        inputs = inputs.astype(np.float32)
-    elif inputs.dtype != np.uint8:
-        inputs = inputs.astype(np.int64)
+        return torch.from_numpy(inputs.astype(np.float32, copy=False))
+    return torch.from_numpy(inputs if inputs.dtype == np.uint8 else inputs.astype(np.int64, copy=False))
+
+
+def _targets(targets: np.ndarray, task: Task) -> Tensor:
     if not task.has_classes:
         targets = targets.astype(np.float32).reshape(len(targets), -1)
     elif targets.dtype.kind != "f":
         targets = targets.astype(np.int64)
-    return Examples(torch.from_numpy(inputs), torch.from_numpy(targets), columns)
+    return torch.from_numpy(targets)
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+def _read_arrays(path: Path, whole: bool) -> dict[str, np.ndarray]:
     """Returns the arrays of an .npz file or of a folder of .npy files, by their names.
+
+    Args:
+        path: The file or folder.
+        whole: False gives ``inputs`` as :func:`_outline` does.
 
     Raises:
         DataError: It is missing, damaged, or holds an array that is not of numbers or text.
     """
     if not path.is_dir() and path.suffix != ".npz":
         raise DataError(f"data.source.files: {path} is not a folder, .npz, .csv or .parquet; give one of them")
+    outlined = () if whole else ("inputs",)
+    arrays = {}
     try:
         if path.is_dir():
-            arrays = {file.stem: np.load(file, allow_pickle=False) for file in sorted(path.glob("*.npy"))}
+            for one in sorted(path.glob("*.npy")):
+                with one.open("rb") as stream:
+                    arrays[one.stem] = _outline(stream) if one.stem in outlined else np.load(stream, allow_pickle=False)
         else:
             with np.load(path, allow_pickle=False) as file:
-                arrays = dict(file)
+                for name in file.files:
+                    if name in outlined:
+                        with file.zip.open(f"{name}.npy") as stream:
+                            arrays[name] = _outline(stream)
+                    else:
+                        arrays[name] = file[name]
     except FileNotFoundError:
         raise DataError(f"data.source.files: {path} is missing; correct the path") from None
     except (OSError, ValueError, EOFError, BadZipFile) as error:
@@ -217,3 +269,11 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
         if name in arrays and arrays[name].dtype.kind not in "biuf":
             raise DataError(f"data.source.files: {path} has {name} of type {arrays[name].dtype}; give numbers")
     return arrays
+
+
+def _outline(stream: IO[bytes]) -> np.ndarray:
+    """Returns an array of zeros that is of the shape and type of a .npy file's and takes no memory."""
+    major, _ = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    return np.broadcast_to(np.zeros((), dtype), shape)

@@ -21,7 +21,7 @@ from lit_fednas.rng import generator, numpy_generator
 
 
 class ArraySource(DataSource):
-    """A user's own tensors as a data source.
+    """A user's own tensors as a data source; each of a run's processes holds those that it was made with.
 
     Args:
         train: The training examples.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class Leaf(DataSource):
     Args:
         root: The folder that holds ``train`` and ``test``.
         input_shape: What each list is reshaped to; (1, 28, 28) for FEMNIST.
-        num_classes: 62 for FEMNIST; None counts from all labels, for which all files are read.
+        num_classes: 62 for FEMNIST; None counts from all labels, for which every process reads all files.
         deal: ``train`` deals the examples of ``train`` to the clients and leaves ``test`` to the server;
             ``all`` deals both to the clients, to be split there (client_val, client_test).
         least: Users with fewer examples to be dealt are left out.
@@ -125,6 +125,7 @@ class LeafImages(ImageSource):
         **decoding: Any,
     ) -> None:
         super().__init__(images, **decoding)
+        self._listed: dict[Split, ImageFiles | None] = {}
         self._files = LeafFiles(Path(root).expanduser(), deal, least, num_classes, _names)
 
     @cached_property
@@ -134,11 +135,14 @@ class LeafImages(ImageSource):
 
     @override
     def files(self, split: Split) -> ImageFiles | None:
-        part = self._files.split(split)
-        if part is None or not len(part[1]):
-            return None
-        names, labels, users = part
-        return ImageFiles(self.root, tuple(names.tolist()), labels, {"client": users}, f"leaf-{split}")
+        if split not in self._listed:
+            part = self._files.split(split)
+            self._listed[split] = None
+            if part is not None and len(part[1]):
+                names, labels, users = part
+                listed = ImageFiles(self.root, tuple(names.tolist()), labels, {"client": users}, f"leaf-{split}")
+                self._listed[split] = listed
+        return self._listed[split]
 
 
 @checked("data.source")
@@ -211,7 +215,7 @@ def whole_number(value: Any) -> int:
 
 @dataclass
 class LeafFiles:
-    """The JSON files below a folder, each of the folders ``train`` and ``test`` read once.
+    """The JSON files below a folder, which are read whenever a split is asked for, and not kept.
 
     Attributes:
         root: The folder.
@@ -228,12 +232,14 @@ class LeafFiles:
     num_classes: int | None
     convert: Callable[[list[Any]], np.ndarray]
     label: Callable[[Any], int] = whole_number
-    _parts: dict[str, Part] = field(default_factory=dict)
 
     @cached_property
     def classes(self) -> int:
         """The number of classes, as given or counted."""
-        return self.num_classes or 1 + max(int(self._read(part)[1].max()) for part in ("train", "test"))
+        if self.num_classes:
+            return self.num_classes
+        labels = (read_leaf(self.root / part, _without_inputs, self.label)[1] for part in ("train", "test"))
+        return 1 + max(int(some.max()) for some in labels)
 
     def split(self, split: Split) -> Part | None:
         """Returns the examples of ``train``, or of ``test`` where it is not dealt; None for other splits.
@@ -244,20 +250,14 @@ class LeafFiles:
         names = [part for part in ("train", "test") if split == ("train" if self.deal == "all" else part)]
         if not names:
             return None
-        parts = [self._read(name) for name in names]
+        classes = self.classes
+        parts = [read_leaf(self.root / name, self.convert, self.label) for name in names]
         inputs, labels, users = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
-        if labels.max(initial=0) >= self.classes:
+        if labels.max(initial=0) >= classes:
             most = labels.max()
-            raise DataError(
-                f"data.source.num_classes: {self.classes} for the label {most} in {self.root}; give {most + 1}"
-            )
+            raise DataError(f"data.source.num_classes: {classes} for the label {most} in {self.root}; give {most + 1}")
         dealt = of_large_clients(users, self.least if split == "train" else 1)
         return (inputs, labels, users) if dealt.all() else (inputs[dealt], labels[dealt], users[dealt])
-
-    def _read(self, part: str) -> Part:
-        if part not in self._parts:
-            self._parts[part] = read_leaf(self.root / part, self.convert, self.label)
-        return self._parts[part]
 
 
 def read_leaf(folder: Path, convert: Callable[[list[Any]], np.ndarray], label: Callable[[Any], int]) -> Part:
@@ -307,6 +307,10 @@ def _names(x: list[Any]) -> np.ndarray:
     if not all(isinstance(name, str) for name in x):
         raise ValueError("an x that is not a name of a file; use Leaf for lists of numbers")
     return np.array(x)
+
+
+def _without_inputs(x: list[Any]) -> np.ndarray:
+    return np.empty((len(x), 0))
 
 
 def _users(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import InitVar, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,54 +45,53 @@ def read_table(path: Path) -> Any:
 class Table:
     """What the columns of a training table are, so that those of all splits become the same arrays.
 
+    Args:
+        train: The training table, a ``pandas.DataFrame``, which is not kept.
+
     Attributes:
-        train: The training table, a ``pandas.DataFrame``.
         path: Where it is from.
         target: The target columns.
         client: The column of the clients, or None.
         inputs: The input columns; None is all others.
         categorical: The input columns that become a column of 0 and 1 per value.
+        classes: What the target column holds, in alphabetical order; None where there are numbers or several columns.
 
     Raises:
         DataError: A column is missing, holds text and is not ``categorical``, or is both input and target.
     """
 
-    train: Any
+    train: InitVar[Any]
     path: Path
     target: Sequence[str]
     client: str | None
     inputs: Sequence[str] | None
     categorical: Sequence[str]
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, train: Any) -> None:
         others = {*self.target, self.client}
-        listed = [name for name in self.train.columns if name not in others] if self.inputs is None else self.inputs
-        self._require(self.train, self.path, "target", self.target)
-        self._require(self.train, self.path, "client", [self.client] if self.client else [])
-        self._require(self.train, self.path, "inputs", listed)
+        listed = [name for name in train.columns if name not in others] if self.inputs is None else self.inputs
+        self._require(train, self.path, "target", self.target)
+        self._require(train, self.path, "client", [self.client] if self.client else [])
+        self._require(train, self.path, "inputs", listed)
         if targets := [name for name in listed if name in self.target]:
             raise DataError(f"data.source.inputs: {targets[0]!r} of {self.path} is a target; leave it out")
         if unlisted := [name for name in self.categorical if name not in listed]:
             raise DataError(f"data.source.categorical: {unlisted[0]!r} is not an input of {self.path}; leave it out")
         self.numeric = [name for name in listed if name not in self.categorical]
-        if text := [name for name in self.numeric if self.train[name].dtype.kind not in "biuf"]:
+        if text := [name for name in self.numeric if train[name].dtype.kind not in "biuf"]:
             raise DataError(
                 f"data.source.inputs: {', '.join(text)} of {self.path} are not numbers; name them as categorical, or "
                 "leave them out of inputs"
             )
-        self.values = {name: sorted(self._filled(self.train, name, self.path).unique()) for name in self.categorical}
+        self.values = {name: sorted(self._filled(train, name, self.path).unique()) for name in self.categorical}
+        self.classes: list[Any] | None = None
+        if len(self.target) == 1 and train[self.target[0]].dtype.kind not in "biuf":
+            self.classes = sorted(self._filled(train, self.target[0], self.path).unique(), key=str)
 
     @property
     def num_indicators(self) -> int:
         """The number of columns of 0 and 1, which are the last ones."""
         return sum(map(len, self.values.values()))
-
-    @cached_property
-    def classes(self) -> list[Any] | None:
-        """What the target column holds, in alphabetical order; None where there are numbers or several columns."""
-        if len(self.target) > 1 or self.train[self.target[0]].dtype.kind in "biuf":
-            return None
-        return sorted(self._filled(self.train, self.target[0], self.path).unique(), key=str)
 
     def arrays(self, frame: Any, path: Path) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         """Returns the inputs, float32 ``[N, columns]``, the targets and the clients of a split.

@@ -90,7 +90,7 @@ class TextFiles(DataSource):
     def vocabulary(self) -> Vocabulary:
         """The most frequent tokens of the training part, the most frequent first."""
         counts: Counter[str] = Counter()
-        for tokens in self._parts["train"].values():
+        for tokens in self._parts()["train"].values():
             counts.update(tokens)
         ranked = sorted(counts, key=lambda token: (-counts[token], token))
         return Vocabulary(tuple(ranked[: self.vocabulary_size]))
@@ -112,18 +112,18 @@ class TextFiles(DataSource):
 
     @override
     def load(self, split: Split) -> Examples | None:
-        if split not in self._parts:
+        if not self.files[split]:
             return None
-        names = list(self._parts[split])
-        sequences = [self.vocabulary.encoded(self._parts[split][name]) for name in names]
+        part = self._parts()[split]
+        names = list(part)
+        sequences = [self.vocabulary.encoded(part[name]) for name in names]
         inputs, targets, rows = windows_of_all(sequences, self.input_shape[0])
         if not len(inputs):
             raise DataError(f"data.source: {split} has no client with two {self.level}; give more text")
         return Examples(torch.from_numpy(inputs), torch.from_numpy(targets), {"client": np.array(names)[rows]})
 
-    @cached_property
     def _parts(self) -> dict[Split, Clients]:
-        """The tokens of each client, by split; all files are read once."""
+        """Reads the tokens of each client, by split."""
         parts: dict[Split, Clients] = {}
         assert isinstance(self.files["train"], str)
         train = self._clients(self.files["train"], "files")
