@@ -8,12 +8,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from lit_fednas.cli import main as command
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
 NORM = '{"class_path": "lit_fednas.supernets.GroupNorm", "init_args": {"group_size": 2}}'
+
+
+def changed(checkpoint, folder):
+    """A checkpoint of which one tensor of the weights differs."""
+    state = torch.load(checkpoint, weights_only=False)
+    next(tensor for tensor in state["state_dict"].values() if tensor.is_floating_point()).add_(1)
+    torch.save(state, folder / "other.ckpt")
+    return folder / "other.ckpt"
 
 
 @pytest.mark.slow
@@ -23,6 +32,7 @@ def test_tables_follow_from_the_answers(tmp_path, monkeypatch, capsys):
     fit = ["fit", "--config", "superfed/digits.yaml", "--trainer.max_rounds", "1"]
     assert command([*fit, "--model.supernet.init_args.norm", NORM]) == 0
     run = tmp_path / "runs/digits/version_0"
+    other = changed(run / "checkpoints/last.ckpt", tmp_path)
     words = [str(run), "--config", str(CONFIGS / "search/digits.yaml"), "--archs", "25", "--seeds", "3"]
     script = runpy.run_path(str(ROOT / "scripts" / "racing"))
     assert script["main"](words) == 0, capsys.readouterr().err
@@ -45,5 +55,7 @@ def test_tables_follow_from_the_answers(tmp_path, monkeypatch, capsys):
     before = (run / "racing/answers.npy").stat().st_mtime_ns
     assert script["main"](words) == 0
     assert (run / "racing/answers.npy").stat().st_mtime_ns == before  # kept
-    assert script["main"]([*words[:3], "--archs", "7"]) == 2
-    assert "answers.npy: is of (25, " in capsys.readouterr().err
+    capsys.readouterr()
+    for others, what in ((["--archs", "7"], "archs"), (["--archs", "25", "--checkpoint", str(other)], "weights")):
+        assert script["main"]([*words[:3], *others]) == 2
+        assert f"answers.npy: has answers of other {what}; remove it" in capsys.readouterr().err
