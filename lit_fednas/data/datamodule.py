@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from lightning import LightningDataModule
+from scipy.sparse import csr_array
 from torch import Tensor
 from typing_extensions import override
 
@@ -198,9 +199,9 @@ class FederatedDataModule(LightningDataModule):
         return ClientData(self._readers["train"], rows, self._readers.get("test"), self.task)
 
     @property
-    def class_counts(self) -> np.ndarray:
-        """Each client's examples of each class, before its hold-outs, after ``setup``: ``[clients, strata]``."""
-        return self.partition.class_counts(self.targets, len(self.strata))
+    def class_counts(self) -> csr_array | np.ndarray:
+        """Each client's examples of each class, before its hold-outs, after ``setup``: sparse ``[clients, strata]``."""
+        return self.partition.sparse_class_counts(self.targets, len(self.strata))
 
     def val_dataloader(self) -> EvalBatches | list[Any]:
         """Returns the server's validation batches; an empty list where it holds nothing out."""
@@ -361,9 +362,9 @@ class FederatedDataModule(LightningDataModule):
         if reader is None:
             name = type(self.source).__name__
             raise DataError(f"data.client_test: official is a test split, which {name} does not have; give a fraction")
-        return deal_by_class(
-            self.task.strata(reader.targets).cpu().numpy(), self.class_counts, numpy_generator(self.seed, "client-test")
-        )
+        counts = self.partition.class_counts(self.targets, len(self.strata))
+        strata = self.task.strata(reader.targets).cpu().numpy()
+        return deal_by_class(strata, counts, numpy_generator(self.seed, "client-test"))
 
 
 def _taken(array: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -1,6 +1,9 @@
 """What a partition looks like: a table, CSV rows, and the dot plot of SuperFed's Figure 9.
 
-Of many clients the table shows the first, and the plot some that are evenly spaced; a summary has all.
+Of many clients the table shows the first, and the plot some that are evenly spaced; of many classes both show the most
+frequent; a summary has all. So what is shown is bounded, and the rest takes time by the number of examples.
+
+Counts are each client's examples of each class, ``[clients, classes]``: arrays, or sparse ones (``scipy.sparse``).
 """
 
 from __future__ import annotations
@@ -8,33 +11,39 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from scipy.sparse import csr_array
 
 from lit_fednas.data.datamodule import FederatedDataModule
 from lit_fednas.formatting import text_table
 from lit_fednas.records.files import check_output, replace_text, replacing
 
 COLOUR = "#2a6fbb"
-#: So many clients are shown one by one; of more there is a summary too.
-SHOWN = 200
-#: As many rows has a table of more clients.
+#: So many clients and classes are shown one by one, if a picture has no more than so many cells; of more there is a
+#: summary too.
+SHOWN, SHOWN_CLASSES, CELLS = 200, 100, 8_000
+#: As many clients, or classes, has a table of more.
 FIRST = 20
-#: ``partition.csv`` is written of so many clients at most.
-LARGEST_TABLE = 100_000
+#: ``partition.csv`` is written with so many cells at most.
+LARGEST_TABLE = 1_000_000
 _BINS = 40
 _BELOW = 2.2  # inches of the histograms
 
 log = logging.getLogger(__name__)
 
 
-def partition_rows(counts: np.ndarray, class_names: Sequence[str]) -> list[list[Any]]:
+Counts: TypeAlias = np.ndarray | csr_array
+
+
+def partition_rows(counts: Counts, class_names: Sequence[str]) -> list[list[Any]]:
     """Returns a header, then each client's number, size and count of each class.
 
     Example:
@@ -42,13 +51,14 @@ def partition_rows(counts: np.ndarray, class_names: Sequence[str]) -> list[list[
         [['client', 'size', 'cat', 'dog'], [0, 2, 1, 1], [1, 1, 0, 1]]
     """
     header = ["client", "size", *class_names]
-    return [header, *([client, sum(row), *row] for client, row in enumerate(counts.tolist()))]
+    return [header, *([client, sum(row), *row] for client, row in enumerate(csr_array(counts).toarray().tolist()))]
 
 
-def partition_table(counts: np.ndarray, class_names: Sequence[str]) -> str:
+def partition_table(counts: Counts, class_names: Sequence[str]) -> str:
     """Returns the counts as aligned text; zeros are dots, and the last row is the total.
 
-    Of more than 200 clients it shows the first 20, and a summary below the total.
+    Of more than 200 clients it shows the first 20, of more than 100 classes the 20 most frequent, and then a summary
+    below the total.
 
     Example:
         >>> print(partition_table(np.array([[1, 1], [0, 1]]), ["cat", "dog"]))
@@ -57,18 +67,21 @@ def partition_table(counts: np.ndarray, class_names: Sequence[str]) -> str:
              1     1    .    1
          total     3    1    2
     """
-    many = len(counts) > SHOWN
-    header, *rows = partition_rows(counts[:FIRST] if many else counts, class_names)
-    if many:
-        rows.append(["..."] * len(header))
-    totals = counts.sum(axis=0).tolist()
-    rows.append(["total", sum(totals), *totals])
-    cells = [[str(row[0]), *(str(cell or ".") for cell in row[1:])] for row in rows]
-    table = text_table(header, cells, left=0)
-    return f"{table}\n\n{summary_table(counts)}" if many else table
+    counts = csr_array(counts)
+    clients = FIRST if counts.shape[0] > SHOWN else counts.shape[0]
+    classes = _most_frequent(counts, FIRST if counts.shape[1] > SHOWN_CLASSES else counts.shape[1])
+    rest = ["..."] * (len(classes) < counts.shape[1])
+    sizes, totals = counts.sum(axis=1), counts.sum(axis=0)
+    shown = counts[:clients][:, classes].toarray()
+    rows = [[str(client), sizes[client], *row] for client, row in enumerate(shown.tolist())]
+    rows += [["..."] * (2 + len(classes))] * (clients < counts.shape[0])
+    rows.append(["total", sizes.sum(), *totals[classes].tolist()])
+    header = ["client", "size", *(class_names[label] for label in classes), *rest]
+    table = text_table(header, [[str(cell or ".") for cell in row] + rest for row in rows], left=0)
+    return f"{table}\n\n{summary_table(counts)}" if shown.shape != counts.shape else table
 
 
-def measures(counts: np.ndarray) -> dict[str, np.ndarray]:
+def measures(counts: Counts) -> dict[str, np.ndarray]:
     """Returns by name what is measured of each client, float64 or int64 [clients].
 
     Args:
@@ -82,15 +95,15 @@ def measures(counts: np.ndarray) -> dict[str, np.ndarray]:
         >>> {name: values.tolist() for name, values in measures(np.array([[1, 1], [0, 2]])).items()}
         {'examples': [2, 2], 'classes': [2, 1], 'distance of the class mix': [0.25, 0.25]}
     """
-    sizes, totals = counts.sum(axis=1), counts.sum(axis=0)
-    distance = np.zeros(len(counts))
-    for label in np.flatnonzero(totals):  # one by one: all at once would take as much memory again, and more
-        distance += abs(counts[:, label] / np.maximum(sizes, 1) - totals[label] / totals.sum()) / 2
-    classes = np.count_nonzero(counts, axis=1)
+    counts = csr_array(counts)
+    sizes, totals, classes = counts.sum(axis=1), counts.sum(axis=0), np.diff(counts.indptr)
+    clients = np.repeat(np.arange(len(sizes)), classes)
+    common = np.minimum(counts.data / sizes[clients], (totals / max(1, totals.sum()))[counts.indices])
+    distance = np.maximum(1 - np.bincount(clients, common, minlength=len(sizes)), 0)
     return {"examples": sizes, "classes": classes, "distance of the class mix": distance}
 
 
-def summary_table(counts: np.ndarray) -> str:
+def summary_table(counts: Counts) -> str:
     """Returns the quantiles over clients of what :func:`measures` has, as aligned text.
 
     Example:
@@ -104,24 +117,27 @@ def summary_table(counts: np.ndarray) -> str:
         [name, *(f"{value:.4g}" for value in np.quantile(values, [0, 0.25, 0.5, 0.75, 1]))]
         for name, values in measures(counts).items()
     ]
-    return text_table([f"{len(counts):,} clients", "least", "25%", "median", "75%", "most"], rows)
+    return text_table([f"{counts.shape[0]:,} clients", "least", "25%", "median", "75%", "most"], rows)
 
 
-def plot_partition(counts: np.ndarray, class_names: Sequence[str]) -> Figure:
+def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:
     """Returns a figure with a dot per client and class whose area is proportional to the number of examples.
 
-    The largest dot fills its cell; where cells are narrow it may reach into its neighbours. Of more than 200 clients
-    it shows 200 that are evenly spaced by their numbers, and below them histograms over all clients. Save it with
-    ``figure.savefig``; no window and no pyplot state is involved.
+    The largest dot fills its cell; where cells are narrow it may reach into its neighbours. Of more than 200 clients it
+    shows 200 that are evenly spaced by their numbers (with 100 classes 80), of more than 100 classes the most frequent,
+    and then below them histograms over all clients. Save it with ``figure.savefig``; no window and no pyplot state is
+    involved.
 
     Example:
         >>> len(plot_partition(np.array([[1, 1], [0, 1]]), ["cat", "dog"]).axes)
         1
     """
-    everyone, many = counts, len(counts) > SHOWN
-    numbers = np.arange(SHOWN) * len(counts) // SHOWN if many else np.arange(len(counts))
-    counts = counts[numbers]
-    num_clients, num_classes = counts.shape
+    everyone = csr_array(counts)
+    labels = _most_frequent(everyone, SHOWN_CLASSES)
+    num_clients = min(everyone.shape[0], SHOWN, max(1, CELLS // len(labels)))
+    numbers = np.arange(num_clients) * everyone.shape[0] // num_clients
+    counts, num_classes = everyone[numbers][:, labels].toarray(), len(labels)
+    many = counts.shape != everyone.shape
     cell = float(np.clip(11 / num_clients, 0.12, 0.36))  # inches
     height = float(np.clip(12 / num_classes, 0.12, max(cell, 0.26)))
     size = num_clients * cell + 1.9, num_classes * height + 1.1
@@ -133,32 +149,35 @@ def plot_partition(counts: np.ndarray, class_names: Sequence[str]) -> Figure:
     largest = 72**2 * min(cell * height, max(0.2, 0.94 * min(cell, height)) ** 2)  # in points²
     sizes = np.maximum(largest * values / max(1, counts.max()), 1.0)  # a single example stays visible
     axes.scatter(clients, classes, s=sizes, color=COLOUR, alpha=0.85, linewidths=0, zorder=2, clip_on=False)
-    _frame(figure, numbers, class_names, height)
+    _frame(figure, numbers, [class_names[label] for label in labels], height)
     _legend(figure, int(counts.max()), largest)
     if many:
-        axes.set_title(f"{num_clients} of {len(everyone):,} clients, evenly spaced by number", fontsize=9)
+        title = f"{num_clients} of {everyone.shape[0]:,} clients, evenly spaced by number"
+        if num_classes < everyone.shape[1]:
+            title += f"; the {num_classes} most frequent of {everyone.shape[1]:,} classes"
+        axes.set_title(title, fontsize=9)
         for place, (name, each) in enumerate(measures(everyone).items()):
             _histogram(figure.add_subplot(grid[1, place]), name, each)
     return figure
 
 
-def write_partition(counts: np.ndarray, class_names: Sequence[str], folder: Path) -> None:
-    """Writes a partition's table and picture; above 100,000 clients the picture alone.
+def write_partition(counts: Counts, class_names: Sequence[str], folder: Path) -> None:
+    """Writes a partition's table and picture; where clients times classes are above a million, the picture alone.
 
     Args:
         counts: Each client's examples of each class, ``[clients, classes]``.
         class_names: One name per class.
         folder: Where to write ``partition.csv`` and ``partition.png``.
     """
-    if len(counts) <= LARGEST_TABLE:
+    if _has_table(counts):
         text = io.StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows(partition_rows(counts, class_names))
         replace_text(folder / "partition.csv", text.getvalue())
     else:
         log.info(
-            "partition.csv is left out: %s clients are more than %s; partition.png has a summary, and the data "
-            "module's class_counts has all of them",
-            *(f"{number:,}" for number in (len(counts), LARGEST_TABLE)),
+            "partition.csv is left out: %s clients times %s classes are more than %s; partition.png has a summary, and "
+            "the data module's class_counts has all of them",
+            *(f"{number:,}" for number in (*counts.shape, LARGEST_TABLE)),
         )
     with replacing(folder / "partition.png") as file:
         plot_partition(counts, class_names).savefig(file, dpi=150)
@@ -178,7 +197,7 @@ class ShowPartition:
         """Shows how the data are dealt to the clients: a table, and SuperFed's Fig. 9 as a picture.
 
         Args:
-            output: A folder for ``partition.csv`` (of 100,000 clients at most) and ``partition.png``.
+            output: A folder for ``partition.csv`` (up to a million clients times classes) and ``partition.png``.
 
         Raises:
             ConfigError: The folder cannot be written to.
@@ -190,8 +209,18 @@ class ShowPartition:
         shown = data.class_counts, data.strata
         print(partition_table(*shown))
         write_partition(*shown, Path(output))
-        files = [f"{output}/partition.csv"] * (len(shown[0]) <= LARGEST_TABLE) + [f"{output}/partition.png"]
+        files = [f"{output}/partition.csv"] * _has_table(shown[0]) + [f"{output}/partition.png"]
         print(f"written: {', '.join(files)}")
+
+
+def _has_table(counts: Counts) -> bool:
+    """Whether ``partition.csv`` is written."""
+    return math.prod(counts.shape) <= LARGEST_TABLE
+
+
+def _most_frequent(counts: csr_array, most: int) -> np.ndarray:
+    """Returns the classes, or so many that have the most examples, ascending."""
+    return np.sort(np.argsort(-counts.sum(axis=0), kind="stable")[:most])
 
 
 def _histogram(axes: Axes, name: str, values: np.ndarray) -> None:
@@ -217,9 +246,9 @@ def _frame(figure: Figure, numbers: np.ndarray, class_names: Sequence[str], heig
     lowest, highest = len(class_names) - 0.4, -0.6
     axes.set(xlim=(-0.6, len(numbers) - 0.4), ylim=(lowest, highest), xlabel="client", ylabel="class")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=20, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
-    if numbers[-1] >= SHOWN:  # positions are not the clients' numbers
-        axes.xaxis.set_major_formatter(lambda place, _: f"{numbers[int(place)]:,}" if 0 <= place < SHOWN else "")
-    ticks = range(0, len(class_names), max(1, round(0.16 / height)))
+    if numbers[-1] >= len(numbers):  # positions are not the clients' numbers
+        axes.xaxis.set_major_formatter(lambda place, _: f"{numbers[int(place)]:,}" if 0 <= place < len(numbers) else "")
+    ticks = range(0, len(class_names), math.ceil(0.16 / height))
     axes.set_yticks(ticks, [class_names[i] for i in ticks], fontsize=8)
     axes.tick_params(length=0, labelsize=8)
     axes.grid(color="#e6e6e6", linewidth=0.6)

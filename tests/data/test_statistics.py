@@ -91,12 +91,12 @@ def test_the_picture_of_many_clients_shows_some_and_a_summary_of_all() -> None:
 def test_no_table_is_written_of_more_clients_than_one_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(statistics, "LARGEST_TABLE", 1)
+    monkeypatch.setattr(statistics, "LARGEST_TABLE", 5)
     with caplog.at_level(logging.INFO, logger="lit_fednas"):
         write_partition(COUNTS, ["a", "b", "cc"], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["partition.png"]
     assert [record.message.partition(";")[0] for record in caplog.records] == [
-        "partition.csv is left out: 2 clients are more than 1"
+        "partition.csv is left out: 2 clients times 3 classes are more than 5"
     ]
 
 
@@ -155,3 +155,14 @@ def test_the_command_says_what_is_missing(
     assert line.startswith("lit-fednas: ")
     assert message in line
     assert not (tmp_path / "partition").exists()
+
+
+def test_of_many_classes_the_most_frequent_are_shown() -> None:
+    counts = np.ones((3, 150), dtype=int)
+    counts[:, 100:120] += np.arange(1, 21)  # the most frequent, at the end of the order
+    names = [f"c{label}" for label in range(150)]
+    header, *rows = partition_table(counts, names).splitlines()
+    assert header.split() == ["client", "size", *names[100:120], "..."]
+    assert rows[0].split() == ["0", str(150 + 210), *map(str, range(2, 22)), "..."]
+    title = plot_partition(counts, names).axes[0].get_title()
+    assert title == "3 of 3 clients, evenly spaced by number; the 100 most frequent of 150 classes"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import csr_array
 from typing_extensions import override
 
 from lit_fednas.data.rows import ClientRows, read_only
@@ -98,11 +99,29 @@ class Partition(ClientRows):
         Raises:
             DataError: A class is outside 0..num_classes - 1.
         """
+        counts: np.ndarray = self.sparse_class_counts(targets, num_classes).toarray()
+        return counts
+
+    def sparse_class_counts(self, targets: np.ndarray, num_classes: int) -> csr_array:
+        """Counts examples per client and class; what is not zero is at most as much as there are examples.
+
+        Args:
+            targets: The class of each example [num_examples].
+            num_classes: The length of each client's counts.
+
+        Returns:
+            int64 [clients, classes].
+
+        Raises:
+            DataError: A class is outside 0..num_classes - 1.
+        """
         classes = targets[self.rows]
         if classes.size and not 0 <= classes.min() <= classes.max() < num_classes:
             raise DataError(f"num_classes: {num_classes} for classes {classes.min()}..{classes.max()}; give more")
-        cells = np.repeat(np.arange(len(self)) * num_classes, self.sizes) + classes
-        return np.bincount(cells, minlength=len(self) * num_classes).reshape(len(self), num_classes)
+        ones = np.ones(len(classes), dtype=np.int64)
+        counts = csr_array((ones, classes, self.offsets.copy()), shape=(len(self), num_classes))
+        counts.sum_duplicates()
+        return counts
 
     def _owner(self, place: np.integer) -> int:
         return int(np.searchsorted(self.offsets, place, side="right")) - 1
