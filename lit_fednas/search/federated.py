@@ -98,10 +98,14 @@ class ClientDraw:
         """
         return self._eligible(tier).tolist()
 
+    def order(self, tier: str, generation: int) -> np.ndarray:
+        """Returns a tier's eligible clients in the order in which a generation's rounds would ask them."""
+        rng = numpy_generator(self.seed, f"federated-search-{tier}", generation)
+        return rng.permutation(self._eligible(tier))
+
     def asked(self, tier: str, generation: int) -> list[int]:
         """Returns the clients that are asked about a generation, in the order of its rounds."""
-        rng = numpy_generator(self.seed, f"federated-search-{tier}", generation)
-        return rng.permutation(self._eligible(tier))[: self.settings.rounds * self.cohort].tolist()
+        return self.order(tier, generation)[: self.settings.rounds * self.cohort].tolist()
 
     def rounds(self, clients: int) -> int:
         """Returns the number of evaluation rounds in which so many clients are asked."""
