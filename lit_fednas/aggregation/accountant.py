@@ -10,7 +10,8 @@ share ``s_t`` of what the noise is made for has the noise multiplier ``z / s_t``
   Privacy"). The greatest of all clients is reported.
 * :class:`SampledCohorts`: with Poisson sampling every client has the same epsilon. It is computed with privacy loss
   distributions (PLD) and not with Renyi divergences (RDP). Both are upper bounds, and PLD's is tighter (100 rounds with
-  z = 1, q = 0.1 and delta = 1e-5: 7.05 against 7.90) at a fraction of a second per round.
+  z = 1, q = 0.1 and delta = 1e-5: 7.05 against 7.90). It takes time in every round, on each rank: on one core 0.3 s
+  with z = 1, q = 0.05 and 100 rounds, 1.6 s with z = 0.5, q = 0.05 and 1,000, 4.1 s with z = 0.3, q = 0.1 and 500.
 
 Both use Google's ``dp-accounting``. They keep counts and sums of squares alone, so that one that is restored from a
 checkpoint continues exactly.
@@ -21,13 +22,13 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from functools import cached_property
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
 from typing_extensions import override
 
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import CheckpointError, ConfigError
 
 
 def dp_accounting() -> ModuleType:
@@ -75,7 +76,11 @@ class Accountant(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the counts."""
+        """Restores the counts.
+
+        Raises:
+            CheckpointError: They are of another kind of cohorts.
+        """
 
 
 class KnownCohorts(Accountant):
@@ -132,13 +137,6 @@ class SampledCohorts(Accountant):
         self.probability = probability
         self.rounds = 0
 
-    @cached_property
-    def _round(self) -> Any:
-        dp_accounting()
-        from dp_accounting.pld import privacy_loss_distribution
-
-        return privacy_loss_distribution.from_gaussian_mechanism(self.noise_multiplier, sampling_prob=self.probability)
-
     @override
     def add(self, losses: Mapping[int, float]) -> None:
         self.rounds += 1
@@ -147,14 +145,19 @@ class SampledCohorts(Accountant):
     def epsilon(self, delta: float) -> float:
         if not self.rounds:
             return 0.0
-        return float(self._round.self_compose(self.rounds).get_epsilon_for_delta(delta))
+        return _epsilon_of_sampled(self.noise_multiplier, self.probability, self.rounds, delta)
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"rounds": self.rounds}
+        return {"rounds": self.rounds, "probability": self.probability}
 
     @override
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state["probability"] != self.probability:
+            raise CheckpointError(
+                f"model.cohort.ratio: {self.probability:g} is not that of the checkpoint's run, "
+                f"{state['probability']:g}, by which epsilon is accounted for; a resumed run must keep it"
+            )
         self.rounds = int(state["rounds"])
 
     @staticmethod
@@ -168,3 +171,18 @@ class SampledCohorts(Accountant):
             return accounting.SelfComposedDpEvent(sampled, rounds)
 
         return float(accounting.calibrate_dp_mechanism(PLDAccountant, event, epsilon, delta, tol=1e-3))
+
+
+@lru_cache(maxsize=1)
+def _sampled_round(noise_multiplier: float, probability: float) -> Any:
+    """Returns the privacy loss distribution of one sampled round."""
+    dp_accounting()
+    from dp_accounting.pld import privacy_loss_distribution
+
+    return privacy_loss_distribution.from_gaussian_mechanism(noise_multiplier, sampling_prob=probability)
+
+
+@lru_cache(maxsize=8)  # what a round is allowed by, it is accounted for with
+def _epsilon_of_sampled(noise_multiplier: float, probability: float, rounds: int, delta: float) -> float:
+    composed = _sampled_round(noise_multiplier, probability).self_compose(rounds)
+    return float(composed.get_epsilon_for_delta(delta))

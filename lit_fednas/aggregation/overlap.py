@@ -169,9 +169,10 @@ class OverlapAverage(Aggregation):
         Raises:
             ConfigError: None is known.
         """
-        sampled = mechanism.everyone is not None
-        planned = tasks if mechanism.everyone is None else mechanism.everyone
-        own = [name for name in ("weight", "contributions", "new_sums") if _overrides(self, name)]
+        sampled = mechanism.planned is not None
+        planned = tasks if mechanism.planned is None else mechanism.planned
+        merging = ("weight", "contributions", "new_sums", "add", "sums", "accepted", "finish")
+        own = [name for name in merging if _overrides(self, name)]
         for refused, reason in (
             (own, f"{type(self).__name__} merges in a way of its own ({', '.join(own)}); use OverlapAverage or MaxNet"),
             (self.trim, f"trim {self.trim:g} leaves out values by what other clients send; set it to 0"),
@@ -197,7 +198,8 @@ class OverlapAverage(Aggregation):
                 raise ConfigError(
                     f"model.aggregation: no bound on a client's influence is known: {reason}; or set privacy to null"
                 )
-        weights = [self.coefficient(one) * mechanism.probability for one in planned]
+        counted = mechanism.expected / len(planned) if sampled and planned else 1.0
+        weights = [self.coefficient(one) * counted for one in planned]
         self._scale = 1.0 / sum(weights) if sum(weights) > 0 else 1.0
         covered = by_architecture(planned, [weight * self._scale for weight in weights])
         coefficients = {one.client: self.coefficient(one) * self._scale for one in tasks}

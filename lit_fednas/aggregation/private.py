@@ -8,9 +8,10 @@ computes, once per round and for all shared elements e together::
     G = sum_k c_k clip_S(d_k) + N(0, (z S c_max)^2 I)        c_max = max_k c_k
     w_e <- w_e + G_e / D_e                                   D_e = sum of c_k over the clients with e in a_k
 
-**Neighbours** are two runs, in one of which all contributions of one client are replaced by no change ("zero-out":
-Kairouz et al., 2021, "Practical and Private (Deep) Learning without Sampling or Shuffling"; Ponomareva et al., 2023,
-"How to DP-fy ML"). The population, the tiers, the initial weights and the settings are public.
+**Neighbours** are two runs, in one of which all contributions of one client are replaced by those of a client that
+fails: zero in every sum ("zero-out": Kairouz et al., 2021, "Practical and Private (Deep) Learning without Sampling or
+Shuffling"; Ponomareva et al., 2023, "How to DP-fy ML"). The population, the tiers, the initial weights and the settings
+are public.
 
 **Sensitivity.** The plan (who trains what, hence ``c_k`` and ``D_e``) is drawn before any client trains and does not
 depend on clients' data. So for neighbours that differ in client j, all other terms of the sum are equal, and the
@@ -18,9 +19,9 @@ undivided sums differ by ``c_j clip_S(d_j)``, whose norm is at most ``c_j S <= c
 more reaches ``c_j S``. This holds whatever ``a_j`` is: a smaller network moves fewer elements, but may move these by as
 much. The division by ``D_e`` comes after the noise and uses no client's data, so it is post-processing; so are the
 server's optimizer and all later uses of the weights. ``D_e`` counts the clients that were asked: whether a client fails
-may depend on its data, so a client that failed counts as one that changed nothing. The noise of the average is ``z S
-c_max / D_e``: elements that few clients train receive more of it. Elements in nobody's task keep their value, without
-noise, which says no more than the public plan. (If the noise were added to the average in place of the sum, its
+may depend on its data, so for the weights a client that failed is one that changed nothing. The noise of the average is
+``z S c_max / D_e``: elements that few clients train receive more of it. Elements in nobody's task keep their value,
+without noise, which says no more than the public plan. (If the noise were added to the average in place of the sum, its
 sensitivity would be ``c_j |clip_S(d_j) / D|``, up to ``c_j S / min_e D_e``: one rarely trained element would decide the
 noise of all.)
 
@@ -40,11 +41,14 @@ accountant counts the sampled Gaussian mechanism. This needs that whether a clie
 own term of the sum:
 
 * coefficients are all equal;
-* architectures are drawn independently of the cohort (``Assignment.depends_on``);
-* denominators are those of an expected cohort, ``D_e = q`` times the sum of ``c_k`` over a plan of *all* clients that
-  is drawn apart. So they do not tell who took part. (Any positive ``D_e`` keeps the guarantee; this one makes the
-  expected step about that of the average.)
-* noise is added in every round to each element with ``D_e > 0``, whoever trains it, also if nobody takes part.
+* architectures are drawn independently of the cohort (``Assignment.depends_on``), and as secretly: a client's place in
+  the cohort says which draw is its own;
+* denominators are those of an expected cohort: q times the number of available clients, times the share of a public
+  sample of them that holds e, by a plan for the sample that is drawn apart. So they do not tell who took part. (Any
+  ``D_e`` keeps the guarantee that is drawn independently of the cohort; this one makes the expected step about that of
+  the average.)
+* noise is added in every round to each element with ``D_e > 0``, whoever trains it, also if nobody takes part; the
+  others keep their values, whoever trains them.
 
 Given all other draws, if the release without client j has the distribution N(m, v), it is with client j a mixture of
 N(m, v) with the weight 1 - q and N(m + c_j clip_S(d_j), v) with the weight q: the sampled Gaussian mechanism of
@@ -64,13 +68,14 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_fednas.aggregation.sums import FlatTensors, Sums, summable_dtype
 from lit_fednas.messages import ClientTask
-from lit_fednas.rng import generator
+from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import Region, Supernet
 
 
@@ -81,12 +86,13 @@ class GaussianMechanism:
     Attributes:
         clip_norm: The greatest norm S of an update's parameters.
         noise_multiplier: z, of all that the round releases; 0 for clipping without noise.
-        seed: The run's seed, which the noise is drawn from.
+        seed: What the noise is drawn from.
         round: The round, from 0.
         buffer_norm: The greatest norm S_b of an update's running statistics; ``None`` if the supernet has none.
         count_noise: The noise's standard deviation in the count of updates within the norm, where that is released.
-        everyone: A plan of all clients, where cohorts are sampled; ``None`` where they are known.
-        probability: With which each of them takes part.
+        planned: A plan of some of the clients that can take part, where cohorts are sampled; ``None`` where they are
+            known.
+        expected: The number of clients that are expected to take part, where cohorts are sampled.
     """
 
     clip_norm: float
@@ -95,8 +101,8 @@ class GaussianMechanism:
     round: int
     buffer_norm: float | None = None
     count_noise: float | None = None
-    everyone: Sequence[ClientTask] | None = None
-    probability: float = 1.0
+    planned: Sequence[ClientTask] | None = None
+    expected: float = 0.0
 
     @property
     def sum_multiplier(self) -> float:
@@ -204,12 +210,13 @@ class PrivateSums(Sums):
         """Adds the noise, the same on all ranks, and divides."""
         groups = len(set(map(type, (self.shared[name] for name in self.norms))))
         multiplier = self.mechanism.sum_multiplier * sqrt(groups) * self.greatest
-        draws = generator(self.mechanism.seed, "privacy", self.mechanism.round)
+        # not torch's generator, of whose seed the CPU's takes 32 bits, so that one could try all
+        draws = numpy_generator(self.mechanism.seed, "privacy", self.mechanism.round)
         averages = {name: tensor.detach().to(summable_dtype(tensor), copy=True) for name, tensor in shared.items()}
         for name, total in self.values.items():
             if multiplier:
-                noise = torch.randn(total.shape, generator=draws, device="cpu")
-                total.add_(noise.to(total.device), alpha=multiplier * self.norms[name])
+                noise = draws.standard_normal(tuple(total.shape), dtype=np.float32)
+                total.add_(torch.as_tensor(noise, device=total.device), alpha=multiplier * self.norms[name])
             weights = self.weights[name]
             averages[name] += torch.where(weights > 0, total / weights, 0)
             if name.endswith("running_var"):
@@ -221,10 +228,9 @@ class PrivateSums(Sums):
         """Returns the share of updates within the norm, with noise (Andrew et al., 2021, Algorithm 1)."""
         if self.mechanism.count_noise is None:
             return None
-        everyone = self.mechanism.everyone
-        expected = len(self.coefficients) if everyone is None else self.mechanism.probability * len(everyone)
-        draws = generator(self.mechanism.seed, "privacy-count", self.mechanism.round)
-        noise = float(torch.randn((), generator=draws, device="cpu")) * self.mechanism.count_noise
+        expected = len(self.coefficients) if self.mechanism.planned is None else self.mechanism.expected
+        draws = numpy_generator(self.mechanism.seed, "privacy-count", self.mechanism.round)
+        noise = draws.standard_normal() * self.mechanism.count_noise
         count = float(self.counts[0]) + (noise if self.mechanism.noise_multiplier else 0.0)
         return 0.5 + count / expected if expected else 0.5
 

@@ -4,13 +4,20 @@ How updates are clipped and how much noise sub-networks of different size need i
 :mod:`lit_fednas.aggregation.private`; how epsilon adds up over rounds, in :mod:`lit_fednas.aggregation.accountant`.
 
 **What is protected**: each client's influence on the global weights of all rounds, against everybody who sees the
-weights and does not know the run's seed. Noise and cohorts are drawn from the seed: whoever knows it can subtract the
-noise, so keep ``seed_everything`` and the run's folder as secret as the data. The generator is not cryptographic, and
-floating-point numbers are rounded (Mironov, 2012, "On Significance of the Least Significant Bits for Differential
-Privacy"): use it for research. **What is not protected**: the server is trusted and sees every update (central
-privacy). What is reported by clients or measured on their data has no noise: losses, accuracies and numbers of examples
-in the records, the share of clipped updates, ``evaluation.recalibrate_batches``, fine-tuning, a search on clients'
-data.
+weights, other clients included, who know the configuration and the run's seed. The noise is drawn from a secret of the
+server, and where cohorts count as sampled, so are they and their architectures. It is drawn from the system's
+randomness when a run begins, and kept in checkpoints, so that a resumed run is the same. Whoever has it can subtract
+the noise: keep the run's folder as secret as the data, and set ``noise_seed``, which is as public as the configuration,
+for tests and experiments alone. Two runs that go on from one checkpoint have the same noise: publish one of them. That
+cohorts are sampled helps against those who cannot see who takes part, which messages and the records show. The
+generator is not cryptographic, and floating-point numbers are rounded (Mironov, 2012, "On Significance of the Least
+Significant Bits for Differential Privacy"): use it for research.
+
+**What is not protected**: the server is trusted and sees every update (central privacy). What is reported by clients or
+measured on their data has no noise: losses, accuracies and numbers of examples in the records, and costs and times that
+follow from these, the share of clipped updates, ``evaluation.recalibrate_batches``, ``deployed_accuracy``, fine-tuning,
+a search on clients' data. ``DeviceAverage`` writes clients' weights beside the checkpoints as they were sent. A
+callback that ends the run or chooses a checkpoint by such a metric is refused; one of your own must not do so.
 
 **The norm that adapts** follows a quantile of the updates' norms (Andrew et al., 2021, "Differentially Private Learning
 with Adaptive Clipping", Algorithm 1): after each round :math:`S \leftarrow S \exp(-\eta (\tilde b - \gamma))`, where
@@ -22,16 +29,20 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 from collections import Counter
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+from lightning import Callback
 from typing_extensions import override
 
 from lit_fednas.aggregation import Accountant, GaussianMechanism, KnownCohorts, Released, SampledCohorts
 from lit_fednas.assignment import Round
+from lit_fednas.callbacks.rounds_to_target import RoundsToTarget
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import (
     FederatedCallback,
@@ -40,10 +51,17 @@ from lit_fednas.federation import (
     PoissonCohort,
     ServerRound,
 )
-from lit_fednas.ranges import NonNegativeFloat, OpenUnitInterval, PositiveFloat, checked
+from lit_fednas.messages import ClientTask
+from lit_fednas.ranges import NonNegativeFloat, NonNegativeInt, OpenUnitInterval, PositiveFloat, checked
 from lit_fednas.rng import numpy_generator
 
 log = logging.getLogger(__name__)
+
+#: What the names of metrics begin with that depend on clients' data, without noise.
+_OF_CLIENTS = ("clients/", "deployed/", "val/devices/", "privacy/clipped", "cost/", "time/", "wire/")
+#: The greatest number of clients that the denominators of sampled cohorts are estimated by, each of which may have an
+#: architecture of its own.
+_PLANNED = 64
 
 
 @checked("privacy.adaptive")
@@ -75,18 +93,24 @@ class Privacy(FederatedCallback):
     Args:
         clip_norm: The greatest norm of an update's parameters; with ``adaptive`` that of the first round.
         noise_multiplier: The noise's standard deviation, as a multiple of what a client can change the sum by. 0 clips
-            without noise, which is no differential privacy. If not given, the smallest with which all of
-            ``trainer.max_rounds`` stay within ``target_epsilon``.
-        target_epsilon: With a noise multiplier, the run ends before the round that could exceed it.
+            without noise, which is no differential privacy. If not given, one with which all of
+            ``trainer.max_rounds`` stay within ``target_epsilon``: the smallest where all clients count alike. Where
+            they do not (``MaxNet``), it is more than needed, since each is counted as the one of greatest influence.
+        target_epsilon: With a noise multiplier, the run ends before the round that could exceed it, again with all
+            clients counted as the one of greatest influence.
         delta: For which epsilon is stated; below 1 over the number of clients.
         adaptive: Lets the norm follow a quantile of the updates'.
         buffer_norm: The greatest norm of the change of an update's running statistics, where the supernet has such.
+        noise_seed: For tests and experiments that can be repeated: what the noise is drawn from, and cohorts that count
+            as sampled. If not given, a secret of the run. Whoever knows a given one can subtract the noise.
 
     Raises:
-        ConfigError: A setting is out of range, or, reported before training: neither noise nor target is given; the
-            target cannot be kept; no bound on a client's influence is known for the parts of the method; or
-            ``dp-accounting`` is not installed.
-        CheckpointError: A run is resumed that was begun without it, or with another kind of cohorts.
+        ConfigError: A setting is out of range, or, reported before any client trains: neither noise nor target is
+            given; the target cannot be kept; no bound on a client's influence is known for the parts of the method;
+            another callback ends the run or chooses a checkpoint by what is measured on clients; or ``dp-accounting``
+            is not installed.
+        CheckpointError: A run is resumed that was begun without it, with another noise, norm or ``noise_seed``, or with
+            cohorts that were accounted for otherwise.
     """
 
     gives = (GaussianMechanism,)
@@ -99,6 +123,7 @@ class Privacy(FederatedCallback):
         delta: OpenUnitInterval = 1e-5,
         adaptive: AdaptiveNorm | None = None,
         buffer_norm: PositiveFloat | None = None,
+        noise_seed: NonNegativeInt | None = None,
     ) -> None:
         if noise_multiplier is None and target_epsilon is None:
             raise ConfigError("privacy: neither noise_multiplier nor target_epsilon is given; give one of them or both")
@@ -113,7 +138,10 @@ class Privacy(FederatedCallback):
         self.delta = delta
         self.adaptive = adaptive
         self.buffer_norm = buffer_norm
+        self.noise_seed = noise_seed
         self.accountant: Accountant | None = None  # none without noise
+        self._norm: float = clip_norm
+        self._secret = 0
         self._saved: dict[str, Any] | None = None
 
     # ---- before the first round -----------------------------------------------------------------------
@@ -137,6 +165,11 @@ class Privacy(FederatedCallback):
                 sampled and assignment.depends_on != "client",
                 f"model.assignment: {kind} draws a client's architecture by who else takes part, which sampled cohorts "
                 f"must not; use RandomArchitectures or ByTier, or model.cohort UniformCohort",
+            ),
+            (
+                pl_module.cohort.depends_on_sizes,
+                f"model.cohort: {type(pl_module.cohort).__name__} draws clients by their numbers of examples, which "
+                f"are private; use UniformCohort or PoissonCohort",
             ),
             (
                 bool(pl_module.supernet.structure()),
@@ -163,7 +196,15 @@ class Privacy(FederatedCallback):
                 raise ConfigError(f"{message}, or set privacy to null")
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Finds the noise if only the target is given, and the accountant."""
+        """Restores or draws the secret, finds the noise if only the target is given, and makes the accountant."""
+        for callback in trainer.callbacks:
+            for metric in _decides_by(callback):
+                if metric.startswith(_OF_CLIENTS):
+                    raise ConfigError(
+                        f"trainer.callbacks: {type(callback).__name__} ends the run or chooses a checkpoint by "
+                        f"{metric}, which depends on clients' data without noise; give it a metric of the server's "
+                        f"validation set, or set privacy to null"
+                    )
         clients = pl_module.population.num_clients
         if self.delta >= 1 / clients:
             raise ConfigError(
@@ -171,8 +212,11 @@ class Privacy(FederatedCallback):
                 f"below {1 / clients:.2g}"
             )
         if self._saved is not None:
-            self.noise_multiplier = self._saved["noise_multiplier"]  # one that was found was for fewer rounds
-        elif self.noise_multiplier is None:
+            self._go_on(self._saved)
+        else:
+            drawn: int = trainer.strategy.broadcast(secrets.randbits(63))  # all ranks add the same noise
+            self._norm, self._secret = self.clip_norm, drawn if self.noise_seed is None else self.noise_seed
+        if self.noise_multiplier is None:
             self.noise_multiplier = self._noise_for_target(trainer, pl_module)
             log.info(
                 "privacy.noise_multiplier: %.4g, found for epsilon %g at delta %g in %d rounds",
@@ -194,6 +238,22 @@ class Privacy(FederatedCallback):
             self.accountant.load_state_dict(self._saved["accountant"])
         if self.accountant is not None:
             self.accountant.epsilon(self.delta)
+
+    def _go_on(self, saved: dict[str, Any]) -> None:
+        """Restores what the run was begun with; noise that was found is not found anew for other rounds."""
+        for name in ("noise_multiplier", "clip_norm", "noise_seed"):
+            given = getattr(self, name)
+            if given is not None and given != saved[name]:
+                raise CheckpointError(
+                    f"privacy.{name}: {given} is not what the checkpoint's run was begun with; a resumed run must "
+                    f"keep it"
+                )
+        if not saved["noise_multiplier"] and self.target_epsilon is not None:
+            raise CheckpointError(
+                f"privacy.target_epsilon: {self.target_epsilon:g} cannot be kept, since the checkpoint's run was begun "
+                f"without noise; set it to null, or begin a new run"
+            )
+        self.noise_multiplier, self._norm, self._secret = saved["noise_multiplier"], saved["norm"], saved["noise_seed"]
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that the first round is within the target; a resumed run may have spent all."""
@@ -231,46 +291,47 @@ class Privacy(FederatedCallback):
     @override
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         assert self.noise_multiplier is not None
-        sizes = module.population.sizes
-        if self._cohort(module, round.number) != module.cohort.draw(round.number, sizes, module.seed):
-            raise ConfigError(
-                f"model.cohort: {type(module.cohort).__name__} draws clients by their numbers of examples, which are "
-                f"private; use UniformCohort or PoissonCohort, or set privacy to null"
-            )
-        everyone, probability = None, 1.0
-        if isinstance(module.cohort, PoissonCohort):
-            probability = module.cohort.ratio
-            available = module.cohort.availability.available(round.number, len(sizes), module.seed)
-            draws = numpy_generator(module.seed, "privacy-everyone", round.number)
-            everyone = module.assignment.plan(
-                Round(round.number, available, module.supernet.space, module.population, draws, values=round.values)
-            )
+        round.seed = self._seed(module)
+        planned, expected = self._planned(module, round)
         round.give(
             GaussianMechanism(
-                self.clip_norm,
+                self._norm,
                 self.noise_multiplier,
-                module.seed,
+                self._secret,
                 round.number,
                 self.buffer_norm,
                 self._count_noise(module),
-                everyone,
-                probability,
+                planned,
+                expected,
             )
         )
+
+    def _planned(
+        self, module: FederatedLightningModule, round: ServerRound
+    ) -> tuple[Sequence[ClientTask] | None, float]:
+        """Returns a plan for some of the available clients, and how many are expected, where cohorts are sampled."""
+        if not isinstance(module.cohort, PoissonCohort):
+            return None, 0.0
+        clients = module.population.num_clients
+        available = np.flatnonzero(module.cohort.availability.present(round.number, np.arange(clients), round.seed))
+        draws = numpy_generator(module.seed, "privacy-planned", round.number)  # public, and apart from the cohort's
+        some = np.sort(draws.choice(available, min(_PLANNED, len(available)), replace=False)).tolist()
+        plan = Round(round.number, some, module.supernet.space, module.population, draws, values=round.values)
+        return module.assignment.plan(plan), module.cohort.ratio * len(available)
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Accounts for the round, and lets the norm follow."""
         released = round.values.get(Released)
         assert released is not None
-        module.log("privacy/clip_norm", self.clip_norm)
+        module.log("privacy/clip_norm", self._norm)
         if not math.isnan(released.clipped):
             module.log("privacy/clipped", released.clipped)
         if self.accountant is not None:
             self.accountant.add(self._losses(released, module))
             module.log("privacy/epsilon", self.accountant.epsilon(self.delta))
         if self.adaptive is not None and released.within is not None:
-            self.clip_norm *= math.exp(-self.adaptive.rate * (released.within - self.adaptive.quantile))
+            self._norm *= math.exp(-self.adaptive.rate * (released.within - self.adaptive.quantile))
 
     def _losses(self, released: Released, module: FederatedLightningModule) -> dict[int, float]:
         """Returns the square of each client's influence; the count of updates within the norm is moved by all alike."""
@@ -296,18 +357,30 @@ class Privacy(FederatedCallback):
         return after.epsilon(self.delta) > self.target_epsilon * (1 + 1e-9)
 
     def _cohort(self, module: FederatedLightningModule, number: int) -> list[int]:
-        """Returns a round's cohort as it is drawn without the clients' numbers of examples."""
-        return module.cohort.draw(number, np.broadcast_to(1, module.population.num_clients), module.seed)
+        """Returns a round's cohort, drawn ahead."""
+        return module.cohort.draw(number, module.population.sizes, self._seed(module))
+
+    def _seed(self, module: FederatedLightningModule) -> int:
+        """Returns what cohorts and architectures are drawn from: the secret, if they count as sampled."""
+        return self._secret if isinstance(module.cohort, PoissonCohort) else module.seed
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the noise, the norm and the accountant's counts, as plain values."""
+        """Returns what the run was begun with, the present norm and the accountant's counts, as plain values."""
         return {
             "noise_multiplier": self.noise_multiplier,
             "clip_norm": self.clip_norm,
+            "noise_seed": self._secret,
+            "norm": self._norm,
             "accountant": {} if self.accountant is None else self.accountant.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores what the run has spent, once the accountant is made."""
+        """Keeps the state until the run begins, when it is compared with the settings."""
         self._saved = state_dict
-        self.clip_norm = state_dict["clip_norm"]
+
+
+def _decides_by(callback: Callback) -> list[str]:
+    """Returns the metrics by which a callback may end the run or choose a checkpoint."""
+    monitored = getattr(callback, "monitor", None)
+    targets = callback.targets if isinstance(callback, RoundsToTarget) and callback.stop else ()
+    return [*([monitored] if isinstance(monitored, str) else []), *targets]

@@ -52,7 +52,7 @@ lit-fednas fit --config X.yaml --model.client.clients_per_fit 10   # ten clients
   first round's own training decide on ``channels_last``, ``clients_per_fit``, ``compile`` (in runs that are long enough
   to pay for it) and threads: whatever saves a tenth and has the same first step up to the order of float sums. The log
   says what was tried; a resumed run keeps the choice, on any machine. Precision changes results, so it is yours to set:
-  bf16 pays on processors with units for it (avx512_bf16, amx_bf16).
+  bf16 pays on processors with units for it (avx512_bf16).
 * **Ranks.** Every rank plans the same round and trains its share of the cohort, the longest training first by examples
   times MACs; the sums are added over the ranks once per round, and validation is shared out by batch and subnet. A run
   over several ranks equals one on a single rank up to the order of float sums. Only rank 0 writes. Ranks of one machine

@@ -6,7 +6,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from typing_extensions import override
@@ -106,9 +106,15 @@ class CohortSampler(ABC):
         count: The number of clients instead.
         availability: Which clients are available; if there are fewer than asked for, all of them take part.
 
+    Attributes:
+        depends_on_sizes: Whether the draw depends on the clients' numbers of examples, which are private to
+            differential privacy.
+
     Raises:
         ConfigError: Both or neither of ratio and count are given, or they are out of range.
     """
+
+    depends_on_sizes: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -151,7 +157,7 @@ class CohortSampler(ABC):
         Args:
             round: The round, from 0.
             sizes: Training examples of every client.
-            seed: The run's seed.
+            seed: The run's seed, or another that the round's is drawn from.
 
         Returns:
             The clients, ascending; none if none is available.
@@ -196,6 +202,8 @@ class UniformCohort(CohortSampler):
         3
     """
 
+    depends_on_sizes = False
+
     @override
     def asked(self, sizes: np.ndarray, wanted: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
         yield (known := rng.choice(len(sizes), size=wanted, replace=False))
@@ -219,6 +227,8 @@ class PoissonCohort(CohortSampler):
         >>> all(30 < size < 70 for size in sizes), len(set(sizes)) > 1
         (True, True)
     """
+
+    depends_on_sizes = False
 
     def __init__(self, ratio: PositiveShare, availability: Availability = AlwaysAvailable()) -> None:
         super().__init__(ratio, None, availability)

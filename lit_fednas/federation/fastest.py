@@ -12,6 +12,9 @@ import copy
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import dropwhile
+from math import ceil, inf
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -22,7 +25,7 @@ from torch import Tensor
 from lit_fednas.data.clients import ClientData
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.client import LocalRunner, check_clients
-from lit_fednas.federation.settings import ClientSettings
+from lit_fednas.federation.settings import ClientSettings, FaultPolicy
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 from lit_fednas.transport import Transport
 
@@ -34,7 +37,7 @@ WORTHWHILE = 0.9
 #: Seconds that a network's compilation is expected to take at most.
 COMPILATION = 60.0
 
-_TURN = 0.3  # seconds of training that are timed at once, if the clients have as much
+_TURN = 0.3  # seconds of training that are timed at once, about, if the clients have as much
 _TURNS = 3, 7  # how often: at least, and at most
 _MOST_SECONDS = 3.0  # after which there are no further turns
 _MOST_TASKS = 64
@@ -81,7 +84,7 @@ def fastest(
         return None
     race.run([(changes, threads[0]) for changes in race.layouts()])
     race.run([(race.best.changes, number) for number in threads[1:]])
-    ahead = rounds * len(tasks) * race.seconds_per_task
+    ahead = rounds * race.seconds_per_example * sum(module.client.examples(task.num_examples) for task in tasks)
     if (1 - WORTHWHILE) * ahead > COMPILATION * module.supernet.space.size:
         race.run([({**race.best.changes, "compile": True}, race.best.threads)])
     torch.set_num_threads(race.best.threads)
@@ -103,8 +106,16 @@ def trained_with(module: FederatedLightningModule, settings: ClientSettings) -> 
 class _Contender:
     """Trains tasks with some settings changed.
 
+    Args:
+        module: The server's module.
+        data: All clients' data.
+        check: Called before every batch.
+        changes: The changed settings.
+        threads: Of the training.
+        faults: What happens if a fit fails here.
+
     Raises:
-        ConfigError: The settings exclude each other.
+        ConfigError: The settings exclude each other, or the run's other settings.
     """
 
     def __init__(
@@ -114,12 +125,14 @@ class _Contender:
         check: Callable[[], None],
         changes: Mapping[str, Any],
         threads: int,
+        faults: FaultPolicy,
     ) -> None:
         self.changes = dict(changes)
         self.threads = threads
         self.settings = module.client.but(fast=None, validate=None, **changes)
         changed = trained_with(module, self.settings)
         check_clients(changed, data)
+        changed.faults = faults
         self._runner = LocalRunner(changed, data, check)
         self._runner.transport = Transport()  # what rounds at random would hide what is compared
         self._received = module.supernet.views
@@ -129,12 +142,11 @@ class _Contender:
         changes = [name if value is True else f"{name} {value}" for name, value in self.changes.items()]
         return ", ".join([*changes, f"{self.threads} thread{'s' if self.threads > 1 else ''}"])
 
-    def seconds(self, tasks: Sequence[ClientTask], steps: int | None) -> float:
-        """Returns how long the tasks take."""
+    def time(self, tasks: Sequence[ClientTask], steps: int | None) -> tuple[float, int]:
+        """Returns how many seconds the tasks take, and on how many examples they train, but for fits that fail."""
         start = perf_counter()
-        for _ in self._trained(tasks, steps):
-            pass
-        return perf_counter() - start
+        seen = sum(result.num_seen for result, _ in self._trained(tasks, steps))
+        return perf_counter() - start, seen
 
     def first_steps(self, tasks: Sequence[ClientTask]) -> dict[Any, list[Tensor]]:
         """Returns how a step changes the weights of each task that can be trained, by client and architecture."""
@@ -164,7 +176,7 @@ class _Race:
         plain: Trains with the settings as they were written.
         best: The best contender so far.
         sample: The tasks that are timed; empty if none could be trained.
-        seconds_per_task: How long a task takes, with all its steps.
+        seconds_per_example: How long an example takes the plain one.
         ratios: The time of each that was timed, as a multiple of the plain one's, by name.
     """
 
@@ -177,25 +189,20 @@ class _Race:
         tasks: Sequence[ClientTask],
     ) -> None:
         self._parts = module, data, check
-        self._steps = module.client.steps
+        # what a contender alone cannot do must not end the run
+        self._faults = replace(module.faults, on_client_error="skip", time_limit=None)
         self._tolerance = _TOLERANCE[module.client.precision]
-        self.plain = self.best = _Contender(*self._parts, {}, threads)
+        self.plain = self.best = _Contender(*self._parts, {}, threads, module.faults)
         self.ratios: dict[str, float] = {}
-        self._first_steps: dict[Any, list[Tensor]] = {}
-        start = perf_counter()
-        for task in tasks[:_MOST_TASKS]:
-            self._first_steps.update(self.plain.first_steps([task]))
-            if self._first_steps and perf_counter() - start > _TURN:
-                break
-        self.sample = [task for task in tasks[:_MOST_TASKS] if _key(task) in self._first_steps]
-        if not self.sample:
-            return
-        self.seconds_per_task = self.plain.seconds(self.sample[:1], self._steps)
-        if self.seconds_per_task < _TURN:
-            self.sample = self.sample[: max(1, int(_TURN / self.seconds_per_task))]
-        else:
-            self.sample = self.sample[:1]
-            self._steps = max(1, int(_TURN / self.plain.seconds(self.sample, 1)))
+        able = list(dropwhile(lambda task: not self.plain.first_steps([task]), tasks))
+        if able:
+            step, _ = self.plain.time(able[:1], 1)
+            able = able[: min(_MOST_TASKS, max(2, int(_TURN / step)))]  # two at least, which may be stacked
+        self._first_steps = self.plain.first_steps(able)
+        self.sample = [task for task in able if _key(task) in self._first_steps]
+        if self.sample:
+            self._steps = self._steps_of_a_turn(module.client)
+            self.seconds_per_example = self._pace(self.plain)
 
     def layouts(self) -> Iterator[dict[str, Any]]:
         """Yields settings of how tensors lie in memory, where they mean anything."""
@@ -220,17 +227,33 @@ class _Race:
             if turn >= _TURNS[0] and perf_counter() - start > _MOST_SECONDS:
                 break
             for one, times in seconds.items():
-                times.append(one.seconds(self.sample, self._steps))
+                times.append(self._pace(one))
         medians = {one: median(times) for one, times in seconds.items()}
-        self.ratios |= {one.name: round(medians[one] / medians[self.plain], 3) for one in new}
+        self.ratios |= {one.name: round(medians[one] / medians[self.plain], 3) for one in new if medians[one] < inf}
         first = min(new, key=medians.__getitem__)
         if medians[first] < WORTHWHILE * medians[self.best]:
             self.best = first
 
+    def _steps_of_a_turn(self, settings: ClientSettings) -> int | None:
+        """Returns how many steps of each task are timed: as it was written, unless that takes too long."""
+        whole = max(ceil(settings.examples(task.num_examples) / settings.batch_size) for task in self.sample)
+        steps = 1
+        while steps < whole:
+            seconds, _ = self.plain.time(self.sample[:1], steps)
+            if seconds * len(self.sample) >= _TURN:
+                return steps
+            steps *= 2
+        return settings.steps
+
+    def _pace(self, one: _Contender) -> float:
+        """Returns the seconds per example; whose fits fail is slower, if not infinitely so."""
+        seconds, seen = one.time(self.sample, self._steps)
+        return seconds / seen if seen else inf
+
     def _contender(self, changes: Mapping[str, Any], threads: int) -> _Contender | None:
         """Returns a contender whose first steps are those of the plain one."""
         try:
-            contender = _Contender(*self._parts, changes, threads)
+            contender = _Contender(*self._parts, changes, threads, self._faults)
             steps = contender.first_steps(self.sample)
         except ConfigError as error:
             log.debug("client.fast: %s cannot be used (%s)", dict(changes), error)

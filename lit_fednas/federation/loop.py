@@ -129,7 +129,7 @@ class RoundLoop(RoundFitLoop):
             The round with its results; which updates count has been decided.
         """
         module = self.module
-        round = ServerRound(number, module.restructure)
+        round = ServerRound(number, module.restructure, module.seed)
         own: list[ClientResult] = []
         failure: Exception | None = None
         try:
@@ -203,13 +203,16 @@ class RoundLoop(RoundFitLoop):
                 self.fastest["chosen"],
                 ratios or "nothing else is possible",
             )
-        self._make_runner()
+        torch.set_num_threads(self.fastest["threads"] or torch.get_num_threads())  # of the first rank
+        self._make_runner(self._chosen())
 
-    def _make_runner(self) -> None:
-        module, data = self.module, self.trainer.datamodule.clients  # type: ignore[attr-defined]
-        if self.fastest is not None:
-            module = trained_with(module, module.client.but(fast=None, **self.fastest["settings"]))
-            torch.set_num_threads(self.fastest["threads"] or torch.get_num_threads())  # of the first rank
+    def _chosen(self) -> FederatedLightningModule:
+        """Returns the module with the settings that ``client.fast`` has chosen."""
+        assert self.fastest is not None
+        return trained_with(self.module, self.module.client.but(fast=None, **self.fastest["settings"]))
+
+    def _make_runner(self, module: FederatedLightningModule) -> None:
+        data = self.trainer.datamodule.clients  # type: ignore[attr-defined]
         check_clients(module, data)
         self._runner = self.runner(module, data, self.interrupts.check)
 
@@ -271,8 +274,9 @@ class RoundLoop(RoundFitLoop):
         clients = data.clients
         (data if hasattr(data, "move_to") else clients).move_to(self.trainer.strategy.root_device)
         self._held = HeldUpdates(module.supernet, module.faults)
+        self._make_runner(module)  # also where a checkpoint has a choice: who trains may refuse to choose
         if module.client.fast is None:
             self.fastest = None  # of a checkpoint
         elif self.fastest is not None:
             log.info("client.fast: %s, as round %d has chosen", self.fastest["chosen"], self.fastest["round"])
-        self._make_runner()
+            self._make_runner(self._chosen())

@@ -172,16 +172,16 @@ class FederatedLightningModule(pl.LightningModule):
         """Draws the round's cohort and assigns a subnet to each of its clients.
 
         Args:
-            round: The round, with the values that schedules gave.
+            round: The round, with its seed and the values that schedules gave.
             max_rounds: Rounds of the whole run; -1 if it has no end.
 
         Returns:
             One task or several per client of the cohort, or none.
         """
-        cohort = self.cohort.draw(round.number, self.population.sizes, self.seed)
+        cohort = self.cohort.draw(round.number, self.population.sizes, round.seed)
         if not cohort:
             return []
-        rng = numpy_generator(self.seed, "assignment", round.number)
+        rng = numpy_generator(round.seed, "assignment", round.number)
         factor = self.client.lr_schedule.factor(round.number, max_rounds)
         return self.assignment.plan(
             Round(round.number, cohort, self.supernet.space, self.population, rng, factor, round.values)

@@ -23,9 +23,12 @@ class ServerRound:
     Args:
         number: The round, from 0.
         restructure: See the attribute.
+        seed: The run's seed.
 
     Attributes:
         number: The round, from 0.
+        seed: What cohort and architectures are drawn from: the run's, unless a callback sets another before the round
+            is planned.
         values: What schedules gave, before the round is planned.
         tasks: What the clients are asked, once the round is planned.
         results: How it went, one result per task in the plan's order, once all clients have answered.
@@ -34,8 +37,9 @@ class ServerRound:
             that makes the change, the same on all ranks, it returns what that returns.
     """
 
-    def __init__(self, number: int, restructure: Callable[[Callable[[], Any]], Any]) -> None:
+    def __init__(self, number: int, restructure: Callable[[Callable[[], Any]], Any], seed: int = 0) -> None:
         self.number = number
+        self.seed = seed
         self.values = RoundValues()
         self.tasks: Sequence[ClientTask] = ()
         self.results: list[ClientResult] = []

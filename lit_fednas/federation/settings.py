@@ -68,7 +68,7 @@ class ClientSettings:
         clip_norm: Greatest norm of a step's gradient; unclipped if not given.
         precision: Lightning's precision of the fit.
         channels_last: Whether convolutions keep the channels innermost in memory, which is often faster. Results are
-            the same up to the order of float sums, dropout included.
+            the same up to the order of float sums, which batch norms of small maps amplify, dropout included.
         clients_per_fit: Clients of the same architecture that are trained in one fit, with stacked weights; for small
             networks, where starting operations takes longer than doing them. On a CPU large convolutions gain nothing.
         validate: Whether each client tests what it trains on its own validation split (``data.client_val``): once
@@ -78,8 +78,9 @@ class ClientSettings:
             seconds. Compiled dropout draws other masks, which belong to seed, round and client as well.
         fast: ``auto`` chooses ``channels_last``, ``clients_per_fit``, ``compile`` and the number of threads: what
             trains this run's clients fastest on this machine, by some seconds of measurement in the first round, with
-            the same results up to the order of float sums (:mod:`~lit_fednas.federation.fastest`). The choice is
-            logged, recorded, and kept in checkpoints, so that a resumed run trains as it did.
+            the same results up to the order of float sums, which batch norms of small maps amplify
+            (:mod:`~lit_fednas.federation.fastest`). The choice is logged, recorded, and kept in checkpoints, so that a
+            resumed run trains as it did.
         class_balanced: Whether a pass draws as many examples as the client has with replacement, each of its classes
             with equal probability (torch's ``WeightedRandomSampler``), instead of each example once. FedorAS' paper
             does not mention it; the code of its authors does so for spoken words.

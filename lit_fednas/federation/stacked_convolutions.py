@@ -19,7 +19,7 @@ _FEW_CHANNELS = 3
 
 
 class ImagesAsColumns(TorchFunctionMode):
-    """Computes ordinary 2d convolutions of images, which have few channels and no gradients, as matrix products."""
+    """Computes ordinary 2d convolutions of images on a CPU, of few channels and no gradients, as matrix products."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -28,7 +28,7 @@ class ImagesAsColumns(TorchFunctionMode):
             inputs, weights, bias, stride, padding, dilation, groups = args
             ordinary = groups == 1 and tuple(dilation) == (1, 1) and not isinstance(padding, str)
             images = inputs.dim() == 4 and weights.shape[1] <= _FEW_CHANNELS and not inputs.requires_grad
-            if ordinary and images:
+            if ordinary and images and inputs.device.type == "cpu":
                 return _product(inputs, weights, bias, stride, padding)
         return func(*args, **(kwargs or {}))
 
@@ -41,5 +41,5 @@ def _product(inputs: Tensor, weights: Tensor, bias: Tensor | None, stride: Any, 
     matrix = patches.permute(1, 4, 5, 0, 2, 3).reshape(channels_in * rows * columns, batch * height * width)
     outputs = weights.flatten(1) @ matrix
     if bias is not None:
-        outputs = outputs + bias[:, None]
+        outputs = outputs + bias[:, None].to(outputs.dtype)  # autocast has rounded the product alone
     return outputs.view(channels, batch, height, width).transpose(0, 1)

@@ -14,7 +14,7 @@ with the same clients, a run over devices equals the simulated one to the bit, w
 ``train``, by ``--node-config``. What a configuration may not leave to the data is what every device would then find
 out for itself: the number of classes, and how inputs are normalised (``mean`` and ``std`` of image folders; not
 ``standardize`` and ``categorical`` of tables). The run ends before its first round if classes, shapes or normalisation
-differ, but for the columns that ``categorical`` makes.
+differ, but for the columns that ``categorical`` makes; later, such a device fails in each of its rounds.
 
 ```yaml
 # sites.yaml, for arrays; a device is started with
@@ -41,7 +41,7 @@ run a search that the devices score, and a fine-tuning. ``lit_fednas.tiers.Measu
 the speed that each measures with the run's own network; a resumed run keeps them. ``model.transport`` sends fewer bits.
 Norms are recalibrated on the server's training examples in place of clients'. Refused, in one line, is what evaluates
 on clients' examples at the server: ``deployed_accuracy``. Networks after a search or a fine-tuning are not tested on
-clients' test splits.
+clients' test splits. Devices compute on their CPUs; ``trainer.accelerator`` is the server's.
 
 **Bytes.** ``wire/bytes_down`` and ``wire/bytes_up`` in ``metrics.csv`` are those of each round's messages, beside the
 ledger's ``cost/...``: for ``superfed/digits.yaml`` 0.2 % more (4,001,031 bytes for 3,994,528), the tasks and results as
@@ -100,22 +100,27 @@ without the device:
 
 The minute is Flower's, which waits for two heartbeats, and cannot be set. For as long a device that was killed is
 turned away when it comes back, so let a supervisor start it again and again. An answer to a round that is over is not
-used. A device whose key is registered keeps its number; one without a key comes back as another node, and says by
-``client=N`` which client it is. It joins between rounds, as does a device that was away.
+used. A device whose key is registered is the client in the key's name; one without a key comes back as another node,
+and says by ``client=N`` which client it is. It joins between rounds, as does a device that was away, and no round waits
+for it.
 
 **Stopping and resuming.** The run's folder is at the server, ``runs/`` in the folder where it was started, and its
 checkpoint is that of the last round that has ended, also after Ctrl-C at the server (which then takes Flower up to a
 minute). Flower cannot resume a run that was stopped or whose server was ended: ``--run-config 'resume="last"'`` starts
 a new one that goes on from the checkpoint, exactly.
 
-**What leaves a device**: its numbers of examples of each class in each split, the shape and type of inputs, hashes of
-the names of classes and of the normalisation, its memory, its speed in MACs per second (five batches of zeros through
-the largest architecture), and the name that its key was registered with. In each round: the weights that it trained,
-how many steps and examples that took, the loss, the seconds, what the objective reports, and accuracies on its
+**What leaves a device**: its numbers of examples of each class in each split, the shape of inputs, hashes of the names
+of classes and of the normalisation, its memory (for the log), its speed in MACs per second (five batches of zeros
+through the largest architecture), and the name that its key was registered with. In each round: the weights that it
+trained, how many steps and examples that took, the loss, the seconds, what the objective reports, and accuracies on its
 validation split if ``model.client.validate`` is set. In a federated search: the figures of the architectures that it
 scored on that split. If something fails, the error's text, in which a path may stand.
 **No example leaves it**, nor a gradient of a single one. Weights and counts do tell something about the data; there is
 no encryption between devices and server but TLS.
+
+**Differential privacy.** With ``privacy``, devices know the configuration and the run's seed, but not the server's
+secret that noise and sampled cohorts are drawn from (a ``privacy.noise_seed`` that is given they do know). Whoever sees
+which devices are sent tasks, as the SuperLink does, knows who takes part, and for them cohorts are not sampled.
 
 **Security.** Without ``--tls``, anyone on the network can read weights, and join as a device. With it, the server
 shows a certificate, and devices a key that was registered before; keep ``keys/`` and ``certificates/server.key``

@@ -33,11 +33,11 @@ from lit_fednas.federation import ClientSettings, FederatedLightningModule
 from lit_fednas.federation.client import LocalRunner
 from lit_fednas.federation.machine import keep_freed_memory, threads_set
 from lit_fednas.finetune.finetuning import TierNetwork, averaging
-from lit_fednas.flower.wire import Packet, read_task, result_fields
+from lit_fednas.flower.wire import SPLITS, Packet, read_task, result_fields
 from lit_fednas.objectives import HeadOnly, Objective, TaskLoss
 from lit_fednas.rng import isolated
 from lit_fednas.search import FederatedEvaluation, FederatedEvaluator
-from lit_fednas.search.federated import ClientDraw
+from lit_fednas.search.federated import ClientDraw, covered
 from lit_fednas.tiers import Population
 from lit_fednas.transport import Transport
 
@@ -45,14 +45,13 @@ from lit_fednas.transport import Transport
 SHARE = "partition-id"
 #: The number of the node's client, where its data are its own and its key has no name.
 CLIENT = "client"
-_SPLITS = ("train", "val", "test")
 _NUMBERS = (SHARE, CLIENT, "num-partitions")
 _TRIALS = 5  # batches that measure a device's speed
 
 
-def digest(config: str) -> str:
-    """Returns the hash of a run's configuration, sixteen hexadecimal digits."""
-    return hashlib.blake2b(config.encode(), digest_size=8).hexdigest()
+def digest(text: str) -> str:
+    """Returns the hash of a text, such as a run's configuration, sixteen hexadecimal digits."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def kind_of(data: FederatedDataModule) -> dict[str, Any]:
@@ -70,6 +69,11 @@ def kind_of(data: FederatedDataModule) -> dict[str, Any]:
         "class_names": digest(json.dumps(list(data.class_names))),
         "normalization": digest(json.dumps(numbers)),
     }
+
+
+def digest_of(kind: Mapping[str, Any]) -> str:
+    """Returns the hash of what :func:`kind_of` returned."""
+    return digest(json.dumps(kind))
 
 
 class DeviceData(FederatedDataModule):
@@ -153,6 +157,14 @@ class Device:
         if fields["config"] != self.config:
             raise ConfigError("config: the device's differs from the server's; start the run with one app folder")
 
+    def _check_data(self, fields: Mapping[str, Any]) -> None:
+        """Validates that the data are still of the server's kind; a device that joins is told by the server."""
+        if fields["data"] != digest_of(kind_of(self.data)):
+            raise ConfigError(
+                "data.source: the device's data differ from the server's in their shape, classes or normalisation; "
+                "start the device with the data that it began with"
+            )
+
     # ---- joining --------------------------------------------------------------------------------------
 
     def _join(self, packet: Packet) -> Packet:
@@ -162,12 +174,11 @@ class Device:
         clients = data.clients
         if not 0 <= number < clients.num_clients:
             raise ConfigError(f"{SHARE}: {number} is not one of the {clients.num_clients} clients of the partition")
-        counts = {split: clients.label_counts(number, len(data.strata), [split]).tolist() for split in _SPLITS}
+        counts = {split: clients.label_counts(number, len(data.strata), [split]).tolist() for split in SPLITS}
         fields = {
             "client": number,
             "counts": counts,
-            **kind_of(data),
-            "input_type": str(data.raw_inputs(1).dtype).removeprefix("torch."),
+            "kind": kind_of(data),
             "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "macs_per_second": self._speed(number),
         }
@@ -215,6 +226,7 @@ class Device:
         """Trains a task on the tensors that were sent."""
         fields = packet.fields
         module, runner = self._parts(int(fields["task"]["client"]))
+        self._check_data(fields)
         self._restore(module, fields["structure"])
         if fields["candidate"] is not None:
             module, runner = self._candidate(module, fields["candidate"])
@@ -230,18 +242,19 @@ class Device:
 
     @torch.no_grad()
     def _score(self, packet: Packet) -> Packet:
-        """Evaluates architectures on the device's own examples; what it is sent are shared tensors."""
+        """Evaluates architectures on the device's own examples; it is sent the shared elements that they cover."""
         fields = packet.fields
         module, _ = self._parts(int(fields["client"]))
+        self._check_data(fields)
         self._restore(module, fields["structure"])
+        archs = [module.supernet.space.parse(text) for text in fields["archs"]]
         shared = module.supernet.shared_tensors()
-        for name, tensor in packet.tensors.items():
-            shared[name].copy_(tensor)
+        for name, mask in covered(module.supernet, archs).items():
+            shared[name][mask] = packet.tensors[name]
         clients = self.data.clients
         settings = FederatedEvaluation(split=fields["split"])
         draw = ClientDraw(clients, Population(clients.num_clients), 1, settings, module.seed)
         evaluator = FederatedEvaluator(module.supernet, draw, module.evaluation, (), self.data.eval_batch_size)
-        archs = [module.supernet.space.parse(text) for text in fields["archs"]]
         with self._threads(module):
             answers = [evaluator.answers(arch, [int(fields["client"])])[0].tolist() for arch in archs]
         return Packet({"answers": answers})

@@ -63,8 +63,8 @@ def init(
     number = [] if clients is None else [f"--data.num_clients={clients}"]
     text = resolved([*files, *number, *words])
     count = yaml.safe_load(text)["data"]["num_clients"]
-    if tls and count is None:
-        raise ConfigError("--clients: each device gets a key, and their number is not known; give it")
+    if count is None:
+        raise ConfigError("--clients: a run begins when all devices are there, and their number is not known; give it")
     (folder / "app").mkdir(parents=True)
     (folder / "app" / "lit_fednas_app.py").write_text(_APP)
     (folder / "app" / "pyproject.toml").write_text(project(text))
@@ -194,12 +194,12 @@ def _write_secret(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def readme(address: str, count: int | None, tls: bool) -> str:
+def readme(address: str, count: int, tls: bool) -> str:
     """Returns the commands that start everything.
 
     Args:
         address: Where the devices reach the server.
-        count: The number of devices, if it is known.
+        count: The number of devices.
         tls: Whether there are certificates and keys.
     """
     host, _, port = address.rpartition(":")
@@ -214,7 +214,7 @@ def readme(address: str, count: int | None, tls: bool) -> str:
             *("--enable-supernode-auth", "--database", "flower.db"),
         ]
         node += ["--root-certificates", "certificates/ca.crt", "--auth-supernode-private-key", "keys/client-0"]
-        register = _REGISTER.format(count=count, last=int(count or 1) - 1)
+        register = _REGISTER.format(count=count, last=count - 1)
     else:
         link, node = [*link, "--insecure"], [*node, "--insecure"]
     return _README.format(
@@ -222,9 +222,9 @@ def readme(address: str, count: int | None, tls: bool) -> str:
         link=shlex.join(link),
         node=shlex.join(node),
         register=register,
-        simulation="" if tls else _SIMULATION.format(link=shlex.join(link), count=count or "NUMBER"),
+        simulation="" if tls else _SIMULATION.format(link=shlex.join(link), count=count),
         number="" if tls else " client=0",
-        clients="all devices" if count is None else f"all {count} devices",
+        clients=f"all {count} devices",
     )
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from time import monotonic, sleep
-from typing import Any
+from typing import NamedTuple, TypeVar
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from lit_fednas import __version__
 from lit_fednas.errors import ClientError, ConfigError
-from lit_fednas.flower.wire import Packet, size_of
+from lit_fednas.flower.wire import Joined, Packet, read_joined, size_of
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +34,20 @@ class Reply:
         packet: The answer, if there is one.
         status: ``ok``, or the status of a result without an update.
         reason: What went wrong, if there is no answer.
+        refused: Whether the device would say so again.
     """
 
     packet: Packet | None = None
     status: str = "ok"
     reason: str = ""
+    refused: bool = False
+
+
+class _Newcomer(NamedTuple):
+    """A node that was asked who it is, and the client's number in the name of its key."""
+
+    node: int
+    number: int | None
 
 
 @dataclass
@@ -51,6 +62,7 @@ class Link:
         poll: Seconds between two looks for answers.
 
     Attributes:
+        data: The hash of what the devices' data must have in common with the server's; empty until that is known.
         nodes: The node of each client that has joined.
         bytes_down: Bytes sent.
         bytes_up: Bytes received.
@@ -61,17 +73,19 @@ class Link:
     timeout: float = 3600.0
     join_timeout: float = 600.0
     poll: float = 0.1
+    data: str = ""
     nodes: dict[int, int] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
+    _joining: dict[str, _Newcomer] = field(default_factory=dict)  # those that have not answered, by message
     _refused: set[int] = field(default_factory=set)
     _spare: dict[int, int] = field(default_factory=dict)  # clients of nodes that wait until another is gone
 
-    def join(self, num_clients: int | None) -> list[Mapping[str, Any]]:
+    def join(self, num_clients: int) -> list[Joined]:
         """Waits until all clients are there.
 
         Args:
-            num_clients: How many there are; without it, all that are there at the start.
+            num_clients: How many there are.
 
         Returns:
             What each says of itself, by number.
@@ -79,18 +93,18 @@ class Link:
         Raises:
             ConfigError: They are not there in time, or a device refuses the run.
         """
-        known: dict[int, Mapping[str, Any]] = {}
+        known: dict[int, Joined] = {}
         end = monotonic() + self.join_timeout
         told = False
         while True:
-            known |= self._ask_newcomers(starting=True)
-            if known and sorted(known) == list(range(num_clients or len(known))):
-                return [known[client] for client in sorted(known)]
-            if beyond := [client for client in known if num_clients is not None and client >= num_clients]:
+            known |= self._newcomers(starting=True)
+            if beyond := [client for client in known if client >= num_clients]:
                 raise ConfigError(f"data.num_clients: {num_clients}, and a device is client {beyond[0]}; raise it")
+            if len(known) == num_clients:
+                return [known[client] for client in sorted(known)]
             if not told:
                 told = True
-                log.info("waiting for %s clients; %d are there", num_clients or "the", len(known))
+                log.info("waiting for %d clients; %d are there", num_clients, len(known))
             if monotonic() > end:
                 raise ConfigError(
                     f"flower: after {self.join_timeout:g} s, the clients {sorted(known)} are there and {num_clients} "
@@ -98,14 +112,14 @@ class Link:
                 )
             sleep(max(self.poll, 0.05))
 
-    def _ask_newcomers(self, starting: bool = False) -> dict[int, Mapping[str, Any]]:
-        """Asks nodes that are not known yet which client they are.
+    def _newcomers(self, starting: bool = False) -> dict[int, Joined]:
+        """Asks nodes that are not known yet which client they are, and reads what has been answered, without waiting.
 
         Args:
             starting: Whether a node that refuses ends the run; one that comes later is not used.
 
         Returns:
-            What each says of itself, by number.
+            What each that has answered says of itself, by number.
 
         Raises:
             ConfigError: A device refuses the run.
@@ -116,85 +130,95 @@ class Link:
             if node in present and self.nodes.get(client) not in present:
                 self.nodes[client] = node
                 del self._spare[node]
-        known = set(self.nodes.values()) | self._refused | self._spare.keys()
-        new = sorted(present - known)
-        fields = [{"client": _number(names.get(node, ""))} for node in new]
-        answers: dict[int, Mapping[str, Any]] = {}
-        asked = [("join", Packet(each)) for each in fields]
-        answered = self._exchange(list(zip(new, asked, strict=True)), lambda: None)
-        for index, reply in sorted(answered, key=itemgetter(0)):
-            node = new[index]
-            if reply.packet is None:
-                if starting and reply.status == "error":
-                    raise ConfigError(f"{reply.reason} (node {node})")
-                if reply.status == "error":  # it would say so again
-                    self._refused.add(node)
-                log.warning("node %d: %s (%s)", node, reply.status, reply.reason)
-                continue
-            client = int(reply.packet.fields["client"])
-            if (before := self.nodes.get(client)) in present:
-                self._spare[node] = client
-                log.warning("node %d: is client %d, and so is node %s, which is used", node, client, before)
-                continue
-            self.nodes[client] = node
-            answers[client] = reply.packet.fields
-        return answers
+        asked = {newcomer.node for newcomer in self._joining.values()}
+        for node in sorted(present - set(self.nodes.values()) - self._refused - self._spare.keys() - asked):
+            newcomer = _Newcomer(node, _number(names.get(node, "")))
+            if message := self._push(node, "join", Packet({"client": newcomer.number})):
+                self._joining[message] = newcomer
+        joined: dict[int, Joined] = {}
+        for newcomer, reply in sorted(self._pull(self._joining), key=itemgetter(0)):
+            answer = self._joined(newcomer, reply)
+            if isinstance(answer, Reply):
+                if starting and answer.status == "error":
+                    raise ConfigError(f"{answer.reason} (node {newcomer.node})")
+                if answer.refused:
+                    self._refused.add(newcomer.node)
+                log.warning("node %d: %s (%s)", newcomer.node, answer.status, answer.reason)
+            elif (before := self.nodes.get(answer.client)) in present:
+                self._spare[newcomer.node] = answer.client
+                text = "node %d: is client %d, and so is node %s, which is used"
+                log.warning(text, newcomer.node, answer.client, before)
+            else:
+                self.nodes[answer.client] = newcomer.node
+                joined[answer.client] = answer
+                log.info("client %d is node %d: %s", answer.client, newcomer.node, answer)
+        return joined
 
-    def ask(self, packets: Sequence[tuple[int, str, Packet]], check: Callable[[], None]) -> Iterator[tuple[int, Reply]]:
-        """Sends messages to clients.
+    def _joined(self, newcomer: _Newcomer, reply: Reply) -> Joined | Reply:
+        """Returns what a newcomer says of itself, or why it cannot take part."""
+        if reply.packet is None:
+            return reply
+        try:
+            answer = read_joined(reply.packet.fields)
+        except Exception as error:  # a device may send anything
+            return Reply(None, "error", f"the answer cannot be read ({type(error).__name__}: {error})", refused=True)
+        if newcomer.number not in (None, answer.client):
+            reason = f"it says that it is client {answer.client}, and its key is registered as {newcomer.number}"
+            return Reply(None, "error", reason, refused=True)
+        return answer
+
+    def ask(
+        self, kind: str, clients: Sequence[int], packet_of: Callable[[int], Packet], check: Callable[[], None]
+    ) -> Iterator[tuple[int, Reply]]:
+        """Sends messages to clients; one at a time, so that one alone is in memory.
 
         Args:
-            packets: Client, kind and content.
+            kind: ``train`` or ``score``.
+            clients: Whom.
+            packet_of: Makes the message to the client at a position.
             check: Called while waiting; raises ``Interrupted`` if the run was asked to stop.
 
         Yields:
-            Positions in ``packets`` with the answers, as they come.
+            Positions in ``clients`` with the answers, as they come.
         """
         present = set(self.grid.get_node_ids())
-        if any(self.nodes.get(client) not in present for client, _, _ in packets):
-            self._ask_newcomers()  # a node without a key comes back under another number
+        if any(self.nodes.get(client) not in present for client in clients):
+            self._newcomers()  # a node without a key comes back under another number
             present = set(self.grid.get_node_ids())
-        sent: list[tuple[int, tuple[str, Packet]]] = []
-        places = []
-        for place, (client, kind, packet) in enumerate(packets):
+        waiting: dict[str, int] = {}
+        for place, client in enumerate(clients):
             node = self.nodes.get(client)
-            if node not in present or node is None:
+            if node is None or node not in present:
                 yield place, Reply(None, "dropped", "the device is not connected")
+            elif message := self._push(node, kind, packet_of(place)):
+                waiting[message] = place
             else:
-                sent.append((node, (kind, packet)))
-                places.append(place)
-        for index, reply in self._exchange(sent, check):
-            yield places[index], reply
-
-    def _exchange(
-        self, packets: Sequence[tuple[int, tuple[str, Packet]]], check: Callable[[], None]
-    ) -> Iterator[tuple[int, Reply]]:
-        """Sends messages to nodes, and yields the answers' positions and contents as they come."""
-        if not packets:
-            return
-        messages = []
-        for node, (kind, packet) in packets:
-            content = Packet({**packet.fields, "version": __version__, "config": self.config}, packet.tensors).record()
-            self.bytes_down += size_of(content)
-            messages.append(Message(content, node, KINDS[kind], ttl=self.timeout + 60))
-        ids = list(self.grid.push_messages(messages))
-        waiting = {message: place for place, message in enumerate(ids) if message}
-        for place, message in enumerate(ids):
-            if not message:
                 yield place, Reply(None, "dropped", "the message could not be sent")
         end = monotonic() + self.timeout
         while waiting:
             check()
-            for answer in self.grid.pull_messages(list(waiting)):
-                # a killed node's error comes from another node id: the message that it answers counts
-                if answer.metadata.reply_to_message_id in waiting:
-                    yield waiting.pop(answer.metadata.reply_to_message_id), self._read(answer)
+            yield from self._pull(waiting)
             if waiting and monotonic() > end:
                 for place in waiting.values():
                     yield place, Reply(None, "timeout", f"no answer after flower's timeout, {self.timeout:g} s")
                 return
             if waiting:
                 sleep(self.poll)
+
+    def _push(self, node: int, kind: str, packet: Packet) -> str:
+        """Sends a message to a node; returns the message's name, empty if it could not be sent."""
+        common = {"version": __version__, "config": self.config, "data": self.data}
+        content = Packet({**packet.fields, **common}, packet.tensors).record()
+        self.bytes_down += size_of(content)
+        (message,) = self.grid.push_messages([Message(content, node, KINDS[kind], ttl=self.timeout + 60)])
+        return str(message or "")
+
+    def _pull(self, waiting: dict[str, T]) -> Iterator[tuple[T, Reply]]:
+        """Yields what has been answered by now, and no longer waits for it."""
+        for answer in self.grid.pull_messages(list(waiting)) if waiting else ():
+            # a killed node's error comes from another node id: the message that it answers counts
+            if answer.metadata.reply_to_message_id in waiting:
+                yield waiting.pop(answer.metadata.reply_to_message_id), self._read(answer)
 
     def _read(self, message: Message) -> Reply:
         """Reads an answer, or why there is none."""
@@ -207,7 +231,7 @@ class Link:
         except ClientError as error:
             return Reply(None, "error", str(error))
         if refused := packet.fields.get("refused"):
-            return Reply(None, "error", str(refused))
+            return Reply(None, "error", str(refused), refused=True)
         return Reply(packet)
 
 

@@ -22,13 +22,14 @@ from lit_fednas.federation.client import TaskRunner
 from lit_fednas.federation.initial_weights import read_checkpoint
 from lit_fednas.finetune import Finetune
 from lit_fednas.finetune.finetuning import Finetuning, TierNetwork
-from lit_fednas.flower.device import kind_of
+from lit_fednas.flower.device import digest_of, kind_of
 from lit_fednas.flower.link import Link, Reply
-from lit_fednas.flower.wire import Packet, read_result, task_fields
+from lit_fednas.flower.wire import SPLITS, Joined, Packet, read_result, task_fields
 from lit_fednas.lightning_cli import FederatedCLI
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives import Objective
-from lit_fednas.search import FederatedEvaluator, Search
+from lit_fednas.search import ClientDraw, FederatedEvaluator, Search
+from lit_fednas.search.federated import covered
 from lit_fednas.supernets import PlainNetwork
 
 log = logging.getLogger(__name__)
@@ -46,20 +47,17 @@ class RemoteClients(ClientData):
         own: The server's own training examples, as those of one client.
     """
 
-    def __init__(self, devices: Sequence[Mapping[str, Any]], link: Link, own: ClientData) -> None:
-        self.devices = devices
+    def __init__(self, devices: Sequence[Joined], link: Link, own: ClientData) -> None:
         self.task = own.task
         self.reader = own.reader
         self.link = link
         self._own = own
-        self._counts = {
-            split: np.array([device["counts"][split] for device in devices]) for split in ("train", "val", "test")
-        }
+        self._counts = {split: np.array([device.counts[split] for device in devices]) for split in SPLITS}
         # none of the test, on which only the device could test
         self._sizes = {split: self._counts[split].sum(1) for split in ("train", "val")}
         self.sizes = self._sizes["train"]
-        speeds = [device["macs_per_second"] for device in devices]
-        self.speeds = None if None in speeds else speeds
+        speeds = [device.macs_per_second for device in devices if device.macs_per_second is not None]
+        self.speeds = speeds if len(speeds) == len(devices) else None
 
     @property
     @override
@@ -112,20 +110,30 @@ class ServerData(FederatedDataModule):
 
     @override
     def _deal(self, train: ExampleDataset, targets: np.ndarray, pool: np.ndarray) -> ClientData:
+        if self.num_clients is None:
+            raise ConfigError(
+                "data.num_clients: null, and the run begins when all devices are there; give their number"
+            )
+        kind = kind_of(self)
         devices = self.link.join(self.num_clients)
         for device in devices:
-            for name, own in kind_of(self).items():
-                if device[name] != own:
+            for name, own in kind.items():
+                if (theirs := device.kind.get(name)) != own:
                     raise ConfigError(
-                        f"data.source: client {device['client']} has {name} {device[name]}, the server {own}; "
-                        f"{_KIND[name]}"
+                        f"data.source: client {device.client} has {name} {theirs}, the server {own}; {_KIND[name]}"
                     )
+            if len(device.counts["train"]) != len(self.strata):
+                raise ConfigError(
+                    f"data.source: client {device.client} counts {len(device.counts['train'])} classes, the server "
+                    f"{len(self.strata)}; give both the same kind of data"
+                )
+        self.link.data = digest_of(kind)
         clients = RemoteClients(
             devices, self.link, ClientData(self._readers["train"], {"train": [pool]}, None, self.task)
         )
         if self.speeds is not None:
             clients.speeds = self.speeds
-        self._class_counts = np.sum([clients._counts[split] for split in ("train", "val", "test")], axis=0)
+        self._class_counts = np.sum([clients._counts[split] for split in SPLITS], axis=0)
         return clients
 
     @property
@@ -148,6 +156,7 @@ class FlowerRunner(TaskRunner):
         data: The clients, and the connection to them.
         check: Raises ``Interrupted`` if the run was asked to stop.
         candidate: What a fine-tuning trains in place of the supernet; see :class:`FlowerFinetuning`.
+        structure: That of the supernet which the candidate was taken from.
     """
 
     def __init__(
@@ -156,6 +165,7 @@ class FlowerRunner(TaskRunner):
         data: ClientData,
         check: Callable[[], None],
         candidate: Mapping[str, Any] | None = None,
+        structure: Mapping[str, Any] | None = None,
     ) -> None:
         assert isinstance(data, RemoteClients)
         if module.client.fast is not None:
@@ -165,25 +175,24 @@ class FlowerRunner(TaskRunner):
         self.module = module
         self.link = data.link
         self.check = check
+        self.structure = structure
         self.fields = {"seed": module.seed, "candidate": candidate}
 
     @override
     def run(self, tasks: Sequence[ClientTask]) -> Iterator[tuple[ClientResult, ClientUpdate | None]]:
         supernet = self.module.supernet
-        shared, structure = supernet.shared_tensors(), supernet.structure()
-        packets = []
-        for task in tasks:
+        shared = supernet.shared_tensors()
+        # a fine-tuning's network is taken from the supernet that it was searched in
+        structure = supernet.structure() if self.structure is None else self.structure
+
+        def packet_of(place: int) -> Packet:
+            task = tasks[place]
             packed = self.module.transport.pack_down(supernet.views(task.arch, shared), self.module.seed, task)
-            packets.append(
-                (
-                    task.client,
-                    "train",
-                    Packet({**self.fields, "task": task_fields(task), "structure": structure}, packed),
-                )
-            )
+            return Packet({**self.fields, "task": task_fields(task), "structure": structure}, packed)
+
         come: dict[int, Reply] = {}
         next_place = 0
-        for place, reply in self.link.ask(packets, self.check):
+        for place, reply in self.link.ask("train", [task.client for task in tasks], packet_of, self.check):
             come[place] = reply
             while next_place in come:
                 yield self._outcome(tasks[next_place], come.pop(next_place))
@@ -201,17 +210,15 @@ class FlowerRunner(TaskRunner):
         return result, update
 
     def _read(self, task: ClientTask, packet: Packet) -> tuple[ClientResult, ClientUpdate | None]:
-        try:
-            result = read_result(packet.fields["result"], task, self.module.objective.report_types)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            return ClientResult(task, "error", f"the answer cannot be read ({type(error).__name__}: {error})"), None
-        if not result.ok:
-            return result, None
         wanted = self.module.supernet.views(task.arch)
-        sent = {name: tensor.to(next(iter(wanted.values())).device) for name, tensor in packet.tensors.items()}
         try:
+            objective = self.module.objective
+            result = read_result(packet.fields["result"], task, objective.report_types, objective.data_task.averaged)
+            if not result.ok:
+                return result, None
+            sent = {name: tensor.to(next(iter(wanted.values())).device) for name, tensor in packet.tensors.items()}
             weights = self.module.transport.unpack_up(sent, wanted)
-        except (KeyError, RuntimeError) as error:
+        except Exception as error:  # a device may send anything
             return ClientResult(task, "error", f"the answer cannot be read ({type(error).__name__}: {error})"), None
         wrong = [name for name in {**wanted, **weights} if not _alike(wanted.get(name), weights.get(name))]
         if wrong:
@@ -245,7 +252,16 @@ class WireBytes(FederatedCallback):
 
 
 class FlowerEvaluator(FederatedEvaluator):
-    """Lets devices score a generation on their own data; one that does not answer is left out."""
+    """Lets devices score a generation on their own data; one that does not answer is left out.
+
+    Args:
+        *args: As :class:`FederatedEvaluator`.
+        check: Called while waiting for them; raises ``Interrupted`` if the search was asked to stop.
+    """
+
+    def __init__(self, *args: Any, check: Callable[[], None] = lambda: None) -> None:
+        super().__init__(*args)
+        self.check = check
 
     @override
     def answers_of(self, archs: Sequence[Any], clients: Sequence[int]) -> Iterator[tuple[Any, np.ndarray]]:
@@ -254,24 +270,32 @@ class FlowerEvaluator(FederatedEvaluator):
         if self.recalibration:
             raise ConfigError("model.evaluation.recalibrate_batches: devices score without new statistics; set it to 0")
         shared = self.supernet.shared_tensors()
-        names = {region.name for arch in archs for region in self.supernet.regions(arch).values()}
         fields = {
-            "client": None,
             "archs": [str(arch) for arch in archs],
             "structure": self.supernet.structure(),
             "split": self.draw.settings.split,
         }
-        tensors = {name: shared[name] for name in sorted(names)}
-        asked = [(client, "score", Packet({**fields, "client": client}, tensors)) for client in clients]
+        tensors = {name: shared[name][mask] for name, mask in covered(self.supernet, archs).items()}
+
+        def packet_of(place: int) -> Packet:
+            return Packet({**fields, "client": clients[place]}, tensors)
+
         answers = np.zeros((len(clients), len(archs), 1 + len(data.task.averaged)))
-        for place, reply in data.link.ask(asked, lambda: None):
+        for place, reply in data.link.ask("score", clients, packet_of, self.check):
             if reply.packet is None:
                 log.warning("client %d does not score: %s (%s)", clients[place], reply.status, reply.reason)
                 continue
             try:
-                answers[place] = np.asarray(reply.packet.fields["answers"], dtype=float).reshape(answers[place].shape)
-            except (KeyError, TypeError, ValueError) as error:
-                log.warning("client %d does not score: its answer cannot be read (%s)", clients[place], error)
+                answer = np.array(reply.packet.fields["answers"], dtype=float).reshape(answers[place].shape)
+                units = answer[:, 0]
+                if not np.isfinite(answer).all() or (answer < 0).any() or (units != units[0]).any():
+                    raise ValueError("not sums over the client's examples")
+                answers[place] = answer
+            except Exception as error:  # a device may send anything
+                log.warning(
+                    "client %d does not score: its answer cannot be read (%s: %s)",
+                    *(clients[place], type(error).__name__, error),
+                )
         if not answers[:, :, 0].sum():
             raise ClientError(f"search.federated: none of the {len(clients)} devices that were asked has answered")
         yield from zip(archs, answers.transpose(1, 0, 2), strict=True)
@@ -280,7 +304,11 @@ class FlowerEvaluator(FederatedEvaluator):
 class FlowerSearch(Search):
     """The command ``search`` over devices."""
 
-    federated = FlowerEvaluator
+    @override
+    def federated(self, draw: ClientDraw, recalibration: Sequence[torch.Tensor]) -> FederatedEvaluator:
+        model, size = self.model, self.datamodule.eval_batch_size
+        check = self.interrupts.check
+        return FlowerEvaluator(model.supernet, draw, model.evaluation, recalibration, size, check=check)
 
 
 class FlowerFinetuning(Finetuning):
@@ -307,7 +335,8 @@ class FlowerFinetuning(Finetuning):
     @override
     def _trainer(self, folder: Path, rounds: int) -> FederatedTrainer:
         trainer = super()._trainer(folder, rounds)
-        trainer.fit_loop.runner = partial(FlowerRunner, candidate=self._candidate)
+        structure = self.supernet.structure()
+        trainer.fit_loop.runner = partial(FlowerRunner, candidate=self._candidate, structure=structure)
         return trainer
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,9 @@ from lit_fednas.supernets import SearchSpace
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float16, torch.int64, torch.int8)
 }
+
+#: A client's splits, of which a device counts its examples.
+SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,11 @@ class Packet:
             tensors: dict[str, Tensor] = {}
             for dtype, layout in message["layout"].items():
                 array = record.array_records["tensors"][dtype].numpy()
-                block = torch.from_numpy(np.array(array, dtype=np.dtype(dtype)))
+                block = torch.from_numpy(np.array(array)).to(_DTYPES[dtype])
                 parts = block.split([prod(shape) for _, shape in layout])
-                tensors |= {name: part.view(shape) for (name, shape), part in zip(layout, parts, strict=True)}
-            return cls(message["fields"], tensors)
-        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+                tensors |= {str(name): part.view(shape) for (name, shape), part in zip(layout, parts, strict=True)}
+            return cls(dict(message["fields"]), tensors)
+        except Exception as error:  # the other side may send anything
             raise ClientError(f"flower: a message cannot be read ({type(error).__name__}: {error})") from error
 
 
@@ -107,34 +110,88 @@ def result_fields(result: ClientResult) -> dict[str, Any]:
     return {**plain, "reports": {type(one).__name__: one.to_plain() for one in result.reports}}
 
 
-def read_result(fields: Mapping[str, Any], task: ClientTask, reports: tuple[type[Report], ...]) -> ClientResult:
+def read_result(
+    fields: Mapping[str, Any], task: ClientTask, reports: tuple[type[Report], ...], tested: Sequence[str]
+) -> ClientResult:
     """Returns the result of :func:`result_fields`, of which a device may send anything.
 
     Args:
         fields: The plain values.
         task: The task that was answered.
         reports: The types of the reports that a client sends.
+        tested: What is measured on a client's own validation split, where it is tested.
 
     Raises:
-        KeyError: A field is missing.
-        TypeError: A value is of another type.
-        ValueError: It is not the result that such a task has.
+        ValueError: It is not the result that such a task has. Other exceptions mean so, too.
     """
+    if fields["status"] not in ("ok", "error", "non-finite", "timeout", "dropped", "empty"):
+        raise ValueError(f"status {fields['status']!r}")
     if fields["status"] == "ok" and set(fields["reports"]) != {kind.__name__ for kind in reports}:
         raise ValueError(f"reports of {sorted(fields['reports'])}")
     known = {kind.__name__: kind for kind in reports}
     found = tuple(known[name].from_plain(values) for name, values in fields["reports"].items())
     if not all(isinstance(report.finite, bool) for report in found):  # which reads all its numbers
         raise ValueError("a report without numbers")
+    if set(fields["tested"]) not in (set(), set(tested)):
+        raise ValueError(f"tested by {sorted(fields['tested'])}")
     return ClientResult(
         task,
         str(fields["status"]),
         str(fields["reason"]),
-        int(fields["num_steps"]),
-        int(fields["num_seen"]),
+        _count(fields["num_steps"]),
+        _count(fields["num_seen"]),
         float(fields["loss"]),
         float(fields["seconds"]),
         found,
-        {str(name): float(value) for name, value in fields["tested"].items()},
-        int(fields["num_tested"]),
+        {name: float(value) for name, value in fields["tested"].items()},
+        _count(fields["num_tested"]),
     )
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What a device says of itself when it joins.
+
+    Attributes:
+        client: The client's number.
+        counts: Numbers of examples of each class, by split.
+        kind: What its data must have in common with the server's, by name.
+        memory: The machine's, in bytes.
+        macs_per_second: Of training the largest architecture; ``None`` if they cannot be counted.
+    """
+
+    client: int
+    counts: Mapping[str, list[int]]
+    kind: Mapping[str, Any]
+    memory: int
+    macs_per_second: float | None
+
+    def __str__(self) -> str:
+        speed = "" if self.macs_per_second is None else f", {self.macs_per_second / 1e9:.3g} GMACs/s"
+        return f"{sum(self.counts['train'])} training examples, {self.memory / 2**30:.1f} GiB of memory{speed}"
+
+
+def read_joined(fields: Mapping[str, Any]) -> Joined:
+    """Returns a device's :class:`Joined` as it was sent, of which it may send anything.
+
+    Args:
+        fields: The plain values.
+
+    Raises:
+        ValueError: It is not what a device says. Other exceptions mean so, too.
+    """
+    counts = {split: [_count(number) for number in fields["counts"][split]] for split in SPLITS}
+    if len({len(numbers) for numbers in counts.values()}) != 1:
+        raise ValueError("splits of different classes")
+    speed = fields["macs_per_second"]
+    if speed is not None and not 0 < float(speed) < inf:
+        raise ValueError(f"macs_per_second {speed}")
+    kind = dict(fields["kind"])
+    memory = _count(fields["memory"])
+    return Joined(_count(fields["client"]), counts, kind, memory, None if speed is None else float(speed))
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is not a count")
+    return value

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import Any
 
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from lit_fednas.data import ClientData, FederatedDataModule
@@ -53,6 +54,7 @@ class AfterTraining:
         self.model = model
         self.datamodule = datamodule
         self.folder = Path(folder or run_folder(trainer))
+        self.interrupts = Interrupts()
 
 
 class Search(AfterTraining):
@@ -61,9 +63,6 @@ class Search(AfterTraining):
     It searches on the server's validation data, the clients' if ``search.federated`` is set, or one client's if
     ``search.client`` is.
     """
-
-    #: Scores architectures by the clients' own data.
-    federated: ClassVar[type[FederatedEvaluator]] = FederatedEvaluator
 
     def run(self, ckpt_path: str | None = "last", search: SearchSettings = SearchSettings()) -> SearchFiles:
         """Finds the best architecture of every tier, tests it, and writes its network.
@@ -96,14 +95,13 @@ class Search(AfterTraining):
             self._serve(search)
             return files
         progress = SearchProgress(search.evaluations)
-        interrupts = Interrupts()
 
         def watch(done: Progress) -> None:
             if self.trainer.progress_bar_callback is not None:
                 progress(done)
-            interrupts.check()
+            self.interrupts.check()
 
-        with self.trainer.computing(self.model), interrupts.listening():
+        with self.trainer.computing(self.model), self.interrupts.listening():
             evaluator = self._evaluator(search)
             population = self.model.population
             own = None if search.client is None else population.tier(search.client)
@@ -129,7 +127,7 @@ class Search(AfterTraining):
 
     def _serve(self, search: SearchSettings) -> None:
         """Scores what the first process sends."""
-        with self.trainer.computing(self.model), Interrupts().listening():  # signals are for the first to heed
+        with self.trainer.computing(self.model), self.interrupts.listening():  # signals are for the first to heed
             evaluator, costs = self._evaluator(search), ArchitectureCosts(self.model.supernet)
             race = race_of(search, evaluator, self.model.seed)
             Scorer(evaluator, costs, race, Processes(self.trainer.ranks)).serve()
@@ -147,11 +145,21 @@ class Search(AfterTraining):
         if search.federated is not None:
             cohort = model.cohort.size(clients.num_clients)
             draw = ClientDraw(clients, model.population, cohort, search.federated, seed)
-            size = self.datamodule.eval_batch_size
-            return self.federated(model.supernet, draw, model.evaluation, recalibration, size)
+            return self.federated(draw, recalibration)
         batches = self._batches() if search.client is None else self._batches_of(search.client, clients)
         share = share_of(batches, search.validation_share, seed)
         return Evaluator(model.supernet, share, model.evaluation, recalibration, clients.task, model.metrics)
+
+    def federated(self, draw: ClientDraw, recalibration: Sequence[Tensor]) -> FederatedEvaluator:
+        """Returns what scores architectures by the clients' own data.
+
+        Args:
+            draw: Which clients are asked.
+            recalibration: Batches of training data to gather batch-norm statistics on.
+        """
+        model = self.model
+        size = self.datamodule.eval_batch_size
+        return FederatedEvaluator(model.supernet, draw, model.evaluation, recalibration, size)
 
     def _batches(self) -> EvalBatches:
         """Returns the server's validation data."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from math import ceil
 from time import perf_counter
 from typing import Any, TypeVar
@@ -192,11 +193,14 @@ class Evaluations(dict[Any, dict[str, Any]]):
         while start < len(archs) and room > 0:
             group = archs[start : start + min(TOGETHER, ceil(room / self.price))]
             candidates = [self._candidate(arch, place) for place, arch in enumerate(group)]
-            scored = self.scorer([one for one in candidates if one.arch not in self], score)
+            unknown = [one for one in candidates if one.arch not in self]
+            scored = zip(unknown, self.scorer(unknown, score), strict=True)
+            together = self.scorer.processes.ranks.size > 1  # then all are scored once the first is
             for candidate in candidates:
                 arch = candidate.arch
                 if arch not in self:
-                    self._keep(arch, next(scored))
+                    for one, row in scored if together else islice(scored, 1):
+                        self._keep(one.arch, row)
                 room -= self.spent(self[arch])
                 yield self[arch]
             self._conclude(candidates)

@@ -119,8 +119,10 @@ class Evaluator:
 
     @cached_property
     def _examples(self) -> tuple[Tensor, Tensor]:
-        inputs, targets = zip(*self.batches, strict=True)
-        return torch.cat(inputs), torch.cat(targets)
+        inputs, targets = (torch.cat(parts) for parts in zip(*self.batches, strict=True))
+        sizes = [len(part) for _, part in self.batches]
+        self.batches = list(zip(inputs.split(sizes), targets.split(sizes), strict=True))  # views: data are kept once
+        return inputs, targets
 
     @torch.no_grad()
     def metrics(

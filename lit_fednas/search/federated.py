@@ -2,8 +2,8 @@
 
 Each generation is scored in evaluation rounds, which ask as many clients as a round of training does. A client gets the
 smallest supernet that holds all architectures of the generation, and answers for each with what its task sums (for
-classes, two numbers). No client is
-asked twice about a generation; for the next, all are drawn anew. Only clients of the searched tier and above are asked.
+classes, two numbers). No client is asked twice about a generation; for the next, all are drawn anew. Only clients of
+the searched tier and above are asked.
 
 Clients are drawn uniformly, whatever the cohort's own rule and availability. An architecture that an earlier
 tier's search has had scored keeps that score. Statistics that norms are recalibrated with are not counted as sent.
@@ -98,10 +98,14 @@ class ClientDraw:
         """
         return self._eligible(tier).tolist()
 
+    def order(self, tier: str, generation: int) -> np.ndarray:
+        """Returns a tier's eligible clients in the order in which a generation's rounds would ask them."""
+        rng = numpy_generator(self.seed, f"federated-search-{tier}", generation)
+        return rng.permutation(self._eligible(tier))
+
     def asked(self, tier: str, generation: int) -> list[int]:
         """Returns the clients that are asked about a generation, in the order of its rounds."""
-        rng = numpy_generator(self.seed, f"federated-search-{tier}", generation)
-        return rng.permutation(self._eligible(tier))[: self.settings.rounds * self.cohort].tolist()
+        return self.order(tier, generation)[: self.settings.rounds * self.cohort].tolist()
 
     def rounds(self, clients: int) -> int:
         """Returns the number of evaluation rounds in which so many clients are asked."""
@@ -282,8 +286,20 @@ def union_bytes(supernet: Supernet, archs: Iterable[Any]) -> int:
         True
     """
     shared = supernet.shared_tensors()
-    covered = {name: torch.zeros(tensor.shape, dtype=torch.bool) for name, tensor in shared.items()}
+    return sum(int(mask.sum()) * shared[name].element_size() for name, mask in covered(supernet, archs).items())
+
+
+def covered(supernet: Supernet, archs: Iterable[Any]) -> dict[str, Tensor]:
+    """Returns which elements of the shared tensors some architectures hold, by name; bool, of the tensors' shapes.
+
+    Args:
+        supernet: The supernet.
+        archs: The architectures.
+    """
+    shared = supernet.shared_tensors()
+    masks: dict[str, Tensor] = {}
     for arch in archs:
         for region in supernet.regions(arch).values():
-            covered[region.name][... if region.index is None else region.index] = True
-    return sum(int(mask.sum()) * shared[name].element_size() for name, mask in covered.items())
+            mask = masks.setdefault(region.name, torch.zeros_like(shared[region.name], dtype=torch.bool))
+            mask[... if region.index is None else region.index] = True
+    return masks

@@ -48,6 +48,9 @@ _ANSWERS_KEPT = 256
 class Racing:
     """Drops an architecture as soon as it is clear that it is on no front.
 
+    Where norms need new statistics (``model.evaluation.recalibrate_batches``), these are gathered in full for every
+    architecture before its first look, and do not count in ``search.evaluations``.
+
     Args:
         confidence: The probability that no architecture that belongs to a front is dropped in the whole search.
         first: Examples of the first look; each further look has twice as many, up to all.

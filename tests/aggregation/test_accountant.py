@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from lit_fednas.aggregation import KnownCohorts, SampledCohorts
-from lit_fednas.errors import ConfigError
+from lit_fednas.errors import CheckpointError, ConfigError
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
@@ -74,7 +74,7 @@ def test_many_sampled_rounds_are_below_the_published_bound() -> None:
     published = RdpAccountant()
     published.compose(PoissonSampledDpEvent(0.01, GaussianDpEvent(4.0)), 10_000)
     accountant = SampledCohorts(4.0, 0.01)
-    accountant.load_state_dict({"rounds": 10_000})
+    accountant.load_state_dict({"rounds": 10_000, "probability": 0.01})
     assert accountant.epsilon(1e-5) < published.get_epsilon(1e-5) < 1.26
     # the central limit of sampled Gaussians, mu = q sqrt(T (exp(1 / sigma^2) - 1)) (Bu et al., 2020)
     limit = epsilon_of(lambda epsilon: gaussian_delta(epsilon, 0.01 * (10_000 * (exp(1 / 16) - 1)) ** 0.5), 1e-5)
@@ -85,7 +85,7 @@ def test_the_noise_for_a_target_keeps_it_closely() -> None:
     noise = SampledCohorts.noise_for(4.0, 1e-5, rounds=50, probability=0.1)
     for factor, within in ((1.0, True), (0.99, False)):
         accountant = SampledCohorts(noise * factor, 0.1)
-        accountant.load_state_dict({"rounds": 50})
+        accountant.load_state_dict({"rounds": 50, "probability": 0.1})
         assert (accountant.epsilon(1e-5) <= 4.0) == within
 
 
@@ -98,6 +98,8 @@ def test_the_saved_state_goes_on() -> None:
             accountant.add({2: 1.0})
         assert first.epsilon(1e-5) == second.epsilon(1e-5) > 0
         assert first.state_dict() == second.state_dict()
+    with pytest.raises(CheckpointError, match=r"model\.cohort\.ratio: 0\.01 is not that of the checkpoint's run, 0\.2"):
+        SampledCohorts(1.5, 0.01).load_state_dict(first.state_dict())
 
 
 def test_without_the_package_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,9 +226,16 @@ def test_running_statistics_are_a_group_of_their_own_and_counters_and_frozen_wei
 
 
 def test_sampled_rounds_divide_by_the_expected_cohort_and_add_noise_without_any_client() -> None:
+    """Two clients are expected, of which a fourth trains only the smallest network, as in the public plan."""
     net = nested()
     everyone = [ClientTask(0, client, net.space.largest, 5) for client in range(8)]
-    sampled = {"everyone": everyone, "probability": 0.25}
+    sampled = {"planned": [replace(everyone[0], arch=net.space.smallest), *everyone[1:4]], "expected": 2.0}
+    covered = {name: torch.zeros(tensor.shape) for name, tensor in net.shared_tensors().items()}
+    for task in sampled["planned"]:
+        for region in net.regions(task.arch).values():
+            region.add_to(covered[region.name], 1.0, 2 / 4)
+    held = torch.cat([tensor.flatten() for tensor in covered.values()])
+    assert held.unique().tolist() == [1.5, 2]
     old = {name: tensor.detach().clone() for name, tensor in net.shared_tensors().items()}
     changed = moved(net, update(net, 3, net.space.largest, 5), 5.0, 1)
     steps = []
@@ -238,13 +245,14 @@ def test_sampled_rounds_divide_by_the_expected_cohort_and_add_noise_without_any_
         aggregation.add(changed)
         result = aggregation.finish()
         steps.append(torch.cat([(result[name] - old[name]).flatten() for name in old]))
-    assert float(steps[0].norm()) == pytest.approx(NORM / 2, rel=1e-5)  # two clients are expected
+    assert float((steps[0] * held).norm()) == pytest.approx(NORM, rel=1e-5)
     torch.testing.assert_close(steps[1], steps[0], rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(steps[2], steps[0], rtol=1e-5, atol=1e-7)
     start(aggregation, net, [], values=given(mechanism(1.0, **sampled)))
     result = aggregation.finish()
     noise = torch.cat([(result[name] - old[name]).flatten() for name in old])
-    assert float(noise.std()) == pytest.approx(NORM / 2, rel=0.1)
+    for clients in (1.5, 2):
+        assert float(noise[held == clients].std()) == pytest.approx(NORM / clients, rel=0.1)
 
 
 def test_the_count_of_updates_within_the_norm_has_noise_that_the_multiplier_includes() -> None:
@@ -278,6 +286,18 @@ class _ByOwn(OverlapAverage):
         return float(update.result.num_seen)
 
 
+class _Twice(OverlapAverage):
+    def add(self, update: ClientUpdate) -> None:
+        super().add(update)
+        super().add(update)
+
+    def accepted(self, rejected: Any) -> Any:
+        return super().accepted(rejected)
+
+    def finish(self, rejected: Any = ()) -> dict[str, Tensor]:
+        return super().finish(rejected)
+
+
 class _Larger(OverlapAverage):
     def coefficient(self, task: ClientTask) -> float:
         return 1.0 + task.client
@@ -288,6 +308,7 @@ REFUSED: dict[str, tuple[OverlapAverage, dict[str, Any], str]] = {
     "examples of MaxNet": (MaxNet(), {}, "set weighted to false"),
     "trim": (OverlapAverage(False, trim=0.1), {}, r"trim 0\.1 leaves out values"),
     "own weights": (_ByOwn(False), {}, r"_ByOwn merges in a way of its own \(weight\)"),
+    "own sums": (_Twice(False), {}, r"_Twice merges in a way of its own \(add, accepted, finish\)"),
     "rejecting": (OverlapAverage(False), {"by_architecture": True}, "switch that callback off"),
     "MaxNet, sampled": (MaxNet(weighted=False), {"sampled": True}, "the coefficients of MaxNet depend on the cohort"),
     "own coefficients, sampled": (_Larger(False), {"sampled": True}, "the coefficients of _Larger depend"),
@@ -302,7 +323,7 @@ def test_what_has_no_known_bound_is_refused(name: str) -> None:
     tasks = [ClientTask(0, client, net.space.largest, 5) for client in range(3)]
     if settings.get("twice"):
         tasks.append(replace(tasks[0], arch=net.space.smallest))
-    values = given(mechanism(**({"everyone": tasks, "probability": 0.5} if settings.get("sampled") else {})), Beta(0.5))
+    values = given(mechanism(**({"planned": tasks, "expected": 1.5} if settings.get("sampled") else {})), Beta(0.5))
     with pytest.raises(ConfigError, match=rf"model\.aggregation: no bound .*{message}.*set privacy to null"):
         start(aggregation, net, tasks, values=values, by_architecture=settings.get("by_architecture", False))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import EarlyStopping
 
 from lit_fednas.aggregation import (
     ClassAverage,
@@ -29,8 +30,15 @@ from lit_fednas.assignment import (
     Sandwich,
     TrackingSandwich,
 )
-from lit_fednas.callbacks import AdaptiveNorm, BetaDecay, Privacy, RoundCheckpoint, RoundProgress, RunRecorder
-from lit_fednas.data import Dirichlet
+from lit_fednas.callbacks import (
+    AdaptiveNorm,
+    BetaDecay,
+    Privacy,
+    RoundCheckpoint,
+    RoundProgress,
+    RoundsToTarget,
+    RunRecorder,
+)
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import (
     ClientSettings,
@@ -39,12 +47,14 @@ from lit_fednas.federation import (
     FederatedCallback,
     FederatedLightningModule,
     PoissonCohort,
+    RandomAvailability,
     SizeWeightedCohort,
     UniformCohort,
 )
 from lit_fednas.loggers import RunLogger
 from lit_fednas.objectives import MaskedCrossEntropy
 from lit_fednas.records import read_rounds
+from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import BatchNorm
 from tests.support import assert_same, fit, make_module, make_trainer, sgd, tiny_data, tiny_supernet, weights
 
@@ -138,7 +148,7 @@ def test_the_norm_follows_the_released_share_within_it() -> None:
         assert mechanism.sum_multiplier == pytest.approx((1 / 0.5**2 - 1 / 2**2) ** -0.5)
         assert released.within is not None
         norm *= math.exp(-0.3 * (released.within - 0.6))
-    assert privacy.state_dict()["clip_norm"] == pytest.approx(norm)
+    assert privacy.state_dict()["norm"] == pytest.approx(norm)
     assert norm > 0.02
     accountant = KnownCohorts(0.5)  # sum and count together cost what the multiplier says
     accountant.load_state_dict({"spent": {0: float(max(watch.asked.values()))}})
@@ -180,10 +190,53 @@ def test_a_round_without_any_client_adds_noise_and_counts_if_cohorts_are_sampled
     assert spent(trainer) > 0
 
 
+def test_noise_and_sampled_cohorts_are_drawn_from_a_secret_in_place_of_the_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A known cohort is drawn from the run's seed. All ranks have the same secret, which the first broadcasts."""
+
+    class Asked(FederatedCallback):
+        def on_cohort_start(self, trainer: Any, module: Any, round: Any) -> None:
+            asked.append((round.number, {task.client: task.arch for task in round.tasks}))
+
+    for cohort, of_cohort in ((UniformCohort(count=3), 0), (PoissonCohort(0.5), 3)):
+        watch, asked = Watch(), []
+        made = module(cohort=cohort)
+        fit(made, tiny_data(), 2, callbacks=[Privacy(1.0, 0, noise_seed=3), watch, Asked()])
+        assert {one.seed for one in watch.mechanisms} == {3}
+        for number, archs in asked:
+            rng = numpy_generator(of_cohort, "assignment", number)
+            assert list(archs) == cohort.draw(number, [10] * 6, of_cohort)
+            assert list(archs.values()) == [made.supernet.space.sample(rng) for _ in archs]
+    watch = Watch()
+    trainer = make_trainer(1, callbacks=[Privacy(1.0, 1.0), watch])
+    monkeypatch.setattr(trainer.strategy, "broadcast", lambda own: 11)
+    trainer.fit(module(), datamodule=tiny_data())
+    for _ in range(2):
+        fit(module(), tiny_data(), 1, callbacks=[Privacy(1.0, 1.0), watch])
+    first, *drawn = (one.seed for one in watch.mechanisms)
+    assert first == 11
+    assert len({0, 11, *drawn}) == 4
+
+
+def test_sampled_cohorts_are_expected_by_a_plan_for_some_of_the_available_clients() -> None:
+    watch, cohort = Watch(), PoissonCohort(0.02, RandomAvailability(0.2))
+    data = tiny_data(num_clients=100)
+    fit(module(cohort=cohort), data, 2, callbacks=[Privacy(1.0, 0, noise_seed=3), watch])
+    for number, mechanism in enumerate(watch.mechanisms):
+        available = cohort.availability.available(number, 100, seed=3)
+        assert mechanism.planned is not None
+        planned = [task.client for task in mechanism.planned]
+        assert len(set(planned)) == 64 < len(available)
+        assert set(planned) < set(available)
+        assert mechanism.expected == pytest.approx(0.02 * len(available))
+
+
 @pytest.mark.parametrize("cohort", [UniformCohort(count=3), PoissonCohort(0.5)])
 def test_a_resumed_run_is_the_same(tmp_path: Path, cohort: CohortSampler) -> None:
-    def run(name: str, rounds: int, ckpt_path: str | None = None) -> tuple[Any, Any, Privacy]:
-        made, privacy = module(cohort=cohort), Privacy(0.1, 0.8, adaptive=AdaptiveNorm(count_noise=1.0))
+    def run(name: str, rounds: int, ckpt_path: str | None = None, secret: int | None = 7) -> tuple[Any, Any, Privacy]:
+        adaptive = AdaptiveNorm(count_noise=1.0)
+        made, privacy = module(cohort=cohort), Privacy(0.1, 0.8, adaptive=adaptive, noise_seed=secret)
         logger = RunLogger(str(tmp_path), name, "only")
         callbacks = [privacy, RunRecorder(), RoundCheckpoint()]
         trainer = make_trainer(rounds, callbacks=callbacks, logger=logger, enable_checkpointing=True)
@@ -192,7 +245,8 @@ def test_a_resumed_run_is_the_same(tmp_path: Path, cohort: CohortSampler) -> Non
 
     straight, expected, privacy = run("straight", 4)
     run("resumed", 2)
-    resumed, got, again = run("resumed", 4, str(tmp_path / "resumed" / "only" / "checkpoints" / "last.ckpt"))
+    checkpoint = str(tmp_path / "resumed" / "only" / "checkpoints" / "last.ckpt")
+    resumed, got, again = run("resumed", 4, checkpoint, secret=None)
     assert_same(got, expected)
     assert spent(resumed) == spent(straight)
     assert again.state_dict() == privacy.state_dict()
@@ -203,7 +257,7 @@ def test_a_resumed_run_is_the_same(tmp_path: Path, cohort: CohortSampler) -> Non
 
 
 def test_a_resumed_run_keeps_its_noise_and_its_account(tmp_path: Path) -> None:
-    """Noise that was found for two rounds is not found anew for six, so the run stops; other cohorts do not fit."""
+    """Noise that was found for two rounds is not found anew for six, so the run stops; other settings do not fit."""
 
     def run(rounds: int, cohort: CohortSampler, privacy: list[Any], resumed: bool = True) -> Any:
         path = str(tmp_path / "run" / "only" / "checkpoints" / "last.ckpt")
@@ -219,8 +273,17 @@ def test_a_resumed_run_keeps_its_noise_and_its_account(tmp_path: Path) -> None:
     second = Privacy(1.0, target_epsilon=3.0)
     assert run(6, all_clients, [second]).current_epoch == 2
     assert second.noise_multiplier == first.noise_multiplier
-    with pytest.raises(CheckpointError, match="accounted for otherwise"):
-        run(6, PoissonCohort(0.5), [Privacy(1.0, 1.0)])
+    for given, cohort, message in (
+        ({}, PoissonCohort(0.5), "accounted for otherwise"),
+        ({"noise_multiplier": 5.0}, all_clients, r"privacy\.noise_multiplier: 5\.0 is not what the checkpoint's run"),
+        ({"clip_norm": 0.1}, all_clients, r"privacy\.clip_norm: 0\.1 is not what the checkpoint's run was begun with"),
+        ({"noise_seed": 3}, all_clients, r"privacy\.noise_seed: 3 is not what the checkpoint's run was begun with"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            run(6, cohort, [Privacy(**{"clip_norm": 1.0, "target_epsilon": 3.0, **given})])
+    run(3, all_clients, [Privacy(1.0, 0)], resumed=False)
+    with pytest.raises(CheckpointError, match=r"privacy\.target_epsilon: 3 cannot be kept, .* begun without noise"):
+        run(6, all_clients, [Privacy(1.0, target_epsilon=3.0)])
     run(3, all_clients, [], resumed=False)
     with pytest.raises(CheckpointError, match="has not accounted for its rounds"):
         run(6, all_clients, [Privacy(1.0, 1.0)])
@@ -307,9 +370,8 @@ def test_what_would_release_more_is_refused_before_any_client_trains(name: str) 
         def on_client_end(self, *given: Any) -> None:
             raise AssertionError("a client has trained")
 
-    data = tiny_data(partitioner=Dirichlet(0.3)) if name == "sizes" else tiny_data()
     with pytest.raises(ConfigError, match=message):
-        fit(module(**settings), data, 3, callbacks=[Privacy(1.0, 1.0), Trained()])
+        fit(module(**settings), tiny_data(), 3, callbacks=[Privacy(1.0, 1.0), Trained()])
 
 
 @pytest.mark.parametrize(
@@ -328,6 +390,21 @@ def test_what_would_release_more_is_refused_before_any_client_trains(name: str) 
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         fit(module(), tiny_data(), 2, callbacks=[Privacy(1.0, **settings)])
+
+
+@pytest.mark.parametrize(
+    ("callback", "metric"),
+    [
+        (EarlyStopping("clients/loss"), "clients/loss"),
+        (RoundCheckpoint(monitor="val/devices/largest/accuracy", mode="max"), "val/devices/largest/accuracy"),
+        (RoundsToTarget({"deployed/accuracy": [0.5]}, stop=True), "deployed/accuracy"),
+    ],
+)
+def test_what_is_measured_on_clients_decides_nothing(callback: Any, metric: str) -> None:
+    message = rf"callbacks: {type(callback).__name__} ends the run or chooses a checkpoint by {metric}, which"
+    trainer = make_trainer(2, callbacks=[Privacy(1.0, 1.0), callback], enable_checkpointing=True)
+    with pytest.raises(ConfigError, match=message):
+        trainer.fit(module(), datamodule=tiny_data())
 
 
 def test_finding_the_noise_needs_an_end() -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from lit_fednas.aggregation import OperatorAverage
-from lit_fednas.assignment import ByTier, FixedArchitecture, RandomBases, Subspaces
-from lit_fednas.callbacks import PruneByBudgets, SoftAverage, TransformOnConvergence
+from lit_fednas.aggregation import OperatorAverage, OverlapAverage
+from lit_fednas.assignment import ByTier, FixedArchitecture, RandomArchitectures, RandomBases, Subspaces
+from lit_fednas.callbacks import AdaptiveNorm, Privacy, PruneByBudgets, SoftAverage, TransformOnConvergence
 from lit_fednas.data import (
     IID,
     ArraySource,
@@ -34,6 +34,7 @@ from lit_fednas.federation import (
     FedAdam,
     FederatedCallback,
     FederatedLightningModule,
+    PoissonCohort,
     UniformCohort,
 )
 from lit_fednas.messages import OperatorReport
@@ -109,6 +110,7 @@ def callbacks(name: str) -> list[FederatedCallback]:
     return {
         "suites": [TransformOnConvergence(threshold=1e9, gamma=1, delta=1, window=1), SoftAverage()],
         "sequences": [PruneByBudgets(budget=0.2, first=0.2, rounds={1: 2}, groups=2)],
+        "private": [Privacy(0.02, 2.0, adaptive=AdaptiveNorm(count_noise=2.0), noise_seed=0)],
     }.get(METHODS[name].kind, [])
 
 
@@ -151,11 +153,13 @@ NETS: dict[str, Callable[[tuple[int, ...], int], Supernet]] = {
     "exits": lambda *sizes: EarlyExitResNet(*sizes, width=4, norm=GroupNorm(2), blocks=[1, 1], exits=[1, 2]),
     "suites": lambda shape, classes: grown_suite(input_shape=shape, num_classes=classes),
     "sequences": lambda shape, classes: pruned_sequence(hidden=(6, 8), input_shape=shape, num_classes=classes),
+    "private": steady_net,
     "cells": lambda *sizes: CellSupernet(*sizes, width=4, cells=3, nodes=1, norm=GroupNorm(4)),
 }
 #: Those of tokens; the others are for images alone.
 TOKEN_NETS: dict[str, Callable[[tuple[int, ...], int], Supernet]] = {
     "any": steady_tokens,
+    "private": steady_tokens,
     "counting": counting_tokens,
     "operators": lambda *sizes: PathRNN(*sizes, embedding=4, width=6, operators=["qrnn", "linear", "id", "zero"]),
 }
@@ -210,6 +214,12 @@ OF_KIND: dict[str, dict[str, Any]] = {
     "exits": {"assignment": ByTier, "tiers": TWO_TIERS, "cohort": UniformCohort(count=6)},
     "suites": {"tiers": TWO_TIERS},
     "sequences": {"tiers": TWO_TIERS, "cohort": UniformCohort(ratio=1.0), "client": client(validate="trained")},
+    "private": {
+        "assignment": RandomArchitectures,
+        "aggregation": lambda: OverlapAverage(weighted=False),
+        "cohort": PoissonCohort(0.7),
+        "faults": FaultPolicy(min_survivors=0, max_failed_rounds=None),
+    },
     "cells": {"assignment": lambda: FixedArchitecture("mixture"), "evaluation": EvaluationSettings(["mixture"])},
 }
 
@@ -305,6 +315,7 @@ ON_IMAGES: dict[str, Method] = {
     "bfloat16": method(client=client(precision="bf16-mixed")),
     "together": method("counting", client=client(clients_per_fit=3)),
     "channels last": method(client=client(channels_last=True)),
+    "differential privacy": method("private"),
 }
 #: Methods that learn numbers and labels, too: what asks for classes, and what else there is of each kind.
 NOT_OF_CLASSES = (

@@ -7,7 +7,7 @@ import torch
 
 from lit_fednas.callbacks import RoundCheckpoint, RunRecorder
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import ClientSettings, FaultPolicy, client, fastest, loop
+from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, client, fastest, loop
 from lit_fednas.messages import ClientTask
 from lit_fednas.records import read_rounds
 from tests.support import assert_same, linear_net, make_module, make_trainer, sgd, tiny_data, weights
@@ -16,10 +16,11 @@ CHOICE = {"settings": {"channels_last": True}, "threads": 1, "chosen": "channels
 
 
 class Clock:
-    """A clock that only training moves on: by 10 ms a step, times the factor of each setting that is changed."""
+    """A clock that only training moves on: by some time a step, times the factor of each setting that is changed."""
 
-    def __init__(self, **factors):
+    def __init__(self, step, **factors):
         self.now = 0.0
+        self.step = step
         self.factors = factors
         self.trained = []
 
@@ -41,15 +42,16 @@ class Clock:
                 for name in clock.trained[-1]:
                     factor *= clock.factors.get(name, 1.0)
                 for result, update in super().run(tasks):
-                    clock.now += 0.01 * factor * result.num_steps
+                    clock.now += clock.step * factor * result.num_steps
                     yield result, update
 
         return Runner
 
 
-def timed(monkeypatch, **factors):
-    clock = Clock(**factors)
+def timed(monkeypatch, step=0.01, **factors):
+    clock = Clock(step, **factors)
     monkeypatch.setattr(fastest, "perf_counter", clock)
+    monkeypatch.setattr(fastest, "_TURNS", (2, 2))  # all are alike
     monkeypatch.setattr(fastest, "LocalRunner", clock.runner())
     return clock
 
@@ -103,6 +105,37 @@ def test_threads_are_chosen_for_the_best_layout(monkeypatch, data, factor, threa
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.parametrize(("step", "stacked"), [(0.05, 4), (0.2, 2)])
+def test_long_fits_are_timed_by_some_of_their_steps(monkeypatch, data, step, stacked):
+    """Clients are stacked all the same: as many as make a step within a turn, and at least two."""
+    clock = timed(monkeypatch, step, channels_last=0.5, clients_per_fit=0.4)
+    found = choose(make_module(client=ClientSettings(sgd(1e-3), batch_size=8, epochs=100)), data)
+    assert found["settings"] == {"clients_per_fit": stacked}
+    assert list(found["ratios"].values()) == pytest.approx([0.5, 0.4], abs=1e-3)
+    assert clock.now < step * 3 * 100  # less than one client takes, with three steps an epoch
+
+
+@pytest.mark.parametrize("calls", [0, 8])
+def test_what_fails_is_left_out(monkeypatch, data, calls):
+    """At its first step, or later, while it is timed; the run's policy, which is to stop, is that of its own fits."""
+
+    def failing(network):
+        def fail(*parts):
+            count.append(1)
+            if len(count) > calls:
+                raise ArithmeticError("seven apples")
+
+        count = []
+        network.register_forward_pre_hook(fail)
+        return network
+
+    timed(monkeypatch, channels_last=0.1)
+    monkeypatch.setattr(client, "with_channels_last", failing)
+    found = choose(make_module(faults=FaultPolicy(on_client_error="raise")), data)
+    assert found["settings"] == {}
+    assert list(found["ratios"]) == ["clients_per_fit 4, 1 thread"]
+
+
 def test_what_trains_differently_is_left_out(monkeypatch, data):
     def doubled(network):
         network.register_forward_hook(lambda module, inputs, output: 2 * output)
@@ -150,6 +183,16 @@ def test_clients_that_cannot_train_are_not_measured(monkeypatch, data):
 
 
 # ---- in a run -----------------------------------------------------------------------------------------
+
+
+class Noting(FederatedCallback):
+    """Notes the number of threads in every round."""
+
+    def __init__(self, threads):
+        self.threads = threads
+
+    def on_cohort_start(self, trainer, module, round):
+        self.threads.append(torch.get_num_threads())
 
 
 def run(folder, rounds, ckpt_path=None, callbacks=(), **settings):
@@ -212,6 +255,31 @@ def test_clients_that_cannot_train_are_measured_later(monkeypatch, tmp_path):
     monkeypatch.setattr(loop, "fastest", lambda *parts: CHOICE if len(rounds) == 2 else rounds.append(parts))
     _, trainer = run(tmp_path, 4, fast="auto")
     assert trainer.fit_loop.fastest["round"] == 2
+
+
+def test_a_resumed_run_restores_the_threads(monkeypatch, tmp_path):
+    torch.set_num_threads(2)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(loop, "fastest", lambda *parts: CHOICE)
+    run(tmp_path, 1, fast="auto")
+    assert torch.get_num_threads() == 2
+    used = []
+    run(tmp_path, 2, tmp_path / "last.ckpt", callbacks=[Noting(used)], fast="auto")
+    assert (used, torch.get_num_threads()) == ([1], 2)
+
+
+def test_who_cannot_be_measured_refuses_a_checkpoints_choice(monkeypatch, tmp_path):
+    class Elsewhere(client.LocalRunner):
+        def __init__(self, module, *parts):
+            if module.client.fast is not None:
+                raise ConfigError("client.fast: measures this process")
+            super().__init__(module, *parts)
+
+    monkeypatch.setattr(loop, "fastest", lambda *parts: CHOICE)
+    run(tmp_path, 1, fast="auto")
+    monkeypatch.setattr(loop, "LocalRunner", Elsewhere)
+    with pytest.raises(ConfigError, match="measures this process"):
+        run(tmp_path, 2, tmp_path / "last.ckpt", fast="auto")
 
 
 @pytest.mark.parametrize(("name", "value"), [("channels_last", True), ("compile", True), ("clients_per_fit", 2)])

@@ -60,6 +60,8 @@ def test_images_as_columns_equals_a_convolution(stride, padding, bias):
     assert found[0].stride() != expected[0].stride()  # else torch's own has run
     for one, another in zip(found, expected, strict=True):
         torch.testing.assert_close(one, another, rtol=1e-10, atol=1e-10)
+    with torch.autocast("cpu", torch.bfloat16), ImagesAsColumns():
+        assert layer.float()(inputs.float()).dtype == torch.bfloat16
 
 
 def test_other_convolutions_are_left_alone():

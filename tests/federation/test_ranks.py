@@ -103,7 +103,10 @@ def test_other_strategies_are_refused(strategy):
 
 
 #: What differs between ranks in a way of its own; the run that is stopped is one of them.
-QUICK = ("aggregation maxnet", "assignment candidate-groups", "buffers and dropout", "clients that test of tokens")
+QUICK = (
+    *("aggregation maxnet", "assignment candidate-groups", "buffers and dropout", "clients that test of tokens"),
+    "differential privacy",
+)
 #: But for invariant units: which are kept may hang on the rounding of what several ranks report.
 ON_IMAGES = [name for name in methods.ON_IMAGES if name != "assignment invariant-units"]
 #: Of other targets than classes; what depends on them is the objective.

@@ -107,7 +107,7 @@ CALLBACKS: list[Callable[[], Any]] = [
     RoundTime,
     lambda: RoundsToTarget({"val/largest/perplexity": [1.01, 100], "val/devices/largest/accuracy": [0.01]}),
     CostLedger,
-    lambda: Privacy(clip_norm=5.0, noise_multiplier=0.01),
+    lambda: Privacy(clip_norm=5.0, noise_multiplier=0.01, noise_seed=0),
     lambda: RoundCheckpoint(monitor="val/mean/perplexity"),
     default_callbacks,
 ]

@@ -103,7 +103,7 @@ def fit_over(
     link: Link, module: FederatedLightningModule, data: FederatedDataModule, rounds: int, **settings: Any
 ) -> Any:
     """Trains a module over devices; returns the trainer."""
-    server: ServerData = like(data, ServerData)
+    server: ServerData = like(data, ServerData, num_clients=data.num_clients or len(list(link.grid.get_node_ids())))
     server.link = link
     trainer = make_trainer(rounds, **settings)
     trainer.fit_loop.runner = FlowerRunner

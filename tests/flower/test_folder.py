@@ -78,7 +78,10 @@ def test_secrets_are_not_in_the_app(folder: Path) -> None:
     [
         (["--clients", "3"], "--config: is not given; give the configuration of a run"),
         ([*OPTIONS, "--address", "18000"], "--address: 18000 is not HOST:PORT; give, for instance, 127.0.0.1:18000"),
-        (["--config", "tasks/text.yaml", "--tls"], "--clients: each device gets a key, and their number is not known"),
+        (
+            ["--config", "tasks/text.yaml"],
+            "--clients: a run begins when all devices are there, and their number is not",
+        ),
     ],
 )
 def test_what_cannot_work_is_told_in_one_line(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,14 @@ import pytest
 from lit_fednas.cli import main
 from lit_fednas.data import ArraySource, DataSource, FederatedDataModule, Normalize
 from lit_fednas.errors import ConfigError
+from lit_fednas.messages import ClientTask
 from tests.support import make_module, tiny_data, tiny_examples
 
 loopback = pytest.importorskip("tests.flower.loopback")
+from flwr.app import Error, Message  # noqa: E402
 
 from lit_fednas.flower.device import DeviceData, device_of  # noqa: E402
-from lit_fednas.flower.server import ServerData  # noqa: E402
+from lit_fednas.flower.server import FlowerRunner, ServerData  # noqa: E402
 from lit_fednas.flower.wire import Packet  # noqa: E402
 
 
@@ -70,12 +73,12 @@ def test_a_second_node_takes_part_when_the_first_is_gone(caplog: pytest.LogCaptu
     asked = len(grid.asked)
     grid.devices[12] = own(1)  # client 1 came back without a key, and its old node counts as connected for a while
     with caplog.at_level(logging.WARNING, "lit_fednas"):
-        link._ask_newcomers()
-        link._ask_newcomers()
+        link._newcomers()
+        link._newcomers()
     assert link.nodes == {0: 10, 1: 11}
     assert len(grid.asked) == asked + 1
     del grid.devices[11]
-    link._ask_newcomers()
+    link._newcomers()
     assert link.nodes == {0: 10, 1: 12}
     assert len(grid.asked) == asked + 1
 
@@ -88,8 +91,86 @@ def test_a_newcomer_that_refuses_is_asked_once_and_ends_no_run(caplog: pytest.Lo
     grid.devices[12] = own(5)
     grid.devices[12].config = "another"
     for _ in range(2):
-        joining.link._ask_newcomers()
+        joining.link._newcomers()
     assert len(grid.asked) == asked + 1
+    assert joining.link.nodes == {0: 10, 1: 11}
+
+
+def joined(messages: list[Any]) -> int:
+    return sum(message.metadata.message_type == "query.join" for message in messages)
+
+
+def test_whoever_is_silent_holds_up_nobody():
+    """Neither the start, beyond its own limit, nor a round of those who are there."""
+    grid = loopback.Loopback({10: own(0), 11: own(1)})
+    grid.fault = lambda message, answer: None if message.metadata.dst_node_id == 11 else answer
+    waiting = server(grid)
+    waiting.link = loopback.connected(grid, timeout=60, join_timeout=0.2)
+    start = monotonic()
+    with pytest.raises(ConfigError, match=r"^flower: after 0.2 s, the clients \[0\] are there and 2 are wanted"):
+        waiting.setup("fit")
+    link = waiting.link
+    replies = list(link.ask("train", [1, 1], lambda place: Packet({}), lambda: None))
+    assert [reply.status for _, reply in replies] == ["dropped", "dropped"]
+    assert joined(grid.asked) == 2  # it is not asked again while it may still answer
+    assert monotonic() - start < 30
+    grid._answers["message 2"] = Message(Error(8, "crashed"), reply_to=grid.asked[1])  # and is, when it has failed
+    grid.fault = lambda message, answer: answer
+    for _ in range(2):
+        link._newcomers()
+    assert joined(grid.asked) == 3
+    assert link.nodes == {0: 10, 1: 11}
+
+
+def test_a_device_cannot_take_another_client_s_place(caplog: pytest.LogCaptureFixture):
+    grid = loopback.Loopback({10: own(0), 11: own(1)}, {10: "client-0", 11: "client-1"})
+
+    def lies(message: Any, answer: Any) -> Any:
+        fields = {**Packet.of(answer.content).fields, "client": 0}
+        return Message(Packet(fields).record(), reply_to=message)
+
+    grid.fault = lambda message, answer: lies(message, answer) if message.metadata.dst_node_id == 11 else answer
+    with pytest.raises(ConfigError, match=r"^it says that it is client 0, and its key is registered as 1 \(node 11\)"):
+        server(grid).setup("fit")
+
+
+def test_a_device_that_comes_back_with_other_data_is_an_error_of_its_rounds():
+    grid = loopback.Loopback({10: own(0), 11: own(1)})
+    joining = server(grid)
+    joining.setup("fit")
+    grid.devices[11] = own(1, class_names=list("abcx"))
+    module = make_module()
+    task = ClientTask(0, 1, module.supernet.space.largest, 40)
+    ((result, _),) = FlowerRunner(module, joining.clients, lambda: None).run([task])
+    assert result.status == "error"
+    assert result.reason.startswith("data.source: the device's data differ from the server's in their shape, classes")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda fields: fields.pop("client"),
+        lambda fields: fields["counts"].pop("val"),
+        lambda fields: fields["counts"].update(train=[-1, 2, 3, 4]),
+        lambda fields: fields.update(macs_per_second=float("nan")),
+        lambda fields: fields.update(kind=3),
+    ],
+)
+def test_an_answer_that_cannot_be_read_ends_the_start_and_no_run(change: Any, caplog: pytest.LogCaptureFixture):
+    def fault(message: Any, answer: Any) -> Any:
+        fields = dict(Packet.of(answer.content).fields)
+        change(fields)
+        return Message(Packet(fields).record(), reply_to=message)
+
+    grid = loopback.Loopback({10: own(0), 11: own(1)})
+    grid.fault = fault
+    with pytest.raises(ConfigError, match=r"^the answer cannot be read \(\w+: .*\) \(node 10\)"):
+        server(grid).setup("fit")
+    grid.fault = lambda message, answer: answer
+    joining = server(grid)
+    joining.setup("fit")
+    grid.fault, grid.devices[12] = fault, own(1)
+    joining.link._newcomers()
     assert joining.link.nodes == {0: 10, 1: 11}
 
 

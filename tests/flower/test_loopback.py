@@ -21,7 +21,7 @@ from lit_fednas.data import IID, ArraySource, ByColumn, Examples, FederatedDataM
 from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, UniformCohort
 from lit_fednas.lightning_cli import FederatedCLI, run
-from lit_fednas.messages import ClientResult
+from lit_fednas.messages import ClientResult, nbytes
 from lit_fednas.objectives import TaskLoss
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.search import ClientDraw, FederatedEvaluation, FederatedEvaluator
@@ -103,7 +103,7 @@ def own_examples() -> tuple[FederatedDataModule, list[FederatedDataModule]]:
     val = tiny_examples(20, seed=1)
     examples = Examples(together.inputs, together.targets, {"site": site})
     settings = {"server_val": 0, "client_val": 0.25, "eval_batch_size": 16}
-    whole = FederatedDataModule(ArraySource(examples, val), ByColumn("site"), **settings)
+    whole = FederatedDataModule(ArraySource(examples, val), ByColumn("site"), num_clients=3, **settings)
     parts = [Examples(together.inputs[site == k], together.targets[site == k]) for k in range(3)]
     return whole, [FederatedDataModule(ArraySource(part), IID(), num_clients=9, **settings) for part in parts]
 
@@ -302,7 +302,43 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
         "error",
         "the answer cannot be read (KeyError: 'result')",
     ),
+    "endless steps": (
+        lambda m, a: changed(a, lambda f, t: f["result"].update(num_steps=float("inf"))),
+        "error",
+        "the answer cannot be read (ValueError: inf is not a count)",
+    ),
+    "steps back": (
+        lambda m, a: changed(a, lambda f, t: f["result"].update(num_seen=-4)),
+        "error",
+        "the answer cannot be read (ValueError: -4 is not a count)",
+    ),
+    "a loss beyond floats": (
+        lambda m, a: changed(a, lambda f, t: f["result"].update(loss=10**400)),
+        "error",
+        "the answer cannot be read (OverflowError: int too large to convert to float)",
+    ),
+    "the server's status": (
+        lambda m, a: changed(a, lambda f, t: f["result"].update(status="wild")),
+        "error",
+        "the answer cannot be read (ValueError: status 'wild')",
+    ),
+    "a test of its own": (
+        lambda m, a: changed(a, lambda f, t: f["result"].update(tested={"beauty": 1.0})),
+        "error",
+        "the answer cannot be read (ValueError: tested by ['beauty'])",
+    ),
+    "fields in a list": (
+        lambda m, a: rewritten(a, {"fields": [1], "layout": {}}),
+        "error",
+        "flower: a message cannot be read (TypeError: cannot convert dictionary update sequence element #0 to a "
+        "sequence)",
+    ),
 }
+
+
+def rewritten(answer: Message, message: dict[str, Any]) -> Message:
+    answer.content["message"] = ConfigRecord({"json": json.dumps(message)})
+    return answer
 
 
 def changed_record(answer: Message) -> Message:
@@ -409,7 +445,26 @@ def test_devices_score_architectures_as_simulated_clients_do(kind: str) -> None:
         score = evaluator.scorer(tier, 0, archs)
         scores.append([score(arch) for arch in archs])
     assert scores[0] == scores[1]
-    assert sum(message.metadata.message_type == "evaluate" for message in grid.asked) == 6  # clients, not architectures
+    asked = [message for message in grid.asked if message.metadata.message_type == "evaluate"]
+    assert len(asked) == 6  # clients, not architectures
+    sent = sum(nbytes(Packet.of(message.content).tensors.values()) for message in asked)
+    assert sent == evaluator._rows[tier, 0]["bytes_down"]
+
+    first = Packet.of(asked[0].content).fields["client"]
+
+    def nonsense(answers: Any) -> Any:  # of the first client alone
+        def fault(message: Message, answer: Message) -> Message:
+            hit = Packet.of(message.content).fields["client"] == first
+            return changed(answer, lambda fields, tensors: fields.update(answers=answers)) if hit else answer
+
+        return fault
+
+    of_the_others = None
+    for answers in ([[np.nan] * 3] * len(archs), [[1e12, 1e12, 0]] + [[1, 1, 0]] * (len(archs) - 1), "none"):
+        grid.fault = nonsense(answers)
+        found = [score(arch) for score in [evaluator.scorer(tier, 0, archs)] for arch in archs]
+        of_the_others = of_the_others or found
+        assert found == of_the_others != scores[0]
 
     grid.fault = lambda message, answer: answered(message, code=5, reason="gone")
     with pytest.raises(ClientError, match=r"^search.federated: none of the 6 devices that were asked has answered"):
@@ -427,34 +482,61 @@ class Node:
         return device_of(self.config, self.settings).answer(kind, packet)
 
 
+SEARCH = ["--config=search/fedoras_small.yaml", "--search.evaluations=8", "--search.method.init_args.population=8"]
+TUNED = ["--finetune.objective=lit_fednas.objectives.CrossEntropy"]
+TUNED += ["--finetune.objective.init_args.label_smoothing=0.1", "--finetune.head_rounds=1"]
+PRUNE = ["--prune_by_budgets.rounds={1: 1}", "--prune_by_budgets.budget=0.6", "--prune_by_budgets.initial_rounds=1"]
+PRUNE += ["--model.evaluation.recalibrate_batches=0"]  # the server recalibrates on its own examples
+PRUNE += ["--prune_by_budgets.groups=2", "--model.assignment.init_args.initial_clients=4", "--model.client.epochs=1"]
+ONE = ["--finetune.models=[smallest]", "--finetune.rounds=1"]
+# by method: the configuration, and each stage's options
+STAGES = {
+    "fedoras": (
+        ["--config=fedoras/digits.yaml", "--data.client_val=0.2", "--trainer.max_rounds=2"],
+        {
+            "search": [*SEARCH, "--config=search/fedoras_federated.yaml", "--search.name=search"],
+            "finetune": ["--config=fedoras/finetune/digits.yaml", "--finetune.rounds=2", *TUNED],
+        },
+    ),
+    "fednas": (["--config=fednas/digits.yaml", "--trainer.max_rounds=-1", *PRUNE], {"finetune": ONE}),
+    "fedtrans": (
+        [
+            *("--config=fedtrans/digits.yaml", "--trainer.max_rounds=2", "--deployed_accuracy=null"),
+            "--model.client.clients_per_fit=1",
+        ],
+        {"finetune": ONE},
+    ),
+}
+
+
 @pytest.mark.slow
-def test_all_stages_of_fedoras_over_devices_equal_the_simulated_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("method", STAGES)
+def test_all_stages_over_devices_equal_the_simulated_ones(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the command line: training, a search by the clients, fine-tuning with settings and an objective of its own."""
     monkeypatch.chdir(tmp_path)
-    few = ["--data.client_val=0.2", "--trainer.max_rounds=2", "--data.num_clients=6"]
-    search = ["--config=search/fedoras_small.yaml", "--search.evaluations=8", "--search.method.init_args.population=8"]
-    stages = {
-        "fit": [],
-        "search": [*search, "--config=search/fedoras_federated.yaml", "--search.name=search"],
-        "finetune": ["--config=fedoras/finetune/digits.yaml", "--finetune.rounds=2", "--finetune.head_rounds=1"],
-    }
-    stages["finetune"] += ["--finetune.objective=lit_fednas.objectives.CrossEntropy"]
-    stages["finetune"] += ["--finetune.objective.init_args.label_smoothing=0.1"]
+    options, stages = STAGES[method]
     for name in ("simulated", "over"):
-        words = with_paths(["--config=fedoras/digits.yaml", *few, f"--trainer.logger.init_args.name={name}"])
+        words = with_paths([*options, "--data.num_clients=6", f"--trainer.logger.init_args.name={name}"])
         config = resolved(words)
         Path(f"{name}.yaml").write_text(config)
         nodes = {9 + number: Node(config, {"partition-id": number}) for number in range(6)}
-        for stage, options in stages.items():
+        for stage, own in {"fit": [], **stages}.items():
             link = Link(loopback.Loopback(nodes), digest(config), poll=0)
             cli = FederatedCLI if name == "simulated" else partial(FlowerCLI, link=link)
-            assert run(with_paths([stage, f"--config={name}.yaml", *options]), cli) == 0
-    for file in ("search/evaluations.csv", "search/federated.csv", "search/tiers.csv", "finetune/tiers.csv"):
-        tables = [pd.read_csv(Path("runs", name, "version_0", file)) for name in ("simulated", "over")]
-        left, right = (table.drop(columns="seconds", errors="ignore") for table in tables)
-        pd.testing.assert_frame_equal(left, right, check_exact=True)
+            assert run(with_paths([stage, f"--config={name}.yaml", *own]), cli) == 0
+    runs = [Path("runs", name, "version_0") for name in ("simulated", "over")]
+    files = sorted(path.relative_to(runs[1]) for stage in stages for path in runs[1].glob(f"{stage}/**/*.csv"))
+    assert len(files) >= len(stages)
+    for file in files:
+        left, right = (pd.read_csv(run / file) for run in runs)
+        times = left.filter(like="seconds").columns.union(
+            right.columns.difference(left.columns)
+        )  # and bytes on the wire
+        pd.testing.assert_frame_equal(
+            left.drop(columns=times, errors="ignore"), right.drop(columns=times, errors="ignore"), check_exact=True
+        )
 
 
 # ---- what travels -------------------------------------------------------------------------------------
@@ -466,8 +548,8 @@ def test_what_leaves_a_device() -> None:
     grid.fault = lambda message, answer: answers.append(Packet.of(answer.content)) or answer
     run_over(grid)
     joined, trained = answers[0], answers[-1]
-    kind = {"task", "input_shape", "input_type", "num_classes", "class_names", "normalization"}
-    assert set(joined.fields) == {*kind, "client", "counts", "memory", "macs_per_second"}
+    assert set(joined.fields) == {"kind", "client", "counts", "memory", "macs_per_second"}
+    assert set(joined.fields["kind"]) == {"task", "input_shape", "num_classes", "class_names", "normalization"}
     assert not joined.tensors
     assert set(trained.fields) == {"result"}
     supernet = make_module().supernet
@@ -486,7 +568,7 @@ def test_the_server_asks_for_no_examples() -> None:
     data.setup("fit")
     assert server.clients.sizes.tolist() == data.clients.sizes.tolist()
     assert server.clients.classes(1) == data.clients.classes(1)
-    assert (server.class_counts == data.class_counts).all()
+    assert (server.class_counts == data.class_counts.toarray()).all()
 
 
 def test_packets_arrive_as_they_were_sent() -> None:

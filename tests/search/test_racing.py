@@ -14,11 +14,22 @@ from torchmetrics import MeanSquaredError
 from lit_fednas.assignment import RandomArchitectures
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings
+from lit_fednas.federation.ranks import Ranks
 from lit_fednas.records import SearchFiles
-from lit_fednas.search import NSGA2, Evaluator, Exhaustive, FederatedEvaluation, Racing, Search, SearchSettings
+from lit_fednas.search import (
+    NSGA2,
+    Evaluator,
+    Exhaustive,
+    FederatedEvaluation,
+    Racing,
+    Search,
+    SearchSettings,
+    evaluations,
+)
+from lit_fednas.search.evaluations import Evaluations, Processes, Scorer
 from lit_fednas.search.racing import Candidate, Race, Standings, evidence
 from lit_fednas.search.tier_search import TierSearch
-from lit_fednas.tiers import Budgets
+from lit_fednas.tiers import ArchitectureCosts, Budgets
 from tests.search.test_run import Stop, trainer, without_seconds
 from tests.support import fit, make_module, sgd, tiny_data, tiny_supernet
 
@@ -190,6 +201,42 @@ def test_what_is_dropped_has_its_rivals_accuracy_less_the_difference(trained: An
     assert race.score(Candidate(best, worst, 0.3))["examples"] == 40  # the better one is never dropped
     assert sorted(race.order(worst).tolist()) == list(range(40))
     assert race.order(worst).tolist() != race.order(best).tolist()  # each its own draw
+
+
+def test_several_processes_scores_are_written_at_once(
+    trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first row comes when all that were scored with it are in the file; here the first process scores all."""
+
+    class Both(Processes):
+        def send(self, candidates: Any) -> Any:
+            return candidates
+
+        def gather(self, found: Any) -> Any:
+            return found
+
+    monkeypatch.setattr(evaluations, "deal", lambda work, ranks: [range(len(work)), ()])
+    evaluator = evaluator_of(trained)
+    archs = list(evaluator.supernet.space.each())[:20]
+    for processes, written in ((Both(Ranks(0, 2)), 16), (Processes(), 1)):
+        files = SearchFiles(tmp_path / str(written))
+        scorer = Scorer(evaluator, ArchitectureCosts(evaluator.supernet), None, processes)
+        rows = Evaluations(scorer, files).of("*", 0, archs, 20)
+        first = next(rows)
+        assert [row["arch"] for row in files.rows("evaluations")] == [str(arch) for arch in archs[:written]]
+        assert [first, *rows] == files.rows("evaluations")
+        assert len(files.rows("evaluations")) == 20
+
+
+def test_examples_are_kept_once(trained: Any) -> None:
+    evaluator = evaluator_of(trained)
+    before = [(inputs.clone(), targets.clone()) for inputs, targets in evaluator.batches]
+    evaluator.answering(evaluator.supernet.space.smallest)
+    whole = evaluator._examples[0].untyped_storage().data_ptr()
+    for (inputs, targets), (own, labels) in zip(before, evaluator.batches, strict=True):
+        assert torch.equal(own, inputs)
+        assert torch.equal(labels, targets)
+        assert own.untyped_storage().data_ptr() == whole
 
 
 # ---- searches -----------------------------------------------------------------------------------------
