@@ -1,19 +1,19 @@
 """The weights that devices have last trained, on disk, where checkpoints refer to them.
 
-An update is one file, which is never changed and whose name no other has, be it of a run that was resumed in the same
-folder. So a checkpoint holds names, whatever the devices have trained, and a file is removed once neither the present
-state nor a checkpoint of the run refers to it.
+An update is one file, which is never changed and whose name has a hash of its weights, so that no other has it, be it
+of a run that was resumed in the same folder. So a checkpoint holds names, whatever the devices have trained, and a file
+is removed once neither the present state nor a checkpoint of the run refers to it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from uuid import uuid4
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class DeviceFiles:
-    """Files of devices' weights, ``<checkpoints>/devices/<round>-<client>-<random>.pt``.
+    """Files of devices' weights, ``<checkpoints>/devices/<round>-<client>-<hash>.pt``.
 
     Args:
         state_key: Under which a checkpoint holds the state of the callback that they belong to.
@@ -96,7 +96,11 @@ class DeviceFiles:
             The file's name.
         """
         assert self.folder is not None
-        name = f"{round}-{client}-{uuid4().hex[:12]}.pt"
+        content = hashlib.blake2b(digest_size=6)
+        for key, tensor in weights.items():
+            content.update(key.encode())
+            content.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        name = f"{round}-{client}-{content.hexdigest()}.pt"
         with replacing(self.folder / name, sync=True) as file:
             torch.save(weights, file)
         return name

@@ -204,7 +204,7 @@ def test_checkpoints_refer_to_files_that_are_kept_as_long_as_they_do(tmp_path, c
     again, _ = resumable(run, 4, saving(), ckpt_path=str(every / "epoch=1.ckpt"))  # another attempt, in place
     assert again == straight[2:4]
     assert {name: content for name, content in there().items() if name in kept} == {name: before[name] for name in kept}
-    assert files(run / "last.ckpt") & files(every / "epoch=3.ckpt") == second & files(every / "epoch=3.ckpt")
+    assert files(run / "last.ckpt") == files(every / "epoch=3.ckpt")  # the same weights have the same names
 
     (run / "below").mkdir()
     (every / "epoch=1.ckpt").rename(run / "below" / "moved.ckpt")
