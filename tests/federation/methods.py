@@ -227,11 +227,11 @@ AGGREGATIONS: dict[str, type[Aggregation]] = {
     "classes": ClassAverage,
     "operators": OperatorAverage,
 }
-#: How an aggregation weighs clients, where it lets them be weighed.
-MERGES: dict[str, Callable[[type[Aggregation]], Aggregation]] = {
-    "-": lambda kind: kind(),
-    "alike": lambda kind: kind(**({"min_clients": 1} if kind is OperatorAverage else {"weighted": False})),
-    "trimmed": lambda kind: kind(trim=0.3),
+#: How an aggregation weighs clients; operators count by their examples, but may be those of one client.
+MERGES: dict[str, Callable[[type[Aggregation]], dict[str, Any]]] = {
+    "-": lambda kind: {},
+    "alike": lambda kind: {"min_clients": 1} if kind is OperatorAverage else {"weighted": False},
+    "trimmed": lambda kind: {"trim": 0.3},
 }
 FAULTS: dict[str, FaultPolicy] = {
     "-": FaultPolicy(),
@@ -312,6 +312,13 @@ class Method:
     def private(self) -> bool:
         return self.callback == "private"
 
+    def aggregation(self) -> Aggregation:
+        kind = AGGREGATIONS[self.average]
+        settings = MERGES[self.merge](kind)
+        if self.kind == "suites" and kind is ClassAverage:
+            settings["classifier"] = "cells.head.classifier"
+        return kind(**settings)
+
     def __call__(self) -> FederatedLightningModule:
         tokens = self.subject == "tokens"
         make = {**NETS, **(TOKEN_NETS if tokens else {})}[self.kind]
@@ -328,7 +335,7 @@ class Method:
         return make_module(
             supernet,
             ASSIGNMENTS[self.assignment](),
-            MERGES[self.merge](AGGREGATIONS[self.average]),
+            self.aggregation(),
             COHORTS[self.cohort],
             ClientSettings(
                 sgd(0.05), batch_size=8, epochs=1 + 2 * (self.fault == "late"), validate=validate, **FITS[self.fit]

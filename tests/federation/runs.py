@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,8 @@ from lit_fednas.loggers import RunLogger
 from tests.federation import methods
 from tests.support import make_trainer, weights
 
+#: The callbacks whose state names the run's folder.
+OF_FOLDER = "Checkpoint|DeviceAverage"
 LAST = Path("run", "only", "checkpoints", "last.ckpt")
 
 
@@ -63,7 +66,7 @@ def record(folder: Path) -> str:
         {
             "weights": {name: tensor.tolist() for name, tensor in checkpoint["state_dict"].items()},
             **{key: checkpoint[key] for key in ("federation", "optimizer_states", "epoch", "global_step")},
-            "callbacks": {key: kept for key, kept in checkpoint["callbacks"].items() if "Checkpoint" not in key},
+            "callbacks": {key: kept for key, kept in checkpoint["callbacks"].items() if not re.search(OF_FOLDER, key)},
             "metrics": (folder / "run" / "only" / "metrics.csv").read_text(),
         }
     )
