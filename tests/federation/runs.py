@@ -45,7 +45,7 @@ class Run:
     rounds: list[list[tuple[Any, ...]]]
     told: list[int]
     evaluated: int
-    metrics: dict[str, float | None]
+    metrics: dict[str, float]
     assignment: dict[str, Any]
     module: FederatedLightningModule = field(repr=False)
     record: str = ""
@@ -93,7 +93,7 @@ def run(
         witness.rounds,
         sorted(witness.live),
         len(evaluated),
-        {key: None if value.isnan() else float(value) for key, value in trainer.callback_metrics.items()},
+        {key: float(value) for key, value in trainer.callback_metrics.items()},
         module.assignment.state_dict(),
         module,
         record(folder) if trainer.is_global_zero else "",
