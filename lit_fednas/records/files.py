@@ -43,7 +43,8 @@ def replacing(path: Path | str, sync: bool = False, private: bool = False) -> It
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")  # always the same: the next one replaces what a kill has left
-    part.unlink(missing_ok=True)  # whoever can read it could read on
+    if private:
+        part.unlink(missing_ok=True)  # whoever can read it could read on
     try:
         with naming(path), open(part, "wb", opener=_owned if private else None) as file:
             yield file
