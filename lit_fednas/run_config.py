@@ -77,7 +77,7 @@ def training_settings(config: Namespace) -> dict[str, Any]:
     settings = {name: config.get(name) for name in (*_DATA, "model", *_METHODS)}
     plain = json.loads(json.dumps(settings, default=_plain))
     plain["model"].pop("evaluation", None)
-    return {name: value for name, value in _flat(plain) if name not in _SAME_DATA}
+    return {name: value for name, value in flat(plain) if name not in _SAME_DATA}
 
 
 def check_same_settings(config: Namespace, command: str) -> None:
@@ -111,10 +111,11 @@ def check_same_settings(config: Namespace, command: str) -> None:
             )
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the values of nested mappings with their names, such as ``model.client.epochs``."""
     for name, item in value.items():
         if isinstance(item, Mapping):
-            yield from _flat(item, f"{prefix}{name}.")
+            yield from flat(item, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", item
 

@@ -10,12 +10,13 @@ from operator import itemgetter
 from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 
+import yaml
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from lit_fednas import __version__
 from lit_fednas.errors import ClientError, ConfigError
-from lit_fednas.flower.wire import Joined, Packet, read_joined, size_of
+from lit_fednas.flower.wire import Joined, Packet, digest, read_joined, size_of
 
 T = TypeVar("T")
 
@@ -56,12 +57,13 @@ class Link:
 
     Args:
         grid: Flower's.
-        config: The hash of the configuration.
+        config: The settings that devices read, YAML.
         timeout: Seconds after which a round no longer waits for an answer.
         join_timeout: Seconds in which all clients have to be there.
         poll: Seconds between two looks for answers.
 
     Attributes:
+        changed: The sections of them in which the server's command differs from the app's configuration, YAML.
         data: The hash of what the devices' data must have in common with the server's; empty until that is known.
         nodes: The node of each client that has joined.
         bytes_down: Bytes sent.
@@ -73,6 +75,7 @@ class Link:
     timeout: float = 3600.0
     join_timeout: float = 600.0
     poll: float = 0.1
+    changed: str = ""
     data: str = ""
     nodes: dict[int, int] = field(default_factory=dict)
     bytes_down: int = 0
@@ -80,6 +83,17 @@ class Link:
     _joining: dict[str, _Newcomer] = field(default_factory=dict)  # those that have not answered, by message
     _refused: set[int] = field(default_factory=set)
     _spare: dict[int, int] = field(default_factory=dict)  # clients of nodes that wait until another is gone
+
+    def use(self, settings: str) -> None:
+        """Makes devices use the settings that the server's command resolves to, in place of the app's.
+
+        Args:
+            settings: Those that devices read, YAML.
+        """
+        app = yaml.safe_load(self.config)
+        changed = {name: value for name, value in yaml.safe_load(settings).items() if app.get(name) != value}
+        self.changed = yaml.safe_dump(changed) if changed else ""
+        self.config = settings
 
     def join(self, num_clients: int) -> list[Joined]:
         """Waits until all clients are there.
@@ -133,7 +147,7 @@ class Link:
         asked = {newcomer.node for newcomer in self._joining.values()}
         for node in sorted(present - set(self.nodes.values()) - self._refused - self._spare.keys() - asked):
             newcomer = _Newcomer(node, _number(names.get(node, "")))
-            if message := self._push(node, "join", Packet({"client": newcomer.number})):
+            if message := self._push(node, "join", Packet({"client": newcomer.number, "settings": self.config})):
                 self._joining[message] = newcomer
         joined: dict[int, Joined] = {}
         for newcomer, reply in sorted(self._pull(self._joining), key=itemgetter(0)):
@@ -207,7 +221,7 @@ class Link:
 
     def _push(self, node: int, kind: str, packet: Packet) -> str:
         """Sends a message to a node; returns the message's name, empty if it could not be sent."""
-        common = {"version": __version__, "config": self.config, "data": self.data}
+        common = {"version": __version__, "config": digest(self.config), "changed": self.changed, "data": self.data}
         content = Packet({**packet.fields, **common}, packet.tensors).record()
         self.bytes_down += size_of(content)
         (message,) = self.grid.push_messages([Message(content, node, KINDS[kind], ttl=self.timeout + 60)])

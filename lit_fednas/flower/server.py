@@ -22,7 +22,7 @@ from lit_fednas.federation.client import TaskRunner
 from lit_fednas.federation.initial_weights import read_checkpoint
 from lit_fednas.finetune import Finetune
 from lit_fednas.finetune.finetuning import Finetuning, TierNetwork
-from lit_fednas.flower.device import digest_of, kind_of
+from lit_fednas.flower.device import device_settings, digest_of, kind_of
 from lit_fednas.flower.link import Link, Reply
 from lit_fednas.flower.wire import SPLITS, Joined, Packet, read_result, task_fields
 from lit_fednas.lightning_cli import FederatedCLI
@@ -89,6 +89,8 @@ _KIND = {
     "task": "give both the same kind of data",
     "input_shape": "give both the same kind of data",
     "num_classes": "set it, since a device may lack some",
+    "task_settings": "give both the same data.source.init_args.task",
+    "augmentation": "give both the same data.source.init_args.augmentation",
     "class_names": "give classes as numbers, since a device may lack some",
     "normalization": "set mean and std, or standardise inputs beforehand, since each measures them on its own data",
 }
@@ -351,7 +353,8 @@ class FlowerCLI(FederatedCLI):
 
     @override
     def instantiate_classes(self) -> None:
-        """Connects data and trainer to the devices."""
+        """Connects data and trainer to the devices, which use the settings of the command."""
+        self.link.use(device_settings(self._resolved()))
         super().instantiate_classes()
         if self.trainer.world_size > 1:
             raise ConfigError(f"trainer.devices: {self.trainer.world_size} processes; the server is one, set it to 1")
@@ -362,14 +365,18 @@ class FlowerCLI(FederatedCLI):
         trainer.fit_loop.runner = FlowerRunner
         trainer.callbacks.insert(0, WireBytes(self.link))
 
+    def _resolved(self) -> str:
+        """Returns the command's whole configuration, YAML."""
+        name = str(self.subcommand)
+        return str(self._parser(name).dump(self.config[name], skip_none=False))
+
     @override
     def _run_subcommand(self, subcommand: str) -> None:
         parts: tuple[Any, ...] = self.trainer, self.model, self.datamodule
         if subcommand == "search":
             FlowerSearch(*parts).run(**self.options)
         elif subcommand == "finetune":
-            text = self._parser(subcommand).dump(self.config[subcommand], skip_none=False)
-            settings = yaml.safe_load(text)["finetune"]
+            settings = yaml.safe_load(self._resolved())["finetune"]
             command = Finetune(*parts)
             command.finetuning = partial(FlowerFinetuning, plain={name: settings[name] for name in CANDIDATE})
             command.run(**self.options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,6 +25,11 @@ _DTYPES = {
 
 #: A client's splits, of which a device counts its examples.
 SPLITS = ("train", "val", "test")
+
+
+def digest(text: str) -> str:
+    """Returns the hash of a text, such as a run's configuration, sixteen hexadecimal digits."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True)
