@@ -103,7 +103,8 @@ without the device:
 | the device is switched off or loses its network | ``dropped`` | 1 minute; at once if it said goodbye |
 | the device is away when the round begins | ``dropped`` | at once |
 | no answer in ``timeout`` (``--run-config 'timeout=600.0'``; an hour) | ``timeout`` | as set |
-| a number that is not finite; tensors that were not asked for | ``non-finite``; ``error`` | at once |
+| a number that is not finite | ``non-finite`` | at once |
+| tensors or numbers that such a task has not: more steps, examples or seconds, a negative loss | ``error`` | at once |
 
 The minute is Flower's, which waits for two heartbeats, and cannot be set. For as long a device that was killed is
 turned away when it comes back, so let a supervisor start it again and again. An answer to a round that is over is not

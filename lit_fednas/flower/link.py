@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 
 from lit_fednas import __version__
 from lit_fednas.errors import ClientError, ConfigError
-from lit_fednas.flower.wire import Joined, Packet, digest, read_joined, size_of
+from lit_fednas.flower.wire import Joined, Packet, digest, one_line, read_joined, size_of, unreadable
 
 T = TypeVar("T")
 
@@ -83,6 +83,11 @@ class Link:
     _joining: dict[str, _Newcomer] = field(default_factory=dict)  # those that have not answered, by message
     _refused: set[int] = field(default_factory=set)
     _spare: dict[int, int] = field(default_factory=dict)  # clients of nodes that wait until another is gone
+
+    @property
+    def longest(self) -> float:
+        """Seconds from a message to its answer at most: Flower does not deliver it later."""
+        return self.timeout + 60
 
     def use(self, settings: str) -> None:
         """Makes devices use the settings that the server's command resolves to, in place of the app's.
@@ -175,7 +180,7 @@ class Link:
         try:
             answer = read_joined(reply.packet.fields)
         except Exception as error:  # a device may send anything
-            return Reply(None, "error", f"the answer cannot be read ({type(error).__name__}: {error})", refused=True)
+            return Reply(None, "error", unreadable(error), refused=True)
         if newcomer.number not in (None, answer.client):
             reason = f"it says that it is client {answer.client}, and its key is registered as {newcomer.number}"
             return Reply(None, "error", reason, refused=True)
@@ -224,7 +229,7 @@ class Link:
         common = {"version": __version__, "config": digest(self.config), "changed": self.changed, "data": self.data}
         content = Packet({**packet.fields, **common}, packet.tensors).record()
         self.bytes_down += size_of(content)
-        (message,) = self.grid.push_messages([Message(content, node, KINDS[kind], ttl=self.timeout + 60)])
+        (message,) = self.grid.push_messages([Message(content, node, KINDS[kind], ttl=self.longest)])
         return str(message or "")
 
     def _pull(self, waiting: dict[str, T]) -> Iterator[tuple[T, Reply]]:
@@ -238,14 +243,14 @@ class Link:
         """Reads an answer, or why there is none."""
         if message.has_error():
             status = "error" if message.error.code in _CRASHED else "dropped"
-            return Reply(None, status, " ".join(str(message.error.reason or f"code {message.error.code}").split()))
+            return Reply(None, status, one_line(message.error.reason or f"code {message.error.code}"))
         try:
             packet = Packet.of(message.content)
             self.bytes_up += size_of(message.content)
         except ClientError as error:
             return Reply(None, "error", str(error))
         if refused := packet.fields.get("refused"):
-            return Reply(None, "error", str(refused), refused=True)
+            return Reply(None, "error", one_line(refused), refused=True)
         return Reply(packet)
 
 

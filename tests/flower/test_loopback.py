@@ -274,6 +274,11 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
         "error",
         "flower: a message cannot be read (KeyError: 'message')",
     ),
+    "no arrays": (
+        lambda m, a: without_arrays(a),
+        "error",
+        "flower: a message cannot be read (KeyError: 'tensors')",
+    ),
     "another tensor": (
         lambda m, a: changed(a, lambda f, t: t.update({next(iter(t)): torch.zeros(1)})),
         "error",
@@ -292,7 +297,7 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
     "a loss in words": (
         lambda m, a: changed(a, lambda f, t: f["result"].update(loss="low")),
         "error",
-        "the answer cannot be read (ValueError: could not convert string to float: 'low')",
+        "the answer cannot be read (ValueError: loss: 'low' is not a number)",
     ),
     "another report": (
         lambda m, a: changed(a, lambda f, t: f["result"].update(reports={"MacsReport": {"macs": 1}})),
@@ -307,17 +312,27 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
     "endless steps": (
         lambda m, a: changed(a, lambda f, t: f["result"].update(num_steps=float("inf"))),
         "error",
-        "the answer cannot be read (ValueError: inf is not a count)",
+        "the answer cannot be read (ValueError: num_steps: inf is not a count)",
     ),
     "steps back": (
         lambda m, a: changed(a, lambda f, t: f["result"].update(num_seen=-4)),
         "error",
-        "the answer cannot be read (ValueError: -4 is not a count)",
+        "the answer cannot be read (ValueError: num_seen: -4 is not from 5 to 40)",
     ),
     "a loss beyond floats": (
         lambda m, a: changed(a, lambda f, t: f["result"].update(loss=10**400)),
         "error",
-        "the answer cannot be read (OverflowError: int too large to convert to float)",
+        "the answer cannot be read (ValueError: loss: 10000000000000000000... is not from 0 to 1e+18)",
+    ),
+    "examples beyond integers": (
+        lambda m, a: changed(a, lambda f, t: f["result"].update(num_seen=10**400)),
+        "error",
+        "the answer cannot be read (ValueError: num_seen: 10000000000000000000... is not from 5 to 40)",
+    ),
+    "a test without figures": (
+        lambda m, a: changed(a, lambda f, t: f["result"].update(num_tested=5)),
+        "error",
+        "the answer cannot be read (ValueError: num_tested: 5 is not from 0 to 0)",
     ),
     "the server's status": (
         lambda m, a: changed(a, lambda f, t: f["result"].update(status="wild")),
@@ -341,6 +356,11 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
 def rewritten(answer: Message, message: dict[str, Any]) -> Message:
     answer.content["message"] = ConfigRecord({"json": json.dumps(message)})
     return answer
+
+
+def without_arrays(answer: Message) -> Message:
+    del answer.content["tensors"]
+    return rewritten(answer, {"fields": {}, "layout": {}})
 
 
 def changed_record(answer: Message) -> Message:
