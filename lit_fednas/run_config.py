@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -14,6 +13,7 @@ from lightning.pytorch.loggers import WandbLogger
 from typing_extensions import override
 
 from lit_fednas.callbacks import OPTIONAL_CALLBACKS
+from lit_fednas.config_files import flat
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback
 from lit_fednas.federation.initial_weights import read_checkpoint
@@ -109,15 +109,6 @@ def check_same_settings(config: Namespace, command: str) -> None:
                 f"{name}: the checkpoint's run was trained with {change}; set it as it was, or allow the change "
                 f"with --changed '[{name}]'"
             )
-
-
-def flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the values of nested mappings with their names, such as ``model.client.epochs``."""
-    for name, item in value.items():
-        if isinstance(item, Mapping):
-            yield from flat(item, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", item
 
 
 def _plain(value: Any) -> Any:

@@ -23,6 +23,7 @@ from jsonargparse import ArgumentParser
 from typing_extensions import override
 
 from lit_fednas import __version__
+from lit_fednas.config_files import flat
 from lit_fednas.data import ClientData, FederatedDataModule
 from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.data.partitioners import Partition
@@ -35,7 +36,6 @@ from lit_fednas.finetune.finetuning import TierNetwork, averaging
 from lit_fednas.flower.wire import SPLITS, Packet, digest, read_task, result_fields
 from lit_fednas.objectives import HeadOnly, Objective, TaskLoss
 from lit_fednas.rng import isolated
-from lit_fednas.run_config import flat
 from lit_fednas.search import FederatedEvaluation, FederatedEvaluator
 from lit_fednas.search.federated import ClientDraw, covered
 from lit_fednas.tiers import Population
