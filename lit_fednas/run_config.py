@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -14,6 +13,7 @@ from lightning.pytorch.loggers import WandbLogger
 from typing_extensions import override
 
 from lit_fednas.callbacks import OPTIONAL_CALLBACKS
+from lit_fednas.config_files import flat
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback
 from lit_fednas.federation.initial_weights import read_checkpoint
@@ -77,7 +77,7 @@ def training_settings(config: Namespace) -> dict[str, Any]:
     settings = {name: config.get(name) for name in (*_DATA, "model", *_METHODS)}
     plain = json.loads(json.dumps(settings, default=_plain))
     plain["model"].pop("evaluation", None)
-    return {name: value for name, value in _flat(plain) if name not in _SAME_DATA}
+    return {name: value for name, value in flat(plain) if name not in _SAME_DATA}
 
 
 def check_same_settings(config: Namespace, command: str) -> None:
@@ -109,14 +109,6 @@ def check_same_settings(config: Namespace, command: str) -> None:
                 f"{name}: the checkpoint's run was trained with {change}; set it as it was, or allow the change "
                 f"with --changed '[{name}]'"
             )
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, item in value.items():
-        if isinstance(item, Mapping):
-            yield from _flat(item, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", item
 
 
 def _plain(value: Any) -> Any:
