@@ -103,6 +103,29 @@ def test_fit_writes_a_run_and_test_reads_it(tiny, capsys):
     assert not Path("runs/digits/version_1").exists()
 
 
+@pytest.mark.parametrize("command", ["validate", "test"])
+def test_without_a_checkpoint_the_newest_runs_last_is_evaluated(begun, capsys, command):
+    """Never untrained weights; the numbers are those of the checkpoint that is named."""
+    last = Path("runs/digits/version_0/checkpoints/last.ckpt")
+    tables = []
+    for more in ([], ["--ckpt_path", "null"], ["--ckpt_path", str(last)]):
+        assert main([command, *begun, *more]) == 0
+        shown = capsys.readouterr()
+        tables.append(shown.out)
+        assert (f"weights: those of {last}" in shown.err) is (more[-1:] != [str(last)])
+    assert len(set(tables)) == 1
+    assert [path.name for path in last.parents[2].iterdir()] == ["version_0"]
+    shutil.copytree(last.parent, "checkpoints")  # as a run without a logger leaves them
+    assert main([command, *begun, "--trainer.logger", "false"]) == 0
+    shown = capsys.readouterr()
+    assert (shown.out, "weights: those of checkpoints/last.ckpt" in shown.err) == (tables[0], True)
+    other = ["--trainer.logger", "lightning.pytorch.loggers.CSVLogger", "--trainer.logger.save_dir", "other"]
+    for more in ([], ["--ckpt_path", "last"]):
+        assert "ckpt_path: 'last' names no checkpoint without a" in refused(capsys, command, *begun, *other, *more)
+    shutil.rmtree("runs")
+    assert "ckpt_path: 'last' finds no run in runs/digits; start one" in refused(capsys, command, *begun)
+
+
 @pytest.mark.slow
 def test_a_runs_module_is_loaded_and_predicts_in_the_order_of_the_test_set(tiny, capsys):
     """The share of correct predictions is the accuracy that ``test`` reports, of the subnet that was chosen."""
