@@ -176,7 +176,9 @@ class FederatedCLI(LightningCLI):
             return
         given = config.get("ckpt_path")
         if command == "fit" and not given:
-            check_new_run(config.trainer.logger)
+            check_new_run(
+                config.trainer.logger, None if config.trainer.fast_dev_run else config.trainer.default_root_dir
+            )
             return
         config.ckpt_path = continue_run(config.trainer.logger, str(given or "last"), _checkpoints(config))
         if command != "fit" and config.ckpt_path in ("last", "best"):

@@ -74,16 +74,22 @@ def continue_run(loggers: Any, ckpt_path: str, checkpoints: Path | None = None) 
     return str(checkpoint)
 
 
-def check_new_run(loggers: Any) -> None:
+def check_new_run(loggers: Any, root: str | None = None) -> None:
     """Validates that a run which starts from the beginning does not replace another one.
 
     Args:
         loggers: As for :func:`continue_run`.
+        root: Where the run's files go without a logger; ``None`` if they are not kept.
 
     Raises:
-        ConfigError: The folder that a :class:`RunLogger` names has the checkpoint of a run.
+        ConfigError: The folder that a :class:`RunLogger` names has the checkpoint of a run, or ``root`` is not empty.
     """
     settings = _settings(loggers)
+    if not loggers and root is not None and Path(root).resolve() != Path.cwd() and any(Path(root).glob("*")):
+        raise ConfigError(
+            f"trainer.default_root_dir: {root} is not empty, and without a logger the run's files go there; give a "
+            f"new folder, or set ckpt_path to the checkpoint of the run to continue"
+        )
     if settings is None or settings["version"] is None:
         return
     folder = Path(settings["save_dir"]) / settings["name"] / _folder_name(settings["version"])

@@ -17,6 +17,7 @@ from lit_fednas.callbacks import OPTIONAL_CALLBACKS
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback
 from lit_fednas.federation.initial_weights import read_checkpoint
+from lit_fednas.federation.run_folder import keeps_files, run_folder
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,12 @@ class SaveConfig(SaveConfigCallback):
         for logger in loggers if isinstance(loggers, list) else [loggers]:
             if isinstance(logger, Namespace) and "version" in logger.get("init_args", {}):
                 logger.init_args.version = None
-        super().setup(trainer, pl_module, "fit")
+        if keeps_files(trainer):
+            folder = run_folder(trainer)
+            folder.mkdir(parents=True, exist_ok=True)
+            self.parser.save(self.config, folder / self.config_filename, skip_none=False, overwrite=True)
+        if trainer.is_global_zero:
+            self.save_config(trainer, pl_module, "fit")
 
     @override
     def save_config(self, trainer: Any, pl_module: Any, stage: str) -> None:

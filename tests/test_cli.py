@@ -292,6 +292,53 @@ def test_fast_dev_run_is_one_round_without_files(tiny):
     assert [path.name for path in Path().iterdir()] == ["tiny.yaml"]
 
 
+def test_a_run_without_a_logger_replaces_nothing_of_the_working_directory(begun, capsys, tmp_path):
+    """Nor does what comes after it; files of all the names that are written into a run's folder are there."""
+    run = Path("runs/digits/version_0")
+    search = ["search", "--config", str(CONFIGS / "search" / "digits.yaml"), "--search.evaluations", "30"]
+    Path("checkpoints").mkdir()
+    for name in [*(path.name for path in run.glob("*.*")), *(f"subnets-{split}.csv" for split in ("val", "test"))]:
+        Path(name).write_text("mine")
+    for name in ("search/tiers.csv", "checkpoints/last.txt", "checkpoints/devices/a.pt"):
+        Path(name).parent.mkdir(exist_ok=True, parents=True)
+        Path(name).write_text("mine")
+    Path("config.yaml").write_text(Path("tiny.yaml").read_text())
+
+    def contents():
+        return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+
+    before, fit = contents(), ["fit", *begun, "--config", "config.yaml", "--trainer.logger", "false"]
+    assert main([*fit, "--trainer.max_rounds", "1", "--device_average.weighted", "true"]) == 0
+    assert "nothing is kept of the run but its checkpoints" in capsys.readouterr().err
+    after, last = contents(), Path("checkpoints/last.ckpt")
+    devices = {path for path in after.keys() - before.keys() if path.parent.name == "devices"}
+    assert after.keys() - before.keys() - devices == {last}
+    assert {path: after[path] for path in before} == before
+    assert "checkpoint.dirpath: " in refused(capsys, *fit)
+    for command in (["test"], ["validate"]):
+        assert main([*command, *fit[1:]]) == 0
+    assert "search holds other files; give search.name another name" in refused(capsys, *search, *fit[1:])
+    assert contents() == after
+    assert main([*fit, "--ckpt_path", "last"]) == 0  # its own are replaced
+    assert {path: content for path, content in contents().items() if path in before} == before
+    rooted = [*fit, "--trainer.default_root_dir"]
+    assert "trainer.default_root_dir: runs is not empty" in refused(capsys, *rooted, "runs")
+    assert main([*rooted, "new", "--trainer.max_rounds", "1"]) == 0
+    assert {"config.yaml", "rounds.jsonl", "checkpoints"} <= {path.name for path in Path("new").iterdir()}
+
+
+def test_a_logger_whose_runs_share_a_folder_has_one_per_run(tiny):
+    Path("config.yaml").write_text("mine")
+    Path("shared.py").write_text(
+        "from lightning.pytorch.loggers.logger import DummyLogger\n\n\n"
+        "class Shared(DummyLogger):\n    save_dir, name, version = '.', 'project', 'a1b2'\n"
+    )
+    assert main(["fit", *tiny, "--trainer.max_rounds", "1", "--trainer.logger", "shared.Shared"]) == 0
+    assert Path("config.yaml").read_text() == "mine"
+    assert not Path("rounds.jsonl").exists()
+    assert {"config.yaml", "rounds.jsonl", "checkpoints"} <= {path.name for path in Path("project/a1b2").iterdir()}
+
+
 def refused(capsys, *args, code=2):
     """The command's one line of error."""
     capsys.readouterr()
