@@ -129,7 +129,7 @@ class FederatedCLI(LightningCLI):
             "--changed",
             type=list[str],
             default=[],
-            help="Settings in which a checkpoint's run may differ.",
+            help="Settings that may change when a run goes on, besides how it is watched, kept, shown and computed.",
         )
         for name in LINKED:
             parser.link_arguments(f"data.{name}", f"model.supernet.init_args.{name}", apply_on="instantiate")

@@ -211,6 +211,41 @@ def test_a_resumed_run_keeps_the_settings_that_training_depends_on(begun, capsys
     assert main([*resume, "--trainer.max_rounds", "3", "--model.client.batch_size", "7"]) == 0  # as it was last
 
 
+def test_a_resumed_run_keeps_the_callbacks_of_the_user(begun, capsys):
+    """Their classes, arguments and order; those that watch may come and go, but for a user's own."""
+    Path("users.py").write_text(
+        "from lightning import Callback\nfrom lightning.pytorch.callbacks import ModelCheckpoint\n\n\n"
+        "class Share(Callback):\n    def __init__(self, share: float = 0.5):\n        pass\n\n\n"
+        "class Other(Share):\n    pass\n\n\nclass Kept(ModelCheckpoint):\n    pass\n"
+    )
+
+    def words(*callbacks, rounds=1):
+        listed = [{"class_path": name, "init_args": arguments} for name, arguments in callbacks]
+        return ["fit", *begun, "--trainer.max_rounds", str(rounds), f"--trainer.callbacks={json.dumps(listed)}"]
+
+    low, high, other = ("users.Share", {"share": 0.2}), ("users.Share", {"share": 0.9}), ("users.Other", {"share": 0.2})
+    watching = ("lightning.pytorch.callbacks.ModelCheckpoint", {"every_n_epochs": 5})
+    assert main(words(low, watching)) == 0
+    resume = ["--ckpt_path", "last"]
+    for changed in ([high], [other], [], [low, low], [low, other], [low, ("users.Kept", {})]):
+        line = refused(capsys, *words(*changed), *resume)
+        assert line.startswith("lit-fednas: trainer.callbacks: the checkpoint's run was trained with [")
+        assert '"init_args": {"share": 0.2}}], and now it is [' in line
+        assert line.endswith("; set it as it was, or allow the change with --changed '[trainer.callbacks]'")
+    assert "trainer.sync_batchnorm: " in refused(capsys, *words(low), *resume, "--trainer.sync_batchnorm", "true")
+    shown = ("lightning.pytorch.callbacks.ModelSummary", {})
+    machine = ["--trainer.deterministic", "true", "--trainer.check_val_every_n_rounds", "2"]
+    assert main([*words(shown, low, rounds=2), *resume, *machine]) == 0
+    assert main([*words(low, other, rounds=3), *resume, "--changed", "[trainer.callbacks]"]) == 0
+    assert "trainer.callbacks: the checkpoint's run was trained with" in capsys.readouterr().err
+    path = Path("runs/digits/version_1/checkpoints/last.ckpt")
+    saved = torch.load(path, weights_only=True)
+    settings = saved["callbacks"]["SaveConfig"]["settings"]
+    saved["callbacks"]["SaveConfig"]["settings"] = {k: v for k, v in settings.items() if "trainer." not in k}
+    torch.save(saved, path)  # as versions wrote it that compared no trainer
+    assert main([*words(low, rounds=3), *resume]) == 0
+
+
 def test_the_newest_run_without_a_checkpoint_is_not_passed_over(begun, capsys):
     newer = Path("runs/digits/version_1")
     newer.mkdir()
