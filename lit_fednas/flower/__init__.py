@@ -119,8 +119,10 @@ scored on that split. If something fails, the error's text, in which a path may 
 no encryption between devices and server but TLS.
 
 **Differential privacy.** With ``privacy``, devices know the configuration and the run's seed, but not the server's
-secret that noise and sampled cohorts are drawn from (a ``privacy.noise_seed`` that is given they do know). Whoever sees
-which devices are sent tasks, as the SuperLink does, knows who takes part, and for them cohorts are not sampled.
+secret that noise and sampled cohorts are drawn from (a ``privacy.noise_seed`` that is given they do know). It is new at
+every start, also of a run that goes on with ``resume="last"``: devices that see a round again see other noise, and both
+count. Whoever sees which devices are sent tasks, as the SuperLink does, knows who takes part, and for them cohorts are
+not sampled.
 
 **Security.** Without ``--tls``, anyone on the network can read weights, and join as a device. With it, the server
 shows a certificate, and devices a key that was registered before; keep ``keys/`` and ``certificates/server.key``
