@@ -26,7 +26,8 @@ from lit_fednas.analysis.runs import Run
 from lit_fednas.errors import DataError
 from lit_fednas.records import ROUNDS_FILE, FinetuneFiles
 
-EXPERIMENTS = sorted((Path(__file__).parents[2] / "configs/findings/experiments").glob("*.yaml"))
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = sorted((ROOT / "configs/findings/experiments").glob("*.yaml"))
 CLAIM = Claim("X", "Table 1", "more accurate", of=("new", "end"), over=("old", "end"), above=0.1)
 
 
@@ -135,6 +136,19 @@ def test_every_experiment_says_how_its_settings_were_chosen(path: Path) -> None:
     assert "seed" in experiment.protocol
     assert len(experiment.seeds) >= 2
     assert experiment.claims
+
+
+def test_every_arm_was_run_with_the_seeds_that_its_file_names() -> None:
+    kept = pd.read_csv(ROOT / "notebooks/findings.csv")
+    experiments = {path.stem: read_experiment(path) for path in EXPERIMENTS}
+    assert not kept.duplicated(RESULT_COLUMNS[:4]).any()
+    run = {(row.experiment, row.arm, row.seed) for row in kept[kept["measure"] == MINUTES].itertuples()}
+    named = {(name, arm, seed) for name, one in experiments.items() for arm in one.arms for seed in one.seeds}
+    assert run == named
+    for name, measures in kept.groupby("experiment")["measure"]:
+        assert set(measures) == {*experiments[name].measures, MINUTES}
+    for (name, arm, measure), seeds in kept.groupby(["experiment", "arm", "measure"])["seed"]:
+        assert sorted(seeds) == experiments[name].seeds, f"{name}: {measure} of {arm}"
 
 
 def test_a_figure_has_a_point_and_a_range_per_claim() -> None:

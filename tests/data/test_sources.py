@@ -133,6 +133,8 @@ class TestImageFolder:
                 r"data\.source\.root: .*metadata\.csv lists train/cat/1\.png twice",
             ),
             ("{rows}\n ,s7\n", "utf-8", r"metadata\.csv, line 8, has no 'file'; fill it in"),
+            ("{rows}x,s7,s8\n", "utf-8", r"metadata\.csv, line 7, has more cells than there are columns"),
+            ("site,{rows}", "utf-8", r"metadata\.csv has 2 columns 'site'; rename or remove"),
             ("{rows}", "utf-16", r"metadata\.csv is not UTF-8 text"),
             ("{rows}süd,s7\n", "latin-1", r"metadata\.csv is not UTF-8 text"),
         ],

@@ -28,7 +28,8 @@ from pathlib import Path
 command, *words = sys.argv[1:]
 options = dict(word.removeprefix("--").partition("=")[::2] for word in words)
 if "print_config" in options:
-    assert options.get("x") != "unknown", "x: unknown is not a number"
+    wrong = [name for name, value in options.items() if value == "unknown"]
+    assert not wrong, f"{{wrong[0]}}: unknown is not a number"
     logger = {{"class_path": "lit_fednas.loggers.RunLogger"}}
     print(json.dumps({{"trainer": {{"max_rounds": 2, "check_val_every_n_rounds": 1, "logger": logger}}}}))
     sys.exit()
@@ -142,11 +143,44 @@ def test_a_method_with_other_settings_is_not_taken_for_the_one_that_was_trained(
     assert "runs/four/B/seed0 was begun with other options" in capsys.readouterr().err
 
 
-def test_no_method_is_trained_before_all_are_parsed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(file, methods={**METHODS, "B": {"configs": ["b.yaml"], "options": {"x": "unknown"}}})
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"options": {"x": "unknown"}}, "x: unknown is not a number"),
+        ({"options": {"x": 1}, "search": {"evaluations": "unknown"}}, "search.evaluations: unknown is not"),
+        ({"options": {"x": 1}, "search": {}, "finetune": {"f": {"rounds": "unknown"}}}, "finetune.rounds: unknown is"),
+    ],
+    ids=["fit", "search", "finetune"],
+)
+def test_no_method_is_trained_before_all_commands_are_parsed(
+    file: Path, settings: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(file, methods={**METHODS, "B": {"configs": ["b.yaml"], **settings}})
     assert cli.main(["arena", str(file)]) == 2
-    assert "x: unknown is not a number" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not Path("runs").exists()
+
+
+def test_commands_that_are_added_are_parsed_before_any_goes_on(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["arena", str(file), "--seeds", "0", "--", "--broken=search"]) == 1
+    added = {**METHODS["A, large"], "finetune": {"f": {"rounds": "unknown"}}}
+    write(file, methods={**METHODS, "A, large": added})
+    assert cli.main(["arena", str(file), "--seeds", "0", "--", "--broken=search"]) == 2
+    assert "finetune.rounds: unknown is not a number" in capsys.readouterr().err
+    assert len(calls("A_large/seed0")) == 2
+
+
+def test_it_compares_with_the_options_of_the_command(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(file, compare={"macs": "equal", "bytes": 7.0, "rounds": None, "targets": 0.3, "metric": "accuracy"})
+    assert cli.main(["arena", str(file)]) == 0
+    text = Path("runs/four/compare.md").read_text()
+    assert "Networks at the last validation within 100 MACs, 7 B of all clients' training" in text
+    names = {"A, large": "A_large", "B": "B"}
+    folders = [f"{label}=runs/four/{folder}/seed*" for label, folder in names.items()]
+    Path("tiers.yaml").write_text(json.dumps(CONTENT["tiers"]))
+    options = ["--tiers", "tiers.yaml", "--macs", "equal", "--bytes", "7", "--targets", "0.3", "--output", "out"]
+    assert cli.main(["compare", *folders, *options]) == 0
+    assert Path("out/compare.md").read_text() == text
 
 
 def test_a_fine_tuning_is_a_method_of_its_own(file: Path) -> None:
@@ -188,6 +222,10 @@ def test_a_method_can_begin_with_another_of_its_seed(file: Path) -> None:
         ({"seeds": 3}, r"seeds: 3 is not a list of numbers; write \[0, 1\]"),
         ({"name": "a/b"}, "name: 'a/b' cannot name a folder"),
         ({"rounds": 3}, "rounds: is unknown"),
+        ({"compare": {"mac": "equal"}}, "compare: mac: is unknown; did you mean macs"),
+        ({"compare": {"macs": "most"}}, "compare: .*macs.* most"),
+        ({"compare": {"macs": -1}}, "compare: macs: -1.0 must be above 0"),
+        ({"compare": {"targets": ["high"]}}, "compare: .*targets: invalid float value: 'high'"),
         ({"tiers": {"s": {"macs": "few"}}}, "s.macs: few is not a number above 0"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value[:30],
