@@ -13,13 +13,9 @@ import pytest
 import yaml
 
 from lit_fednas import cli
-from lit_fednas.config_files import find
 from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.lightning_cli import FederatedCLI
 from lit_fednas.sweeps import runs
 from lit_fednas.sweeps.arena_file import read_arena
-
-ROOT = Path(__file__).parents[2]
 
 #: Trains nothing: two networks, of which the option x says how accurate they are; `search` or `test` tests them.
 PROGRAM = """#!{python}
@@ -185,25 +181,17 @@ def test_it_compares_with_the_options_of_the_command(file: Path, capsys: pytest.
 
 def test_a_fine_tuning_is_a_method_of_its_own(file: Path) -> None:
     finetune = {"tuned": {"rounds": 2}, "from scratch": {"initial": "random"}}
-    write(file, methods={"A": {**METHODS["A, large"], "finetune": finetune}})
-    *_, tuned, scratch = read_arena(file).commands("A", 3)
+    # a method can begin with another one of its seed, and is searched at its own tiers
+    own = {"configs": ["${seed}.yaml"], "options": {"x": "runs/four/B/seed${seed}"}}
+    write(file, methods={"A": {**METHODS["A, large"], **own, "tiers": ["big"], "finetune": finetune}})
+    fit, search, tuned, scratch = read_arena(file).commands("A", 3)
+    assert fit[3] == "3.yaml"
+    assert "--x=runs/four/B/seed3" in fit
+    (tiers,) = [json.loads(word.partition("=")[2]) for word in search if word.startswith("--search.tiers=")]
+    assert tiers["init_args"]["budgets"] == {"big": {"macs": 40.0}}
     assert tuned[:2] == ["lit-fednas", "finetune"]
     assert tuned[-2:] == ["--finetune.name=tuned", "--finetune.rounds=2"]
     assert scratch[-2:] == ["--finetune.name=from_scratch", "--finetune.initial=random"]
-
-
-def test_a_method_is_searched_at_its_own_tiers(file: Path) -> None:
-    write(file, methods={"A": {**METHODS["A, large"], "tiers": ["big"]}})
-    _, search = read_arena(file).commands("A", 0)
-    (tiers,) = [json.loads(word.partition("=")[2]) for word in search if word.startswith("--search.tiers=")]
-    assert tiers["init_args"]["budgets"] == {"big": {"macs": 40.0}}
-
-
-def test_a_method_can_begin_with_another_of_its_seed(file: Path) -> None:
-    write(file, methods={"A": {"configs": ["${seed}.yaml"], "options": {"x": "runs/four/B/seed${seed}"}}})
-    fit, _ = read_arena(file).commands("A", 3)
-    assert fit[3] == "3.yaml"
-    assert "--x=runs/four/B/seed3" in fit
 
 
 @pytest.mark.parametrize(
@@ -241,44 +229,3 @@ def test_methods_that_there_are_not(file: Path, capsys: pytest.CaptureFixture[st
     assert "methods: Z is not in" in capsys.readouterr().err
     assert cli.main(["arena", "nowhere.yaml"]) == 2
     assert "nowhere.yaml cannot be read" in capsys.readouterr().err
-
-
-PRESETS = sorted(path for path in (ROOT / "configs" / "arenas").glob("*.yaml") if "common" not in path.stem)
-
-
-def test_all_presets_are_found() -> None:
-    names = ["cifar10_privacy", "cifar10_small", "fedhen_table1", "fednas_table3", "fedoras_table6", "fedtrans_table2"]
-    names += ["superfed_figure7"]
-    assert [path.stem for path in PRESETS] == names
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
-def test_the_command_line_takes_every_command(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    arena = read_arena(path)
-    assert arena.name == path.stem
-    by_command: dict[str, list[list[str]]] = {}
-    for label in arena.methods:
-        for command in arena.commands(label, 0):
-            by_command.setdefault(command[1], []).append(command[1:])
-    for words in by_command.values():
-        with pytest.raises(Parsed):
-            OnlyParses(words)
-
-
-class OnlyParses(FederatedCLI):
-    """Parses many command lines of one command, which takes less than making as many parsers, and goes no further."""
-
-    def __init__(self, commands: list[list[str]]) -> None:
-        self.commands = commands
-        super().__init__(commands[0][:1])
-
-    def parse_arguments(self, parser: Any, args: Any) -> None:
-        for words in self.commands:
-            parser.parse_args([str(find(word)) if word.endswith(".yaml") else word for word in words])
-        raise Parsed
-
-
-class Parsed(Exception):
-    """All of them."""
