@@ -431,8 +431,10 @@ def test_paths_are_searched_and_fine_tuned(folder):
     rounds = {"finetune__rounds": 2, "finetune__client__steps": 1}
     command("finetune", "fedoras/digits", "fedoras/finetune/digits", **rounds, **shares)
     assert len(rows(where / "finetune/tiers.csv")) == len(rows(where / "search/tiers.csv")) == 3
-    command("search", "fedoras/digits", "search/fedoras", "search/fedoras_federated", **few, **shares, search__name="asked")
-    assert len(rows(where / "asked/tiers.csv")) == 3
+    by_clients = {**few, **shares, "search__name": "by-clients"}
+    command("search", "fedoras/digits", "search/fedoras", "search/fedoras_federated", **by_clients)
+    (federated,) = where.glob("*by-clients/tiers.csv")
+    assert len(rows(federated)) == 3
 
 
 @pytest.mark.slow
