@@ -433,7 +433,7 @@ def test_paths_are_searched_and_fine_tuned(folder):
     assert len(rows(where / "finetune/tiers.csv")) == len(rows(where / "search/tiers.csv")) == 3
     by_clients = {**few, **shares, "search__name": "by-clients"}
     command("search", "fedoras/digits", "search/fedoras", "search/fedoras_federated", **by_clients)
-    (federated,) = where.glob("*by-clients/tiers.csv")
+    (federated,) = where.rglob("by-clients/tiers.csv")
     assert len(rows(federated)) == 3
 
 
