@@ -151,12 +151,6 @@ class TestDirichlet:
             counts = Dirichlet(1e6, balance=balance).partition(TARGETS, 8).class_counts(TARGETS, 10)
             assert (abs(counts - 25) <= 1).all()
 
-    def test_small_alpha_gives_few_classes_and_min_size_holds(self) -> None:
-        partitions = [Dirichlet(0.01, min_size=1).partition(TARGETS, 5, seed) for seed in range(10)]
-        counts = np.concatenate([partition.class_counts(TARGETS, 10) for partition in partitions])
-        assert (counts > 0).sum(axis=1).mean() < 3
-        assert min(min(Dirichlet(0.3, min_size=40).partition(TARGETS, 10, seed).sizes) for seed in range(10)) >= 40
-
     def test_shares_have_the_dirichlet_moments(self) -> None:
         """For Dir(α) over K clients a share has mean 1/K and variance (K-1) / (K² (Kα + 1))."""
         alpha, clients = 0.5, 4
@@ -168,13 +162,14 @@ class TestDirichlet:
         assert shares.mean(axis=0) == pytest.approx([1 / clients] * clients, abs=0.03)
         assert shares.var(axis=0) == pytest.approx([variance] * clients, rel=0.15)
 
-    def test_balance_passes_over_full_clients(self) -> None:
+    def test_balance_passes_over_full_clients_and_min_size_holds(self) -> None:
         """A client gets nothing more once it holds N / K: at most one class lifts it above."""
         for seed in range(20):
-            partition = Dirichlet(0.3, min_size=1).partition(TARGETS, 5, seed)
+            partition = Dirichlet(0.3, min_size=40).partition(TARGETS, 5, seed)
             counts = partition.class_counts(TARGETS, 10).cumsum(axis=1)
             full = counts[:, :-1] >= len(TARGETS) / 5
             assert (np.diff(counts, axis=1)[full] == 0).all()
+            assert min(partition.sizes) >= 40
 
     def test_gives_up_in_bounded_time_and_says_what_to_change(self) -> None:
         with pytest.raises(DataError, match=r"alpha: 0\.01 .*min_size 90 .*7 draws .*num_clients 20; raise alpha"):
@@ -226,13 +221,9 @@ def draw_one_by_one(mix: np.ndarray, left: np.ndarray, size: int, rng: np.random
 
 
 class TestBalancedDirichlet:
-    def test_sizes_are_within_one_and_alpha_says_how_many_classes(self) -> None:
-        counts = {
-            alpha: BalancedDirichlet(alpha).partition(TARGETS, 7).class_counts(TARGETS, 10) for alpha in (0.01, 1e6)
-        }
-        assert all(np.ptp(one.sum(axis=1)) <= 1 for one in counts.values())
-        assert abs(counts[1e6] - 200 / 7).max() < 20
-        assert np.median((counts[0.01] > 10).sum(axis=1)) <= 3
+    @pytest.mark.parametrize("alpha", [0.01, 1e6])
+    def test_sizes_are_within_one(self, alpha: float) -> None:
+        assert np.ptp(BalancedDirichlet(alpha).partition(TARGETS, 7).sizes) <= 1
 
     def test_mix_has_the_dirichlet_moments(self) -> None:
         """The first client draws from full classes: var = p(1-p)/(10α+1), plus the multinomial's own."""
@@ -246,30 +237,16 @@ class TestBalancedDirichlet:
         assert mean == pytest.approx(0.1)
         assert var == pytest.approx(spread + (0.1 * 0.9 - spread) / size, rel=0.15)
 
-    def test_classes_per_client(self) -> None:
-        """1 / sum p^2 of a mix; E[sum p^2] is (α+1)/(Kα+1): 2/11 for ten classes at 1, 1.1/11 for a hundred at 0.1."""
-        for classes, alpha, expected in ((10, 1.0, 2 / 11), (100, 0.1, 0.1)):
-            targets = np.repeat(np.arange(classes), 20_000 // classes)
-            counts = BalancedDirichlet(alpha).partition(targets, 20).class_counts(targets, classes)
-            shares = counts / counts.sum(axis=1, keepdims=True)
-            assert (shares**2).sum(axis=1).mean() == pytest.approx(expected, rel=0.25)
-
-    def test_no_client_is_always_the_one_that_takes_what_is_left(self) -> None:
-        """In the order of their numbers, the last clients would be left with half the classes of the others."""
-        counts = [BalancedDirichlet(5.0).partition(TARGETS, 20, seed).class_counts(TARGETS, 10) for seed in range(60)]
-        classes = (np.array(counts) > 0).sum(axis=2).mean(axis=0)
-        assert classes[-3:].mean() == pytest.approx(classes.mean(), rel=0.1)
-
     def test_draws_are_those_of_one_by_one(self) -> None:
         mix, left = np.array([0.7, 0.2, 0.06, 0.04]), np.array([5, 4, 30, 2])
         fast, slow = (
-            np.array([draw(mix, left, 20, np.random.default_rng(seed)) for seed in range(3000)])
+            np.array([draw(mix, left, 20, np.random.default_rng(seed)) for seed in range(1500)])
             for draw in (draw_counts, draw_one_by_one)
         )
         assert (fast.sum(axis=1) == 20).all()
         assert (fast <= left).all()
-        assert fast.mean(axis=0) == pytest.approx(slow.mean(axis=0), abs=0.08)
-        assert fast.var(axis=0) == pytest.approx(slow.var(axis=0), abs=0.12)
+        assert fast.mean(axis=0) == pytest.approx(slow.mean(axis=0), abs=0.11)
+        assert fast.var(axis=0) == pytest.approx(slow.var(axis=0), abs=0.17)
 
 
 @pytest.mark.parametrize(
