@@ -62,6 +62,8 @@ def test_a_client_with_several_tasks_sends_their_sum():
 def test_nobody_sends_nothing():
     assert SecureAggregation().cost([], 99, 500, 0) == RoundCost()
     assert SecureAggregation(3).cost([result(0)], 9, 9, 5) == RoundCost(0, 5, 2 * 32 + 32 + 40)
+    with pytest.raises(ConfigError, match=r"cost_ledger.secure_aggregation.neighbours: 0 must be at least 1"):
+        SecureAggregation(0)
 
 
 def ledger_of(folder, module, **settings):
@@ -102,8 +104,3 @@ def test_the_ledger_of_a_supernet(tmp_path, assignment):
     assert answers in range(1, 10)
     if one:
         assert written["total"]["bytes_up"] == answers * 4 * smallest
-
-
-def test_no_neighbours_are_refused():
-    with pytest.raises(ConfigError, match=r"cost_ledger.secure_aggregation.neighbours: 0 must be at least 1"):
-        SecureAggregation(0)

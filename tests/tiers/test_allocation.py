@@ -10,7 +10,6 @@ import pytest
 from lit_fednas.errors import ConfigError
 from lit_fednas.tiers import (
     Allocation,
-    CSVTrace,
     DeviceTrace,
     ListedTiers,
     MeasuredTiers,
@@ -106,24 +105,10 @@ def test_tiers_of_a_trace_by_hand():
     assert TraceTiers(Given(speeds), full=0.5).places(limits, 9, rng()).tolist() == [0, 0, 1, 2, 3, 3, 3, 3, 3]
 
 
-def test_tiers_of_a_measured_trace(tmp_path):
-    """Times of 10, 20, 40 and 400 ms: speeds as 1 : 1/2 : 1/4 : 1/40, and limits as 1 : 1/2 : 1/4."""
-    path = tmp_path / "trace.csv"
-    path.write_text("phone,ms\na,10\nb,20\nc,40\nd,400\n")
-    trace = CSVTrace(path, "ms", milliseconds=True)
-    places = TraceTiers(trace, full=1.0).places(tiers(1e6, 2e6, 4e6), 4000, rng())
-    drawn = trace.speeds(4000, rng())  # the same draws
-    place_of = {100.0: 2, 50.0: 1, 25.0: 0, 2.5: 0}
-    assert set(drawn) == set(place_of)
-    assert places.tolist() == [place_of[speed] for speed in drawn]
-
-
-@pytest.mark.parametrize("full", [0.5, None])
-def test_full_says_how_many_reach_the_most_capable_tier(full):
-    settings, share = ({}, 0.9) if full is None else ({"full": full}, full)
-    places = TraceTiers(SyntheticTrace(), **settings).places(tiers(1e6, 2e6, 3e6, 4e6), 20_000, rng())
-    top = counts(places, 4)[3] / 20_000
-    assert top == pytest.approx(1 - share, abs=5 * (share * (1 - share) / 20_000) ** 0.5)
+def test_full_says_how_many_reach_the_most_capable_tier():
+    for share, trace_tiers in ((0.5, TraceTiers(SyntheticTrace(), full=0.5)), (0.9, TraceTiers(SyntheticTrace()))):
+        top = counts(trace_tiers.places(tiers(1e6, 2e6, 3e6, 4e6), 20_000, rng()), 4)[3] / 20_000
+        assert top == pytest.approx(1 - share, abs=5 * (share * (1 - share) / 20_000) ** 0.5)
 
 
 def test_the_cost_that_speed_is_compared_with():

@@ -52,7 +52,10 @@ def test_an_unsupported_operator_counts_one_per_layer():
         (lambda: CumulativeCostTiers(count=2, low=0.1), "tiers.low: 0.1 must be below high, 0.95, and needs a count"),
         (lambda: CumulativeCostTiers(low=0.95), "tiers.low: 0.95 must be below high, 0.95"),
         (lambda: ArchitectureTiers({}), "tiers.archs: is empty"),
-        (lambda: tiers_of(ArchitectureTiers({"a": "largest", "b": "smallest"})), "archs.b: 'smallest' costs 34112 macs, less than a's 135488"),
+        (
+            lambda: tiers_of(ArchitectureTiers({"a": "largest", "b": "smallest"})),
+            "archs.b: 'smallest' costs 34112 macs, less than a's 135488",
+        ),
         (lambda: ArchitectureCosts(tiny_supernet()).cost(tiny_supernet().space.smallest, "latency_ms"), "is null"),
         (lambda: toy_feasible(0.5), "macs at most 0.5; the nearest has macs 1 "),
         (lambda: toy_feasible(30.5, above=30.0), "macs at most 30.5 and macs above 30"),
@@ -73,12 +76,9 @@ def test_cumulative_costs_by_hand():
     sampled = np.array([3.0, 1.0, 4.0, 2.0])
     assert CumulativeCostTiers(count=4, high=0.6).bounds(sampled, 0.0, 9.0) == [1.0, 2.0, 3.0, 9.0]
     assert CumulativeCostTiers(count=2, high=0.5).bounds(sampled, 0.0, 9.0) == [2.0, 9.0]
-    assert CumulativeCostTiers(count=4, low=0.1, high=0.6).bounds(sampled, 0.0, 9.0) == [1.0, 2.0, 3.0, 9.0]
+    assert CumulativeCostTiers(count=4, low=0.3, high=1.0).bounds(sampled, 0.0, 9.0) == [2.0, 3.0, 4.0, 9.0]
     assert CumulativeCostTiers(count=1).bounds(sampled, 0.0, 9.0) == [9.0]
-
-
-def test_cumulative_costs_of_costs_are_not_ranks():
-    """One architecture in ten costs a hundred times the others: by rank it is the last tenth, by cost 11/12."""
+    # one in ten costs a hundred times the others: by rank it is the last tenth, by cost 11/12
     sampled = np.array([1.0] * 90 + [100.0] * 10)
     assert CumulativeCostTiers(count=2, high=0.5).bounds(sampled, 1.0, 100.0) == [100.0, 100.0]
     assert CumulativeCostTiers(count=2, high=0.05).bounds(sampled, 1.0, 100.0) == [1.0, 100.0]
@@ -199,13 +199,11 @@ class CountedLatency(LatencySource):
 
 
 def test_latency_is_a_limit_and_asked_for_once_per_architecture(tmp_path):
-    latency = CountedLatency()
-    supernet = tiny_supernet()
-    inputs, targets = torch.randn(4, 1, 8, 8), torch.arange(4)
-    settings = SearchSettings(
-        tiers=Budgets({"quick": {"latency_ms": 2.5}}), method=Exhaustive(), cost="latency_ms", latency=latency
-    )
-    search = TierSearch(settings, Evaluator(supernet, [(inputs, targets)]), SearchFiles(tmp_path), 0)
+    latency, supernet = CountedLatency(), tiny_supernet()
+    evaluator = Evaluator(supernet, [(torch.randn(4, 1, 8, 8), torch.arange(4))])
+    quick = Budgets({"quick": {"latency_ms": 2.5}})
+    settings = SearchSettings(quick, method=Exhaustive(), cost="latency_ms", latency=latency)
+    search = TierSearch(settings, evaluator, SearchFiles(tmp_path), 0)
     search.run()
     rows = search.files.rows("evaluations")
     assert rows
@@ -213,26 +211,23 @@ def test_latency_is_a_limit_and_asked_for_once_per_architecture(tmp_path):
     assert search.files.settings()["latency"] == {"source": "CountedLatency", "device_name": "counted"}
     assert latency.prepared > 0
     assert latency.asked == supernet.space.size  # each once, those that do not fit as well
-
-    again = TierSearch(settings, search.evaluator, SearchFiles(tmp_path), 0)
-    asked = latency.asked
+    again = TierSearch(settings, evaluator, SearchFiles(tmp_path), 0)
     again.run()
-    assert latency.asked == asked  # what was measured is on disk, also of what did not fit
+    assert latency.asked == supernet.space.size  # what was measured is on disk, also of what did not fit
     assert again.files.rows("front") == search.files.rows("front")
 
 
 def test_latencies_of_different_measurements_are_not_mixed(tmp_path):
-    evaluator = Evaluator(tiny_supernet(), [(torch.randn(4, 1, 8, 8), torch.arange(4))])
+    evaluator = Evaluator(linear_net(), [(torch.randn(4, 1, 8, 8), torch.arange(4))])
 
-    def begun(**measured):
-        latency = MeasuredLatency(warmup=0, **measured)
-        settings = SearchSettings(CumulativeCostTiers(), latency=latency, method=Exhaustive())
-        return TierSearch(settings, evaluator, SearchFiles(tmp_path), 0)
+    def begin(repeats):
+        latency = MeasuredLatency(warmup=0, repeats=repeats)
+        TierSearch(SearchSettings(CumulativeCostTiers(), latency=latency), evaluator, SearchFiles(tmp_path), 0)
 
-    begun(repeats=1)
-    begun(repeats=1)
+    begin(1)
+    begin(1)
     with pytest.raises(ConfigError, match="other latency_source"):
-        begun(repeats=2)
+        begin(2)
 
 
 def test_memory_is_weights_and_activations_together():

@@ -33,20 +33,16 @@ TIERS = tuple(Tier(name, {"macs": limit}) for name, limit in (("a", 1.0), ("b", 
 def test_population_by_hand():
     population = Population(6, TIERS, (2, 0, 1, 1, 0, 2))
     assert [population.tier(client).name for client in range(6)] == ["c", "a", "b", "b", "a", "c"]
-    assert population.members("a") == [1, 4]
-    assert population.members("b") == [2, 3]
-    assert population.members("c") == [0, 5]
-    assert population.eligible("a") == [0, 1, 2, 3, 4, 5]  # section 3.3: those of the tier and above
-    assert population.eligible("b") == [0, 2, 3, 5]
-    assert population.eligible("c") == [0, 5]
+    assert [population.members(name) for name in "abc"] == [[1, 4], [2, 3], [0, 5]]
+    eligible = [[0, 1, 2, 3, 4, 5], [0, 2, 3, 5], [0, 5]]  # section 3.3: those of the tier and above
+    assert [population.eligible(name) for name in "abc"] == eligible
 
 
 def test_who_lacks_an_operator_cannot_run_the_models_of_a_tier_below():
     small, middle, large = TIERS
     tiers = (replace(small, unsupported=("conv1",)), replace(middle, unsupported=("conv1", "id")), large)
     population = Population(6, tiers, (2, 0, 1, 1, 0, 2))
-    assert population.eligible("a") == [0, 1, 4, 5]
-    assert population.eligible("b") == [0, 2, 3, 5]
+    assert [population.eligible(name) for name in "ab"] == [[0, 1, 4, 5], [0, 2, 3, 5]]
 
 
 def test_a_tier_without_clients_is_said(caplog):
@@ -74,20 +70,15 @@ def test_the_seed_decides(allocation):
     np.random.seed(0)  # noqa: NPY002
     first = divided.population(NET, 60, seed=1)
     np.random.seed(1)  # noqa: NPY002
-    again = divided.population(NET, 60, seed=1)
-    assert again.places.tolist() == first.places.tolist()
-    assert again.tiers == first.tiers
-    other = divided.population(NET, 60, seed=2)
+    again, other = (divided.population(NET, 60, seed=seed) for seed in (1, 2))
+    assert (again.places.tolist(), again.tiers) == (first.places.tolist(), first.tiers)
     assert other.places.tolist() != first.places.tolist()
     assert [tier.at_most for tier in other.tiers] != [tier.at_most for tier in first.tiers]  # samples of its own
     assert len(first.places) == first.num_clients == 60
-    assert divided.tiers(NET, seed=1) == first.tiers
-
-
-def test_who_is_where_does_not_depend_on_how_the_tiers_were_found():
-    sampled = ClientTiers(CumulativeCostTiers(count=3, samples=50)).population(NET, 60, seed=0)
-    assert len(sampled.tiers) == 3
-    assert sampled.places.tolist() == ClientTiers(THREE).population(NET, 60, seed=0).places.tolist()
+    assert len(first.tiers) == 3
+    # who is where does not depend on how the tiers were found
+    budgets = Budgets({tier.name: dict(tier.at_most) for tier in first.tiers})
+    assert ClientTiers(budgets, allocation).population(NET, 60, seed=1).places.tolist() == first.places.tolist()
 
 
 def test_unsupported_operators_belong_to_their_tier():
@@ -138,37 +129,21 @@ def test_eight_tiers(cost):
     assert [len(population.members(tier.name)) for tier in tiers] == [5] * 8
 
 
-@pytest.mark.parametrize(
-    ("allocation", "expected"),
-    [
-        ({"class_path": "TierShares", "init_args": {"shares": [0.8, 0.2]}}, TierShares([0.8, 0.2])),
-        ({"class_path": "ListedTiers", "init_args": {"clients": {"a": [0, 2]}}}, ListedTiers({"a": [0, 2]})),
+def test_tiers_from_a_config():
+    trace = {"class_path": "CSVTrace", "init_args": {"path": "trace.csv", "column": "ms", "milliseconds": True}}
+    for name, settings, expected in (
+        ("TierShares", {"shares": [0.8, 0.2]}, TierShares([0.8, 0.2])),
+        ("ListedTiers", {"clients": {"a": [0, 2]}}, ListedTiers({"a": [0, 2]})),
         (
-            {
-                "class_path": "TraceTiers",
-                "init_args": {
-                    "trace": {
-                        "class_path": "CSVTrace",
-                        "init_args": {"path": "trace.csv", "column": "ms", "milliseconds": True},
-                    },
-                    "cost": "operations",
-                },
-            },
+            "TraceTiers",
+            {"trace": trace, "cost": "operations"},
             TraceTiers(CSVTrace(Path("trace.csv"), "ms", milliseconds=True), cost="operations"),
         ),
-        (
-            {
-                "class_path": "TraceTiers",
-                "init_args": {"trace": {"class_path": "SyntheticTrace", "init_args": {"spread": 5.0}}, "full": 1.0},
-            },
-            TraceTiers(SyntheticTrace(spread=5.0), full=1.0),
-        ),
-    ],
-)
-def test_tiers_from_a_config(allocation, expected):
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--tiers", type=ClientTiers | None)
-    source = {"class_path": "Budgets", "init_args": {"budgets": {"watch": {"macs": 5e4}}}}
-    tiers = {"source": source, "allocation": allocation, "unsupported": {"watch": ["mb3_e2"]}}
-    found = parser.instantiate(parser.parse_object({"tiers": tiers})).tiers
-    assert found == ClientTiers(Budgets({"watch": {"macs": 5e4}}), expected, {"watch": ["mb3_e2"]})
+    ):
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_argument("--tiers", type=ClientTiers | None)
+        source = {"class_path": "Budgets", "init_args": {"budgets": {"watch": {"macs": 5e4}}}}
+        allocation = {"class_path": name, "init_args": settings}
+        tiers = {"source": source, "allocation": allocation, "unsupported": {"watch": ["mb3_e2"]}}
+        parsed = parser.instantiate(parser.parse_object({"tiers": tiers})).tiers
+        assert parsed == ClientTiers(Budgets({"watch": {"macs": 5e4}}), expected, {"watch": ["mb3_e2"]})
