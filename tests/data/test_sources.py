@@ -80,12 +80,10 @@ class TestImageFolder:
         assert load(ImageFolder(root, channels=1)).inputs.shape == (4, 1, 4, 6)
 
     def test_image_size_scales_the_shorter_side_and_cuts_the_centre(self, tmp_path: Path) -> None:
+        write_image(tmp_path / "train" / "a" / "y.png", 7, (40, 30))
         pixels = np.zeros((8, 16, 3), dtype=np.uint8)
         pixels[:, 4:12] = 200
-        path = tmp_path / "train" / "a" / "x.png"
-        path.parent.mkdir(parents=True)
-        Image.fromarray(pixels).save(path)
-        write_image(tmp_path / "train" / "a" / "y.png", 7, (40, 30))
+        Image.fromarray(pixels).save(tmp_path / "train" / "a" / "x.png")
         source = ImageFolder(tmp_path, image_size=8)
         assert source.input_shape == (3, 8, 8)
         assert (load(source).inputs[0] == 200).all()
@@ -263,13 +261,9 @@ class TestCache:
             assert decoded == ["train"]
 
     def test_goes_to_the_users_folder_where_the_root_cannot_be_written(
-        self,
-        root: Path,
-        decoded: list[str],
-        monkeypatch: pytest.MonkeyPatch,
-        tmp_path_factory: pytest.TempPathFactory,
+        self, root: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        home = tmp_path_factory.mktemp("home")
+        home = root / "home"
         monkeypatch.setenv("XDG_CACHE_HOME", str(home))
         (root / ".lit_fednas_cache").write_text("a file where the folder would be")
         for _ in range(2):

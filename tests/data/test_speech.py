@@ -182,28 +182,22 @@ class TestSpeechFolder:
         assert len(log) == 14
 
     def test_faults_are_named(self, root: Path, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"data\.source\.root: .*none is not a folder"):
-            load(SpeechFolder(tmp_path / "none"))
-        with pytest.raises(ConfigError, match=r"classes: 'dog' is not a word of .*; choose from: bed, no, yes"):
-            load(SpeechFolder(root, classes=["dog"]))
-        with pytest.raises(ConfigError, match="val and test are both found in bed"):
-            load(SpeechFolder(root, split={"val": "bed", "test": "bed"}))
+        (tmp_path / "empty").mkdir()
+        for kind, folder, settings, message in (
+            (DataError, tmp_path / "none", {}, r"data\.source\.root: .*none is not a folder"),
+            (DataError, tmp_path / "empty", {}, r"empty has no \*\.wav"),
+            (ConfigError, root, {"classes": ["dog"]}, r"classes: 'dog' is not a word of .*; choose from: bed, no, yes"),
+            (ConfigError, root, {"split": {"val": "bed", "test": "bed"}}, "val and test are both found in bed"),
+        ):
+            with pytest.raises(kind, match=message):
+                load(SpeechFolder(folder, **settings))
         write(root / "odd.wav", tone(100))
         with pytest.raises(DataError, match=r"pattern: is not found in odd\.wav"):
             load(SpeechFolder(root))
-        (tmp_path / "empty").mkdir()
-        with pytest.raises(DataError, match=r"empty has no \*\.wav"):
-            load(SpeechFolder(tmp_path / "empty"))
-        for bad in (
-            {"pattern": "(?P<label>x)"},
-            {"pattern": "("},
-            {"split": {"dev": "x"}},
-            {"split": {"val": "["}},
-            {"unknown": True},
-            {"silence": -1.0},
-        ):
+        bad = ({"pattern": "(?P<label>x)"}, {"pattern": "("}, {"split": {"dev": "x"}}, {"split": {"val": "["}})
+        for settings in (*bad, {"unknown": True}, {"silence": -1.0}):
             with pytest.raises(ConfigError):
-                SpeechFolder(root, **bad)  # type: ignore[arg-type]
+                SpeechFolder(root, **settings)  # type: ignore[arg-type]
 
 
 class TestAugmentation:
