@@ -230,26 +230,22 @@ class TestArrays:
 
     def test_faults_are_named(self, tmp_path: Path) -> None:
         path = self.write(tmp_path / "a.npz", inputs=np.zeros((2, 3)), targets=np.array([0, 1]))
-        with pytest.raises(DataError, match=r"a\.npz has no 'site'; add it, it has: inputs, targets"):
-            load(ArrayFiles({"train": path}, client="site"))
-        with pytest.raises(DataError, match=r"none\.npz is missing"):
-            load(ArrayFiles({"train": str(tmp_path / "none.npz")}))
-        with pytest.raises(DataError, match=r"a\.bin is not a folder, \.npz"):
-            load(ArrayFiles({"train": str(tmp_path / "a.bin")}))
-        (tmp_path / "t.csv").write_text(TABLE)
-        with pytest.raises(DataError, match=r"t\.csv and train are not of one kind"):
-            load(ArrayFiles({"train": path, "val": str(tmp_path / "t.csv")}))
-        with pytest.raises(ConfigError, match=r"data\.source\.inputs: .*a\.npz has no columns"):
-            load(ArrayFiles({"train": path}, inputs=["x"]))
-        (tmp_path / "b.npz").write_bytes(b"no zip")
-        with pytest.raises(DataError, match=r"b\.npz cannot be read"):
-            load(ArrayFiles({"train": str(tmp_path / "b.npz")}))
         text = self.write(tmp_path / "c.npz", inputs=np.array(["a"]), targets=np.array([0]))
-        with pytest.raises(DataError, match=r"c\.npz has inputs of type <U1; give numbers"):
-            load(ArrayFiles({"train": text}))
         other = self.write(tmp_path / "d.npz", inputs=np.zeros((2, 3)), targets=np.array([0, 7]))
-        with pytest.raises(DataError, match=r"val: .*targets 0\.\.7"):
-            load(ArrayFiles({"train": path, "val": other}))
-        for files in ({}, {"test": path}, {"train": path, "dev": path}):
-            with pytest.raises(ConfigError, match=r"data\.source\.files: "):
-                ArrayFiles(files)
+        (tmp_path / "t.csv").write_text(TABLE)
+        (tmp_path / "b.npz").write_bytes(b"no zip")
+        for kind, files, settings, message in (
+            (DataError, {"train": path}, {"client": "site"}, r"a\.npz has no 'site'; add it, it has: inputs, targets"),
+            (DataError, {"train": str(tmp_path / "none.npz")}, {}, r"none\.npz is missing"),
+            (DataError, {"train": str(tmp_path / "a.bin")}, {}, r"a\.bin is not a folder, \.npz"),
+            (DataError, {"train": path, "val": str(tmp_path / "t.csv")}, {}, r"t\.csv and train are not of one kind"),
+            (ConfigError, {"train": path}, {"inputs": ["x"]}, r"data\.source\.inputs: .*a\.npz has no columns"),
+            (DataError, {"train": str(tmp_path / "b.npz")}, {}, r"b\.npz cannot be read"),
+            (DataError, {"train": text}, {}, r"c\.npz has inputs of type <U1; give numbers"),
+            (DataError, {"train": path, "val": other}, {}, r"val: .*targets 0\.\.7"),
+            (ConfigError, {}, {}, r"data\.source\.files: "),
+            (ConfigError, {"test": path}, {}, r"data\.source\.files: "),
+            (ConfigError, {"train": path, "dev": path}, {}, r"data\.source\.files: "),
+        ):
+            with pytest.raises(kind, match=message):
+                load(ArrayFiles(files, **settings))
