@@ -49,12 +49,7 @@ from lit_fednas.flower.link import Link  # noqa: E402
 from lit_fednas.flower.server import FlowerCLI, FlowerEvaluator, FlowerRunner, ServerData  # noqa: E402
 from lit_fednas.flower.wire import Packet, result_fields, task_fields  # noqa: E402
 
-RUN = [name for name in METHODS if methods.refusal(name) is None]
-QUICK = (
-    *("assignment subspaces", "aggregation operators", "paths of operators", "objective side-objective"),
-    *("clients that fail", "clients that test", "recalibration", "buffers and dropout of tokens"),
-    *(name for name in RUN if METHODS[name].kind in ("suites", "sequences") and not METHODS[name].subject),
-)
+QUICK = ("operators scale", "counting scale", "suites", "sequences", "exits away", "cells", "elastic away")
 
 
 class Notes(FederatedCallback):
@@ -81,7 +76,7 @@ def devices(make: Callable[[], Any], data: Callable[[], Any], share: bool = True
 # ---- equality -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", one_of_many(RUN, *QUICK))
+@pytest.mark.parametrize("name", one_of_many(methods.COVERING, *QUICK))
 def test_a_run_over_devices_equals_the_simulated_one(name: str) -> None:
     simulated, over = METHODS[name](), METHODS[name]()
     here, there = Notes(), Notes()
@@ -447,9 +442,9 @@ def test_a_second_node_of_a_client_is_not_used(caplog: pytest.LogCaptureFixture)
 # ---- after training -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["operators", "any"])
+@pytest.mark.parametrize("kind", ["operators", "elastic"])
 def test_devices_score_architectures_as_simulated_clients_do(kind: str) -> None:
-    method = METHODS["paths of operators" if kind == "operators" else "assignment random"]
+    method = METHODS[kind]
     module, data = method(), methods.image_data(client_val=0.3)
     data.setup("fit")
     module.meet(data.clients)
