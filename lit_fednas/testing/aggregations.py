@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-import pytest
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from lit_fednas.aggregation import Aggregation
 from lit_fednas.messages import ClientUpdate, Report
 from lit_fednas.supernets import Supernet
 from lit_fednas.testing import networks
-from lit_fednas.testing.contract import Case, Contract
+from lit_fednas.testing.contract import Contract
 from lit_fednas.testing.updates import aggregate, changed, random_updates, start, update, usual_reports
 
 
@@ -25,6 +24,7 @@ class AggregationContract(Contract):
     Attributes:
         supernets: What makes the supernets that every instance is tested with, by name: of slices, of a single
             architecture, and of regions that are not slices, unless a subclass names others.
+        net: The global weights of the supernet that is being tested with.
 
     Example:
         >>> from lit_fednas.aggregation import OverlapAverage
@@ -33,7 +33,7 @@ class AggregationContract(Contract):
     """
 
     supernets: ClassVar[Mapping[str, Callable[[], Supernet]]] = networks.SMALL
-    cases: ClassVar[Mapping[str, str]] = {"net_case": "supernets", "case": "instances"}
+    net: Supernet
 
     def reports(self, net: Supernet, client: int) -> tuple[Report, ...]:
         """Returns what a client reports, which a subclass extends if its aggregation ``needs`` other reports."""
@@ -47,21 +47,16 @@ class AggregationContract(Contract):
         """Returns a cohort's random updates; one has the largest architecture, if asked."""
         return [self.reported(net, one) for one in random_updates(net, size, largest, seed)]
 
-    @pytest.fixture
-    def net(self, net_case: Case) -> Supernet:
-        """The global weights."""
-        return networks.kept(*net_case)
+    @override
+    def promises(self) -> Iterator[tuple[str, Callable[[], None]]]:
+        for name, make in self.supernets.items():
+            self.net = networks.kept(name, make)
+            for promise, check in super().promises():
+                yield f"{promise} with {name}", check
 
-    @pytest.fixture
-    def aggregation(self, case: Case) -> Aggregation:
-        """A fresh aggregation."""
-        made: Aggregation = case.make()
-        return made
-
-    def test_every_shared_tensor_comes_back_and_may_be_overwritten(
-        self, aggregation: Aggregation, net: Supernet
-    ) -> None:
+    def check_every_shared_tensor_comes_back_and_may_be_overwritten(self) -> None:
         """The result has every shared tensor, in memory of its own."""
+        aggregation, net = self.case.make(), self.net
         before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
         result = aggregate(aggregation, net, self.updates(net, 3, largest=False, seed=1))
         assert result.keys() == before.keys()
@@ -74,16 +69,18 @@ class AggregationContract(Contract):
         for name, tensor in net.shared_tensors().items():
             assert torch.equal(tensor, before[name]), name
 
-    def test_order_does_not_matter(self, aggregation: Aggregation, net: Supernet) -> None:
+    def check_order_does_not_matter(self) -> None:
         """The order in which updates arrive changes nothing but the rounding of sums."""
+        aggregation, net = self.case.make(), self.net
         updates = self.updates(net, 6, largest=True, seed=2)
         tasks = [u.task for u in updates]
         first = aggregate(aggregation, net, updates, tasks)
         assert_equal(aggregate(aggregation, net, updates[::-1], tasks), first)
         assert_equal(aggregate(aggregation, net, updates[3:] + updates[:3], tasks), first)
 
-    def test_several_ranks_are_one(self, aggregation: Aggregation, net: Supernet) -> None:
+    def check_several_ranks_are_one(self) -> None:
         """Each rank knows all tasks and adds its own updates; then the sums are added in place."""
+        aggregation, net = self.case.make(), self.net
         updates = self.updates(net, 5, largest=True, seed=3)
         tasks = [u.task for u in updates]
         whole = aggregate(aggregation, net, updates, tasks)
@@ -97,8 +94,9 @@ class AggregationContract(Contract):
             totals[0].add_(totals[1]).add_(totals[2])
         assert_equal(kinds[0].finish(), whole)
 
-    def test_updates_are_neither_changed_nor_kept(self, aggregation: Aggregation, net: Supernet) -> None:
+    def check_updates_are_neither_changed_nor_kept(self) -> None:
         """Updates are read, and their memory is free after ``add``."""
+        aggregation, net = self.case.make(), self.net
         updates = self.updates(net, 3, largest=True, seed=4)
         start(aggregation, net, [u.task for u in updates])
         copies = [{name: tensor.clone() for name, tensor in u.weights.items()} for u in updates]
@@ -114,8 +112,9 @@ class AggregationContract(Contract):
         assert not any(reference() is not None for reference in gone)
         aggregation.finish()
 
-    def test_later_writing_into_the_tensors_does_no_harm(self, aggregation: Aggregation, net: Supernet) -> None:
+    def check_later_writing_into_the_tensors_does_no_harm(self) -> None:
         """A client's network is used again for the next client."""
+        aggregation, net = self.case.make(), self.net
         updates = self.updates(net, 3, largest=True, seed=5)
         expected = aggregate(aggregation, net, updates)
         start(aggregation, net, [u.task for u in updates])
@@ -125,23 +124,26 @@ class AggregationContract(Contract):
                 tensor.fill_(99)
         assert_equal(aggregation.finish(), expected)
 
-    def test_rounds_do_not_touch_each_other(self, aggregation: Aggregation, net: Supernet) -> None:
+    def check_rounds_do_not_touch_each_other(self) -> None:
         """A round leaves nothing behind for the next."""
+        aggregation, net = self.case.make(), self.net
         updates = self.updates(net, 4, largest=True, seed=6)
         first = aggregate(aggregation, net, updates)
         aggregate(aggregation, net, self.updates(net, 2, largest=True, seed=7))
         assert_equal(aggregate(aggregation, net, updates), first)
 
-    def test_an_unfinished_round_is_forgotten(self, aggregation: Aggregation, net: Supernet) -> None:
+    def check_an_unfinished_round_is_forgotten(self) -> None:
         """A round that was begun and not finished leaves nothing behind."""
+        aggregation, net = self.case.make(), self.net
         updates = self.updates(net, 4, largest=True, seed=8)
         expected = aggregate(aggregation, net, updates)
         start(aggregation, net, [u.task for u in updates])
         aggregation.add(updates[0])
         assert_equal(aggregate(aggregation, net, updates), expected)
 
-    def test_updates_that_agree_are_the_result(self, aggregation: Aggregation, net: Supernet) -> None:
+    def check_updates_that_agree_are_the_result(self) -> None:
         """If all clients send the same weights, those are the result."""
+        aggregation, net = self.case.make(), self.net
         one = self.reported(net, update(net, 0, net.space.largest, 10))
         updates = [one] + [
             changed(one, task=replace(one.task, client=client, num_examples=10 * client), num_seen=1)
@@ -151,8 +153,9 @@ class AggregationContract(Contract):
         for name, region in net.regions(net.space.largest).items():
             torch.testing.assert_close(result[region.name], one.weights[name].to(result[region.name].dtype))
 
-    def test_numbers_to_log_are_plain(self, aggregation: Aggregation, net: Supernet) -> None:
+    def check_numbers_to_log_are_plain(self) -> None:
         """Metrics are floats by name."""
+        aggregation, net = self.case.make(), self.net
         updates = self.updates(net, 2, largest=True, seed=9)
         aggregate(aggregation, net, updates)
         for name, value in aggregation.metrics([one.result for one in updates]).items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import ElasticResNet, SearchSpace, Supernet
 from lit_fednas.testing import networks
-from lit_fednas.testing.contract import Case, Contract
+from lit_fednas.testing.contract import Contract
 from lit_fednas.tiers import Population, Tier
 
 CLIENTS = 12
@@ -76,20 +77,14 @@ class AssignmentContract(Contract):
     tiers: ClassVar[tuple[Tier, ...]] = ()
     most_tasks: ClassVar[int | None] = None
 
-    @pytest.fixture
+    @property
     def net(self) -> Supernet:
         """The shared weights."""
         return networks.kept("supernet", type(self).supernet)
 
-    @pytest.fixture
-    def space(self, net: Supernet) -> SearchSpace[Any]:
-        """Their architectures."""
-        return net.space
-
-    @pytest.fixture
-    def ready(self, case: Case, net: Supernet) -> Callable[[], Assignment]:
-        """Makes an assignment that is set up."""
-        return lambda: self.set_up(case.make(), net)
+    def ready(self) -> Assignment:
+        """Returns a fresh assignment that is set up."""
+        return self.set_up(self.case.make(), self.net)
 
     def set_up(self, assignment: Assignment, net: Supernet) -> Assignment:
         """Sets an assignment up for a supernet and returns it."""
@@ -97,13 +92,11 @@ class AssignmentContract(Contract):
         assignment.setup(net, Population(CLIENTS, self.tiers, places) if self.tiers else Population(CLIENTS))
         return assignment
 
-    @pytest.mark.parametrize("size", [1, 2, 3, CLIENTS])
-    def test_tasks_are_of_the_cohort_and_of_the_space(
-        self, ready: Callable[[], Assignment], space: SearchSpace[Any], size: int
-    ) -> None:
+    def check_tasks_are_of_the_cohort_and_of_the_space(self) -> None:
         """Every client of the cohort has one task, in the cohort's order, with an architecture of the space."""
-        assignment = ready()
-        for t in range(5):
+        space = self.net.space
+        assignment = self.ready()
+        for t, size in itertools.product(range(5), (1, 2, 3, CLIENTS)):
             clients = drawn_cohort(t, size)
             tasks = plan(assignment, t, clients, space, np.random.default_rng(t))
             assert isinstance(tasks, list)
@@ -117,9 +110,10 @@ class AssignmentContract(Contract):
                 assert set(asked) <= set(clients)
         assert plan(assignment, 5, [], space, np.random.default_rng(5)) == []
 
-    def test_a_plan_changes_no_state(self, ready: Callable[[], Assignment], space: SearchSpace[Any]) -> None:
+    def check_a_plan_changes_no_state(self) -> None:
         """A plan is made twice alike and leaves the state as it was, which changes in ``observe`` alone."""
-        assignment = ready()
+        space = self.net.space
+        assignment = self.ready()
         rounds(assignment, 0, 3, space)
         state = copy.deepcopy(assignment.state_dict())
         cohort = drawn_cohort(3)
@@ -127,9 +121,9 @@ class AssignmentContract(Contract):
         assert twice[0] == twice[1]
         assert assignment.state_dict() == state
 
-    def test_a_space_of_one(self, case: Case) -> None:
+    def check_a_space_of_one(self) -> None:
         """A supernet of one architecture is dealt out, or refused if the assignment is for another kind."""
-        assignment, net = case.make(), networks.kept("plain", networks.plain)
+        assignment, net = self.case.make(), networks.kept("plain", networks.plain)
         kind = type(assignment).supernet_kind
         if kind is not None and not isinstance(net, kind):
             words = f"model.assignment: {type(assignment).__name__} does not work with model.supernet PlainNetwork"
@@ -139,38 +133,42 @@ class AssignmentContract(Contract):
         self.set_up(assignment, net)
         assert all(set(archs) == {net.space.largest} for archs in rounds(assignment, 0, 3, net.space))
 
-    def test_the_generator_decides(self, ready: Callable[[], Assignment], space: SearchSpace[Any]) -> None:
+    def check_the_generator_decides(self) -> None:
         """Equal generators plan alike, whatever the global generators are."""
+        space = self.net.space
         np.random.seed(0)  # noqa: NPY002
-        first = rounds(ready(), 0, 6, space)
+        first = rounds(self.ready(), 0, 6, space)
         np.random.seed(1)  # noqa: NPY002
         torch.manual_seed(1)
-        assert rounds(ready(), 0, 6, space) == first
+        assert rounds(self.ready(), 0, 6, space) == first
 
-    def test_the_cohort_is_left_alone(self, ready: Callable[[], Assignment], space: SearchSpace[Any]) -> None:
+    def check_the_cohort_is_left_alone(self) -> None:
         """The list of clients is not written to."""
+        space = self.net.space
         clients = drawn_cohort(0)
-        plan(ready(), 0, clients, space, np.random.default_rng(0))
+        plan(self.ready(), 0, clients, space, np.random.default_rng(0))
         assert clients == drawn_cohort(0)
 
-    def test_state_is_plain_and_continues_alike(self, ready: Callable[[], Assignment], space: SearchSpace[Any]) -> None:
+    def check_state_is_plain_and_continues_alike(self) -> None:
         """A saved state can be read as weights alone, and a run that goes on from it plans as if not stopped."""
-        straight = ready()
+        space = self.net.space
+        straight = self.ready()
         rounds(straight, 0, 7, space)
         stream = io.BytesIO()
         torch.save(straight.state_dict(), stream)
         stream.seek(0)
         state = torch.load(stream, weights_only=True)
         assert state == straight.state_dict()
-        resumed = ready()
+        resumed = self.ready()
         resumed.load_state_dict(state)
         assert resumed.state_dict() == state
         assert rounds(resumed, 7, 20, space) == rounds(straight, 7, 20, space)
         assert resumed.state_dict() == straight.state_dict()
 
-    def test_a_saved_state_stays_as_it_was(self, ready: Callable[[], Assignment], space: SearchSpace[Any]) -> None:
+    def check_a_saved_state_stays_as_it_was(self) -> None:
         """Later rounds do not write into a state that was saved or loaded."""
-        assignment = ready()
+        space = self.net.space
+        assignment = self.ready()
         rounds(assignment, 0, 3, space)
         state = assignment.state_dict()
         kept = copy.deepcopy(state)
@@ -180,18 +178,17 @@ class AssignmentContract(Contract):
         rounds(assignment, 3, 9, space)
         assert state == kept
 
-    def test_putting_a_state_back_undoes_a_round(
-        self, ready: Callable[[], Assignment], space: SearchSpace[Any]
-    ) -> None:
+    def check_putting_a_state_back_undoes_a_round(self) -> None:
         """After loading an earlier state, the same round is planned alike."""
-        assignment = ready()
+        space = self.net.space
+        assignment = self.ready()
         rounds(assignment, 0, 4, space)
         state = assignment.state_dict()
         first = rounds(assignment, 4, 5, space)
         assignment.load_state_dict(state)
         assert rounds(assignment, 4, 5, space) == first
 
-    def test_a_foreign_state_is_refused(self, ready: Callable[[], Assignment]) -> None:
+    def check_a_foreign_state_is_refused(self) -> None:
         """A state with other entries is refused."""
         with pytest.raises(CheckpointError, match="assignment"):
-            ready().load_state_dict({"somebody_elses": [1, 2, 3]})
+            self.ready().load_state_dict({"somebody_elses": [1, 2, 3]})

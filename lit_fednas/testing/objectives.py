@@ -17,7 +17,7 @@ from lit_fednas.objectives import Objective
 from lit_fednas.rng import isolated
 from lit_fednas.supernets import ElasticResNet, GroupNorm, Supernet
 from lit_fednas.testing import networks
-from lit_fednas.testing.contract import Case, Contract, global_generators
+from lit_fednas.testing.contract import Contract, global_generators
 from lit_fednas.testing.examples import tiny_examples
 
 
@@ -55,21 +55,16 @@ class ObjectiveContract(Contract):
     supernet: ClassVar[Callable[[], Supernet]] = staticmethod(elastic)
     data: ClassVar[Callable[[], FederatedDataModule]] = staticmethod(images)
 
-    @pytest.fixture
+    @property
     def clients(self) -> ClientData:
         """The clients' data."""
         return _clients(type(self).data)
 
-    @pytest.fixture
-    def ready(self, case: Case, clients: ClientData) -> Callable[[], Objective]:
-        """Makes an objective that is set up."""
-
-        def make() -> Objective:
-            objective: Objective = case.make()
-            objective.setup(networks.kept("supernet", type(self).supernet), clients)
-            return objective
-
-        return make
+    def ready(self) -> Objective:
+        """Returns a fresh objective that is set up."""
+        objective: Objective = self.case.make()
+        objective.setup(networks.kept("supernet", type(self).supernet), self.clients)
+        return objective
 
     def fit(self, objective: Objective, clients: ClientData, client: int = 0) -> Fit:
         """Returns what one client's fit of four steps comes to, of a network with all weights."""
@@ -92,39 +87,44 @@ class ObjectiveContract(Contract):
                             parameter.sub_(0.05 * parameter.grad)
             return Fit(torch.stack(losses), network, objective.report())
 
-    def test_the_loss_is_finite_and_trains(self, ready: Callable[[], Objective], clients: ClientData) -> None:
+    def check_the_loss_is_finite_and_trains(self) -> None:
         """A loss is one finite number whose gradients change the weights."""
-        fit = self.fit(ready(), clients)
+        clients = self.clients
+        fit = self.fit(self.ready(), clients)
         assert fit.losses.isfinite().all()
         net = networks.kept("supernet", type(self).supernet)
         before = dict(net.subnet(net.space.superset).named_parameters())
         assert any(not torch.equal(before[name], parameter) for name, parameter in fit.network.named_parameters())
 
-    def test_a_fit_is_a_function_of_its_generator(self, ready: Callable[[], Objective], clients: ClientData) -> None:
+    def check_a_fit_is_a_function_of_its_generator(self) -> None:
         """Fits with equal generators are equal and move no global one; torch's is seeded by client, as in a run."""
+        clients = self.clients
         torch.manual_seed(1)
-        first = self.fit(ready(), clients)
+        first = self.fit(self.ready(), clients)
         torch.manual_seed(2)
         before = global_generators()
-        self.assert_equal(self.fit(ready(), clients), first)
+        self.assert_equal(self.fit(self.ready(), clients), first)
         assert global_generators() == before
 
-    def test_a_fit_leaves_nothing_for_the_next(self, ready: Callable[[], Objective], clients: ClientData) -> None:
+    def check_a_fit_leaves_nothing_for_the_next(self) -> None:
         """A client's fit does not depend on who was trained before."""
-        used = ready()
+        clients = self.clients
+        used = self.ready()
         self.fit(used, clients, client=1)
-        self.assert_equal(self.fit(used, clients), self.fit(ready(), clients))
+        self.assert_equal(self.fit(used, clients), self.fit(self.ready(), clients))
 
-    def test_reports_are_of_the_stated_types(self, ready: Callable[[], Objective], clients: ClientData) -> None:
+    def check_reports_are_of_the_stated_types(self) -> None:
         """There is one report of each type in ``report_types`` and no other."""
-        objective = ready()
+        clients = self.clients
+        objective = self.ready()
         reports = self.fit(objective, clients).reports
         assert sorted(type(one).__name__ for one in reports) == sorted(kind.__name__ for kind in objective.report_types)
         assert all(isinstance(one, Report) for one in reports)
 
-    def test_another_kind_of_supernet_is_refused(self, case: Case, clients: ClientData) -> None:
+    def check_another_kind_of_supernet_is_refused(self) -> None:
         """An objective that states a kind of supernet refuses one of another before training."""
-        objective: Objective = case.make()
+        clients = self.clients
+        objective: Objective = self.case.make()
         kind = type(objective).supernet_kind
         if kind is not None:
             with pytest.raises(ConfigError, match=f"model.objective: {type(objective).__name__} does not work with"):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from lit_fednas.data import IID, DataSource, Examples, FederatedDataModule
-from lit_fednas.data.sources.base import SPLITS, Split
-from lit_fednas.testing.contract import Case, Contract, global_generators
+from lit_fednas.data.sources.base import SPLITS
+from lit_fednas.testing.contract import Contract, global_generators
 
 
 class DataSourceContract(Contract):
@@ -27,35 +24,33 @@ class DataSourceContract(Contract):
         ...     instances = {"all": lambda folder: Digits()}
     """
 
-    @pytest.fixture
-    def make(self, case: Case, tmp_path: Path) -> Callable[[], DataSource]:
-        """Makes the source, as every process of a run does."""
-        return lambda: case.make(tmp_path)
+    def make(self) -> DataSource:
+        """Returns a fresh source, as every process of a run makes it."""
+        source: DataSource = self.case.make(self.folder)
+        return source
 
-    @pytest.fixture
-    def source(self, make: Callable[[], DataSource]) -> DataSource:
-        """A fresh source."""
-        return make()
-
-    @pytest.mark.parametrize("split", SPLITS)
-    def test_examples_are_of_the_task(self, source: DataSource, split: Split) -> None:
+    def check_examples_are_of_the_task(self) -> None:
         """Training examples exist; those of every split have targets of the task, and columns with a row for each."""
-        examples = source.load(split)
-        if examples is None:
-            assert split != "train"
-            return
-        assert len(examples) > 0
-        source.task.check(examples.targets)
-        assert all(len(column) == len(examples) for column in examples.columns.values())
-        assert examples.first_not_finite() is None
+        source = self.make()
+        for split in SPLITS:
+            examples = source.load(split)
+            if examples is None:
+                assert split != "train"
+                continue
+            assert len(examples) > 0
+            source.task.check(examples.targets)
+            assert all(len(column) == len(examples) for column in examples.columns.values())
+            assert examples.first_not_finite() is None
 
-    def test_names_are_those_of_the_outputs(self, source: DataSource) -> None:
+    def check_names_are_those_of_the_outputs(self) -> None:
         """There is a name for each of the task's outputs, and no name twice."""
+        source = self.make()
         assert len(source.class_names) == len(set(source.class_names)) == source.task.num_outputs
         assert all(isinstance(name, str) for name in source.class_names)
 
-    def test_batches_are_of_the_stated_shape(self, source: DataSource) -> None:
+    def check_batches_are_of_the_stated_shape(self) -> None:
         """Batches of clients, with augmentation, and of the server have the stated shape and type, and are finite."""
+        source = self.make()
         data = FederatedDataModule(source, IID(), num_clients=1, server_val=1)
         data.prepare_data()
         data.setup("fit")
@@ -68,10 +63,10 @@ class DataSourceContract(Contract):
             assert len(inputs) == len(targets)
             assert inputs.isfinite().all()
 
-    def test_every_process_loads_the_same(self, make: Callable[[], DataSource]) -> None:
+    def check_every_process_loads_the_same(self) -> None:
         """Sources with the same settings, and a pickled one, load equal examples, whatever the global generators."""
-        first, second = make(), make()
-        third = pickle.loads(pickle.dumps(make()))
+        first, second = self.make(), self.make()
+        third = pickle.loads(pickle.dumps(self.make()))
         expected = _train(first)
         np.random.seed(7)  # noqa: NPY002
         torch.manual_seed(7)
@@ -86,8 +81,9 @@ class DataSourceContract(Contract):
             assert other.class_names == first.class_names
         assert global_generators() == before
 
-    def test_reading_by_example_equals_loading(self, source: DataSource) -> None:
+    def check_reading_by_example_equals_loading(self) -> None:
         """``dataset`` has the examples of ``load``, one by one."""
+        source = self.make()
         expected, dataset = _train(source), source.dataset("train")
         assert dataset is not None
         assert len(dataset) == len(expected)

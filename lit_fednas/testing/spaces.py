@@ -6,6 +6,8 @@ import copy
 import itertools
 import math
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import SearchSpace
-from lit_fednas.testing.contract import Case, Contract, global_generators
+from lit_fednas.testing.contract import Contract, global_generators
 
 RANDOM_ARCHS = 20
 
@@ -41,21 +43,23 @@ class SpaceContract(Contract):
         ...     instances = {"three": lambda: Ladder([4, 8, 16])}
     """
 
-    @pytest.fixture
-    def space(self, case: Case) -> SearchSpace[Any]:
+    @property
+    def space(self) -> SearchSpace[Any]:
         """The space."""
-        made: SearchSpace[Any] = case.make()
+        made: SearchSpace[Any] = self.case.make()
         return made
 
-    def test_architectures_are_small_hashable_values(self, space: SearchSpace[Any]) -> None:
+    def check_architectures_are_small_hashable_values(self) -> None:
         """Architectures are hashed by value, pickled, and small."""
+        space = self.space
         for arch in some_archs(space, RANDOM_ARCHS):
             assert hash(arch) == hash(copy.deepcopy(arch))
             assert pickle.loads(pickle.dumps(arch)) == arch
             assert len(pickle.dumps(arch)) < 2000
 
-    def test_genes_and_text_go_round(self, space: SearchSpace[Any]) -> None:
+    def check_genes_and_text_go_round(self) -> None:
         """An architecture is restored from its genes and from its text."""
+        space = self.space
         for arch in some_archs(space, 50):
             genes = space.encode(arch)
             assert len(genes) == len(space.cardinalities)
@@ -67,24 +71,22 @@ class SpaceContract(Contract):
         assert space.named("smallest") == space.smallest
         assert space.named("largest") == space.largest
 
-    def test_samples_are_uniform_and_independent_over_genes(
-        self, space: SearchSpace[Any], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def check_samples_are_uniform_and_independent_over_genes(self) -> None:
         """Samples draw each gene uniformly and apart from its neighbours."""
+        space = self.space
         rng = np.random.default_rng(0)
         assert type(space.sample(rng)) is type(space.smallest)
-        monkeypatch.setattr(type(space), "decode", lambda self, genes: tuple(genes))
-        genes = np.array([space.sample(rng) for _ in range(3000)])
+        with _decoding_nothing(space):
+            genes = np.array([space.sample(rng) for _ in range(3000)])
         assert genes.shape == (3000, len(space.cardinalities))
         for place, cardinality in enumerate(space.cardinalities):
             _loosely_uniform(genes[:, place], cardinality)
         for place, (first, second) in enumerate(itertools.pairwise(space.cardinalities)):
             _loosely_uniform(genes[:, place] * second + genes[:, place + 1], first * second)
 
-    def test_mutation_draws_each_gene_with_its_rate(
-        self, space: SearchSpace[Any], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def check_mutation_draws_each_gene_with_its_rate(self) -> None:
         """Mutation draws each gene anew with the given rate, apart from its neighbours."""
+        space = self.space
         rng = np.random.default_rng(0)
         for arch in some_archs(space, RANDOM_ARCHS):
             assert space.mutate(arch, rng, 0.0) == arch
@@ -92,9 +94,9 @@ class SpaceContract(Contract):
             assert space.decode(space.encode(mutant)) == mutant
         smallest = space.smallest
         old = np.array(space.encode(smallest))
-        monkeypatch.setattr(type(space), "decode", lambda self, genes: tuple(genes))
-        anew = np.array([space.mutate(smallest, rng, 1.0) for _ in range(3000)])
-        some = np.array([space.mutate(smallest, rng, 0.3) for _ in range(3000)])
+        with _decoding_nothing(space):
+            anew = np.array([space.mutate(smallest, rng, 1.0) for _ in range(3000)])
+            some = np.array([space.mutate(smallest, rng, 0.3) for _ in range(3000)])
         for place, cardinality in enumerate(space.cardinalities):
             _loosely_uniform(anew[:, place], cardinality)
             changed = (some[:, place] != old[place]).mean()
@@ -104,8 +106,9 @@ class SpaceContract(Contract):
             together = (changes[:, place] & changes[:, place + 1]).mean()
             assert together == pytest.approx(0.3**2 * (1 - 1 / first) * (1 - 1 / second), abs=0.03)
 
-    def test_samples_depend_on_the_generator_alone(self, space: SearchSpace[Any]) -> None:
+    def check_samples_depend_on_the_generator_alone(self) -> None:
         """Sampling reads and moves no global generator."""
+        space = self.space
 
         def draw() -> list[Any]:
             rng = np.random.default_rng(3)
@@ -115,11 +118,20 @@ class SpaceContract(Contract):
         assert draw() == draw()
         assert global_generators() == before
 
-    def test_the_size_counts_architectures(self, space: SearchSpace[Any]) -> None:
+    def check_the_size_counts_architectures(self) -> None:
         """A small space, of which all gene vectors are decoded, has as many architectures as it says."""
+        space = self.space
         archs = all_or_some(space)
         assert len(archs) == space.size if _is_small(space) else len(archs) <= space.size
         assert {space.smallest, space.largest} <= archs
+
+
+@contextmanager
+def _decoding_nothing(space: SearchSpace[Any]) -> Iterator[None]:
+    """Makes what a space draws the genes themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(space), "decode", lambda self, genes: tuple(genes))
+        yield
 
 
 def _is_small(space: SearchSpace[Any]) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
 import json
 import pickle
 from typing import Any
@@ -12,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+from typing_extensions import override
 
 from lit_fednas.rng import isolated
 from lit_fednas.supernets import SearchSpace, Supernet
 from lit_fednas.testing import networks
-from lit_fednas.testing.contract import Case
 from lit_fednas.testing.networks import batch
 from lit_fednas.testing.spaces import RANDOM_ARCHS, SpaceContract, all_or_some, some_archs
 
@@ -30,23 +32,38 @@ class SupernetContract(SpaceContract):
         ...     instances = {"grey": lambda: SmallCNN((1, 8, 8), 5)}
     """
 
-    @pytest.fixture
-    def net(self, case: Case) -> Supernet:
-        """A fresh supernet."""
-        return networks.built(*case)
+    @functools.cached_property
+    def kept(self) -> Supernet:
+        """The supernet, which all checks share."""
+        return networks.built(*self.case)
 
-    @pytest.fixture
-    def kept(self, case: Case) -> Supernet:
-        """A supernet for all tests that leave it as it was, so that its networks are built once."""
-        return networks.kept(*case)
+    @functools.cached_property
+    def weights(self) -> dict[str, Tensor]:
+        """The state with which it was built."""
+        return copy.deepcopy(self.kept.state_dict())
 
-    @pytest.fixture
-    def space(self, kept: Supernet) -> SearchSpace[Any]:
-        """Its architectures."""
-        return kept.space
+    @property
+    @override
+    def space(self) -> SearchSpace[Any]:
+        return self.kept.space
 
-    def test_index_covers_the_subnet_and_shapes_match(self, kept: Supernet) -> None:
+    def fresh(self) -> Supernet:
+        """Returns the supernet as it was built, in training mode."""
+        self.kept.load_state_dict(self.weights)
+        self.kept.zero_grad()
+        return self.kept.train()
+
+    def positions(self, arch: object) -> dict[str, Tensor]:
+        """Returns, for each tensor of the subnet, the flat positions of its elements in the shared tensor."""
+        shared = self.kept.shared_tensors()
+        return {
+            name: region.of(torch.arange(shared[region.name].numel()).view(shared[region.name].shape)).flatten()
+            for name, region in self.kept.regions(arch).items()
+        }
+
+    def check_index_covers_the_subnet_and_shapes_match(self) -> None:
         """Each tensor of a subnet has a region of the shared weights of its shape and type, and no element twice."""
+        kept = self.kept
         shared = kept.shared_tensors()
         assert set(shared) == set(tensors(kept))
         for arch in some_archs(kept.space, 6):
@@ -56,26 +73,23 @@ class SupernetContract(SpaceContract):
             for name, region in index.items():
                 assert region.of(shared[region.name]).shape == own[name].shape, name
                 assert shared[region.name].dtype == own[name].dtype, name
-            for name, places in positions(kept, arch).items():
-                assert len(set(places)) == len(places), f"{name} has an element twice"
+            for name, places in self.positions(arch).items():
+                assert len(places.unique()) == len(places), f"{name} has an element twice"
 
-    def test_superset_holds_all_weights(self, kept: Supernet) -> None:
+    def check_superset_holds_all_weights(self) -> None:
         """The space's superset holds every parameter."""
-        net = kept
+        net = self.fresh()
         held = {region.name for region in net.index(net.space.superset).values()}
         parameters = dict(net.named_parameters())
         assert set(parameters) <= held
         whole = sum(parameter.numel() for parameter in parameters.values())
         assert net.cost(net.space.superset).parameters == whole
 
-    @pytest.mark.parametrize("training", [False, True])
-    def test_subnet_alone_equals_in_place(self, kept: Supernet, training: bool) -> None:
+    def check_subnet_alone_equals_in_place(self) -> None:
         """An extracted subnet computes what the supernet computes in place, in training and in evaluation."""
-        net, x = kept, batch(kept)
-        before = copy.deepcopy(net.state_dict())
-        net.train(training)
-        for arch in some_archs(net.space, 8):
-            net.load_state_dict(before)
+        net, x = self.kept, batch(self.kept)
+        for training, arch in itertools.product((False, True), some_archs(net.space, 6)):
+            self.fresh().train(training)
             subnet = net.subnet(arch)
             assert all(module.training == training for module in subnet.modules())
             with isolated(0, "dropout"):
@@ -85,14 +99,13 @@ class SupernetContract(SpaceContract):
             assert (in_place.shape[0], in_place.shape[-1]) == (len(x), net.num_classes)
             torch.testing.assert_close(in_place, alone, rtol=1e-4, atol=1e-5)
             if arch == net.space.largest:
-                net.load_state_dict(before)
+                self.fresh().train(training)
                 with isolated(0, "dropout"):
                     torch.testing.assert_close(net(x), alone, rtol=1e-4, atol=1e-5)
-        net.load_state_dict(before)
 
-    def test_running_in_place_moves_the_buffers_in_place(self, net: Supernet) -> None:
+    def check_running_in_place_moves_the_buffers_in_place(self) -> None:
         """Training in place updates the shared buffers as training the subnet updates its own."""
-        net.train()
+        net = self.fresh()
         for arch in some_archs(net.space, 1):
             subnet = net.subnet(arch)
             with isolated(0, "dropout"):
@@ -103,9 +116,9 @@ class SupernetContract(SpaceContract):
             for name, buffer in subnet.named_buffers():
                 torch.testing.assert_close(views[name], buffer, msg=f"{name} of {arch}")
 
-    def test_gradients_in_place_are_those_of_the_subnet(self, net: Supernet) -> None:
+    def check_gradients_in_place_are_those_of_the_subnet(self) -> None:
         """Gradients in place are those of the subnet, at the subnet's regions."""
-        net.train()
+        net = self.fresh()
         for arch in some_archs(net.space, 1):
             subnet = net.subnet(arch)
             reference = copy.deepcopy(net)
@@ -113,7 +126,7 @@ class SupernetContract(SpaceContract):
                 subnet(batch(net)).square().sum().backward()
             with isolated(0, "dropout"):
                 reference(batch(net), arch).square().sum().backward()
-            places, regions, shared = positions(net, arch), net.regions(arch), dict(net.named_parameters())
+            places, regions, shared = self.positions(arch), net.regions(arch), dict(net.named_parameters())
             expected = {name: torch.zeros(p.numel()) for name, p in reference.named_parameters()}
             for name, parameter in subnet.named_parameters():
                 assert parameter.requires_grad == shared[regions[name].name].requires_grad, name
@@ -125,12 +138,13 @@ class SupernetContract(SpaceContract):
             assert any(grad.abs().sum() > 0 for grad in expected.values())
 
     @torch.no_grad()
-    def test_views_alias_and_nothing_else_changes(self, net: Supernet) -> None:
+    def check_views_alias_and_nothing_else_changes(self) -> None:
         """Views write into their regions of the shared weights and nowhere else."""
+        net = self.fresh()
         for arch in some_archs(net.space, 1):
             before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
             written = {name: torch.zeros(tensor.numel(), dtype=torch.bool) for name, tensor in before.items()}
-            index, places, shared = net.regions(arch), positions(net, arch), net.shared_tensors()
+            index, places, shared = net.regions(arch), self.positions(arch), net.shared_tensors()
             for name, view in net.views(arch).items():
                 if index[name].is_view:
                     view.add_(1)
@@ -143,10 +157,11 @@ class SupernetContract(SpaceContract):
                 torch.testing.assert_close(tensor.flatten(), expected, rtol=0, atol=0)
 
     @torch.no_grad()
-    def test_adding_to_regions_changes_just_them(self, net: Supernet) -> None:
+    def check_adding_to_regions_changes_just_them(self) -> None:
         """Adding to regions changes their elements and no others."""
+        net = self.fresh()
         for arch in some_archs(net.space, 1):
-            own, places = tensors(net.subnet(arch)), positions(net, arch)
+            own, places = tensors(net.subnet(arch)), self.positions(arch)
             totals = {name: torch.ones(t.shape, dtype=torch.float64) for name, t in net.shared_tensors().items()}
             expected = {name: total.flatten().clone() for name, total in totals.items()}
             for name, region in net.regions(arch).items():
@@ -158,8 +173,9 @@ class SupernetContract(SpaceContract):
                 torch.testing.assert_close(total.flatten(), expected[name])
 
     @torch.no_grad()
-    def test_subnet_is_a_copy_and_load_into_refreshes_it(self, net: Supernet) -> None:
+    def check_subnet_is_a_copy_and_load_into_refreshes_it(self) -> None:
         """A subnet owns its weights; ``load_into`` copies the shared ones into the same tensors."""
+        net = self.fresh()
         for arch in some_archs(net.space, 1):
             subnet = net.subnet(arch)
             before = {name: tensor.clone() for name, tensor in net.shared_tensors().items()}
@@ -171,16 +187,17 @@ class SupernetContract(SpaceContract):
                 torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
             own = {name: tensor.data_ptr() for name, tensor in tensors(subnet).items()}
             net.load_into(subnet, arch)
-            places, regions, shared = positions(net, arch), net.regions(arch), net.shared_tensors()
+            places, regions, shared = self.positions(arch), net.regions(arch), net.shared_tensors()
             for name, tensor in tensors(subnet).items():
                 whole = shared[regions[name].name]
                 torch.testing.assert_close(tensor.flatten(), whole.flatten()[places[name]], rtol=0, atol=0)
                 assert tensor.data_ptr() == own[name]
 
-    def test_cost_is_that_of_the_extracted_subnet(self, kept: Supernet) -> None:
+    def check_cost_is_that_of_the_extracted_subnet(self) -> None:
         """MACs are half of what PyTorch's counter counts; parameters and bytes are those of the subnet."""
+        kept = self.kept
         net = kept.eval()
-        for arch in some_archs(net.space, 8):
+        for arch in some_archs(net.space, 6):
             subnet, cost = net.subnet(arch), net.cost(arch)
             counted = sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False)  # not their fused forms
             with FlopCounterMode(display=False) as counter, torch.no_grad(), counted[0], counted[1]:
@@ -189,8 +206,9 @@ class SupernetContract(SpaceContract):
             assert cost.parameters == sum(parameter.numel() for parameter in subnet.parameters())
             assert cost.bytes == sum(t.numel() * t.element_size() for t in tensors(subnet).values())
 
-    def test_the_bounds_bound_the_cost(self, kept: Supernet) -> None:
+    def check_the_bounds_bound_the_cost(self) -> None:
         """No architecture costs less than ``space.smallest`` or more than ``space.largest``."""
+        kept = self.kept
         least, most = kept.cost(kept.space.smallest), kept.cost(kept.space.largest)
         for arch in some_archs(kept.space, RANDOM_ARCHS):
             cost = kept.cost(arch)
@@ -198,58 +216,64 @@ class SupernetContract(SpaceContract):
             assert least.parameters <= cost.parameters <= most.parameters
             assert least.bytes <= cost.bytes <= most.bytes
 
-    def test_more_architectures_than_are_remembered(self, kept: Supernet, monkeypatch: pytest.MonkeyPatch) -> None:
+    @torch.no_grad()
+    def check_more_architectures_than_are_remembered(self) -> None:
         """What is remembered of architectures is bounded, and forgetting changes nothing."""
-        net, archs = copy.deepcopy(kept).eval(), some_archs(kept.space, 1)
-        expected = [kept.eval()(batch(kept), arch) for arch in archs]
-        monkeypatch.setattr("lit_fednas.supernets.base._SKELETONS_KEPT", 2)
-        net._skeletons.clear()
-        for _ in range(2):
-            for arch, output in zip(archs, expected, strict=True):
-                assert net.cost(arch) == kept.cost(arch)
+        net, archs = self.fresh().eval(), some_archs(self.space, 1)
+        expected = [(net.cost(arch), net(batch(net), arch)) for arch in archs]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("lit_fednas.supernets.base._SKELETONS_KEPT", 2)
+            net._skeletons.clear()
+            for arch, (cost, output) in zip([*archs, archs[0]], [*expected, expected[0]], strict=True):
+                assert net.cost(arch) == cost
                 torch.testing.assert_close(net(batch(net), arch), output)
                 assert len(net._skeletons) <= 2
 
-    def test_different_architectures_are_different_networks(self, kept: Supernet) -> None:
+    def check_different_architectures_are_different_networks(self) -> None:
         """No two architectures hold the same elements of the shared weights: so the space's size counts networks."""
-        archs = all_or_some(kept.space)
-        found = {tuple((name, tuple(at)) for name, at in sorted(positions(kept, arch).items())) for arch in archs}
+        archs = all_or_some(self.space)
+        found = {
+            tuple((name, at.numpy().tobytes()) for name, at in sorted(self.positions(arch).items())) for arch in archs
+        }
         assert len(found) == len(archs)
 
-    @pytest.mark.parametrize("how", ["deepcopy", "pickle"])
-    def test_copies_are_whole_and_apart(self, net: Supernet, how: str) -> None:
-        """Copies compute the same and share no weights."""
-        net.eval()
+    @torch.no_grad()
+    def check_copies_are_whole_and_apart(self) -> None:
+        """Copies, also pickled ones, compute the same and share no weights."""
+        net = self.fresh().eval()
         x, archs = batch(net), some_archs(net.space, 1)
         before = [net(x, arch) for arch in archs]  # so that there is something remembered to copy
-        twin = copy.deepcopy(net) if how == "deepcopy" else pickle.loads(pickle.dumps(net))
-        assert twin.fingerprint == net.fingerprint
+        twin, pickled = copy.deepcopy(net), pickle.loads(pickle.dumps(net))
+        assert twin.fingerprint == pickled.fingerprint == net.fingerprint
         for arch, expected in zip(archs, before, strict=True):
             torch.testing.assert_close(twin(x, arch), expected)
-        with torch.no_grad():
-            for parameter in twin.parameters():
-                parameter.mul_(-0.5).add_(0.1)
+            torch.testing.assert_close(pickled(x, arch), expected)
+        for parameter in twin.parameters():
+            parameter.mul_(-0.5).add_(0.1)
         for arch, expected in zip(archs, before, strict=True):
             torch.testing.assert_close(net(x, arch), expected)
             torch.testing.assert_close(twin(x, arch), twin.subnet(arch)(x), rtol=1e-4, atol=1e-5)
             assert not torch.allclose(twin(x, arch), expected)
 
-    def test_state_dict_is_the_shared_tensors(self, kept: Supernet) -> None:
+    def check_state_dict_is_the_shared_tensors(self) -> None:
         """The state dict is the shared tensors, parameters first."""
+        kept = self.kept
         state, shared = kept.state_dict(), kept.shared_tensors()
         assert set(shared) <= set(state)  # a tensor that two modules share has two names there
         assert {tensor.data_ptr() for tensor in state.values()} == {tensor.data_ptr() for tensor in shared.values()}
         parameters = [name for name, _ in kept.named_parameters()]
         assert list(kept.shared_tensors())[: len(parameters)] == parameters
 
-    def test_fingerprints_are_plain_and_tell_instances_apart(self, kept: Supernet) -> None:
+    def check_fingerprints_are_plain_and_tell_instances_apart(self) -> None:
         """A fingerprint can be written as JSON, and no two instances have the same."""
+        kept = self.kept
         assert json.loads(json.dumps(kept.fingerprint)) == kept.fingerprint
         everyone = [networks.kept(*one.values[0]).fingerprint for one in self.parameters()]
         assert everyone.count(kept.fingerprint) == 1
 
-    def test_nothing_moves_in_evaluation(self, kept: Supernet) -> None:
+    def check_nothing_moves_in_evaluation(self) -> None:
         """Evaluating and counting change no weights."""
+        kept = self.kept
         net = kept.eval()
         before = copy.deepcopy(net.state_dict())
         net(batch(net), net.space.largest)
@@ -257,21 +281,12 @@ class SupernetContract(SpaceContract):
         for name, tensor in net.state_dict().items():
             assert torch.equal(tensor, before[name])
 
-    def test_the_skeleton_holds_no_memory(self, kept: Supernet) -> None:
+    def check_the_skeleton_holds_no_memory(self) -> None:
         """A skeleton's tensors are on the meta device."""
+        kept = self.kept
         assert {tensor.device.type for tensor in tensors(kept.skeleton(kept.space.largest)).values()} == {"meta"}
 
 
 def tensors(network: nn.Module) -> dict[str, Tensor]:
     """Returns the parameters and buffers of a network."""
     return {**dict(network.named_parameters()), **dict(network.named_buffers())}
-
-
-def positions(net: Supernet, arch: object) -> dict[str, list[int]]:
-    """Returns, for each tensor of the subnet, the flat positions of its elements in the shared tensor."""
-    found = {}
-    shared = net.shared_tensors()
-    for name, region in net.regions(arch).items():
-        whole = shared[region.name]
-        found[name] = region.of(torch.arange(whole.numel()).view(whole.shape)).flatten().tolist()
-    return found

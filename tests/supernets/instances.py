@@ -1,6 +1,7 @@
 """One small instance, or several, of every supernet: what the contract's tests run over.
 
-A new supernet needs a line in ``INSTANCES``; a test fails as long as it has none.
+A new supernet needs a line in ``INSTANCES``; a test fails as long as it has none. Tests of other folders, of what
+works with any supernet, run over ``SPACES``: one instance of each kind.
 """
 
 from __future__ import annotations
@@ -186,6 +187,12 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     ),
 }
 
+#: One instance of each kind: elastic, of images and of tokens, paths, cells, exits, widths, bases, a suite that grows
+#: and a sequence that is pruned.
+SPACES = (
+    *("elastic-batchnorm", "elastic-transformer-text", "path-cnn", "cells", "early-exit-batchnorm"),
+    *("widths-cnn", "bases", "suite-resnet", "pruned-sequence-of-several"),
+)
 
 #: Their kinds are there without them; what is parametrized by :func:`names` runs them among the slow tests.
 VARIANTS = (

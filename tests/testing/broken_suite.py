@@ -1,4 +1,4 @@
-"""The same parts, each broken in one way, and the promise that it breaks, in its class's docstring."""
+"""The same parts, each broken in one way, and the promise that it breaks."""
 
 # ruff: noqa: RUF012
 
@@ -94,77 +94,36 @@ class Repeating(Afresh):
             yield [feasible.sample(rng)]
 
 
+def broken(contract, kind, promise, make=None):
+    """A suite of a broken part, with the promise that it breaks as its docstring."""
+    return type(f"Test{kind.__name__}", (contract,), {"__doc__": promise, "instances": {"it": make or kind}})
+
+
 def columns_of(kind):
-    return {kind.__name__: lambda folder: kind(own_suite.columns(folder).path, num_classes=2)}
+    return lambda folder: kind(own_suite.columns(folder).path, num_classes=2)
 
 
-class TestTwoRowsTwice(own_suite.SupernetContract):
-    """test_index_covers_the_subnet_and_shapes_match"""
-
-    instances = {"it": lambda: TwoRowsTwice((1, 8, 8), 10, units=[4, 8, 16])}
-
-
-class TestUneven(own_suite.SpaceContract):
-    """test_samples_are_uniform_and_independent_over_genes"""
-
-    instances = {"it": lambda: Uneven([4, 8, 16], layers=2)}
-
-
-class TestCounting(own_suite.TestTakeTurns):
-    """test_a_plan_changes_no_state"""
-
-    instances = {"it": Counting}
-
-
-class TestDeaf(own_suite.AggregationContract):
-    """test_updates_that_agree_are_the_result"""
-
-    instances = {"it": Deaf}
-
-
-class TestHoarding(own_suite.AggregationContract):
-    """test_updates_are_neither_changed_nor_kept"""
-
-    instances = {"it": Hoarding}
-
-
-class TestJittery(own_suite.ObjectiveContract):
-    """test_a_fit_is_a_function_of_its_generator"""
-
-    instances = {"it": Jittery}
-
-
-class TestRemembering(own_suite.ObjectiveContract):
-    """test_a_fit_leaves_nothing_for_the_next"""
-
-    instances = {"it": Remembering}
-
-
-class TestLosing(own_suite.PartitionerContract):
-    """test_each_example_goes_to_one_client"""
-
-    instances = {"it": Losing}
-
-
-class TestCareless(own_suite.PartitionerContract):
-    """test_is_a_function_of_the_seed"""
-
-    instances = {"it": Careless}
-
-
-class TestShuffled(own_suite.DataSourceContract):
-    """test_every_process_loads_the_same"""
-
-    instances = columns_of(Shuffled)
-
-
-class TestWrongShape(own_suite.DataSourceContract):
-    """test_batches_are_of_the_stated_shape"""
-
-    instances = columns_of(WrongShape)
-
-
-class TestRepeating(own_suite.SearchMethodContract):
-    """test_all_proposals_fit_and_are_distinct"""
-
-    instances = {"it": Repeating}
+TestTwoRowsTwice = broken(
+    own_suite.SupernetContract,
+    TwoRowsTwice,
+    "index_covers_the_subnet_and_shapes_match",
+    lambda: TwoRowsTwice((1, 8, 8), 10, units=[4, 8, 16]),
+)
+TestUneven = broken(
+    own_suite.SpaceContract,
+    Uneven,
+    "samples_are_uniform_and_independent_over_genes",
+    lambda: Uneven([4, 8, 16], layers=2),
+)
+TestCounting = broken(own_suite.TestTakeTurns, Counting, "a_plan_changes_no_state")
+TestDeaf = broken(own_suite.AggregationContract, Deaf, "updates_that_agree_are_the_result")
+TestHoarding = broken(own_suite.AggregationContract, Hoarding, "updates_are_neither_changed_nor_kept")
+TestJittery = broken(own_suite.ObjectiveContract, Jittery, "a_fit_is_a_function_of_its_generator")
+TestRemembering = broken(own_suite.ObjectiveContract, Remembering, "a_fit_leaves_nothing_for_the_next")
+TestLosing = broken(own_suite.PartitionerContract, Losing, "each_example_goes_to_one_client")
+TestCareless = broken(own_suite.PartitionerContract, Careless, "is_a_function_of_the_seed")
+TestShuffled = broken(own_suite.DataSourceContract, Shuffled, "every_process_loads_the_same", columns_of(Shuffled))
+TestWrongShape = broken(
+    own_suite.DataSourceContract, WrongShape, "batches_are_of_the_stated_shape", columns_of(WrongShape)
+)
+TestRepeating = broken(own_suite.SearchMethodContract, Repeating, "all_proposals_fit_and_are_distinct")
