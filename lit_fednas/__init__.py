@@ -66,7 +66,7 @@ subnet = module.supernet.subnet(module.supernet.space.smallest)  # an ordinary n
 lit-fednas fit --config X.yaml --model.client.batch_size 16    # any key is an option too
 lit-fednas fit --config X.yaml --config overlay.yaml           # a later file changes an earlier one
 lit-fednas fit --config X.yaml --ckpt_path last                # go on where the newest run stopped, exactly
-lit-fednas test --config X.yaml --ckpt_path last               # the subnets on the test set
+lit-fednas test --config X.yaml                                # the subnets of the newest run on the test set
 lit-fednas search --config X.yaml --config configs/search/digits.yaml   # the best network of every device tier
 lit-fednas export --config X.yaml --tier small --format onnx   # a network that runs without lit_fednas
 lit-fednas partition --config X.yaml --output shown            # which client has which data: table and picture

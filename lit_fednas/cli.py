@@ -16,7 +16,6 @@ from argparse import ArgumentError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, get_args, get_origin
 
 from lit_fednas import __doc__ as package
 from lit_fednas import __version__
@@ -24,7 +23,7 @@ from lit_fednas.commands import BENCHMARKS, COMMANDS, LIGHT, TRAINING, Command
 from lit_fednas.config_files import find_config
 from lit_fednas.errors import ClientError, ConfigError, FedNASError, RankError, did_you_mean
 from lit_fednas.formatting import listing
-from lit_fednas.ranges import check_values
+from lit_fednas.options import parsed
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -171,46 +170,11 @@ def _run_light(name: str, words: Sequence[str]) -> int:
     with _ending_at_once():
         function = LIGHT[name].load()
         parameters = inspect.signature(function, eval_str=True).parameters
-        hints = {name: parameter.annotation for name, parameter in parameters.items()}
         handed_on = any(one.kind is one.VAR_POSITIONAL for one in parameters.values())
         place = words.index("--") if handed_on and "--" in words else len(words)
-        parser = _parser(name, function)
-        try:
-            options = vars(parser.parse_args(words[:place]))
-        except ArgumentError as error:
-            unknown = str(error).partition("unrecognized arguments: --")[2].partition(" ")[0].partition("=")[0]
-            near = did_you_mean(unknown, [action.dest for action in parser._actions]) if unknown else ""
-            raise ArgumentError(None, f"{error}{near}") from error
-        check_values(options, hints)
+        options = parsed(name, function, words[:place])
     by_place = [options.pop(one.name) for one in parameters.values() if one.kind < one.VAR_POSITIONAL]
     return function(*by_place, *words[place + 1 :], **options) or 0
-
-
-def _parser(name: str, function: Callable[..., Any]) -> Any:
-    """Returns the parser of a function's arguments; their texts are those of its docstring."""
-    from docstring_parser import parse
-    from jsonargparse import ArgumentParser
-
-    doc = parse(str(function.__doc__))
-    texts = {part.arg_name: part.description for part in doc.params}
-    parser = ArgumentParser(
-        prog=f"lit-fednas {name}", description=doc.description, exit_on_error=False, allow_abbrev=False
-    )
-    for argument, parameter in inspect.signature(function, eval_str=True).parameters.items():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            continue
-        hint: Any = parameter.annotation
-        settings: dict[str, Any] = {"help": texts[argument]}
-        by_place = parameter.default is parameter.empty or parameter.kind is parameter.POSITIONAL_ONLY
-        if parameter.default is not parameter.empty:
-            settings["default"] = parameter.default
-            settings.update({"nargs": "?"} if by_place else {})
-            settings.update({"nargs": "?", "const": True} if parameter.default is False else {})
-        if many := next((one for one in (hint, *get_args(hint)) if get_origin(one) is list), None):
-            (hint,), settings["nargs"] = get_args(many), "+"
-            settings.update({} if by_place else {"action": "extend"})
-        parser.add_argument(argument if by_place else f"--{argument}", type=hint, **settings)
-    return parser
 
 
 @contextmanager

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.formatting import listing
@@ -84,6 +86,20 @@ def configs(name: str = "", /, output: Path | None = None) -> None:
         print((FOLDER / name).read_text(encoding="utf-8"), end="")
     else:
         print(listing(chosen, 120))
+
+
+def flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the values of a configuration with their names, such as ``model.client.epochs``.
+
+    Args:
+        value: Nested mappings.
+        prefix: What names begin with.
+    """
+    for name, item in value.items():
+        if isinstance(item, Mapping):
+            yield from flat(item, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", item
 
 
 def _summary(path: Path) -> str:

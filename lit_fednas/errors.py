@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class FedNASError(ValueError):
@@ -39,3 +41,19 @@ def did_you_mean(word: str, known: Collection[str]) -> str:
     """
     near = get_close_matches(word, known, n=1) if word not in known else []
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def require_different(names: Sequence[str], field: str, path: Path) -> None:
+    """Validates that the columns of a table have different names; those without a name are not compared.
+
+    Raises:
+        DataError: Two have the same.
+
+    Example:
+        >>> require_different(["x", "y", "y"], "data.source.files", Path("a.csv"))
+        Traceback (most recent call last):
+        lit_fednas.errors.DataError: data.source.files: a.csv has 2 columns 'y'; rename or remove all but one
+    """
+    for name, count in Counter(names).items():
+        if name and count > 1:
+            raise DataError(f"{field}: {path} has {count} columns {name!r}; rename or remove all but one")

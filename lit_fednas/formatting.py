@@ -171,6 +171,27 @@ def listing(texts: Mapping[str, str], width: int = 100) -> str:
     return "\n".join(textwrap.fill(line, width, subsequent_indent=" " * place) for line in lines)
 
 
+def figure_text(text: object, most: int = 60) -> str:
+    r"""Returns a user's text (a class, a method, a tier, a setting) as what matplotlib draws it from.
+
+    It is one line, of which the middle is left out if it is long. Dollars are no mathematics, and a text that begins
+    with ``_`` is not left out of legends.
+
+    Args:
+        text: The text.
+        most: Characters.
+
+    Example:
+        >>> figure_text("$0_to_$50"), figure_text("_a\nb"), figure_text("x" * 99, most=7)
+        ('\\$0_to_\\$50', ' _a b', 'xxx…xxx')
+    """
+    known = str(text).encode("utf-8", "replace").decode()  # names of files may hold what is no character
+    line = " ".join("".join(one if one.isprintable() else " " for one in known).split())
+    if len(line) > most:
+        line = f"{line[: most // 2]}…{line[len(line) - (most - 1) // 2 :]}"
+    return f"{' ' * line.startswith('_')}{line}".replace("$", r"\$")
+
+
 def draws_bars() -> bool:
     """Returns whether a progress bar can be drawn: in a terminal or in the kernel of a notebook."""
     ipython = sys.modules.get("IPython")

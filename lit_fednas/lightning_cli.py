@@ -38,6 +38,8 @@ from lit_fednas.loggers import check_new_run, continue_run
 from lit_fednas.records.files import replacing
 from lit_fednas.run_config import SaveConfig, check_same_settings
 
+log = logging.getLogger(__name__)
+
 RUN_LOGGER = {"class_path": "lit_fednas.loggers.RunLogger", "init_args": {"save_dir": "runs", "name": "run"}}
 PARTS = ("trainer", "model", "datamodule")
 #: What a supernet takes from the data.
@@ -127,7 +129,7 @@ class FederatedCLI(LightningCLI):
             "--changed",
             type=list[str],
             default=[],
-            help="Settings in which a checkpoint's run may differ.",
+            help="Settings that may change when a run goes on, besides how it is watched, kept, shown and computed.",
         )
         for name in LINKED:
             parser.link_arguments(f"data.{name}", f"model.supernet.init_args.{name}", apply_on="instantiate")
@@ -169,16 +171,24 @@ class FederatedCLI(LightningCLI):
     @override
     def before_instantiate_classes(self) -> None:
         """Finds the run's folder if a checkpoint is given; commands after training take the newest by default."""
-        config = self.config[self.subcommand]
-        if "trainer" not in _parts(str(self.subcommand)):
+        config, command = self.config[self.subcommand], str(self.subcommand)
+        if "trainer" not in _parts(command):
             return
-        if _owner(str(self.subcommand))[0] is not FederatedTrainer and not config.get("ckpt_path"):
-            config.ckpt_path = "last"
-        if config.get("ckpt_path"):
-            config.ckpt_path = continue_run(config.trainer.logger, str(config.ckpt_path))
-            check_same_settings(config, str(self.subcommand))
-        elif self.subcommand == "fit":
-            check_new_run(config.trainer.logger)
+        given = config.get("ckpt_path")
+        if command == "fit" and not given:
+            check_new_run(
+                config.trainer.logger, None if config.trainer.fast_dev_run else config.trainer.default_root_dir
+            )
+            return
+        config.ckpt_path = continue_run(config.trainer.logger, str(given or "last"), _checkpoints(config))
+        if command != "fit" and config.ckpt_path in ("last", "best"):
+            raise ConfigError(
+                f"ckpt_path: {config.ckpt_path!r} names no checkpoint without a RunLogger as the first of "
+                f"trainer.logger; give the file of one"
+            )
+        check_same_settings(config, command)
+        if not given:
+            log.info("weights: those of %s", config.ckpt_path)
 
     @override
     def instantiate_classes(self) -> None:
@@ -246,6 +256,13 @@ def _parts(subcommand: str) -> list[str]:
     owner, _ = _owner(subcommand)
     given = PARTS if owner is FederatedTrainer else inspect.signature(owner).parameters
     return [name for name in PARTS if name in given]
+
+
+def _checkpoints(config: Any) -> Path | None:
+    """Returns where every run writes its checkpoints; ``None`` if each has a folder of its own."""
+    if config.checkpoint.dirpath:
+        return Path(config.checkpoint.dirpath)
+    return None if config.trainer.logger else Path(config.trainer.default_root_dir or "", "checkpoints")
 
 
 def _seed(value: Any) -> int:

@@ -48,22 +48,24 @@ class RunLogger(CSVLogger):
         return self._experiment
 
 
-def continue_run(loggers: Any, ckpt_path: str) -> str:
+def continue_run(loggers: Any, ckpt_path: str, checkpoints: Path | None = None) -> str:
     """Finds the newest run of a :class:`RunLogger`, and lets the logger write into the folder of its checkpoint.
 
     Args:
         loggers: The configuration of a logger, or of several, of which the first counts; changed in place.
         ckpt_path: ``last`` or ``best`` of the newest run, or a file.
+        checkpoints: Where every run writes its checkpoints; ``None`` if each has a folder of its own.
 
     Returns:
-        The checkpoint's file; ``ckpt_path`` as it is with another logger.
+        The checkpoint's file; ``ckpt_path`` as it is with another logger, unless ``checkpoints`` has its ``last``.
 
     Raises:
         CheckpointError: No run was found, or the newest has no checkpoint.
     """
     settings = _settings(loggers)
     if settings is None:
-        return ckpt_path
+        last = None if checkpoints is None else checkpoints / "last.ckpt"
+        return str(last) if ckpt_path == "last" and last is not None and last.exists() else ckpt_path
     root = Path(settings["save_dir"]) / settings["name"]
     checkpoint = _newest(root, settings["version"], ckpt_path) if ckpt_path in ("last", "best") else Path(ckpt_path)
     folder = checkpoint.parent.parent
@@ -72,16 +74,22 @@ def continue_run(loggers: Any, ckpt_path: str) -> str:
     return str(checkpoint)
 
 
-def check_new_run(loggers: Any) -> None:
+def check_new_run(loggers: Any, root: str | None = None) -> None:
     """Validates that a run which starts from the beginning does not replace another one.
 
     Args:
         loggers: As for :func:`continue_run`.
+        root: Where the run's files go without a logger; ``None`` if they are not kept.
 
     Raises:
-        ConfigError: The folder that a :class:`RunLogger` names has the checkpoint of a run.
+        ConfigError: The folder that a :class:`RunLogger` names has the checkpoint of a run, or ``root`` is not empty.
     """
     settings = _settings(loggers)
+    if not loggers and root is not None and Path(root).resolve() != Path.cwd() and any(Path(root).glob("*")):
+        raise ConfigError(
+            f"trainer.default_root_dir: {root} is not empty, and without a logger the run's files go there; give a "
+            f"new folder, or set ckpt_path to the checkpoint of the run to continue"
+        )
     if settings is None or settings["version"] is None:
         return
     folder = Path(settings["save_dir"]) / settings["name"] / _folder_name(settings["version"])
@@ -114,7 +122,9 @@ def _newest(root: Path, version: int | str | None, word: str) -> Path:
         if path.exists()
     ]
     if not files:
-        raise CheckpointError(f"ckpt_path: {word!r} finds no run in {root}; start one without it")
+        raise CheckpointError(
+            f"ckpt_path: {word!r} finds no run in {root}; start one (fit without ckpt_path), or give a file"
+        )
     _, run = max(files)
     newest = run / "checkpoints" / "last.ckpt"
     if not newest.exists():

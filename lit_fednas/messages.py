@@ -7,10 +7,10 @@ dataclass of its own. Bytes are counted here and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import isfinite
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
@@ -70,7 +70,7 @@ class Report:
     """What a method's clients tell the server beside weights and figures; a method subclasses it.
 
     Fields are numbers, and mappings or sequences of numbers, so that all reports can be added up, weighted,
-    written and read alike.
+    written and read alike. Integers are counts: not negative.
 
     Example:
         >>> MacsReport(3) + MacsReport(4), MacsReport(3).scaled(2)
@@ -89,7 +89,13 @@ class Report:
     @property
     def finite(self) -> bool:
         """Whether all its numbers are finite."""
-        return all(_finite(getattr(self, one.name)) for one in fields(self))
+        return all(map(isfinite, self.numbers))
+
+    @property
+    def numbers(self) -> Iterator[float]:
+        """All its numbers."""
+        for one in fields(self):
+            yield from _numbers(getattr(self, one.name))
 
     def to_plain(self) -> dict[str, Any]:
         """Returns numbers, lists and dictionaries alone."""
@@ -97,7 +103,23 @@ class Report:
 
     @classmethod
     def from_plain(cls, values: Mapping[str, Any]) -> Self:
-        """Restores a report from what :meth:`to_plain` returned."""
+        """Restores a report.
+
+        Args:
+            values: What :meth:`to_plain` returned.
+
+        Returns:
+            The report.
+
+        Raises:
+            ValueError: A value is missing, or not of its field's type.
+        """
+        types = get_type_hints(cls)
+        if values.keys() != types.keys():
+            raise ValueError(f"{cls.__name__} of {', '.join(values)}")
+        for name, value in values.items():
+            if not _is_of(value, types[name]):
+                raise ValueError(f"{name}: {value!r} is not of its type")
         return cls(**values)
 
 
@@ -271,9 +293,26 @@ def _add(first: Any, second: Any) -> Any:
     return first + second
 
 
-def _finite(value: Any) -> bool:
+def _numbers(value: Any) -> Iterator[float]:
     items = value.values() if isinstance(value, Mapping) else value
-    return all(map(_finite, items)) if isinstance(items, Iterable) else isfinite(items)
+    if isinstance(items, Iterable):
+        for item in items:
+            yield from _numbers(item)
+    else:
+        yield items
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """Returns whether a plain value is of a field's type; types that are not those of reports are not read."""
+    parts = get_args(hint)
+    if get_origin(hint) is Mapping:
+        return isinstance(value, Mapping) and all(_is_of(item, parts[1]) for item in value.values())
+    if get_origin(hint) is Sequence:
+        return isinstance(value, list | tuple) and all(_is_of(item, parts[0]) for item in value)
+    if hint not in (int, float):
+        return True
+    number = isinstance(value, int | hint) and not isinstance(value, bool)
+    return number and (hint is float or value >= 0)
 
 
 def _scale(value: Any, factor: float) -> Any:

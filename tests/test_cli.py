@@ -103,6 +103,29 @@ def test_fit_writes_a_run_and_test_reads_it(tiny, capsys):
     assert not Path("runs/digits/version_1").exists()
 
 
+@pytest.mark.parametrize("command", ["validate", "test"])
+def test_without_a_checkpoint_the_newest_runs_last_is_evaluated(begun, capsys, command):
+    """Never untrained weights; the numbers are those of the checkpoint that is named."""
+    last = Path("runs/digits/version_0/checkpoints/last.ckpt")
+    tables = []
+    for more in ([], ["--ckpt_path", "null"], ["--ckpt_path", str(last)]):
+        assert main([command, *begun, *more]) == 0
+        shown = capsys.readouterr()
+        tables.append(shown.out)
+        assert (f"weights: those of {last}" in shown.err) is (more[-1:] != [str(last)])
+    assert len(set(tables)) == 1
+    assert [path.name for path in last.parents[2].iterdir()] == ["version_0"]
+    shutil.copytree(last.parent, "checkpoints")  # as a run without a logger leaves them
+    assert main([command, *begun, "--trainer.logger", "false"]) == 0
+    shown = capsys.readouterr()
+    assert (shown.out, "weights: those of checkpoints/last.ckpt" in shown.err) == (tables[0], True)
+    other = ["--trainer.logger", "lightning.pytorch.loggers.CSVLogger", "--trainer.logger.save_dir", "other"]
+    for more in ([], ["--ckpt_path", "last"]):
+        assert "ckpt_path: 'last' names no checkpoint without a" in refused(capsys, command, *begun, *other, *more)
+    shutil.rmtree("runs")
+    assert "ckpt_path: 'last' finds no run in runs/digits; start one" in refused(capsys, command, *begun)
+
+
 @pytest.mark.slow
 def test_a_runs_module_is_loaded_and_predicts_in_the_order_of_the_test_set(tiny, capsys):
     """The share of correct predictions is the accuracy that ``test`` reports, of the subnet that was chosen."""
@@ -188,6 +211,41 @@ def test_a_resumed_run_keeps_the_settings_that_training_depends_on(begun, capsys
     assert main([*resume, "--trainer.max_rounds", "3", "--model.client.batch_size", "7"]) == 0  # as it was last
 
 
+def test_a_resumed_run_keeps_the_callbacks_of_the_user(begun, capsys):
+    """Their classes, arguments and order; those that watch may come and go, but for a user's own."""
+    Path("users.py").write_text(
+        "from lightning import Callback\nfrom lightning.pytorch.callbacks import ModelCheckpoint\n\n\n"
+        "class Share(Callback):\n    def __init__(self, share: float = 0.5):\n        pass\n\n\n"
+        "class Other(Share):\n    pass\n\n\nclass Kept(ModelCheckpoint):\n    pass\n"
+    )
+
+    def words(*callbacks, rounds=1):
+        listed = [{"class_path": name, "init_args": arguments} for name, arguments in callbacks]
+        return ["fit", *begun, "--trainer.max_rounds", str(rounds), f"--trainer.callbacks={json.dumps(listed)}"]
+
+    low, high, other = ("users.Share", {"share": 0.2}), ("users.Share", {"share": 0.9}), ("users.Other", {"share": 0.2})
+    watching = ("lightning.pytorch.callbacks.ModelCheckpoint", {"every_n_epochs": 5})
+    assert main(words(low, watching)) == 0
+    resume = ["--ckpt_path", "last"]
+    for changed in ([high], [other], [], [low, low], [low, other], [low, ("users.Kept", {})]):
+        line = refused(capsys, *words(*changed), *resume)
+        assert line.startswith("lit-fednas: trainer.callbacks: the checkpoint's run was trained with [")
+        assert '"init_args": {"share": 0.2}}], and now it is [' in line
+        assert line.endswith("; set it as it was, or allow the change with --changed '[trainer.callbacks]'")
+    assert "trainer.sync_batchnorm: " in refused(capsys, *words(low), *resume, "--trainer.sync_batchnorm", "true")
+    shown = ("lightning.pytorch.callbacks.ModelSummary", {})
+    machine = ["--trainer.deterministic", "true", "--trainer.check_val_every_n_rounds", "2"]
+    assert main([*words(shown, low, rounds=2), *resume, *machine]) == 0
+    assert main([*words(low, other, rounds=3), *resume, "--changed", "[trainer.callbacks]"]) == 0
+    assert "trainer.callbacks: the checkpoint's run was trained with" in capsys.readouterr().err
+    path = Path("runs/digits/version_1/checkpoints/last.ckpt")
+    saved = torch.load(path, weights_only=True)
+    settings = saved["callbacks"]["SaveConfig"]["settings"]
+    saved["callbacks"]["SaveConfig"]["settings"] = {k: v for k, v in settings.items() if "trainer." not in k}
+    torch.save(saved, path)  # as versions wrote it that compared no trainer
+    assert main([*words(low, rounds=3), *resume]) == 0
+
+
 def test_the_newest_run_without_a_checkpoint_is_not_passed_over(begun, capsys):
     newer = Path("runs/digits/version_1")
     newer.mkdir()
@@ -267,6 +325,53 @@ def test_the_ledger_compares_with_the_subnets_asked_for(tiny):
 def test_fast_dev_run_is_one_round_without_files(tiny):
     assert main(["fit", *tiny, "--trainer.fast_dev_run", "true"]) == 0
     assert [path.name for path in Path().iterdir()] == ["tiny.yaml"]
+
+
+def test_a_run_without_a_logger_replaces_nothing_of_the_working_directory(begun, capsys, tmp_path):
+    """Nor does what comes after it; files of all the names that are written into a run's folder are there."""
+    run = Path("runs/digits/version_0")
+    search = ["search", "--config", str(CONFIGS / "search" / "digits.yaml"), "--search.evaluations", "30"]
+    Path("checkpoints").mkdir()
+    for name in [*(path.name for path in run.glob("*.*")), *(f"subnets-{split}.csv" for split in ("val", "test"))]:
+        Path(name).write_text("mine")
+    for name in ("search/tiers.csv", "checkpoints/last.txt", "checkpoints/devices/a.pt"):
+        Path(name).parent.mkdir(exist_ok=True, parents=True)
+        Path(name).write_text("mine")
+    Path("config.yaml").write_text(Path("tiny.yaml").read_text())
+
+    def contents():
+        return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+
+    before, fit = contents(), ["fit", *begun, "--config", "config.yaml", "--trainer.logger", "false"]
+    assert main([*fit, "--trainer.max_rounds", "1", "--device_average.weighted", "true"]) == 0
+    assert "nothing is kept of the run but its checkpoints" in capsys.readouterr().err
+    after, last = contents(), Path("checkpoints/last.ckpt")
+    devices = {path for path in after.keys() - before.keys() if path.parent.name == "devices"}
+    assert after.keys() - before.keys() - devices == {last}
+    assert {path: after[path] for path in before} == before
+    assert "checkpoint.dirpath: " in refused(capsys, *fit)
+    for command in (["test"], ["validate"]):
+        assert main([*command, *fit[1:]]) == 0
+    assert "search holds other files; give search.name another name" in refused(capsys, *search, *fit[1:])
+    assert contents() == after
+    assert main([*fit, "--ckpt_path", "last"]) == 0  # its own are replaced
+    assert {path: content for path, content in contents().items() if path in before} == before
+    rooted = [*fit, "--trainer.default_root_dir"]
+    assert "trainer.default_root_dir: runs is not empty" in refused(capsys, *rooted, "runs")
+    assert main([*rooted, "new", "--trainer.max_rounds", "1"]) == 0
+    assert {"config.yaml", "rounds.jsonl", "checkpoints"} <= {path.name for path in Path("new").iterdir()}
+
+
+def test_a_logger_whose_runs_share_a_folder_has_one_per_run(tiny):
+    Path("config.yaml").write_text("mine")
+    Path("shared.py").write_text(
+        "from lightning.pytorch.loggers.logger import DummyLogger\n\n\n"
+        "class Shared(DummyLogger):\n    save_dir, name, version = '.', 'project', 'a1b2'\n"
+    )
+    assert main(["fit", *tiny, "--trainer.max_rounds", "1", "--trainer.logger", "shared.Shared"]) == 0
+    assert Path("config.yaml").read_text() == "mine"
+    assert not Path("rounds.jsonl").exists()
+    assert {"config.yaml", "rounds.jsonl", "checkpoints"} <= {path.name for path in Path("project/a1b2").iterdir()}
 
 
 def refused(capsys, *args, code=2):

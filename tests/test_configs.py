@@ -1,246 +1,245 @@
-"""Every YAML file runs, made small."""
+"""Every configuration is parsed and instantiated; a run of each kind is trained, made small.
+
+Arenas, sweeps and experiments of findings are read in the tests of their commands.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
 import re
-import shutil
+from collections.abc import Callable
 from dataclasses import asdict
-from itertools import cycle
+from itertools import product
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
+from scipy.io import wavfile
 
 from lit_fednas.cli import main
+from lit_fednas.data import ByColumn, CelebA, FederatedDataModule
 from lit_fednas.federation import UniformCohort
-from lit_fednas.parts import described
+from lit_fednas.lightning_cli import LINKED, FederatedCLI
+from lit_fednas.parts import described, instantiated
 from lit_fednas.records.models import write_suite
-from lit_fednas.supernets import ElasticArch, GrowablePerceptron, ModelSuite
+from lit_fednas.supernets import BaseNetworks, ElasticArch, GrowablePerceptron, ModelSuite, Supernet
 from lit_fednas.supernets.elastic_space import ElasticSpace
 from lit_fednas.supernets.growing.growth import plan, to_plain
 from lit_fednas.tiers import ArchitectureCosts, Capacities
 from tests.support import one_of_many
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-BASES = sorted(CONFIGS.glob("superfed/*.yaml"))
-OVERLAYS = sorted(CONFIGS.glob("superfed/overlays/*.yaml"))
-SEARCHES = sorted(CONFIGS.glob("search/*.yaml"))
-SWEEPS = sorted(CONFIGS.glob("sweeps/*.yaml"))  # tests/scripts/test_sweep.py
-FEDORAS = sorted(CONFIGS.glob("fedoras/*.yaml"))
-FEDORAS_OVERLAYS = sorted(CONFIGS.glob("fedoras/overlays/*.yaml"))
-FEDHEN = sorted(CONFIGS.glob("fedhen/*.yaml"))
-FEDHEN_OVERLAYS = sorted(CONFIGS.glob("fedhen/overlays/*.yaml"))
-WIDTH = sorted(CONFIGS.glob("width/*.yaml"))
-WIDTH_OVERLAYS = sorted(CONFIGS.glob("width/overlays/*.yaml"))
-FEDTRANS = sorted(CONFIGS.glob("fedtrans/*.yaml"))
-FEDTRANS_OVERLAYS = sorted(CONFIGS.glob("fedtrans/overlays/*.yaml"))
-DARTS = sorted(CONFIGS.glob("darts/*.yaml"))
-DARTS_OVERLAYS = sorted(CONFIGS.glob("darts/overlays/*.yaml"))
-DARTS_AFTER = sorted([*CONFIGS.glob("darts/search/*.yaml"), *CONFIGS.glob("darts/finetune/*.yaml")])
-FINETUNINGS = sorted(CONFIGS.glob("fedoras/finetune/*.yaml"))
-FINDINGS = sorted(CONFIGS.glob("findings/*.yaml"))
-EXPERIMENTS = sorted(CONFIGS.glob("findings/experiments/*.yaml"))  # tests/scripts/test_findings.py
-LOGGERS = [path for path in sorted(CONFIGS.glob("loggers/*.yaml")) if "online" not in path.name]
+FILES = {path.relative_to(CONFIGS).as_posix(): path for path in sorted(CONFIGS.rglob("*.yaml"))}
+#: What layers lie on, by their folder or name; the other configurations stand alone.
+UNDER: dict[str, list[str]] = {
+    "superfed/overlays/": ["superfed/cifar10_small"],
+    "fedoras/overlays/": ["fedoras/cifar10_small"],
+    "fedoras/overlays/digits_": ["fedoras/digits"],
+    "fedoras/overlays/cifar100_": ["fedoras/cifar100"],
+    "fedoras/finetune/": ["fedoras/cifar10"],
+    "fedoras/finetune/digits": ["fedoras/digits"],
+    "fedoras/finetune/random_search": ["fedoras/cifar10", "fedoras/finetune/table11"],
+    "fedoras/finetune/transfer": ["fedoras/cifar10", "fedoras/finetune/table10"],
+    "fedoras/finetune/figure12": ["fedoras/cifar10", "fedoras/finetune/table10"],
+    "fedhen/overlays/": ["fedhen/cifar10"],
+    "width/overlays/": ["width/cifar10"],
+    "fednas/overlays/": ["fednas/cifar10_convnet_small"],
+    "fednas/finetune/": ["fednas/digits"],
+    "fedtrans/overlays/": ["fedtrans/cifar10_small"],
+    "fedtrans/overlays/fluid": ["fedtrans/cifar10_small", "fedtrans/overlays/heterofl"],
+    "fedtrans/overlays/splitmix": ["fedtrans/cifar10_small", "fedtrans/overlays/heterofl"],
+    "darts/overlays/": ["darts/cifar10_small"],
+    "darts/search/": ["darts/digits"],
+    "darts/finetune/": ["darts/digits"],
+    "darts/finetune/random": ["darts/digits", "darts/finetune/digits"],
+    "loggers/": ["superfed/digits"],
+    "search/": ["superfed/digits"],
+    "search/fedoras": ["fedoras/digits"],
+    "search/fedoras_federated": ["fedoras/digits", "search/fedoras"],
+    "findings/fednas_": ["findings/fednas"],
+    "findings/fedoras_": ["findings/fedoras"],
+    "findings/superfed_no_norm": ["findings/superfed"],
+}
+LAYERED = [name for name in FILES if not name.startswith(("arenas/", "sweeps/", "findings/experiments/"))]
+QUICK = {
+    **{Path(name).parent: name for name in LAYERED},
+    **{name: name for name in LAYERED if "digits" in name},
+}.values()
 
 
-def test_all_are_found():
-    assert [path.stem for path in BASES] == [
-        "cifar10",
-        "cifar100",
-        "cifar10_small",
-        "cinic10",
-        "digits",
-        "digits_transformer",
-        "distorted_digits",
-    ]
-    assert len(OVERLAYS) == 19
-    assert [path.stem for path in LOGGERS] == ["csv", "tensorboard", "wandb_offline"]
-    searches = [
-        "digits",
-        "distorted_digits",
-        "fedoras",
-        "fedoras_federated",
-        "fedoras_small",
-        "superfed_table5",
-        "superfed_table5_small",
-    ]
-    assert [path.stem for path in SEARCHES] == searches
-    assert [path.stem for path in FEDORAS] == ["cifar10", "cifar100", "cifar10_small", "digits"]
-    assert len(FEDORAS_OVERLAYS) == 12
-    assert len(FINETUNINGS) == 8
-    assert [path.stem for path in FEDHEN] == ["cifar10", "cifar100", "cifar10_levels", "cifar10_small", "digits"]
-    assert len(FEDHEN_OVERLAYS) == 4
-    assert [path.stem for path in WIDTH] == ["cifar10", "cifar10_small", "digits"]
-    assert len(WIDTH_OVERLAYS) == 15
-    suites = ["cifar10", "cifar10_small", "digits", "femnist", "openimage", "speech"]
-    assert [path.stem for path in FEDTRANS] == suites
-    assert len(FEDTRANS_OVERLAYS) == 17
-    assert [path.stem for path in DARTS] == ["cifar10", "cifar10_small", "digits"]
-    assert [path.stem for path in DARTS_OVERLAYS] == ["first_order", "resnet", "retrain", "second_order"]
-    assert [path.stem for path in DARTS_AFTER] == ["cifar10", "cifar10_small", "digits", "random", "derive"]
-    assert len(FINDINGS) == 12
-    run = len(FINDINGS) + len(BASES) + len(OVERLAYS) + len(LOGGERS) + len(SEARCHES)
-    run += len(FEDORAS) + len(FEDORAS_OVERLAYS) + len(FINETUNINGS)
-    run += len(FEDHEN) + len(FEDHEN_OVERLAYS) + len(WIDTH) + len(WIDTH_OVERLAYS)
-    run += len(FEDTRANS) + len(FEDTRANS_OVERLAYS)
-    run += len(DARTS) + len(DARTS_OVERLAYS) + len(DARTS_AFTER)
-    # the others: test_fednas_configs.py, test_task_configs.py, sweeps/test_arena.py
-    others = [path for path in CONFIGS.rglob("*.yaml") if not {"fednas", "tasks", "arenas"} & set(path.parts)]
-    assert len(others) == run + len(SWEEPS) + len(EXPERIMENTS) + 1  # one logger is online
+def layers(name: str) -> list[Path]:
+    """Returns a configuration's files, it the last."""
+    fits = [start for start in UNDER if name.startswith(start)]
+    below = UNDER[max(fits, key=len)] if fits else []
+    return [FILES[f"{one}.yaml"] for one in below] + [FILES[name]]
+
+
+def words(*paths: Path) -> list[str]:
+    return [word for path in paths for word in ("--config", str(path))]
+
+
+# ---- every file ---------------------------------------------------------------------------------------
+
+
+class Parsers(FederatedCLI):
+    """The command line up to its parsers."""
+
+    class Ready(Exception):
+        pass
+
+    def parse_arguments(self, parser, args):
+        raise self.Ready(self._subcommand_parsers)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A small image folder in place of every data set that is not embedded."""
-    root = tmp_path_factory.mktemp("images")
-    rng = np.random.default_rng(0)
-    for split, count in (("train", 30), ("test", 4)):
-        for label in range(4):
-            (root / split / f"class{label}").mkdir(parents=True)
-            for number in range(count):
-                pixels = rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(root / split / f"class{label}" / f"{number}.png")
+def parsers():
+    try:
+        Parsers(["fit", "search", "finetune"])
+    except Parsers.Ready as ready:
+        return ready.args[0]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with what some configurations begin with: a suite that has grown, and a derived genotype."""
+    root = tmp_path_factory.mktemp("finished")
+    grown = ModelSuite((3, 16, 16), 4, GrowablePerceptron([16, 16]))
+    grown.add(0, plan(grown.models[0].blueprint, ["layer2"], 1), seed=0)
+    rows = [{"parent": one.parent, "cells": str(one.blueprint), "steps": to_plain(one.steps)} for one in grown.models]
+    where = root / "runs/fedtrans-cifar10-small/version_0"
+    where.mkdir(parents=True)
+    tiers = Capacities().tiers(grown.space, ArchitectureCosts(grown), np.random.default_rng(0))
+    write_suite(where, rows, True, described(grown.family), [asdict(tier) for tier in tiers])
+    where = root / "runs/darts-cifar10-small/version_0/search/tiers/all"
+    where.mkdir(parents=True)
+    genotype = "normal sep_conv_3x3~0+skip_connect~1 reduce max_pool_3x3~0+dil_conv_5x5~1"
+    (where / "architecture.json").write_text(json.dumps({"arch": genotype}))
     return root
 
 
-def small(folder, configs, rounds):
-    """What makes a configuration small."""
-    folders = {part for path in configs for part in path.relative_to(CONFIGS).parts}
-    fedoras, tiered, growing = "fedoras" in folders, bool(folders & {"fedhen", "width"}), "fedtrans" in folders
-    mixed = "darts" in folders
-    settings: dict = {
-        "trainer": {"max_rounds": rounds, "check_val_every_n_rounds": 1, "accelerator": "cpu"},
-        "model": {"supernet": SMALL_RESNET, "client": {"steps": 1, "batch_size": 4}},
-    }
-    if any(path.stem == "digits_transformer" for path in configs):  # small as it is
-        del settings["model"]["supernet"]
-    if fedoras:
-        settings["model"].update(small_paths({path.stem for path in configs}))
-    if tiered:
-        settings["model"].update(small_tiered(configs))
-    if growing:
-        settings.update(small_suite(configs, settings))
-    if mixed:
-        settings["model"]["supernet"] = small_cells(configs)
-    if not any("digits" in path.stem for path in configs):
-        settings["data"] = {
-            "source": {
-                "class_path": "lit_fednas.data.ImageFolder",
-                "init_args": {"root": str(folder), "image_size": 16},
-            },
-            "partitioner": {"class_path": "lit_fednas.data.IID"},
-            "server_val": 8,
-        }
-        if growing:
-            settings["data"]["client_test"] = 0.2
-        if tiered or growing or mixed or (fedoras and not any(path.stem == "central" for path in configs)):
-            settings["data"]["num_clients"] = 8
-    return settings
+def without_data(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Gives supernets the sizes that they would be given by data that are not here."""
+    if name.startswith("tasks/"):  # of characters, of numbers, of sounds
+        shape = {"table": (8,), "speech": (1, 32, 32)}.get(Path(name).stem, (16,))
+    else:
+        grown = "runs/" in FILES[name].read_text() or "heterofl" in str(layers(name))
+        shape = (3, 16, 16) if grown else (1, 8, 8) if "digits" in str(layers(name)) else (3, 32, 32)
+    monkeypatch.setattr(FederatedDataModule, "input_shape", shape)
+    monkeypatch.setattr(FederatedDataModule, "num_classes", {(3, 16, 16): 4, (1, 8, 8): 10}.get(shape, 100))
 
 
-SMALL_RESNET = {
-    "class_path": "lit_fednas.supernets.ElasticResNet",
-    "init_args": {"stem_width": 4, "stage_widths": [8, 8, 8, 8], "divisor": 2},
+@pytest.mark.parametrize("name", one_of_many(LAYERED, *QUICK))
+def test_every_file_is_parsed_and_instantiated(parsers, finished, monkeypatch, name):
+    """And each of its settings is in what was understood."""
+    monkeypatch.chdir(finished)
+    content = yaml.safe_load(FILES[name].read_text())
+    parser = parsers[next((command for command in ("search", "finetune") if command in content), "fit")]
+    config = parser.parse_args(words(*layers(name)))
+    understood = flat(config.as_dict())
+    of_callbacks = {key.replace(".init_args", "", 1): value for key, value in understood.items()}
+    for key, value in flat(content).items():
+        assert not isinstance(value, bool | int | float) or value in (understood.get(key), of_callbacks.get(key)), key
+    without_data(monkeypatch, name)
+    with torch.device("meta"):
+        made = parser.instantiate_classes(config)
+    net = made.model.supernet
+    assert net.cost(net.space.largest).macs >= net.cost(net.space.smallest).macs > 0
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        return {prefix[:-1]: value}
+    return {name: leaf for key, item in value.items() for name, leaf in flat(item, f"{prefix}{key}.").items()}
+
+
+# ---- what overlays change -----------------------------------------------------------------------------
+
+SUPERNET, SCALER = "model.supernet.class_path", "model.supernet.init_args.scaler"
+OBJECTIVE, AGGREGATION, ASSIGNMENT = "model.objective", "model.aggregation", "model.assignment"
+PLAIN = (OBJECTIVE, AGGREGATION)  # HeteroFL's masked loss and its average by class go together
+#: What each overlay may change besides the run's name.
+CHANGES: dict[str, tuple[str, ...]] = {
+    "fedhen/decouple": (SUPERNET, "model.supernet.init_args.early_heads", OBJECTIVE),
+    "fedhen/noniid": ("data.partitioner",),
+    "fedhen/noside": (OBJECTIVE,),
+    "fedhen/noside_own_head": ("model.supernet.init_args.early_heads", OBJECTIVE),
+    "width/fedavg_narrowest": (SCALER, ASSIGNMENT, *PLAIN),
+    "width/fedavg_whole": (SCALER, ASSIGNMENT, *PLAIN),
+    "width/fedprox": PLAIN,
+    "width/fedrolex": (ASSIGNMENT, *PLAIN),
+    "width/fedrolex_fast": (ASSIGNMENT, *PLAIN),
+    "width/fjord": (SCALER, *PLAIN),
+    "width/fjord_distilled": (SCALER, *PLAIN),
+    "width/fluid": (SCALER, ASSIGNMENT, *PLAIN),
+    "width/heterofl_dynamic": (ASSIGNMENT,),
+    "width/heterofl_masked": PLAIN,
+    "width/iid": ("data.partitioner",),
+    "width/partial_work": ("model.client.epochs", "model.faults.straggler_rate"),
+    "width/separate": (SUPERNET, SCALER, *PLAIN),
+    "width/stragglers": ("model.tiers.allocation",),
+    "width/splitmix": (SUPERNET, SCALER, "model.supernet.init_args.count", ASSIGNMENT, *PLAIN),
 }
+RUN_NAME = "trainer.logger.init_args.name"
 
 
-def small_paths(names):
-    """A supernet of few operators; what the named overlays are about stays."""
-    supernet: dict = {"operators": ["sep_e05", "mb3_e2", "id"], "width": 16}
-    if "wide" in names:  # six stages cannot be narrower
-        supernet = {"operators": ["sep_e05", "mb1_e2", "id"]}
-    if "cifar100_multi_task" in names:  # for the four classes of the image folder
-        supernet["label_sets"] = {"coarse": [0, 0, 1, 1]}
-    cohort = {"class_path": "lit_fednas.federation.UniformCohort", "init_args": {"ratio": 0.5}}
-    settings: dict = {
-        "supernet": {"class_path": "lit_fednas.supernets.PathCNN", "init_args": supernet},
-        "cohort": cohort,
-    }
-    if "central" not in names:
-        source = {"class_path": "lit_fednas.tiers.CumulativeCostTiers", "init_args": {"samples": 50}}
-        settings["tiers"] = {"source": source}
-    return settings
+def supernet(config: dict[str, Any], **settings: Any) -> Supernet:
+    part = config["model"]["supernet"]
+    given = {**part["init_args"], "input_shape": (3, 32, 32), "num_classes": 10, **settings}
+    with torch.device("meta"):
+        return instantiated(Supernet, {"class_path": part["class_path"], "init_args": given})
 
 
-def small_tiered(configs):
-    """Narrow networks; their kinds and all else stay."""
-    narrow = {"width": 8} if configs[0].parent.stem == "fedhen" else {"family": NARROW}
-    cohort = {"class_path": "lit_fednas.federation.UniformCohort", "init_args": {"ratio": 0.5}}
-    settings: dict = {"supernet": {"init_args": narrow}, "cohort": cohort}
-    if any(path.stem == "partial_work" for path in configs):  # of passes, not of steps
-        settings["client"] = {"batch_size": 4}
-    return settings
+def test_the_changes_of_all_overlays_are_listed():
+    folders = {name.partition("/")[0] for name in CHANGES}
+    there = {f"{folder}/{path.stem}" for folder in folders for path in (CONFIGS / folder / "overlays").glob("*.yaml")}
+    assert set(CHANGES) == there
 
 
-def small_cells(configs):
-    """Few cells of one node, or another narrow network."""
-    name = [yaml.safe_load(path.read_text())["model"].get("supernet", {}).get("class_path") for path in configs]
-    kind = next(filter(None, reversed(name)))
-    cells = {"CellSupernet": {"cells": 3, "nodes": 1}, "GenotypeNetwork": {"cells": 3}}
-    return {"class_path": kind, "init_args": {"width": 2, **cells.get(kind.rpartition(".")[2], {})}}
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_overlay_changes_only_what_it_is_named_after(parsers, name):
+    folder, _, overlay = name.partition("/")
+    over = FILES[f"{folder}/overlays/{overlay}.yaml"]
+    for base in (FILES[f"{folder}/cifar10.yaml"], FILES[f"{folder}/digits.yaml"]):
+        before, after = (parsers["fit"].parse_args(words(*paths)).as_dict() for paths in ([base], [base, over]))
+        theirs, ours = (flat({**config, "config": None}) for config in (before, after))
+        differing = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+        differing = [key for key in differing if not key.endswith(tuple(LINKED))]  # what the data give
+        allowed = (RUN_NAME, *CHANGES[name])
+        assert [key for key in differing if not any(f"{key}.".startswith(f"{one}.") for one in allowed)] == []
+        assert RUN_NAME not in differing or not any(word in ours[RUN_NAME] for word in ("cifar", "digits", "small"))
+        check_network(before, after)
 
 
-#: Initial models that are narrow, by their class.
-SMALL_FAMILIES = {
-    "GrowableMobileNetV3Small": {"width": 0.25},
-    "GrowableNASBench201": {"width": 8},
-    "GrowableResNet18": {"width": 8, "blocks": [1, 1]},
-    "GrowableCNN": {"hidden": [8, 16, 32]},
-    "GrowablePerceptron": {"hidden": [4, 4]},
-}
+def check_network(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Asserts that the largest network is the base's, without the heads before its last or as its base networks."""
+    if before["model"]["supernet"] == after["model"]["supernet"]:
+        return
+    net = supernet(after)
+    settings = before["model"]["supernet"]["init_args"]
+    if isinstance(net, BaseNetworks):
+        assert net.family.units(net.input_shape) == supernet(before).units
+        assert len(net.networks) == 1 / min(settings["widths"])
+        return
+    without = {"early_heads": False} if "early_heads" in settings else {}
+    whole = supernet(before, **without)
+    assert net.cost(net.space.largest).parameters == whole.cost(whole.space.largest).parameters
 
 
-def small_suite(configs, settings):
-    """A narrow initial model of the same kind, from which a model is derived in every second round."""
-    files = [yaml.safe_load(path.read_text()) for path in configs]
-    model = {key: value for key, value in settings["model"].items() if key != "supernet"}
-    share = {"count": 4, "ratio": None} if "count" in files[0]["model"]["cohort"]["init_args"] else {"ratio": 0.5}
-    model["cohort"] = {"class_path": "lit_fednas.federation.UniformCohort", "init_args": share}
-    if any("supernet" in file.get("model", {}) for file in files[1:]):
-        return {"model": model}
-    base = files[0]["model"]["supernet"]["init_args"]["family"]
-    family = {**base, "init_args": SMALL_FAMILIES[base["class_path"].rpartition(".")[2]]}
-    model["supernet"] = {"class_path": "lit_fednas.supernets.ModelSuite", "init_args": {"family": family}}
-    if any(file.get("transform_on_convergence", {}) is None for file in files):
-        return {"model": model}
-    return {"model": model, "transform_on_convergence": {"threshold": 1e9, "gamma": 1, "delta": 1, "window": 1}}
+def test_the_fast_window_goes_round_once_in_the_small_configurations(parsers):
+    for base in ("cifar10_small", "digits"):
+        files = FILES[f"width/{base}.yaml"], FILES["width/overlays/fedrolex_fast.yaml"]
+        config = parsers["fit"].parse_args(words(*files)).as_dict()
+        steps = config["trainer"]["max_rounds"] * config["model"]["assignment"]["init_args"]["step"]
+        assert steps >= max(supernet(config).units.values())
 
 
-NARROW = {
-    "class_path": "lit_fednas.supernets.SlicedCNN",
-    "init_args": {
-        "hidden": [16, 16, 16, 16],
-        "norm": {"class_path": "lit_fednas.supernets.BatchNorm", "init_args": {"running_statistics": False}},
-    },
-}
-
-
-def run(tmp_path, monkeypatch, folder, *configs, rounds=1):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small(folder, configs, rounds)))
-    args = [part for path in (*configs, tmp_path / "small.yaml") for part in ("--config", str(path))]
-    assert main(["fit", *args]) == 0
-    return list(tmp_path.glob("runs/*/version_0/rounds.jsonl"))
-
-
-@pytest.mark.parametrize(
-    "config", one_of_many(BASES, "cifar10", "digits", "digits_transformer"), ids=lambda path: path.stem
-)
-def test_every_experiment_runs(tmp_path, monkeypatch, folder, config):
-    assert len(run(tmp_path, monkeypatch, folder, config)) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.stem)
-def test_every_overlay_runs_and_changes_something(tmp_path, monkeypatch, folder, overlay):
-    base = CONFIGS / "superfed" / "cifar10_small.yaml"
-    assert len(run(tmp_path, monkeypatch, folder, base, overlay)) == 1
-
+# ---- the papers' settings -----------------------------------------------------------------------------
 
 #: Rounds, clients of a round, all clients and alpha of SuperFed's Figures 2 to 5.
 PAPER = {
@@ -254,13 +253,11 @@ PAPER = {
 }
 
 
-@pytest.mark.parametrize("name", one_of_many(PAPER, "cifar10 alpha_0.1", "cifar10 participation_0.8"))
-def test_superfeds_settings_are_the_papers(capsys, name):
+@pytest.mark.parametrize("name", PAPER)
+def test_superfeds_settings_are_the_papers(parsers, name):
     base, *overlays = name.split()
-    paths = [CONFIGS / "superfed" / f"{base}.yaml", *(OVERLAYS[0].with_name(f"{one}.yaml") for one in overlays)]
-    with pytest.raises(SystemExit):
-        main(["fit", *(part for path in paths for part in ("--config", str(path))), "--print_config"])
-    run = yaml.safe_load(capsys.readouterr().out)
+    paths = [FILES[f"superfed/{base}.yaml"], *(FILES[f"superfed/overlays/{one}.yaml"] for one in overlays)]
+    run = parsers["fit"].parse_args(words(*paths)).as_dict()
     rounds, cohort, clients, alpha = PAPER[name]
     ratio, client, decay = run["model"]["cohort"]["init_args"]["ratio"], run["model"]["client"], run["beta_decay"]
     assert (run["trainer"]["max_rounds"], run["data"]["num_clients"]) == (rounds, clients)
@@ -271,227 +268,286 @@ def test_superfeds_settings_are_the_papers(capsys, name):
     assert [decay[name] for name in ("beta0", "decay", "period")] == [0.9, "cosine", 0.8]
 
 
-def test_ifedavg_trains_the_four_subnets_that_table_4_marks():
-    """By the depths and the ratio that the overlays write, over the paper's space."""
+def read(name: str) -> dict[str, Any]:
+    return yaml.safe_load(FILES[f"{name}.yaml"].read_text())
+
+
+def test_superfeds_baselines_and_ablations_are_the_papers():
+    """iFedAvg's four subnets (Table 4), Table 2, Figure 5 and Table 5, as the files write them."""
     space = ElasticSpace((0, 1, 2), (0.1, 0.14, 0.18, 0.22, 0.25), (256, 512, 1024, 2048), 8)
     rows = [((0, 0, 0, 0), 0.1), ((0, 1, 0, 1), 0.14), ((1, 1, 1, 1), 0.18), ((2, 2, 2, 2), 0.25)]
     names = ("smallest", "middle1", "middle2", "largest")
     for name, (depths, ratio) in zip(names, rows, strict=True):
-        model = yaml.safe_load(OVERLAYS[0].with_name(f"independent_{name}.yaml").read_text())["model"]
-        asked = space.named(model["assignment"]["init_args"]["arch"])
-        assert asked == ElasticArch(depths, (ratio,) * 12)
-        assert [space.named(text) for text in model["evaluation"]["subnets"]] == [asked]
-
-
-def test_superfeds_ablations_are_the_papers():
-    """Table 2 and Figure 5, as the overlays write them."""
-    read = {path.stem: yaml.safe_load(path.read_text()) for path in OVERLAYS}
+        model = read(f"superfed/overlays/independent_{name}")["model"]
+        trained = space.named(model["assignment"]["init_args"]["arch"])
+        assert trained == ElasticArch(depths, (ratio,) * 12)
+        assert [space.named(text) for text in model["evaluation"]["subnets"]] == [trained]
     parts = {"random": "Random", "sandwich": "Sandwich", "tracking_sandwich": "TrackingSandwich"}
     for name, part in parts.items():
-        assert read[name]["model"]["assignment"]["class_path"].split(".")[-1].startswith(part)
+        model = read(f"superfed/overlays/{name}")["model"]
+        assert model["assignment"]["class_path"].split(".")[-1].startswith(part)
     for name, part, decays in (("overlap", "OverlapAverage", False), ("maxnet", "MaxNet", True)):
-        assert read[name]["model"]["aggregation"]["class_path"].endswith(f".{part}")
-        assert (read[name]["beta_decay"] is not None) == decays
+        overlay = read(f"superfed/overlays/{name}")
+        assert overlay["model"]["aggregation"]["class_path"].endswith(f".{part}")
+        assert (overlay["beta_decay"] is not None) == decays
     usual = {"beta0": 0.9, "decay": "cosine", "period": 0.8}
     changes = {
+        "maxnet": {},
         "beta0_0.5": {"beta0": 0.5},
         "decay_linear": {"decay": "linear"},
         "decay_constant": {"decay": "constant"},
         "period_0.5": {"period": 0.5},
     }
-    for name, change in {"maxnet": {}, **changes}.items():
-        assert usual | read[name]["beta_decay"] == usual | change
-
-
-def test_the_search_of_table_5_has_its_three_constraints():
-    search = yaml.safe_load((CONFIGS / "search" / "superfed_table5.yaml").read_text())["search"]
+    for name, change in changes.items():
+        assert usual | read(f"superfed/overlays/{name}")["beta_decay"] == usual | change
+    search = read("search/superfed_table5")["search"]
     assert [one["macs"] for one in search["tiers"]["init_args"]["budgets"].values()] == [1e9, 2e9, 3e9]
     assert search["method"]["class_path"].endswith(".Evolution")
 
 
-@pytest.mark.parametrize("config", one_of_many(FEDORAS, "digits"), ids=lambda path: path.stem)
-def test_every_path_experiment_runs(tmp_path, monkeypatch, folder, config):
-    (records,) = run(tmp_path, monkeypatch, folder, config)
-    assert {"PathCNN", "Subspaces", "PathSampling", "OperatorAverage"} <= classes(records.parent / "config.yaml")
+# ---- one run of each kind -----------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("overlay", FEDORAS_OVERLAYS, ids=lambda path: path.stem)
-def test_every_path_overlay_runs(tmp_path, monkeypatch, folder, overlay):
-    first = overlay.stem.split("_")[0]
-    base = first if first in ("digits", "cifar100") else "cifar10_small"
-    (records,) = run(tmp_path, monkeypatch, folder, CONFIGS / "fedoras" / f"{base}.yaml", overlay)
-    assert classes(overlay) <= classes(records.parent / "config.yaml") | {"IID"}
+def images(root: Path) -> None:
+    """A folder of four classes."""
+    rng = np.random.default_rng(0)
+    for split, label in product(("train", "test"), range(4)):
+        folder = root / split / f"class{label}"
+        folder.mkdir(parents=True)
+        for number in range(30 if split == "train" else 4):
+            Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(folder / f"{number}.png")
 
 
-@pytest.mark.parametrize(
-    "config",
-    one_of_many([*FEDHEN, *WIDTH], "digits"),
-    ids=lambda path: f"{path.parent.stem}-{path.stem}",
-)
-def test_every_experiment_by_tiers_runs(tmp_path, monkeypatch, folder, config):
-    (records,) = run(tmp_path, monkeypatch, folder, config)
-    assert {"ArchitectureTiers", "ByTier"} <= classes(records.parent / "config.yaml")
-    assert (records.parent / "targets.csv").exists() == ("rounds_to_target" in config.read_text())
+def celeba(root: Path, counts: tuple[int, ...] = (12,) * 6) -> None:
+    """CelebA's files as torchvision has them: so many pictures of each person, who smiles or does not."""
+    rng = np.random.default_rng(0)
+    folder = root / "celeba"
+    (folder / "img_align_celeba").mkdir(parents=True)
+    names = [f"{number:06d}.jpg" for number in range(1, sum(counts) + 1)]
+    for name in names:
+        Image.fromarray(rng.integers(0, 256, (20, 18, 3), dtype=np.uint8)).save(folder / "img_align_celeba" / name)
+    attributes = ["Bald", "Male", "Mouth_Slightly_Open", "Smiling"]
+    signs = rng.choice([-1, 1], (len(names), 4))
+    rows = [f"{name} " + " ".join(f"{sign:2d}" for sign in row) for name, row in zip(names, signs, strict=True)]
+    (folder / "list_attr_celeba.txt").write_text("\n".join([str(len(names)), " ".join(attributes), *rows]) + "\n")
+    people = rng.permutation(np.repeat(np.arange(1, len(counts) + 1), counts))
+    owners = [f"{name} {person}" for name, person in zip(names, people, strict=True)]
+    (folder / "identity_CelebA.txt").write_text("\n".join(owners) + "\n")
+    (folder / "list_eval_partition.txt").write_text("\n".join(f"{name} 0" for name in names) + "\n")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("base", "overlay"),
-    [*zip(cycle(FEDHEN), FEDHEN_OVERLAYS, strict=False), *zip(cycle(WIDTH), WIDTH_OVERLAYS, strict=False)],
-    ids=lambda path: f"{path.parts[-2]}-{path.stem}",
-)
-def test_every_overlay_by_tiers_runs(tmp_path, monkeypatch, folder, base, overlay):
-    """Over the configurations in turn; test_overlays.py parses every pair."""
-    (records,) = run(tmp_path, monkeypatch, folder, base, overlay)
-    assert classes(overlay) <= classes(records.parent / "config.yaml") | {"Dirichlet"}  # which small() makes IID
+def test_every_person_with_five_images_is_a_client_of_celeba(tmp_path):
+    """Seven of eleven people, whose 44 images less the server's 15 are dealt out; a client keeps less than five."""
+    celeba(tmp_path, (5, 4, 5, 6, 1, 9, 3, 5, 8, 6, 4))
+    settings = read("fednas/celeba")["data"]
+    source = CelebA(**{**settings["source"]["init_args"], "root": tmp_path, "image_size": 8})
+    shares = {name: settings[name] for name in ("client_val", "client_test")}
+    data = FederatedDataModule(source, ByColumn(**settings["partitioner"]["init_args"]), server_val=15, **shares)
+    data.setup("fit")
+    assert data.clients.num_clients == 7
+    sizes = [sum(data.clients.size(client, split) for split in ("train", "val", "test")) for client in range(7)]
+    assert sum(sizes) == 44 - 15
+    assert min(sizes) < 5
 
 
-@pytest.mark.parametrize("config", one_of_many(FEDTRANS, "digits"), ids=lambda path: path.stem)
-def test_every_growing_experiment_grows(tmp_path, monkeypatch, folder, config):
-    (records,) = run(tmp_path, monkeypatch, folder, config, rounds=2)
-    family = classes(config) & set(SMALL_FAMILIES)
-    assert {"ModelSuite", "ByOwnUtility", "SoftAverage", *family} <= classes(records.parent / "config.yaml")
-    assert len(json.loads((records.parent / "suite.json").read_text())["models"]) == 2
-    assert (records.parent / "clients.csv").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("overlay", FEDTRANS_OVERLAYS, ids=lambda path: path.stem)
-def test_every_overlay_of_a_growing_experiment_runs(tmp_path, monkeypatch, folder, overlay):
-    """Those that train a grown model find one."""
-    grown = ModelSuite((3, 16, 16), 4, GrowablePerceptron([16, 16]))
-    grown.add(0, plan(grown.models[0].blueprint, ["layer2"], 1), seed=0)
-    rows = [
-        {"parent": model.parent, "cells": str(model.blueprint), "steps": to_plain(model.steps)}
-        for model in grown.models
-    ]
-    where = tmp_path / "runs/fedtrans-cifar10-small/version_0"
-    where.mkdir(parents=True)
-    tiers = Capacities().tiers(grown.space, ArchitectureCosts(grown), np.random.default_rng(0))
-    write_suite(where, rows, True, described(grown.family), [asdict(tier) for tier in tiers])
-    below = ["heterofl"] if "behind heterofl.yaml" in " ".join(overlay.read_text().split("\n# ")) else []
-    paths = [overlay.parents[1] / "cifar10_small.yaml", *(overlay.with_stem(name) for name in below), overlay]
-    found = run(tmp_path, monkeypatch, folder, *paths)
-    (records,) = (path for path in found if path.parent != where)
-    assert classes(overlay) <= classes(records.parent / "config.yaml")
-    grows = yaml.safe_load((records.parent / "config.yaml").read_text())["transform_on_convergence"] is not None
-    assert (records.parent / "suite.json").exists() == grows
-    assert grows == (overlay.stem not in ("fedavg", "fedavg_first", "heterofl", "splitmix", "fluid"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "config", [path for path in FINDINGS if "seed_everything:" in path.read_text()], ids=lambda path: path.stem
-)
-def test_every_finding_runs(tmp_path, monkeypatch, config):
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """An empty working directory."""
     monkeypatch.chdir(tmp_path)
-    assert main(["fit", "--config", str(config), "--trainer.max_rounds", "1", "--model.client.steps", "1"]) == 0
+    return tmp_path
 
 
-@pytest.mark.parametrize("config", one_of_many(DARTS, "digits"), ids=lambda path: path.stem)
-def test_every_mixture_is_searched(tmp_path, monkeypatch, folder, config):
+def command(name: str, *configs: str, **settings: Any) -> None:
+    """Runs a command of configurations, with settings (``model__client__steps``) as options over them."""
+    values = {key: value if isinstance(value, str) else json.dumps(value) for key, value in settings.items()}
+    options = [f"--{key.replace('__', '.')}={value}" for key, value in values.items()]
+    assert main([name, *(word for config in configs for word in ("--config", f"{config}.yaml")), *options]) == 0
+
+
+def fit(*configs: str, **settings: Any) -> Path:
+    """Trains a round, one step per client; returns the run's folder."""
+    few = {"trainer__check_val_every_n_rounds": 1, "trainer__max_rounds": 1, "model__client__steps": 1}
+    command("fit", *configs, **{**few, **settings})
+    (records,) = Path().glob("runs/*/version_0/rounds.jsonl")
+    return records.parent
+
+
+RESNET = {"stem_width": 4, "stage_widths": [8, 8, 8, 8], "divisor": 2}
+RESNET = {f"model__supernet__init_args__{name}": value for name, value in RESNET.items()}
+IMAGES: dict[str, Any] = {
+    "data__source": {"class_path": "lit_fednas.data.ImageFolder", "init_args": {"root": "images", "image_size": 16}},
+    "data__num_clients": 6,
+    "model__client__batch_size": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "parts", "settings"),
+    [
+        ("superfed/cifar10", {"ElasticResNet", "TrackingSandwich", "MaxNet"}, {**RESNET, **IMAGES}),
+        pytest.param("superfed/digits_transformer", {"MaxNet"}, {}, marks=pytest.mark.slow),
+        ("fedhen/digits", {"EarlyExitResNet", "ByTier", "SideObjective"}, {}),
+        ("width/digits", {"WidthSupernet", "ByTier"}, {}),
+    ],
+)
+def test_a_method_trains(folder, config, parts, settings):
+    if settings:
+        images(folder / "images")
+    where = fit(config, **settings)
+    assert parts <= set(re.findall(r"class_path: [\w.]*\.(\w+)", (where / "config.yaml").read_text()))
+    assert (where / "targets.csv").exists() == ("rounds_to_target" in FILES[f"{config}.yaml"].read_text())
+
+
+def test_a_suite_grows(folder):
+    derive = {"threshold": 1e9, "gamma": 1, "delta": 1, "window": 1}
+    derive = {f"transform_on_convergence__init_args__{name}": value for name, value in derive.items()}
+    where = fit("fedtrans/digits", trainer__max_rounds=2, **derive)
+    assert len(json.loads((where / "suite.json").read_text())["models"]) == 2
+    assert (where / "clients.csv").exists()
+
+
+@pytest.mark.parametrize("config", one_of_many(["fednas/digits", "fednas/celeba"], "fednas/digits"))
+def test_a_model_is_pruned(folder, config):
+    prune = {"initial_rounds": 1, "budget": 0.7, "first": 0.2, "rounds": {"1": 2}, "groups": 2}
+    settings = {f"prune_by_budgets__init_args__{name}": value for name, value in prune.items()}
+    if "celeba" in config:
+        celeba(folder)
+        narrow = {"class_path": "lit_fednas.supernets.SlicedConvNet", "init_args": {"hidden": [4, 6], "pools": [1, 2]}}
+        source = {"class_path": "lit_fednas.data.CelebA", "init_args": {"root": ".", "image_size": 16}}
+        settings |= {"model__supernet__init_args__family": narrow, "data__source": source, "data__server_val": 8}
+        settings |= {"model__client__batch_size": 4, "data__num_workers": 0}
+    where = fit(config, trainer__max_rounds=-1, **settings)
+    sequence = json.loads((where / "sequence.json").read_text())
+    assert sequence["complete"]
+    assert sequence["models"][-1]["resource"] <= 0.7 * sequence["initial"]
+
+
+@pytest.mark.slow
+def test_paths_are_searched_and_fine_tuned(folder):
+    """By the server's images and by the clients' own; with the data of its configuration."""
+    shares = {"data__client_val": 0.2}
+    where = fit("fedoras/digits", **shares)
+    few = {"search__evaluations": 3, "search__method__population": 3}
+    command("search", "fedoras/digits", "search/fedoras", **few, **shares)
+    rounds = {"finetune__rounds": 2, "finetune__client__steps": 1}
+    command("finetune", "fedoras/digits", "fedoras/finetune/digits", **rounds, **shares)
+    assert len(rows(where / "finetune/tiers.csv")) == len(rows(where / "search/tiers.csv")) == 3
+    by_clients = {**few, **shares, "search__name": "by-clients"}
+    command("search", "fedoras/digits", "search/fedoras", "search/fedoras_federated", **by_clients)
+    assert len(rows(where / "by-clients/tiers.csv")) == 3
+
+
+@pytest.mark.slow
+def test_a_mixture_is_searched_and_its_genotype_trained(folder):
     """The genotype is derived, and it and a random one are trained from scratch, on all data."""
-    (records,) = run(tmp_path, monkeypatch, folder, config)
-    assert {"CellSupernet", "DifferentiableSearch"} <= classes(records.parent / "config.yaml")
-    after = [CONFIGS / "darts/search/derive.yaml"]
-    configs = [part for path in (config, tmp_path / "small.yaml", *after) for part in ("--config", str(path))]
-    assert main(["search", *configs]) == 0
-    after = [CONFIGS / "darts/finetune" / f"{name}.yaml" for name in (config.stem, "random")]
-    for files in (after[:1], after):
-        configs = [part for path in (config, tmp_path / "small.yaml", *files) for part in ("--config", str(path))]
-        assert main(["finetune", *configs, "--finetune.rounds", "1", "--finetune.client.steps", "1"]) == 0
-    rows = [next(csv.DictReader((records.parent / name / "tiers.csv").open())) for name in TRAINED]
-    assert rows[0]["arch"] == rows[1]["arch"] != rows[2]["arch"]
-    trained = [json.loads(path.read_text().splitlines()[0]) for path in records.parent.glob("*/runs/*/rounds.jsonl")]
-    searched = json.loads(records.read_text().splitlines()[0])
+    where = fit("darts/digits", model__supernet__init_args__cells=3, model__supernet__init_args__nodes=1)
+    cells = {"model__supernet__init_args__cells": 3, "model__supernet__init_args__nodes": 1}
+    command("search", "darts/digits", "darts/search/derive", **cells)
+    rounds = {"finetune__rounds": 1, "finetune__client__steps": 1}
+    for files in (["darts/finetune/digits"], ["darts/finetune/digits", "darts/finetune/random"]):
+        command("finetune", "darts/digits", *files, **rounds, **cells)
+    archs = [rows(where / name / "tiers.csv")[0]["arch"] for name in ("search", "retrain", "random")]
+    assert archs[0] == archs[1] != archs[2]
+    trained = [json.loads(path.read_text().splitlines()[0]) for path in where.glob("*/runs/*/rounds.jsonl")]
+    searched = json.loads((where / "rounds.jsonl").read_text().splitlines()[0])
     assert len(trained) == 2
     for round in trained:
         examples = {client["client"]: client["num_examples"] for client in round["clients"]}
         assert all(2 * one["num_examples"] - 1 <= examples.get(one["client"], 1e9) for one in searched["clients"])
 
 
-#: The folders of the search, and of what is trained after it.
-TRAINED = ("search", "retrain", "random")
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("overlay", DARTS_OVERLAYS, ids=lambda path: path.stem)
-def test_every_overlay_of_a_mixture_runs(tmp_path, monkeypatch, folder, overlay):
-    """The one that trains a genotype finds one."""
-    where = tmp_path / "runs/darts-cifar10-small/version_0/search/tiers/all"
-    where.mkdir(parents=True)
-    genotype = "normal sep_conv_3x3~0+skip_connect~1 reduce max_pool_3x3~0+dil_conv_5x5~1"
-    (where / "architecture.json").write_text(json.dumps({"arch": genotype}))
-    (records,) = run(tmp_path, monkeypatch, folder, CONFIGS / "darts" / "cifar10_small.yaml", overlay)
-    assert classes(overlay) <= classes(records.parent / "config.yaml")
+# ---- tasks, from data to a file that runs alone --------------------------------------------------------
 
 
-@pytest.mark.parametrize("finetuning", one_of_many(FINETUNINGS, "digits", "transfer"), ids=lambda path: path.stem)
-def test_every_fine_tuning_is_understood(finetuning, capsys):
-    under = {"random_search": ["table11"], "transfer": ["table10"], "figure12": ["table10"]}.get(finetuning.stem, [])
-    paths = [CONFIGS / "fedoras" / ("digits.yaml" if finetuning.stem == "digits" else "cifar10.yaml")]
-    paths += [CONFIGS / "fedoras" / "finetune" / f"{name}.yaml" for name in (*under, finetuning.stem)]
-    args = [part for path in paths for part in ("--config", str(path))]
-    with pytest.raises(SystemExit) as end:
-        main(["finetune", *args, "--print_config"])
-    assert end.value.code in (None, 0)
-    understood = yaml.safe_load(capsys.readouterr().out)["finetune"]
-    for name, value in yaml.safe_load(finetuning.read_text())["finetune"].items():
-        assert isinstance(value, dict) or understood[name] == value
+def shakespeare(folder: Path) -> dict[str, Any]:
+    for split, count in (("train", 8), ("test", 2)):
+        with h5py.File(folder / f"shakespeare_{split}.h5", "w") as file:
+            for role in "ABCDEF":
+                file[f"examples/{role}/snippets"] = np.array(["to be or not to be "] * count, dtype="S19")
+    return {"root": str(folder), "length": 8}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("base", "finetuning", "count"), [("digits", "digits", 3), ("cifar10", "table10", 4)])
-def test_a_fine_tuning_runs(tmp_path, monkeypatch, folder, base, finetuning, count):
-    """With the data of its configuration; those of CIFAR are augmented otherwise than the supernet's."""
-    name, base = f"fedoras-{base}", CONFIGS / "fedoras" / f"{base}.yaml"
-    run(tmp_path, monkeypatch, folder, base)
-    configs = [part for path in (base, tmp_path / "small.yaml") for part in ("--config", str(path))]
-    assert main(["search", *configs, "--search.evaluations", "3", "--search.method.population", "3"]) == 0
-    finetuning = CONFIGS / "fedoras" / "finetune" / f"{finetuning}.yaml"
-    options = ["--finetune.rounds", "2", "--finetune.client.steps", "1"]
-    assert main(["finetune", *configs, "--config", str(finetuning), *options]) == 0
-    written = tmp_path / "runs" / name / "version_0/finetune"
-    assert len((written / "tiers.csv").read_text().splitlines()) == 1 + count
-    assert (written / "clients.csv").exists() == ("client_test" in base.read_text())
+def speech(folder: Path) -> dict[str, Any]:
+    for label, hertz in enumerate((300, 900)):
+        for speaker in ("ann", "ben", "cat", "dan"):
+            for number in (0, 5, 10, 11, 12):  # of test, of validation, and three for training
+                wave = 20_000 * np.sin(2 * np.pi * (hertz + 20 * number) * np.arange(4_000) / 8_000)
+                wavfile.write(folder / f"{label}_{speaker}_{number}.wav", 8_000, wave.astype(np.int16))
+    return {"root": str(folder)}
 
 
-def classes(path):
-    """The names of all classes that a file asks for."""
-    lines = [line.split("#")[0] for line in path.open()]
-    return {name for line in lines for name in re.findall(r"class_path: [\w.]*\.(\w+)", line)}
+def text(folder: Path) -> dict[str, Any]:
+    path = folder / "play.txt"
+    path.write_text("".join(f"{role}:\n{'to be or not to be ' * 12}\n\n" for role in "ABCDEF"))
+    return {"files": str(path), "length": 12, "val": 0.2, "test": 0.2}
 
 
-@pytest.mark.parametrize("logger", one_of_many(LOGGERS, "csv"), ids=lambda path: path.stem)
-def test_every_logger_runs(tmp_path, monkeypatch, folder, logger):
-    import wandb
-
-    assert len(run(tmp_path, monkeypatch, folder, CONFIGS / "superfed" / "digits.yaml", logger)) == 1
-    wandb.finish()
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, folder):
-    """A run of digits. Read only."""
-    root = tmp_path_factory.mktemp("trained")
-    with pytest.MonkeyPatch.context() as patch:
-        run(root, patch, folder, CONFIGS / "superfed" / "digits.yaml")
-    return root
+def table(folder: Path) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 80), ("test", 20)):
+        with open(folder / f"{split}.csv", "w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["height", "weight", "site", "label"])
+            for number in range(count):
+                height, weight = rng.normal(size=2)
+                rows.writerow([height, weight, f"site{number % 6}", "tall" if height > 0 else "short"])
+    return {"files": {split: str(folder / f"{split}.csv") for split in ("train", "test")}}
 
 
-@pytest.mark.parametrize("search", one_of_many(SEARCHES, "digits", "fedoras_federated"), ids=lambda path: path.stem)
-def test_every_search_runs(tmp_path, monkeypatch, trained, search):
-    base = CONFIGS / "superfed" / "digits.yaml"
-    monkeypatch.chdir(shutil.copytree(trained, tmp_path, dirs_exist_ok=True))
-    options = ["--search.evaluations", "3"]
-    if "samples" in search.read_text():
-        options += ["--search.tiers.init_args.samples", "20"]
-    if "tiers" not in yaml.safe_load(search.read_text())["search"]:  # it is for the tiers of clients
-        options += ["--search.tiers", "lit_fednas.tiers.CumulativeCostTiers", "--search.tiers.samples", "20"]
-    if "federated" in search.stem:
-        options += ["--data.client_val", "0.2", "--data.server_val", "0", "--changed", "[data]"]
-    configs = [part for path in (base, tmp_path / "small.yaml", search) for part in ("--config", str(path))]
-    assert main(["search", *configs, *options]) == 0
-    tiers = (tmp_path / "runs/digits/version_0/search/tiers.csv").read_text().splitlines()
-    assert len(tiers) == 1 + 3
+DATA: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "shakespeare": shakespeare,
+    "speech": speech,
+    "table": table,
+    "text": text,
+}
+#: What the figures of the run's last validation are called.
+METRIC = {"shakespeare": "perplexity", "text": "perplexity", "speech": "accuracy", "table": "accuracy"}
+
+
+@pytest.mark.parametrize(
+    "path", one_of_many(sorted((CONFIGS / "tasks").glob("*.yaml")), "text"), ids=lambda path: path.stem
+)
+def test_from_data_to_a_file_that_runs_alone(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    small: dict[str, Any] = {
+        "trainer": {"max_rounds": 2, "check_val_every_n_rounds": 1},
+        "model": {
+            "client": {"steps": 2, "epochs": 1},
+            "cohort": {"init_args": {"ratio": None, "count": 4}},
+            "tiers": {"source": {"init_args": {"samples": 20}}},
+        },
+        "data": {"source": {"init_args": DATA[path.stem](tmp_path / "data")}, "server_val": 8},
+    }
+    if path.stem == "speech":
+        small["data"] |= {"partitioner": {"init_args": {"min_size": 2}}, "num_clients": 4}
+    if path.stem == "text":
+        small["data"]["partitioner"] = {"init_args": {"least": 1}}
+        del small["data"]["server_val"]
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
+    config = ["--config", str(path), "--config", "small.yaml"]
+    main(["fit", *config])
+    run = next((tmp_path / "runs").glob("*/version_0"))
+    last = json.loads((run / "rounds.jsonl").read_text().splitlines()[-1])
+    assert last["metrics"][f"val/largest/{METRIC[path.stem]}"] > 0
+    main(["search", *config, "--search.evaluations", "4", "--search.method", "RandomSearch"])
+    tiers = [folder.name for folder in (run / "search" / "tiers").iterdir()]
+    found = [row.split(",") for row in (run / "search" / "history.csv").read_text().splitlines()]
+    assert found[0][4] == f"best_{METRIC[path.stem]}"
+    main(["finetune", *config, "--finetune.rounds", "1"])
+    assert {folder.name for folder in (run / "finetune" / "tiers").iterdir()} == set(tiers)
+    main(["export", *config, "--tier", tiers[0]])
+    said = {"metadata.json": ""}
+    program = torch.export.load(run / "search" / "tiers" / tiers[0] / "network.pt2", extra_files=said).module()
+    metadata = json.loads(said["metadata.json"])
+    raw = torch.zeros(3, *metadata["input_shape"], dtype=getattr(torch, metadata["input_type"]))
+    assert program(raw).shape[-1] == len(metadata["class_names"])
+    main(["report", str(run)])
+    report = (run / "report.html").read_text()
+    assert f"Validation {METRIC[path.stem]}" in report
+    assert f"test {METRIC[path.stem]}" in report

@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "rng": set(),
     "formatting": set(),
     "config_files": {"errors", "formatting"},
+    "options": {"errors", "ranges"},
     "records": FLOOR,
     "messages": FLOOR,
     "parts": {"errors", "messages"},
@@ -42,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "loggers": ENGINE,
     "analysis": {"errors", "ranges", "records", "formatting"},  # nobody but the command line imports it
     "comparison": {"errors", "config_files", "ranges", "records", "formatting", "analysis"},
-    "sweeps": {"errors", "config_files", "ranges", "rng", "records", "formatting", "analysis", "comparison"},
+    "sweeps": FLOOR | {"records", "options", "analysis", "comparison"},
     "search": ENGINE,
     "finetune": ENGINE | {"callbacks", "loggers", "search"},
     "export": ENGINE | {"search"},
@@ -50,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "benchmarks": ENGINE | {"callbacks", "loggers", "search"},
     "commands": set(),  # names what it imports
     "lightning_cli": ENGINE | {"callbacks", "loggers", "analysis", "run_config", "commands"},
-    "cli": FLOOR | {"commands", "lightning_cli"},
+    "cli": FLOOR | {"commands", "options", "lightning_cli"},
     "flower": ENGINE | {"cli", "finetune", "lightning_cli", "search"},
     "testing": ENGINE | {"search"},  # on top of what it tests; nobody imports it
     "__main__": {"cli"},

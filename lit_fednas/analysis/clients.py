@@ -11,12 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lit_fednas.analysis.style import GREY, draw_line, label, legend, look, new_figure
+from lit_fednas.analysis.style import GREY, draw_line, label, legend, look, name_ticks, new_figure
 from lit_fednas.errors import DataError
 from lit_fednas.formatting import text_table
 from lit_fednas.records import ALL_TIERS, directions_of
@@ -25,7 +24,6 @@ from lit_fednas.records.run import CLIENT_SCORE_COLUMNS, CLIENTS_FILE
 
 #: Folders with ``clients.csv``, of runs that differ in their seeds, by the method's name.
 Groups = Mapping[str, Sequence[Path | str]]
-_LONG = 36  # characters of all names together that fit beside each other
 
 
 def read_client_scores(folder: Path | str) -> pd.DataFrame:
@@ -238,8 +236,7 @@ def client_boxes(groups: Groups) -> Figure:
             meanprops={"marker": "D", "markersize": 4, "markerfacecolor": "white", "markeredgecolor": color},
             flierprops={"marker": ".", "markersize": 3, "markerfacecolor": GREY, "markeredgecolor": GREY},
         )
-    tilted: dict[str, Any] = {"rotation": 25, "ha": "right"} if sum(map(len, tables)) > _LONG else {}
-    axes.set_xticks(range(len(tables)), list(tables), **tilted)
+    name_ticks(axes, tables)
     axes.set_xlim(-0.6, len(tables) - 0.4)
     axes.grid(visible=False, axis="x")
     label(axes, "", text)

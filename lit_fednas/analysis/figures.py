@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from lit_fednas.analysis.runs import SearchResult
 from lit_fednas.analysis.style import GREY, RANGE, draw_line, label, legend, log_axis, look, new_figure
 from lit_fednas.analysis.tables import stairs
-from lit_fednas.formatting import axis
+from lit_fednas.formatting import axis, figure_text
 from lit_fednas.records import ALL_TIERS
 
 #: Searches of several seeds, by method; all with the same objective cost and metric.
@@ -95,7 +95,7 @@ def _draw_tier(axes: Axes, search: SearchResult, tier: str, index: int, scale: f
         name = "all" if tier == ALL_TIERS else tier
         size = {"markersize": 3.5 + 3 * layer, "linewidth": 1.3 + 1.2 * layer, "alpha": 0.6 if layer else 1}
         style = {**look(index), "drawstyle": "steps-post", "marker": "o", **size}
-        axes.plot(front.index / scale, front, **style, label=name, zorder=3 - layer / 100)
+        axes.plot(front.index / scale, front, **style, label=figure_text(name), zorder=3 - layer / 100)
     _, budget = search.limits(tier)
     if budget is not None:
         axes.axvline(budget / scale, color=colour, linewidth=0.9, linestyle=(0, (4, 3)))

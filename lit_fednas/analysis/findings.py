@@ -13,7 +13,6 @@ import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, Literal
 
 import pandas as pd
@@ -24,6 +23,7 @@ from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.style import GREY, PALETTE, label, new_figure
 from lit_fednas.analysis.tables import validations
 from lit_fednas.errors import DataError
+from lit_fednas.formatting import figure_text
 from lit_fednas.records import FinetuneFiles
 from lit_fednas.records.files import reading
 from lit_fednas.records.measures import reaches
@@ -259,7 +259,7 @@ def effects_figure(table: pd.DataFrame) -> Figure:
         axes.plot(row["effect"], place, "o", color=color, markersize=4)
     ratio = rows[0]["by"] == "ratio"
     axes.axvline(1 if ratio else 0, color=GREY, linewidth=0.8)
-    axes.set_yticks(places, [shorten(f"{row['where']}: {row['claim']}", 84, placeholder=" ...") for row in rows])
+    axes.set_yticks(places, [figure_text(f"{row['where']}: {row['claim']}", 84) for row in rows])
     axes.tick_params("y", labelsize=7)
     label(axes, "ratio" if ratio else "difference", "")
     return figure

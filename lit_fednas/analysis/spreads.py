@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from lit_fednas.analysis.style import RANGE, label, look
+from lit_fednas.formatting import figure_text
 
 #: How the units at the end of columns' names are written.
 UNITS = {
@@ -88,7 +89,7 @@ def draw_rows(axes: Axes, series: Mapping[str, pd.DataFrame], x: str) -> None:
         places = [rows.index(row) + shift for row in table.index]
         ends = [(table["mean"] - table["min"]).clip(lower=0), (table["max"] - table["mean"]).clip(lower=0)]
         style = {**look(index), "linestyle": "", "markersize": 4, "elinewidth": 1.3}
-        axes.errorbar(table["mean"], places, xerr=ends, label=name, **style)
-    axes.set_yticks(range(len(rows)), [str(row) for row in rows], fontsize=8)
+        axes.errorbar(table["mean"], places, xerr=ends, label=figure_text(name), **style)
+    axes.set_yticks(range(len(rows)), [figure_text(row, 40) for row in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     label(axes, x, "")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
+
+from lit_fednas.formatting import figure_text
 
 #: Okabe and Ito's colours without the yellow, which is too light for lines on white.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -19,6 +22,7 @@ LINES = ("-", "--", ":", "-.")
 _MARKERS = "osD^vPX"
 #: Rows of a legend for which a figure has room, and the inches that it grows by for every further one.
 _ROWS, _ROW = 2, 0.16
+_LONG = 36  # characters of all names together that fit beside each other
 
 
 def look(index: int) -> dict[str, Any]:
@@ -58,7 +62,7 @@ def draw_line(axes: Axes, line: pd.DataFrame, index: int, name: str | None = Non
         **style: What differs from the usual look, such as ``drawstyle="steps-post"``.
     """
     style = {**look(index), "marker": "", "linewidth": 1.3, **style}
-    axes.plot(line.index, line["mean"], **style, label=name)
+    axes.plot(line.index, line["mean"], **style, label=None if name is None else figure_text(name))
     if (line["max"] > line["min"]).any():
         band = {"color": style["color"], "alpha": 0.18, "linewidth": 0}
         if style.get("drawstyle") == "steps-post":
@@ -68,8 +72,15 @@ def draw_line(axes: Axes, line: pd.DataFrame, index: int, name: str | None = Non
 
 def label(axes: Axes, x: str, y: str) -> None:
     """Names both axes."""
-    axes.set_xlabel(x, fontsize=9)
-    axes.set_ylabel(y, fontsize=9)
+    axes.set_xlabel(figure_text(x, 100), fontsize=9)
+    axes.set_ylabel(figure_text(y, 100), fontsize=9)
+
+
+def name_ticks(axes: Axes, names: Iterable[object]) -> None:
+    """Writes names below 0, 1, 2, ... of the x axis, tilted where they are long."""
+    texts = [figure_text(name, 40) for name in names]
+    tilted: dict[str, Any] = {"rotation": 25, "ha": "right"} if sum(map(len, texts)) > _LONG else {}
+    axes.set_xticks(range(len(texts)), texts, **tilted)
 
 
 def log_axis(axes: Axes) -> None:

@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from lit_fednas.analysis.runs import Run, read_run
-from lit_fednas.analysis.style import RANGE, label, legend, look, new_figure
+from lit_fednas.analysis.style import RANGE, label, legend, look, name_ticks, new_figure
 from lit_fednas.analysis.tables import leaves
 from lit_fednas.errors import DataError
+from lit_fednas.formatting import figure_text
 from lit_fednas.records.files import read_json
 
 #: Within a sweep's folder: ``runs``, a list of ``parameters`` (values by name), ``seed``, ``folder``, ``status``.
@@ -111,7 +112,7 @@ def _panel(axes: Axes, done: pd.DataFrame, name: str, metrics: Sequence[str]) ->
     for index, metric in enumerate(metrics):
         style = {
             **look(index),
-            "label": metric.removeprefix("val/").removesuffix(f"/{done.attrs.get('metric', 'accuracy')}"),
+            "label": figure_text(metric.removeprefix("val/").removesuffix(f"/{done.attrs.get('metric', 'accuracy')}")),
         }
         if drawn or not numeric:
             style["linestyle"] = ""  # names have no order
@@ -124,7 +125,7 @@ def _panel(axes: Axes, done: pd.DataFrame, name: str, metrics: Sequence[str]) ->
         axes.plot(xs, seeds["mean"], **style, markersize=5, linewidth=1.2)
         axes.plot(column.map(xs), done[metric], ".", color=style["color"], markersize=3, alpha=0.6)
     if not drawn:
-        axes.set_xticks(range(len(values)), [str(value) for value in values])
+        name_ticks(axes, values)
         axes.set_xlim(-0.5, len(values) - 0.5)
     elif values[0] > 0 and values[-1] > 20 * values[0]:
         axes.set_xscale("log")

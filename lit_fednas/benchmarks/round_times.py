@@ -119,7 +119,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         "--goals", nargs="+", type=float, default=[], help="ratios to draw as lines, one for all or one per task"
     )
     showing.common_options(parser)
-    return parser.parse_args(words)
+    options = parser.parse_args(words)
+    if options.only and options.plot:
+        parser.error("plot: draws ratios of both; leave it out with --only")
+    return options
 
 
 def measure(options: argparse.Namespace, task: str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedLightningModule, FederatedTrainer
 from lit_fednas.federation.evaluation import directions_of_metrics
 from lit_fednas.federation.lightning_private import RoundFitLoop, save_alone
-from lit_fednas.federation.run_folder import keeps_files
 from lit_fednas.ranges import PositiveInt, Range, checked
 from lit_fednas.records.files import check_room
 
@@ -56,6 +55,7 @@ class RoundCheckpoint(ModelCheckpoint):
         self.every_n_rounds = every_n_rounds
         self._finds_mode = mode is None
         self._started = False
+        self._trained_in: Path | None = None
 
     def setup(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, stage: str) -> None:
         """Finds the folder and what is best, and validates that there is room."""
@@ -63,9 +63,20 @@ class RoundCheckpoint(ModelCheckpoint):
         self._started = False
         if stage == "fit" and self.monitor is not None and self._finds_mode:
             self._find_mode(self.monitor, trainer, pl_module)
-        if stage == "fit" and self.dirpath is not None and keeps_files(trainer):
+        if stage == "fit" and self.dirpath is not None and trainer.is_global_zero and not trainer.fast_dev_run:
             weights = sum(tensor.nbytes for tensor in pl_module.state_dict().values())
             check_room("checkpoint.dirpath", self.dirpath, weights)
+
+    def _check_own(self, folder: Path, resumed: bool) -> None:
+        """Validates that a run which starts from the beginning replaces no checkpoints of another."""
+        if resumed or self._trained_in == folder:
+            return
+        names = (f"{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}", f"round=*{self.FILE_EXTENSION}")
+        for path in (path for name in names for path in folder.glob(name)):
+            raise ConfigError(
+                f"checkpoint.dirpath: {path} is of another run and would be replaced; give another folder, move it "
+                f"away, or set ckpt_path to it to continue that run"
+            )
 
     def _find_mode(self, monitor: str, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Sets the mode before a state is restored, which Lightning keeps by monitor and mode."""
@@ -80,8 +91,10 @@ class RoundCheckpoint(ModelCheckpoint):
             self.kth_value = torch.tensor(-torch.inf if higher else torch.inf)
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Validates that the monitored metric will be logged; the module knows the data's task by now."""
+        """Validates that no other run's checkpoints are replaced, and that the monitored metric will be logged."""
         super().on_fit_start(trainer, pl_module)
+        if self.dirpath is not None and trainer.is_global_zero and not trainer.fast_dev_run:
+            self._check_own(Path(self.dirpath), trainer.ckpt_path is not None)
         names = pl_module.validation_metrics
         if self.monitor is not None and self.monitor not in names:
             raise ConfigError(
@@ -92,6 +105,7 @@ class RoundCheckpoint(ModelCheckpoint):
         """Notes that a checkpoint to go on from, if there is one, has been taken in as a whole."""
         super().on_train_start(trainer, pl_module)
         self._started = True
+        self._trained_in = Path(str(self.dirpath))
 
     def on_train_epoch_end(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Keeps the best as Lightning does, and writes the last (which Lightning does for a new best only)."""

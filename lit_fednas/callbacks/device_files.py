@@ -119,7 +119,7 @@ class DeviceFiles:
             folders: Of the run's checkpoints, which may lie in folders below.
         """
         assert self.folder is not None
-        if others := {path.name for path in self.folder.glob("*.pt")}.difference(names):
+        if others := {path.name for path in self.folder.glob("[0-9]*-[0-9]*-*.pt")}.difference(names):
             referred = [self._named_in(path) for folder in folders for path in Path(folder).rglob("*.ckpt")]
             if None not in referred:
                 for name in others.difference(*referred):  # type: ignore[arg-type]

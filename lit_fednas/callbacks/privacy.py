@@ -5,13 +5,21 @@ How updates are clipped and how much noise sub-networks of different size need i
 
 **What is protected**: each client's influence on the global weights of all rounds, against everybody who sees the
 weights, other clients included, who know the configuration and the run's seed. The noise is drawn from a secret of the
-server, and where cohorts count as sampled, so are they and their architectures. It is drawn from the system's
-randomness when a run begins, and kept in checkpoints, so that a resumed run is the same. Whoever has it can subtract
-the noise: keep the run's folder as secret as the data, and set ``noise_seed``, which is as public as the configuration,
-for tests and experiments alone. Two runs that go on from one checkpoint have the same noise: publish one of them. That
-cohorts are sampled helps against those who cannot see who takes part, which messages and the records show. The
-generator is not cryptographic, and floating-point numbers are rounded (Mironov, 2012, "On Significance of the Least
-Significant Bits for Differential Privacy"): use it for research.
+server, and where cohorts count as sampled, so are they and their architectures. The secret is drawn from the system's
+randomness at every start of the process and never written to a file, so that a round that is run again, after a kill
+or from an earlier checkpoint, has other noise and another sampled cohort; with the same noise, the difference of the
+two would be the update of a client that is missing in one of them. Keep the run's folder as secret as the data all the
+same: checkpoints, which their owner alone can read, and records hold more than what is released. Set ``noise_seed``,
+which is as public as the configuration, for tests and experiments alone: rounds that are run again then have the same
+noise, and count once. That cohorts are sampled helps against those who cannot see who takes part, which messages and
+the records show. The generator is not cryptographic, and floating-point numbers are rounded (Mironov, 2012, "On
+Significance of the Least Significant Bits for Differential Privacy"): use it for research.
+
+**What is accounted for** is all that a run and its resumes have released, also in rounds after the checkpoint that it
+goes on from, which are run again: before the server's step, each release is written to disk in the folder ``released``
+beside the checkpoints (:mod:`lit_fednas.callbacks.release_record`). Without a callback that keeps checkpoints there is
+no such record. Runs that go on from one checkpoint at the same time do not count each other, nor does a run that begins
+anew count one before: publish one of them.
 
 **What is not protected**: the server is trusted and sees every update (central privacy). What is reported by clients or
 measured on their data has no noise: losses, accuracies and numbers of examples in the records, and costs and times that
@@ -34,6 +42,7 @@ from collections import Counter
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -42,6 +51,7 @@ from typing_extensions import override
 
 from lit_fednas.aggregation import Accountant, GaussianMechanism, KnownCohorts, Released, SampledCohorts
 from lit_fednas.assignment import Round
+from lit_fednas.callbacks.release_record import ReleaseRecord
 from lit_fednas.callbacks.rounds_to_target import RoundsToTarget
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import (
@@ -51,6 +61,8 @@ from lit_fednas.federation import (
     PoissonCohort,
     ServerRound,
 )
+from lit_fednas.federation.lightning_private import AtomicCheckpointIO
+from lit_fednas.federation.run_folder import keeps_files
 from lit_fednas.messages import ClientTask
 from lit_fednas.ranges import NonNegativeFloat, NonNegativeInt, OpenUnitInterval, PositiveFloat, checked
 from lit_fednas.rng import numpy_generator
@@ -102,7 +114,8 @@ class Privacy(FederatedCallback):
         adaptive: Lets the norm follow a quantile of the updates'.
         buffer_norm: The greatest norm of the change of an update's running statistics, where the supernet has such.
         noise_seed: For tests and experiments that can be repeated: what the noise is drawn from, and cohorts that count
-            as sampled. If not given, a secret of the run. Whoever knows a given one can subtract the noise.
+            as sampled. If not given, a secret that is new at every start. Whoever knows a given one can subtract the
+            noise.
 
     Raises:
         ConfigError: A setting is out of range, or, reported before any client trains: neither noise nor target is
@@ -110,7 +123,7 @@ class Privacy(FederatedCallback):
             another callback ends the run or chooses a checkpoint by what is measured on clients; or ``dp-accounting``
             is not installed.
         CheckpointError: A run is resumed that was begun without it, with another noise, norm or ``noise_seed``, or with
-            cohorts that were accounted for otherwise.
+            cohorts that were accounted for otherwise; or the record of what it has released is missing.
     """
 
     gives = (GaussianMechanism,)
@@ -142,6 +155,7 @@ class Privacy(FederatedCallback):
         self.accountant: Accountant | None = None  # none without noise
         self._norm: float = clip_norm
         self._secret = 0
+        self._record: ReleaseRecord | None = None  # none without noise, nor with a noise_seed
         self._saved: dict[str, Any] | None = None
 
     # ---- before the first round -----------------------------------------------------------------------
@@ -196,7 +210,7 @@ class Privacy(FederatedCallback):
                 raise ConfigError(f"{message}, or set privacy to null")
 
     def on_fit_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Restores or draws the secret, finds the noise if only the target is given, and makes the accountant."""
+        """Draws the secret, finds the noise if only the target is given, and makes the accountant."""
         for callback in trainer.callbacks:
             for metric in _decides_by(callback):
                 if metric.startswith(_OF_CLIENTS):
@@ -211,11 +225,11 @@ class Privacy(FederatedCallback):
                 f"privacy.delta: {self.delta:g} allows one of the {clients} clients to be given away entirely; set it "
                 f"below {1 / clients:.2g}"
             )
+        self._norm = self.clip_norm
         if self._saved is not None:
             self._go_on(self._saved)
-        else:
-            drawn: int = trainer.strategy.broadcast(secrets.randbits(63))  # all ranks add the same noise
-            self._norm, self._secret = self.clip_norm, drawn if self.noise_seed is None else self.noise_seed
+        drawn: int = trainer.strategy.broadcast(secrets.randbits(63))  # all ranks add the same noise
+        self._secret = drawn if self.noise_seed is None else self.noise_seed
         if self.noise_multiplier is None:
             self.noise_multiplier = self._noise_for_target(trainer, pl_module)
             log.info(
@@ -236,8 +250,13 @@ class Privacy(FederatedCallback):
                     "model.cohort"
                 )
             self.accountant.load_state_dict(self._saved["accountant"])
+        self._record = ReleaseRecord() if self.accountant is not None and self.noise_seed is None else None
+        if self._record is not None:
+            self._begin(self._record, trainer)
         if self.accountant is not None:
             self.accountant.epsilon(self.delta)
+        if isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO):
+            trainer.strategy.checkpoint_io.private = True
 
     def _go_on(self, saved: dict[str, Any]) -> None:
         """Restores what the run was begun with; noise that was found is not found anew for other rounds."""
@@ -253,12 +272,35 @@ class Privacy(FederatedCallback):
                 f"privacy.target_epsilon: {self.target_epsilon:g} cannot be kept, since the checkpoint's run was begun "
                 f"without noise; set it to null, or begin a new run"
             )
-        self.noise_multiplier, self._norm, self._secret = saved["noise_multiplier"], saved["norm"], saved["noise_seed"]
+        self.noise_multiplier, self._norm = saved["noise_multiplier"], saved["norm"]
+        if "record" in saved:  # else of an earlier version, whose noise_seed may be a secret that has been used
+            self.noise_seed = saved["noise_seed"]
+
+    def _begin(self, record: ReleaseRecord, trainer: FederatedTrainer) -> None:
+        """Accounts for what was released after the checkpoint, and begins the record of this start."""
+        missed: list[dict[int, float]] = []
+        if self._saved is not None and "record" not in self._saved:
+            log.warning("privacy: the checkpoint is of an earlier version; rounds that came after it are not counted")
+        elif self._saved is not None and trainer.is_global_zero:
+            missed = record.resume(self._saved["record"], Path(str(trainer.ckpt_path)).parent)
+        if self._saved is not None:
+            missed = trainer.strategy.broadcast(missed)
+        assert self.accountant is not None
+        for losses in missed:
+            self.accountant.add(losses)
+        if missed and trainer.is_global_zero:
+            log.warning(
+                "privacy: %d rounds were released after the checkpoint; they count, and so do those that replace them",
+                len(missed),
+            )
+        if keeps_files(trainer):
+            record.begin(filter(None, (getattr(one, "dirpath", None) for one in trainer.checkpoint_callbacks)))
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
         """Validates that the first round is within the target; a resumed run may have spent all."""
         if trainer.global_step and self._saved is None:
             raise CheckpointError("privacy: the run so far has not accounted for its rounds; set privacy to null")
+        self._saved = None  # another fit does not begin with it
         if self._exceeds(pl_module, trainer.current_epoch):
             if trainer.global_step == 0:
                 raise ConfigError(
@@ -292,6 +334,7 @@ class Privacy(FederatedCallback):
     def on_round_start(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         assert self.noise_multiplier is not None
         round.seed = self._seed(module)
+        round.watch(lambda averages: self._write(trainer, module, round))
         planned, expected = self._planned(module, round)
         round.give(
             GaussianMechanism(
@@ -319,6 +362,13 @@ class Privacy(FederatedCallback):
         plan = Round(round.number, some, module.supernet.space, module.population, draws, values=round.values)
         return module.assignment.plan(plan), module.cohort.ratio * len(available)
 
+    def _write(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
+        """Writes down what the round releases, before any rank has the new weights."""
+        released = round.values.get(Released)
+        if self._record is not None and released is not None:
+            self._record.write(self._losses(released, module))
+            trainer.strategy.barrier()
+
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
         """Accounts for the round, and lets the norm follow."""
@@ -329,6 +379,8 @@ class Privacy(FederatedCallback):
             module.log("privacy/clipped", released.clipped)
         if self.accountant is not None:
             self.accountant.add(self._losses(released, module))
+            if self._record is not None:
+                self._record.count()
             module.log("privacy/epsilon", self.accountant.epsilon(self.delta))
         if self.adaptive is not None and released.within is not None:
             self._norm *= math.exp(-self.adaptive.rate * (released.within - self.adaptive.quantile))
@@ -369,7 +421,8 @@ class Privacy(FederatedCallback):
         return {
             "noise_multiplier": self.noise_multiplier,
             "clip_norm": self.clip_norm,
-            "noise_seed": self._secret,
+            "noise_seed": self.noise_seed,
+            "record": None if self._record is None else self._record.state_dict(),
             "norm": self._norm,
             "accountant": {} if self.accountant is None else self.accountant.state_dict(),
         }

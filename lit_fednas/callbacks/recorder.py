@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +15,8 @@ from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.messages import ClientResult
 from lit_fednas.records import append_round, forget_from
 from lit_fednas.records.files import FolderLock
+
+log = logging.getLogger(__name__)
 
 
 class RunRecorder(FederatedCallback):
@@ -52,6 +55,8 @@ class RunRecorder(FederatedCallback):
         self._held = dict(trainer.callback_metrics)
         if keeps_files(trainer):
             forget_from(run_folder(trainer), trainer.global_step)  # a round is a step
+        elif trainer.is_global_zero and not trainer.fast_dev_run:
+            log.info("without a logger or a trainer.default_root_dir nothing is kept of the run but its checkpoints")
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:

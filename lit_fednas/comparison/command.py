@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 
 import pandas as pd
 
@@ -30,6 +30,9 @@ from lit_fednas.comparison.tiers import Tiers, read_tiers, tiers_of
 from lit_fednas.formatting import short
 from lit_fednas.ranges import PositiveFloat, PositiveInt
 from lit_fednas.records.files import check_output, replace_text, replacing
+
+#: A budget of training, or ``equal`` for the most that all have reached.
+Limit: TypeAlias = float | Literal["equal"]
 
 
 @dataclass(frozen=True)
@@ -98,8 +101,10 @@ def compared(
     methods: Methods,
     tiers: Tiers | None = None,
     metric: str | None = None,
-    budget: Mapping[BudgetName, float | None] | None = None,
-    targets: Sequence[float] = (),
+    macs: Limit | None = None,
+    bytes: Limit | None = None,
+    rounds: Limit | None = None,
+    targets: Sequence[float] | None = None,
 ) -> Comparison:
     """Compares methods.
 
@@ -107,7 +112,9 @@ def compared(
         methods: Results that differ in their seeds, by method.
         tiers: Budgets of a network, by tier; those of the searches, if not given and the same in all of them.
         metric: By which networks are chosen; the task's first if not given.
-        budget: Of training, by ``macs``, ``bytes`` or ``rounds``; ``None`` for the most that every run has reached.
+        macs: Of training, within which networks are taken; ``equal`` for the most that every run has reached.
+        bytes: The same of bytes, both ways.
+        rounds: The same of rounds.
         targets: Values of the metric.
 
     Returns:
@@ -117,7 +124,12 @@ def compared(
         DataError: Results lack what is asked for.
     """
     tiers = tiers_of(methods) if tiers is None else tiers
-    least = {unit: least_spent(methods, unit) if most is None else most for unit, most in (budget or {}).items()}
+    given: dict[BudgetName, Limit | None] = {"macs": macs, "bytes": bytes, "rounds": rounds}
+    least = {
+        unit: least_spent(methods, unit) if isinstance(most, str) else most
+        for unit, most in given.items()
+        if most is not None
+    }
     return Comparison(
         methods,
         tiers,
@@ -160,11 +172,8 @@ def compare(
     """
     if output is not None:
         check_output(output / "compare.md")
-    given: dict[BudgetName, Any] = {"macs": macs, "bytes": bytes, "rounds": rounds}
-    budget = {unit: None if most == "equal" else most for unit, most in given.items() if most is not None}
-    comparison = compared(
-        read_methods(methods), None if tiers is None else read_tiers(tiers), metric, budget, targets or ()
-    )
+    limits = None if tiers is None else read_tiers(tiers)
+    comparison = compared(read_methods(methods), limits, metric, macs, bytes, rounds, targets)
     print(comparison.text(markdown))
     if output is not None:
         print(f"\nwritten in {output}: {', '.join(comparison.write(output))}")

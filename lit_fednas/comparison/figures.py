@@ -15,7 +15,7 @@ from lit_fednas.comparison.run_networks import SPENT, history
 from lit_fednas.comparison.tables import best_within
 from lit_fednas.comparison.text import scale_of
 from lit_fednas.comparison.tiers import Tiers
-from lit_fednas.formatting import axis
+from lit_fednas.formatting import axis, figure_text
 
 _TITLES = {"rounds": "rounds", "spent_macs": "MACs of training", "spent_bytes": "bytes of training"}
 
@@ -44,7 +44,7 @@ def comparison_figure(methods: Methods, tiers: Tiers, table: pd.DataFrame) -> Fi
             line = stairs(seeds).agg(RANGE, axis=1)
             draw_line(axes, line.set_index(line.index / scale), list(methods).index(method), drawstyle="steps-post")
         label(axes, unit if spent != "rounds" else "rounds", _metric(table, "validation"))
-        axes.set_title(f"best network{'' if last == '*' else f' within {last}'}", fontsize=9)
+        axes.set_title(f"best network{'' if last == '*' else f' within {figure_text(last)}'}", fontsize=9)
     legend(figure)
     return figure
 
@@ -59,7 +59,7 @@ def _draw_fronts(axes: Axes, methods: Methods, tiers: Tiers, table: pd.DataFrame
         macs = rows.groupby("tier", sort=False)["macs"].mean() / scale
         line = line.set_index(macs).sort_index()
         axes.vlines(line.index, line["min"], line["max"], color=look(index)["color"], linewidth=0.9, alpha=0.6)
-        axes.plot(line.index, line["mean"], **look(index), markersize=4.5, linewidth=1.2, label=method)
+        axes.plot(line.index, line["mean"], **look(index), markersize=4.5, linewidth=1.2, label=figure_text(method))
     for limits in tiers.values():
         if "macs" in limits:
             axes.axvline(limits["macs"] / scale, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))

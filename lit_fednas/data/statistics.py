@@ -23,7 +23,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy.sparse import csr_array
 
 from lit_fednas.data.datamodule import FederatedDataModule
-from lit_fednas.formatting import text_table
+from lit_fednas.formatting import figure_text, text_table
 from lit_fednas.records.files import check_output, replace_text, replacing
 
 COLOUR = "#2a6fbb"
@@ -140,7 +140,9 @@ def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:
     many = counts.shape != everyone.shape
     cell = float(np.clip(11 / num_clients, 0.12, 0.36))  # inches
     height = float(np.clip(12 / num_classes, 0.12, max(cell, 0.26)))
-    size = num_clients * cell + 1.9, num_classes * height + 1.1
+    names = [figure_text(class_names[label], 40) for label in labels]
+    longest = max(map(len, names))
+    size = num_clients * cell + 1.9 + 0.06 * max(0, longest - 16), num_classes * height + 1.1
     figure = Figure(figsize=(size[0], size[1] + _BELOW * many), layout="constrained")
     grid = figure.add_gridspec(1 + many, 3, height_ratios=[size[1], *[_BELOW] * many])
     axes = figure.add_subplot(grid[0, :])
@@ -149,7 +151,7 @@ def plot_partition(counts: Counts, class_names: Sequence[str]) -> Figure:
     largest = 72**2 * min(cell * height, max(0.2, 0.94 * min(cell, height)) ** 2)  # in points²
     sizes = np.maximum(largest * values / max(1, counts.max()), 1.0)  # a single example stays visible
     axes.scatter(clients, classes, s=sizes, color=COLOUR, alpha=0.85, linewidths=0, zorder=2, clip_on=False)
-    _frame(figure, numbers, [class_names[label] for label in labels], height)
+    _frame(figure, numbers, names, height)
     _legend(figure, int(counts.max()), largest)
     if many:
         title = f"{num_clients} of {everyone.shape[0]:,} clients, evenly spaced by number"

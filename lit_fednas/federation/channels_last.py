@@ -42,7 +42,7 @@ def _gradient_in_the_layout(module: nn.Module, inputs: Any, output: Tensor) -> N
 
 
 def _in_ordinary_layout(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(one.contiguous() for one in inputs)
+    return tuple(one.contiguous() if one.dim() == 4 else one for one in inputs)
 
 
 def _without_skipped(module: nn.Module, inputs: tuple[Tensor, ...], strides: tuple[int, ...]) -> tuple[Tensor, ...]:

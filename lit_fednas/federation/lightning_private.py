@@ -324,11 +324,17 @@ def save_alone(trainer: pl.Trainer, path: Any) -> None:
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside its place and then moves it there, so that a kill leaves the old one whole."""
+    """Writes a checkpoint beside its place and then moves it there, so that a kill leaves the old one whole.
+
+    Attributes:
+        private: Whether its owner alone can read it.
+    """
+
+    private = False
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Saves, and waits until the file is on disk."""
-        replace_saved(path, checkpoint, sync=True)
+        replace_saved(path, checkpoint, sync=True, private=self.private)
 
 
 def overrides_hook(trainer: pl.Trainer, name: str, base: type) -> bool:

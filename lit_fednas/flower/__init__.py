@@ -11,10 +11,11 @@ starts the run. The rounds, callbacks, checkpoints and records are those of ``li
 with the same clients, a run over devices equals the simulated one to the bit, where all machines round alike.
 
 **Data.** The server reads what it validates and tests on; each device puts a file or folder of its own in the place of
-``train``, by ``--node-config``. What a configuration may not leave to the data is what every device would then find
-out for itself: the number of classes, and how inputs are normalised (``mean`` and ``std`` of image folders; not
-``standardize`` and ``categorical`` of tables). The run ends before its first round if classes, shapes or normalisation
-differ, but for the columns that ``categorical`` makes; later, such a device fails in each of its rounds.
+``train``, by ``--node-config``. What a configuration may not leave to the data is what every device would then find out
+for itself: the number of classes, and how inputs are normalised (``mean`` and ``std`` of image folders; not
+``standardize`` and ``categorical`` of tables). The run ends before its first round if classes, task, shapes,
+augmentation or normalisation differ, but for the columns that ``categorical`` makes; later, such a device fails in each
+of its rounds.
 
 ```yaml
 # sites.yaml, for arrays; a device is started with
@@ -33,6 +34,12 @@ data:
 In a simulation of the same run, ``files.train`` holds the examples of all devices, in their order, with a column that
 says whose they are, and ``ByColumn`` is the partitioner. If every machine has the whole data set, ``partition-id=N``
 in ``--node-config`` takes the share of client N of the partition.
+
+**Settings.** The server resolves the command with its options (``command="fit --model.client.epochs 2"``), and sends
+the sections that devices read (``model``, ``data``, ``seed_everything`` and ``trainer.threads``) where they differ from
+the app's, so that devices train with what the server records. A device's ``--node-config`` may change where its data
+are and how they are read (``data.source``, ``data.eval_batch_size``, ``data.in_memory``, ``data.num_workers``). Any
+other difference ends the run before its first round, with the field's name and both values.
 
 **Methods.** All that works in a simulation works here, to the bit: ``tests/flower`` trains with every assignment,
 aggregation and objective. After the training,
@@ -96,7 +103,8 @@ without the device:
 | the device is switched off or loses its network | ``dropped`` | 1 minute; at once if it said goodbye |
 | the device is away when the round begins | ``dropped`` | at once |
 | no answer in ``timeout`` (``--run-config 'timeout=600.0'``; an hour) | ``timeout`` | as set |
-| a number that is not finite; tensors that were not asked for | ``non-finite``; ``error`` | at once |
+| a number that is not finite | ``non-finite`` | at once |
+| tensors or numbers that such a task has not: more steps, examples or seconds, a negative loss | ``error`` | at once |
 
 The minute is Flower's, which waits for two heartbeats, and cannot be set. For as long a device that was killed is
 turned away when it comes back, so let a supervisor start it again and again. An answer to a round that is over is not
@@ -109,26 +117,28 @@ checkpoint is that of the last round that has ended, also after Ctrl-C at the se
 minute). Flower cannot resume a run that was stopped or whose server was ended: ``--run-config 'resume="last"'`` starts
 a new one that goes on from the checkpoint, exactly.
 
-**What leaves a device**: its numbers of examples of each class in each split, the shape of inputs, hashes of the names
-of classes and of the normalisation, its memory (for the log), its speed in MACs per second (five batches of zeros
-through the largest architecture), and the name that its key was registered with. In each round: the weights that it
-trained, how many steps and examples that took, the loss, the seconds, what the objective reports, and accuracies on its
-validation split if ``model.client.validate`` is set. In a federated search: the figures of the architectures that it
-scored on that split. If something fails, the error's text, in which a path may stand.
-**No example leaves it**, nor a gradient of a single one. Weights and counts do tell something about the data; there is
-no encryption between devices and server but TLS.
+**What leaves a device**: its numbers of examples of each class in each split, the shape of inputs, the task's and the
+augmentation's settings, hashes of the names of classes and of the normalisation, its memory (for the log), its speed in
+MACs per second (five batches of zeros through the largest architecture), and the name that its key was registered with.
+In each round: the weights that it trained, how many steps and examples that took, the loss, the seconds, what the
+objective reports, and accuracies on its validation split if ``model.client.validate`` is set. In a federated search:
+the figures of the architectures that it scored on that split. If something fails, the error's text, in which a path may
+stand. **No example leaves it**, nor a gradient of a single one. Weights and counts do tell something about the data;
+there is no encryption between devices and server but TLS.
 
 **Differential privacy.** With ``privacy``, devices know the configuration and the run's seed, but not the server's
-secret that noise and sampled cohorts are drawn from (a ``privacy.noise_seed`` that is given they do know). Whoever sees
-which devices are sent tasks, as the SuperLink does, knows who takes part, and for them cohorts are not sampled.
+secret that noise and sampled cohorts are drawn from (a ``privacy.noise_seed`` that is given they do know). It is new at
+every start, also of a run that goes on with ``resume="last"``: devices that see a round again see other noise, and both
+count. Whoever sees which devices are sent tasks, as the SuperLink does, knows who takes part, and for them cohorts are
+not sampled.
 
-**Security.** Without ``--tls``, anyone on the network can read weights, and join as a device. With it, the server
-shows a certificate, and devices a key that was registered before; keep ``keys/`` and ``certificates/server.key``
-secret, and give each device its own key alone. Messages are JSON and arrays of numbers, never pickles. But a device
-runs what the server sends it: Flower installs the app folder, and the configuration names classes that are imported
-and called. Start devices for servers that you trust, with an account that can do little else. **Whoever reaches the
-server's port can start a run**, and so code on all devices, since Flower asks devices for keys and not those who start
-runs: let a firewall or a VPN admit the devices and yourself alone.
+**Security.** Without ``--tls``, anyone on the network can read weights, and join as a device. With it, the server shows
+a certificate, and devices a key that was registered before; keep ``keys/`` and ``certificates/server.key`` secret, and
+give each device its own key alone. Messages are JSON and arrays of numbers, never pickles. But a device runs what the
+server sends it: Flower installs the app folder, and its configuration, of which whoever starts a run can replace any
+part, names classes that are imported and called. Start devices for servers that you trust, with an account that can do
+little else. **Whoever reaches the server's port can start a run**, and so code on all devices, since Flower asks
+devices for keys and not those who start runs: let a firewall or a VPN admit the devices and yourself alone.
 
 **Speed.** Flower starts a process for every message, which imports torch and Lightning before it trains; and it asks
 for messages every three seconds. On two cores that also ran other things, a round of 2 devices took 25 to 55 s, of

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from lit_fednas.cli import told, with_paths
 from lit_fednas.errors import ConfigError, FedNASError
-from lit_fednas.flower.device import device_of, digest
+from lit_fednas.flower.device import device_of, device_settings
 from lit_fednas.flower.link import KINDS, Link
 from lit_fednas.flower.server import FlowerCLI
 from lit_fednas.flower.wire import Packet
@@ -41,7 +41,7 @@ def serve(grid: Grid, context: Context) -> None:
     """
     settings = context.run_config
     config = str(settings["config"])
-    link = Link(grid, digest(config), float(settings["timeout"]), float(settings["join-timeout"]))
+    link = Link(grid, device_settings(config), float(settings["timeout"]), float(settings["join-timeout"]))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yaml"
         path.write_text(config)
@@ -66,12 +66,13 @@ def _run(words: list[str], link: Link) -> int:
 def _answer(message: Message, context: Context) -> Message:
     """Answers one message with the node's own data."""
     kind = next(name for name, of in KINDS.items() if of == message.metadata.message_type)
+    packet = Packet.of(message.content)
     try:
-        device = device_of(str(context.run_config["config"]), context.node_config)
+        device = device_of(str(context.run_config["config"]), context.node_config, packet.fields.get("changed", ""))
     except FedNASError as error:
         answer = Packet({"refused": str(error)})
     else:
-        answer = device.answer(kind, Packet.of(message.content))
+        answer = device.answer(kind, packet)
     return Message(answer.record(), reply_to=message)
 
 

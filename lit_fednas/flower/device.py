@@ -6,7 +6,6 @@ the same sub-Trainer as a simulated client.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from argparse import ArgumentError
@@ -24,6 +23,7 @@ from jsonargparse import ArgumentParser
 from typing_extensions import override
 
 from lit_fednas import __version__
+from lit_fednas.config_files import flat
 from lit_fednas.data import ClientData, FederatedDataModule
 from lit_fednas.data.examples import ExampleDataset
 from lit_fednas.data.partitioners import Partition
@@ -33,7 +33,7 @@ from lit_fednas.federation import ClientSettings, FederatedLightningModule
 from lit_fednas.federation.client import LocalRunner
 from lit_fednas.federation.machine import keep_freed_memory, threads_set
 from lit_fednas.finetune.finetuning import TierNetwork, averaging
-from lit_fednas.flower.wire import SPLITS, Packet, read_task, result_fields
+from lit_fednas.flower.wire import SPLITS, Packet, digest, read_task, result_fields
 from lit_fednas.objectives import HeadOnly, Objective, TaskLoss
 from lit_fednas.rng import isolated
 from lit_fednas.search import FederatedEvaluation, FederatedEvaluator
@@ -46,12 +46,22 @@ SHARE = "partition-id"
 #: The number of the node's client, where its data are its own and its key has no name.
 CLIENT = "client"
 _NUMBERS = (SHARE, CLIENT, "num-partitions")
+#: What a node may set: where its data are, and how they are read.
+_OWN = ("data.source.", "data.eval_batch_size.", "data.in_memory.", "data.num_workers.")
 _TRIALS = 5  # batches that measure a device's speed
 
 
-def digest(text: str) -> str:
-    """Returns the hash of a text, such as a run's configuration, sixteen hexadecimal digits."""
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+def device_settings(config: str, changed: str = "") -> str:
+    """Returns the settings that devices read, as YAML.
+
+    Args:
+        config: A run's whole configuration, YAML.
+        changed: Sections that the server's command changes, YAML.
+    """
+    read = yaml.safe_load(config)
+    threads = (read.get("trainer") or {}).get("threads")
+    settings = {**{name: read[name] for name in ("seed_everything", "data", "model")}, "trainer": {"threads": threads}}
+    return yaml.safe_dump({**settings, **yaml.safe_load(changed or "{}")})
 
 
 def kind_of(data: FederatedDataModule) -> dict[str, Any]:
@@ -66,6 +76,8 @@ def kind_of(data: FederatedDataModule) -> dict[str, Any]:
         "task": type(data.task).__name__,
         "input_shape": list(data.input_shape),
         "num_classes": data.num_classes,
+        "task_settings": {name: str(value) for name, value in vars(data.task).items()},
+        "augmentation": [f"{type(one).__name__} {vars(one)}" for one in data.source.augmentation],
         "class_names": digest(json.dumps(list(data.class_names))),
         "normalization": digest(json.dumps(numbers)),
     }
@@ -113,7 +125,7 @@ class Device:
         data: Its data.
         make: Makes the server's module, given the data.
         number: The client that it is; without it, the one that its key is registered as.
-        config: The hash of the run's configuration.
+        config: The settings that devices read, YAML (:func:`device_settings`).
         threads: With how many it computes, as ``trainer.threads``.
     """
 
@@ -154,8 +166,14 @@ class Device:
         """Validates that the server has this version and configuration."""
         if (theirs := fields["version"]) != __version__:
             raise ConfigError(f"version: the device has lit-fednas {__version__}, the server {theirs}; install that")
-        if fields["config"] != self.config:
-            raise ConfigError("config: the device's differs from the server's; start the run with one app folder")
+        if fields["config"] == digest(self.config):
+            return
+        own, server = (dict(flat(yaml.safe_load(text))) for text in (self.config, fields.get("settings", "{}")))
+        name = next((name for name in {**server, **own} if own.get(name) != server.get(name)), "config")
+        raise ConfigError(
+            f"{name}: {own.get(name)} on the device and {server.get(name)} at the server; start the run with one app "
+            f"folder"
+        )
 
     def _check_data(self, fields: Mapping[str, Any]) -> None:
         """Validates that the data are still of the server's kind; a device that joins is told by the server."""
@@ -336,10 +354,16 @@ def read_data(config: Mapping[str, Any], settings: Mapping[str, Any], share: boo
     if not share:
         section["server_val"] = 0  # the server has data of its own
     own = [f"--{name}={value}" for name, value in settings.items()]
+    at_server = parser.parse_object({"data": section})
     try:
-        parsed = parser.parse_args(own, parser.parse_object({"data": section}))
+        parsed = parser.parse_args(own, at_server.clone())
     except ArgumentError as error:
         raise ConfigError(f"node-config: {' '.join(str(error).split())}; correct the setting") from error
+    for name in settings:
+        if not f"{name}.".startswith(_OWN) and (given := parsed.get(name)) != (wanted := at_server.get(name)):
+            raise ConfigError(
+                f"{name}: {given} on the device and {wanted} at the server; leave it out of --node-config"
+            )
     data: DeviceData = parser.instantiate(parsed).data
     data.share = share
     return data
@@ -358,22 +382,24 @@ def read_module(config: Mapping[str, Any], data: FederatedDataModule) -> Federat
 
 
 @lru_cache(maxsize=2)  # a simulation's process answers for many nodes, which share one data set
-def _device(config: str, share: bool, settings: tuple[tuple[str, Any], ...]) -> Device:
-    read, own = yaml.safe_load(config), dict(settings)
+def _device(config: str, changed: str, share: bool, settings: tuple[tuple[str, Any], ...]) -> Device:
+    text, own = device_settings(config, changed), dict(settings)
+    read = yaml.safe_load(text)
     for name in own:
         if not name.startswith("data."):
             raise ConfigError(f"node-config: {name} is not a setting; give {', '.join(_NUMBERS)}, or data.SETTING")
-    threads = (read.get("trainer") or {}).get("threads")
-    return Device(read_data(read, own, share), partial(read_module, read), None, digest(config), threads)
+    threads = read["trainer"]["threads"]
+    return Device(read_data(read, own, share), partial(read_module, read), None, text, threads)
 
 
-def device_of(config: str, settings: Mapping[str, Any]) -> Device:
+def device_of(config: str, settings: Mapping[str, Any], changed: str = "") -> Device:
     """Returns the device of a configuration and a node's settings, until the next call.
 
     Args:
         config: The run's configuration, YAML.
-        settings: The node's own: ``partition-id`` or ``client`` is its number; what begins with ``data.`` replaces
-            values of the configuration, as ``data.source.init_args.root``.
+        settings: The node's own: ``partition-id`` or ``client`` is its number; what begins with ``data.source.``
+            replaces values of the configuration, as ``data.source.init_args.root``.
+        changed: Sections of the configuration that the server's command changes, YAML.
 
     Raises:
         ConfigError: A setting cannot be used.
@@ -382,6 +408,6 @@ def device_of(config: str, settings: Mapping[str, Any]) -> Device:
     if not isinstance(number, int | None):
         raise ConfigError(f"node-config: {SHARE} or {CLIENT} is {number!r}; give the number of a client")
     others = tuple(sorted((name, value) for name, value in settings.items() if name not in _NUMBERS))
-    device = _device(config, SHARE in settings, others)
+    device = _device(config, changed, SHARE in settings, others)
     device.number = number
     return device

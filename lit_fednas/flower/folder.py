@@ -253,8 +253,8 @@ The server, which keeps running; the run's folder is made below this one (`runs/
 {link}
 ```
 {register}
-A device, with data of its own (what begins with `data.` replaces values of the configuration; several devices on one
-machine need a port each):
+A device, with data of its own (what begins with `data.source.` replaces values of the configuration; several devices on
+one machine need a port each):
 
 ```bash
 {node} \\

@@ -10,12 +10,13 @@ from operator import itemgetter
 from time import monotonic, sleep
 from typing import NamedTuple, TypeVar
 
+import yaml
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from lit_fednas import __version__
 from lit_fednas.errors import ClientError, ConfigError
-from lit_fednas.flower.wire import Joined, Packet, read_joined, size_of
+from lit_fednas.flower.wire import Joined, Packet, digest, one_line, read_joined, size_of, unreadable
 
 T = TypeVar("T")
 
@@ -56,12 +57,13 @@ class Link:
 
     Args:
         grid: Flower's.
-        config: The hash of the configuration.
+        config: The settings that devices read, YAML.
         timeout: Seconds after which a round no longer waits for an answer.
         join_timeout: Seconds in which all clients have to be there.
         poll: Seconds between two looks for answers.
 
     Attributes:
+        changed: The sections of them in which the server's command differs from the app's configuration, YAML.
         data: The hash of what the devices' data must have in common with the server's; empty until that is known.
         nodes: The node of each client that has joined.
         bytes_down: Bytes sent.
@@ -73,6 +75,7 @@ class Link:
     timeout: float = 3600.0
     join_timeout: float = 600.0
     poll: float = 0.1
+    changed: str = ""
     data: str = ""
     nodes: dict[int, int] = field(default_factory=dict)
     bytes_down: int = 0
@@ -80,6 +83,22 @@ class Link:
     _joining: dict[str, _Newcomer] = field(default_factory=dict)  # those that have not answered, by message
     _refused: set[int] = field(default_factory=set)
     _spare: dict[int, int] = field(default_factory=dict)  # clients of nodes that wait until another is gone
+
+    @property
+    def longest(self) -> float:
+        """Seconds from a message to its answer at most: Flower does not deliver it later."""
+        return self.timeout + 60
+
+    def use(self, settings: str) -> None:
+        """Makes devices use the settings that the server's command resolves to, in place of the app's.
+
+        Args:
+            settings: Those that devices read, YAML.
+        """
+        app = yaml.safe_load(self.config)
+        changed = {name: value for name, value in yaml.safe_load(settings).items() if app.get(name) != value}
+        self.changed = yaml.safe_dump(changed) if changed else ""
+        self.config = settings
 
     def join(self, num_clients: int) -> list[Joined]:
         """Waits until all clients are there.
@@ -133,7 +152,7 @@ class Link:
         asked = {newcomer.node for newcomer in self._joining.values()}
         for node in sorted(present - set(self.nodes.values()) - self._refused - self._spare.keys() - asked):
             newcomer = _Newcomer(node, _number(names.get(node, "")))
-            if message := self._push(node, "join", Packet({"client": newcomer.number})):
+            if message := self._push(node, "join", Packet({"client": newcomer.number, "settings": self.config})):
                 self._joining[message] = newcomer
         joined: dict[int, Joined] = {}
         for newcomer, reply in sorted(self._pull(self._joining), key=itemgetter(0)):
@@ -161,7 +180,7 @@ class Link:
         try:
             answer = read_joined(reply.packet.fields)
         except Exception as error:  # a device may send anything
-            return Reply(None, "error", f"the answer cannot be read ({type(error).__name__}: {error})", refused=True)
+            return Reply(None, "error", unreadable(error), refused=True)
         if newcomer.number not in (None, answer.client):
             reason = f"it says that it is client {answer.client}, and its key is registered as {newcomer.number}"
             return Reply(None, "error", reason, refused=True)
@@ -207,10 +226,10 @@ class Link:
 
     def _push(self, node: int, kind: str, packet: Packet) -> str:
         """Sends a message to a node; returns the message's name, empty if it could not be sent."""
-        common = {"version": __version__, "config": self.config, "data": self.data}
+        common = {"version": __version__, "config": digest(self.config), "changed": self.changed, "data": self.data}
         content = Packet({**packet.fields, **common}, packet.tensors).record()
         self.bytes_down += size_of(content)
-        (message,) = self.grid.push_messages([Message(content, node, KINDS[kind], ttl=self.timeout + 60)])
+        (message,) = self.grid.push_messages([Message(content, node, KINDS[kind], ttl=self.longest)])
         return str(message or "")
 
     def _pull(self, waiting: dict[str, T]) -> Iterator[tuple[T, Reply]]:
@@ -224,14 +243,14 @@ class Link:
         """Reads an answer, or why there is none."""
         if message.has_error():
             status = "error" if message.error.code in _CRASHED else "dropped"
-            return Reply(None, status, " ".join(str(message.error.reason or f"code {message.error.code}").split()))
+            return Reply(None, status, one_line(message.error.reason or f"code {message.error.code}"))
         try:
             packet = Packet.of(message.content)
             self.bytes_up += size_of(message.content)
         except ClientError as error:
             return Reply(None, "error", str(error))
         if refused := packet.fields.get("refused"):
-            return Reply(None, "error", str(refused), refused=True)
+            return Reply(None, "error", one_line(refused), refused=True)
         return Reply(packet)
 
 

@@ -22,9 +22,21 @@ from lit_fednas.federation.client import TaskRunner
 from lit_fednas.federation.initial_weights import read_checkpoint
 from lit_fednas.finetune import Finetune
 from lit_fednas.finetune.finetuning import Finetuning, TierNetwork
-from lit_fednas.flower.device import digest_of, kind_of
+from lit_fednas.flower.device import device_settings, digest_of, kind_of
 from lit_fednas.flower.link import Link, Reply
-from lit_fednas.flower.wire import SPLITS, Joined, Packet, read_result, task_fields
+from lit_fednas.flower.wire import (
+    MOST,
+    SPLITS,
+    FitLimits,
+    Joined,
+    Packet,
+    most_of,
+    one_line,
+    read_number,
+    read_result,
+    task_fields,
+    unreadable,
+)
 from lit_fednas.lightning_cli import FederatedCLI
 from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives import Objective
@@ -89,6 +101,8 @@ _KIND = {
     "task": "give both the same kind of data",
     "input_shape": "give both the same kind of data",
     "num_classes": "set it, since a device may lack some",
+    "task_settings": "give both the same data.source.init_args.task",
+    "augmentation": "give both the same data.source.init_args.augmentation",
     "class_names": "give classes as numbers, since a device may lack some",
     "normalization": "set mean and std, or standardise inputs beforehand, since each measures them on its own data",
 }
@@ -120,7 +134,8 @@ class ServerData(FederatedDataModule):
             for name, own in kind.items():
                 if (theirs := device.kind.get(name)) != own:
                     raise ConfigError(
-                        f"data.source: client {device.client} has {name} {theirs}, the server {own}; {_KIND[name]}"
+                        f"data.source: client {device.client} has {name} {one_line(theirs)}, the server {own}; "
+                        f"{_KIND[name]}"
                     )
             if len(device.counts["train"]) != len(self.strata):
                 raise ConfigError(
@@ -173,6 +188,7 @@ class FlowerRunner(TaskRunner):
                 f"client.fast: {module.client.fast} measures this process, and devices train in theirs; set it to null"
             )
         self.module = module
+        self.clients = data
         self.link = data.link
         self.check = check
         self.structure = structure
@@ -212,25 +228,45 @@ class FlowerRunner(TaskRunner):
     def _read(self, task: ClientTask, packet: Packet) -> tuple[ClientResult, ClientUpdate | None]:
         wanted = self.module.supernet.views(task.arch)
         try:
-            objective = self.module.objective
-            result = read_result(packet.fields["result"], task, objective.report_types, objective.data_task.averaged)
+            result = read_result(packet.fields["result"], task, self._limits(task))
             if not result.ok:
                 return result, None
+            if all(report.finite for report in result.reports):
+                self.module.objective.check_result(result)
             sent = {name: tensor.to(next(iter(wanted.values())).device) for name, tensor in packet.tensors.items()}
             weights = self.module.transport.unpack_up(sent, wanted)
         except Exception as error:  # a device may send anything
-            return ClientResult(task, "error", f"the answer cannot be read ({type(error).__name__}: {error})"), None
+            return ClientResult(task, "error", unreadable(error)), None
         wrong = [name for name in {**wanted, **weights} if not _alike(wanted.get(name), weights.get(name))]
         if wrong:
-            return ClientResult(task, "error", f"the answer's tensor {wrong[0]} is not that of {task.arch}"), None
-        size = sum(float(one.double().norm()) for one in weights.values() if one.is_floating_point())
-        if not isfinite(size + result.loss) or not all(report.finite for report in result.reports):
+            return ClientResult(
+                task, "error", f"the answer's tensor {one_line(wrong[0])} is not that of {task.arch}"
+            ), None
+        largest = {name: _largest(tensor) for name, tensor in weights.items()}
+        if not all(map(isfinite, (*largest.values(), result.loss))) or not all(one.finite for one in result.reports):
             return ClientResult(task, "non-finite", "a number that the device sent is not finite"), None
+        if wild := [name for name, number in largest.items() if number > MOST]:
+            return ClientResult(task, "error", f"the answer's tensor {wild[0]} has a number above {MOST:g}"), None
         return result, ClientUpdate(result, weights)
+
+    def _limits(self, task: ClientTask) -> FitLimits:
+        """Returns what a client's result can be, by its task and by what it said of itself when it joined."""
+        client, size, objective = self.module.client, task.num_examples, self.module.objective
+        steps = client.epochs * -(-size // client.batch_size) if client.steps is None else client.steps
+        batch = min(client.batch_size, size)
+        examples = client.epochs * size if client.steps is None else steps * batch
+        tests = 0 if client.validate is None else self.clients.size(task.client, "val")
+        averaged, kinds = objective.data_task.averaged, objective.report_types
+        return FitLimits(steps, batch, examples, tests, self.link.longest, averaged, kinds)
 
 
 def _alike(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
     return one is not None and other is not None and one.shape == other.shape and one.dtype == other.dtype
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    """Returns the greatest magnitude; NaN or infinity if there is one."""
+    return max(abs(end.item()) for end in tensor.aminmax()) if tensor.numel() else 0.0
 
 
 class WireBytes(FederatedCallback):
@@ -280,21 +316,30 @@ class FlowerEvaluator(FederatedEvaluator):
         def packet_of(place: int) -> Packet:
             return Packet({**fields, "client": clients[place]}, tensors)
 
+        example = data.task.example_targets(1, self.supernet.input_shape, torch.device("cpu"))
+        units_of_example = int(data.task.units(example).sum())
+        # sums are in single precision
+        limits = (1 + 1e-5) * units_of_example * np.array([1.0, *map(most_of, data.task.averaged)])
         answers = np.zeros((len(clients), len(archs), 1 + len(data.task.averaged)))
         for place, reply in data.link.ask("score", clients, packet_of, self.check):
             if reply.packet is None:
                 log.warning("client %d does not score: %s (%s)", clients[place], reply.status, reply.reason)
                 continue
             try:
-                answer = np.array(reply.packet.fields["answers"], dtype=float).reshape(answers[place].shape)
-                units = answer[:, 0]
-                if not np.isfinite(answer).all() or (answer < 0).any() or (units != units[0]).any():
-                    raise ValueError("not sums over the client's examples")
+                most = limits * int(self.draw.sizes[clients[place]])
+                answer = np.array(
+                    [
+                        [read_number("answers", number, limit) for number, limit in zip(row, most, strict=True)]
+                        for row in reply.packet.fields["answers"]
+                    ]
+                )
+                if answer.shape != answers[place].shape or (answer[:, 0] != answer[0, 0]).any():
+                    raise ValueError("answers: not sums over the client's examples")
                 answers[place] = answer
             except Exception as error:  # a device may send anything
                 log.warning(
                     "client %d does not score: its answer cannot be read (%s: %s)",
-                    *(clients[place], type(error).__name__, error),
+                    *(clients[place], type(error).__name__, one_line(error)),
                 )
         if not answers[:, :, 0].sum():
             raise ClientError(f"search.federated: none of the {len(clients)} devices that were asked has answered")
@@ -351,7 +396,8 @@ class FlowerCLI(FederatedCLI):
 
     @override
     def instantiate_classes(self) -> None:
-        """Connects data and trainer to the devices."""
+        """Connects data and trainer to the devices, which use the settings of the command."""
+        self.link.use(device_settings(self._resolved()))
         super().instantiate_classes()
         if self.trainer.world_size > 1:
             raise ConfigError(f"trainer.devices: {self.trainer.world_size} processes; the server is one, set it to 1")
@@ -362,14 +408,18 @@ class FlowerCLI(FederatedCLI):
         trainer.fit_loop.runner = FlowerRunner
         trainer.callbacks.insert(0, WireBytes(self.link))
 
+    def _resolved(self) -> str:
+        """Returns the command's whole configuration, YAML."""
+        name = str(self.subcommand)
+        return str(self._parser(name).dump(self.config[name], skip_none=False))
+
     @override
     def _run_subcommand(self, subcommand: str) -> None:
         parts: tuple[Any, ...] = self.trainer, self.model, self.datamodule
         if subcommand == "search":
             FlowerSearch(*parts).run(**self.options)
         elif subcommand == "finetune":
-            text = self._parser(subcommand).dump(self.config[subcommand], skip_none=False)
-            settings = yaml.safe_load(text)["finetune"]
+            settings = yaml.safe_load(self._resolved())["finetune"]
             command = Finetune(*parts)
             command.finetuning = partial(FlowerFinetuning, plain={name: settings[name] for name in CANDIDATE})
             command.run(**self.options)

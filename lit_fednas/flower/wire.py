@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,8 +23,20 @@ _DTYPES = {
     str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.float16, torch.int64, torch.int8)
 }
 
+#: No number of a fit is greater: sums of many clients' numbers, weighted by examples, stay finite in single precision.
+MOST = 1e18
+#: Nor has a client more examples of a class in a split.
+MOST_EXAMPLES = 2**32
+_SHOWN = 20  # characters of a value that cannot be used
+_LONGEST = 300  # characters of a text
+
 #: A client's splits, of which a device counts its examples.
 SPLITS = ("train", "val", "test")
+
+
+def digest(text: str) -> str:
+    """Returns the hash of a text, such as a run's configuration, sixteen hexadecimal digits."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -72,14 +85,16 @@ class Packet:
         try:
             message = json.loads(str(record.config_records["message"]["json"]))
             tensors: dict[str, Tensor] = {}
+            arrays = record.array_records["tensors"]
             for dtype, layout in message["layout"].items():
-                array = record.array_records["tensors"][dtype].numpy()
+                array = arrays[dtype].numpy()
                 block = torch.from_numpy(np.array(array)).to(_DTYPES[dtype])
                 parts = block.split([prod(shape) for _, shape in layout])
                 tensors |= {str(name): part.view(shape) for (name, shape), part in zip(layout, parts, strict=True)}
             return cls(dict(message["fields"]), tensors)
         except Exception as error:  # the other side may send anything
-            raise ClientError(f"flower: a message cannot be read ({type(error).__name__}: {error})") from error
+            reason = one_line(f"{type(error).__name__}: {error}")
+            raise ClientError(f"flower: a message cannot be read ({reason})") from error
 
 
 def size_of(record: RecordDict) -> int:
@@ -110,41 +125,65 @@ def result_fields(result: ClientResult) -> dict[str, Any]:
     return {**plain, "reports": {type(one).__name__: one.to_plain() for one in result.reports}}
 
 
-def read_result(
-    fields: Mapping[str, Any], task: ClientTask, reports: tuple[type[Report], ...], tested: Sequence[str]
-) -> ClientResult:
+@dataclass(frozen=True)
+class FitLimits:
+    """What the server knows of a client's fit before it is answered.
+
+    Attributes:
+        steps: The most steps.
+        batch: The most examples of a step.
+        examples: The most examples of all steps.
+        num_tested: The examples of the test after it, if there is one.
+        seconds: How long the server has waited for it at most.
+        tested: What is measured in the test.
+        reports: The types of the reports.
+    """
+
+    steps: int
+    batch: int
+    examples: int
+    num_tested: int
+    seconds: float
+    tested: Sequence[str]
+    reports: tuple[type[Report], ...]
+
+
+def read_result(fields: Mapping[str, Any], task: ClientTask, limits: FitLimits) -> ClientResult:
     """Returns the result of :func:`result_fields`, of which a device may send anything.
 
     Args:
         fields: The plain values.
         task: The task that was answered.
-        reports: The types of the reports that a client sends.
-        tested: What is measured on a client's own validation split, where it is tested.
+        limits: What it can be.
 
     Raises:
         ValueError: It is not the result that such a task has. Other exceptions mean so, too.
     """
-    if fields["status"] not in ("ok", "error", "non-finite", "timeout", "dropped", "empty"):
-        raise ValueError(f"status {fields['status']!r}")
-    if fields["status"] == "ok" and set(fields["reports"]) != {kind.__name__ for kind in reports}:
+    status, seconds = fields["status"], read_number("seconds", fields["seconds"], limits.seconds)
+    if status in ("error", "non-finite", "timeout", "dropped", "empty"):
+        return ClientResult(task, status, one_line(fields["reason"]), seconds=seconds)
+    if status != "ok":
+        raise ValueError(f"status {status!r}")
+    if fields["reports"].keys() != {kind.__name__ for kind in limits.reports}:
         raise ValueError(f"reports of {sorted(fields['reports'])}")
-    known = {kind.__name__: kind for kind in reports}
-    found = tuple(known[name].from_plain(values) for name, values in fields["reports"].items())
-    if not all(isinstance(report.finite, bool) for report in found):  # which reads all its numbers
-        raise ValueError("a report without numbers")
-    if set(fields["tested"]) not in (set(), set(tested)):
-        raise ValueError(f"tested by {sorted(fields['tested'])}")
+    reports = tuple(kind.from_plain(fields["reports"][kind.__name__]) for kind in limits.reports)
+    if any(MOST < abs(number) < inf for report in reports for number in report.numbers):
+        raise ValueError(f"a report of more than {MOST:g}")
+    steps = read_count("num_steps", fields["num_steps"], limits.steps, least=1)
+    seen = read_count("num_seen", fields["num_seen"], min(limits.examples, steps * limits.batch), least=steps)
+    loss = fields["loss"]
+    tested = {name: read_number(name, value, most_of(name)) for name, value in fields["tested"].items()}
+    if set(tested) != (set(limits.tested) if limits.num_tested else set()):
+        raise ValueError(f"tested by {sorted(tested)}")
     return ClientResult(
         task,
-        str(fields["status"]),
-        str(fields["reason"]),
-        _count(fields["num_steps"]),
-        _count(fields["num_seen"]),
-        float(fields["loss"]),
-        float(fields["seconds"]),
-        found,
-        {name: float(value) for name, value in fields["tested"].items()},
-        _count(fields["num_tested"]),
+        num_steps=steps,
+        num_seen=seen,
+        loss=loss if loss in (inf, -inf) or loss != loss else read_number("loss", loss, MOST),
+        seconds=seconds,
+        reports=reports,
+        tested=tested,
+        num_tested=read_count("num_tested", fields["num_tested"], limits.num_tested, least=limits.num_tested),
     )
 
 
@@ -180,18 +219,60 @@ def read_joined(fields: Mapping[str, Any]) -> Joined:
     Raises:
         ValueError: It is not what a device says. Other exceptions mean so, too.
     """
-    counts = {split: [_count(number) for number in fields["counts"][split]] for split in SPLITS}
+    counts = {split: [read_count(split, number) for number in fields["counts"][split]] for split in SPLITS}
     if len({len(numbers) for numbers in counts.values()}) != 1:
         raise ValueError("splits of different classes")
     speed = fields["macs_per_second"]
-    if speed is not None and not 0 < float(speed) < inf:
-        raise ValueError(f"macs_per_second {speed}")
-    kind = dict(fields["kind"])
-    memory = _count(fields["memory"])
-    return Joined(_count(fields["client"]), counts, kind, memory, None if speed is None else float(speed))
+    return Joined(
+        read_count("client", fields["client"]),
+        counts,
+        dict(fields["kind"]),
+        read_count("memory", fields["memory"], int(MOST)),
+        None if speed is None else read_number("macs_per_second", speed, MOST, least=1e-3),
+    )
 
 
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is not a count")
+def read_count(name: str, value: Any, most: int = MOST_EXAMPLES, least: int = 0) -> int:
+    """Returns a whole number that a device has sent.
+
+    Raises:
+        ValueError: It is not one, or out of range.
+    """
+    if not isinstance(value, int):
+        raise ValueError(f"{name}: {_shown(value)} is not a count")
+    read_number(name, value, most, least)
     return value
+
+
+def read_number(name: str, value: Any, most: float, least: float = 0.0) -> float:
+    """Returns a number that a device has sent.
+
+    Raises:
+        ValueError: It is not one, or out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name}: {_shown(value)} is not a number")
+    if not least <= value <= most:
+        raise ValueError(f"{name}: {_shown(value)} is not from {least:g} to {most:g}")
+    return float(value)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def most_of(name: str) -> float:
+    """Returns the greatest value of what a task measures."""
+    return 1 + 1e-6 if name == "accuracy" else MOST
+
+
+def one_line(text: Any) -> str:
+    """Returns what can be printed of a text that a device has sent, in one line, shortened."""
+    printable = "".join(letter if letter.isprintable() else " " for letter in str(text)[:_LONGEST])
+    return " ".join(printable.split())
+
+
+def unreadable(error: Exception) -> str:
+    """Returns why an answer is not used that raised an error as it was read."""
+    return f"the answer cannot be read ({one_line(f'{type(error).__name__}: {error}')})"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.data import Classification, ClientData, Task
-from lit_fednas.messages import ClientTask, Report
+from lit_fednas.messages import ClientResult, ClientTask, Report
 from lit_fednas.parts import Part
 from lit_fednas.supernets import Supernet
 
@@ -77,3 +77,13 @@ class Objective(Part, ABC):
     def report(self) -> tuple[Report, ...]:
         """Returns what the server needs besides weights and figures, at most one report of each type."""
         return ()
+
+    def check_result(self, result: ClientResult) -> None:
+        """Validates the reports of a client on another machine, which may send anything, by its task and its figures.
+
+        Args:
+            result: Whose reports are those of :attr:`report_types`, each with values of its fields' types.
+
+        Raises:
+            ValueError: No fit of the task reports this.
+        """

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from lit_fednas.data import Classification, ClientData
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClassesReport, ClientTask, Report
+from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, Report
 from lit_fednas.objectives.base import Objective
 from lit_fednas.supernets import Supernet
 
@@ -107,3 +107,9 @@ class MaskedCrossEntropy(CrossEntropy):
     @override
     def report(self) -> tuple[Report, ...]:
         return (ClassesReport(tuple(self._classes)),)
+
+    @override
+    def check_result(self, result: ClientResult) -> None:
+        report, own = result.report(ClassesReport), self._clients.classes(result.task.client)
+        if report is None or tuple(report.classes) != own:
+            raise ValueError(f"{report}, and the client has classes {own}")

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from lit_fednas.data import ClientData, LoaderReader
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask, MacsReport, Report
+from lit_fednas.messages import ClientResult, ClientTask, MacsReport, Report
 from lit_fednas.objectives.architecture_gradients import ArchitectureGradient, MixedLevel
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import TaskLoss
@@ -27,6 +27,7 @@ from lit_fednas.supernets import CellSupernet, MixedNetwork, Supernet
 
 Batch = tuple[Tensor, Tensor]
 _BETAS = (0.5, 0.999)
+_MOST_PASSES = 16  # of an example that was seen: five of a gradient, over validation batches up to twice as large
 
 
 @checked("objective")
@@ -113,6 +114,12 @@ class DifferentiableSearch(WrappedObjective):
     @override
     def report(self) -> tuple[Report, ...]:
         return (MacsReport(self._supernet.macs(self._task.arch) * self._seen), *super().report())
+
+    @override
+    def check_result(self, result: ClientResult) -> None:
+        super().check_result(result)
+        macs = result.num_seen * self._supernet.macs(result.task.arch)
+        self.check_macs(result, macs, _MOST_PASSES * macs)
 
     def _step(self, network: nn.Module, train: Batch, val: Batch) -> None:
         """Steps the architecture parameters, which require gradients during this step alone."""

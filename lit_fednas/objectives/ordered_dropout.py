@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask, MacsReport, Report
+from lit_fednas.messages import ClientResult, ClientTask, MacsReport, Report
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import TaskLoss
 from lit_fednas.objectives.wrapped import KnownLogits, WrappedObjective
@@ -108,6 +108,12 @@ class OrderedDropout(WrappedObjective):
     @override
     def report(self) -> tuple[Report, ...]:
         return (MacsReport(self._macs), *super().report())
+
+    @override
+    def check_result(self, result: ClientResult) -> None:
+        super().check_result(result)
+        seen = result.num_seen
+        self.check_macs(result, seen * min(self._macs_of.values()), seen * 2 * self._supernet.macs(result.task.arch))
 
     def _distance(self, student: Tensor, teacher: Tensor) -> Tensor:
         """Returns the batch's mean divergence of the student from the teacher, times T^2."""

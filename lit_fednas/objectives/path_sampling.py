@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask, MacsReport, OperatorReport, Report
+from lit_fednas.messages import ClientResult, ClientTask, MacsReport, OperatorReport, Report
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import TaskLoss
 from lit_fednas.objectives.wrapped import WrappedObjective
@@ -118,3 +118,18 @@ class PathSampling(WrappedObjective):
     @override
     def report(self) -> tuple[Report, ...]:
         return (OperatorReport(dict(self._examples)), MacsReport(self._macs), *super().report())
+
+    @override
+    def check_result(self, result: ClientResult) -> None:
+        super().check_result(result)
+        arch, seen, macs = result.task.arch, result.num_seen, self._supernet.path_costs("macs")
+        report, total = result.report(OperatorReport), macs.base(arch.labels) * seen
+        examples = {} if report is None else dict(report.examples)
+        for layer, costs in enumerate(macs.held(arch)):
+            through = {name: examples.pop(f"layers.{layer}.{name}", 0) for name in costs}
+            if sum(through.values()) != seen:
+                raise ValueError(f"{sum(through.values())} examples through the operators of layer {layer}, not {seen}")
+            total += sum(number * costs[name] for name, number in through.items())
+        if examples:
+            raise ValueError(f"examples through {next(iter(examples))}, which {arch} does not have")
+        self.check_macs(result, total, total)

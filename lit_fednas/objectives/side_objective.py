@@ -11,7 +11,7 @@ from typing_extensions import override
 from lit_fednas.costs import count_macs
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask, MacsReport, Report
+from lit_fednas.messages import ClientResult, ClientTask, MacsReport, Report
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import TaskLoss
 from lit_fednas.objectives.wrapped import AllOutputs
@@ -60,10 +60,7 @@ class SideObjective(AllOutputs):
 
     @override
     def begin(self, network: nn.Module, task: ClientTask, generator: torch.Generator) -> None:
-        if task.arch not in self._macs_of:
-            whole = _AllHeads(self._supernet.skeleton(task.arch))
-            self._macs_of[task.arch] = count_macs(whole, self._supernet.input_shape, self._supernet.input_dtype)
-        self._macs_per_example = self._macs_of[task.arch]
+        self._macs_per_example = self._macs(task.arch)
         self._seen = 0
         super().begin(network, task, generator)
 
@@ -78,6 +75,19 @@ class SideObjective(AllOutputs):
     @override
     def report(self) -> tuple[Report, ...]:
         return (MacsReport(self._macs_per_example * self._seen), *super().report())
+
+    @override
+    def check_result(self, result: ClientResult) -> None:
+        super().check_result(result)
+        macs = result.num_seen * self._macs(result.task.arch)
+        self.check_macs(result, macs, macs)
+
+    def _macs(self, arch: Any) -> int:
+        """Returns the multiply-accumulates of an example through all heads."""
+        if arch not in self._macs_of:
+            whole = _AllHeads(self._supernet.skeleton(arch))
+            self._macs_of[arch] = count_macs(whole, self._supernet.input_shape, self._supernet.input_dtype)
+        return self._macs_of[arch]
 
 
 class _AllHeads(nn.Module):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from lit_fednas.messages import ClientTask, Report, UnitChangesReport
+from lit_fednas.messages import ClientResult, ClientTask, Report, UnitChangesReport
 from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.supernets import WidthSupernet
 
@@ -52,6 +52,16 @@ class UnitChanges(WrappedObjective):
     @override
     def report(self) -> tuple[Report, ...]:
         return (UnitChangesReport(self._changes()), *super().report())
+
+    @override
+    def check_result(self, result: ClientResult) -> None:
+        super().check_result(result)
+        report = result.report(UnitChangesReport)
+        units = self._supernet.units if result.task.arch == self._supernet.space.largest else {}
+        if report is None or {group: len(changes) for group, changes in report.changes.items()} != units:
+            raise ValueError(f"changes of other units than those of {result.task.arch}")
+        if any(number < 0 for number in report.numbers):
+            raise ValueError("a change of a unit is negative")
 
     def _changes(self) -> dict[str, list[float]]:
         """Returns the relative change of each unit by group; nothing if the network is not whole."""

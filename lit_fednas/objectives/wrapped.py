@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import ClientTask, Report
+from lit_fednas.messages import ClientResult, ClientTask, MacsReport, Report
 from lit_fednas.objectives.base import Objective
 from lit_fednas.objectives.cross_entropy import TaskLoss
 from lit_fednas.supernets import OutputsNetwork, Supernet
@@ -53,6 +53,25 @@ class WrappedObjective(Objective):
     @override
     def report(self) -> tuple[Report, ...]:
         return self.objective.report()
+
+    @override
+    def check_result(self, result: ClientResult) -> None:
+        self.objective.check_result(result)
+
+    def check_macs(self, result: ClientResult, least: int, most: int) -> None:
+        """Validates a client's :class:`~lit_fednas.messages.MacsReport`.
+
+        Args:
+            result: The client's.
+            least: Multiply-accumulates of all examples that it saw, at least.
+            most: And at most.
+
+        Raises:
+            ValueError: They are not in these limits.
+        """
+        report = result.report(MacsReport)
+        if report is None or not least <= report.macs <= most:
+            raise ValueError(f"{report} of {result.num_seen} examples, which are {least} to {most}")
 
 
 class KnownLogits(nn.Module):

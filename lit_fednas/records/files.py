@@ -26,12 +26,13 @@ except ImportError:  # Windows, where folders are not locked
 
 
 @contextmanager
-def replacing(path: Path | str, sync: bool = False) -> Iterator[BinaryIO]:
+def replacing(path: Path | str, sync: bool = False, private: bool = False) -> Iterator[BinaryIO]:
     """Opens a file that replaces another once the block has ended without an error.
 
     Args:
         path: The file to replace or to create; its folders are created as well.
         sync: Whether to wait until the content is on disk, so that it survives a crash of the machine too.
+        private: Whether its owner alone can read it, while it is written too.
 
     Yields:
         The open file.
@@ -42,8 +43,10 @@ def replacing(path: Path | str, sync: bool = False) -> Iterator[BinaryIO]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")  # always the same: the next one replaces what a kill has left
+    if private:
+        part.unlink(missing_ok=True)  # whoever can read it could read on
     try:
-        with naming(path), open(part, "wb") as file:
+        with naming(path), open(part, "wb", opener=_owned if private else None) as file:
             yield file
             if sync:
                 file.flush()
@@ -51,6 +54,10 @@ def replacing(path: Path | str, sync: bool = False) -> Iterator[BinaryIO]:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _owned(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
 
 
 @contextmanager
@@ -143,19 +150,20 @@ def replace_text(path: Path | str, text: str) -> None:
         file.write(text.encode())
 
 
-def replace_saved(path: Path | str, value: Any, sync: bool = False) -> None:
+def replace_saved(path: Path | str, value: Any, sync: bool = False, private: bool = False) -> None:
     """Writes what ``torch.load`` reads.
 
     Args:
         path: The file.
         value: What to save.
         sync: As for :func:`replacing`.
+        private: As for :func:`replacing`.
     """
     import torch  # by this alone: what reads records starts without it
 
     content = io.BytesIO()  # torch's writer hides why a file cannot be written, or ends the process
     torch.save(value, content)
-    with replacing(path, sync) as file:
+    with replacing(path, sync, private) as file:
         file.write(content.getbuffer())
 
 

@@ -114,7 +114,7 @@ def note_after_training(folder: Path, name: str, costs: Mapping[str, int]) -> No
         costs: ``macs``, ``bytes_down``, ``bytes_up``.
     """
     ledger = _ledger(folder)
-    if ledger:
+    if "total" in ledger:
         replace_json(folder / LEDGER_FILE, {**ledger, _AFTER: {**ledger.get(_AFTER, {}), name: costs}})
 
 

@@ -54,21 +54,18 @@ def arena(
     ]
     sweep = Sweep(out / content.name, {"sweep": content.name, "file": str(file)}, runs)
     status = 0
-    first = {run.parameters["method"]: run for run in reversed(runs) if run.status == "waiting"}
-    if waiting := [(label, first[label]) for label in chosen if label in first]:
-        settings = [_checked(run, label) for label, run in waiting]
+    first = {run.parameters["method"]: run for run in reversed(runs) if run.status != "finished"}
+    if settings := [_checked(first[label], label) for label in chosen if label in first]:
         status = run_all(sweep, loggers_of(settings[0]), jobs)
-    elif unfinished := [run for run in runs if run.status != "finished"]:
-        status = run_all(sweep, loggers_of(settings_of(unfinished[0].commands[0])), jobs)
     comparison = compared_arena(content, sweep)
     print(f"\n{comparison.text()}\n\nwritten in {sweep.folder}: {', '.join(comparison.write(sweep.folder))}")
     return status
 
 
 def _checked(run: Run, label: str) -> Mapping[str, object]:
-    """Returns the settings of a method's first run, before any training."""
+    """Returns the settings of a method's first run that is not finished, of which all commands that are left parse."""
     print(f"checking: {label}", flush=True)
-    settings = settings_of(run.commands[0])
+    settings, *_ = [settings_of(command) for command in run.commands[run.done :]]
     if warning := unvalidated_rounds(settings, {}):
         print(f"lit-fednas: {label}: {warning}", file=sys.stderr)
     return settings

@@ -24,7 +24,7 @@ Methods:
         finetune:                             # after the search, by name; each is compared as a method of its own
           fine-tuned: {configs: [fedoras/finetune/digits.yaml], rounds: 5}
           from scratch: {rounds: 20, initial: random}
-    compare: {targets: [0.9]}                 # further options of lit-fednas compare
+    compare: {macs: equal, targets: [0.9]}    # of lit-fednas compare: metric, macs, bytes, rounds, targets
 
 In configurations and options, ``${seed}`` is the seed: a method can begin with another's run of the same seed, such as
 ``runs/digits/SuperFed/seed${seed}/checkpoints/last.ckpt``, if that method comes before it and ``--jobs`` is 1.
@@ -33,6 +33,7 @@ In configurations and options, ``${seed}`` is the seed: a method can begin with 
 from __future__ import annotations
 
 import json
+from argparse import ArgumentError
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -40,14 +41,17 @@ from typing import Any
 
 import yaml
 
+from lit_fednas.comparison.command import compare
 from lit_fednas.comparison.tiers import checked_tiers
 from lit_fednas.config_files import find
 from lit_fednas.errors import ConfigError, did_you_mean
+from lit_fednas.options import parsed
 from lit_fednas.records.files import check_folder_name
 
 _BUDGETS = "lit_fednas.tiers.Budgets"
 _SEED = "${seed}"
 _CONFIGS = "configs"
+_COMPARE = ("metric", "macs", "bytes", "rounds", "targets")  # the arena has methods, tiers and a folder of its own
 
 
 @dataclass(frozen=True)
@@ -166,12 +170,34 @@ def read_arena(path: Path) -> Arena:
         raise ConfigError(f"{path}: seeds: {seeds} is not a list of numbers; write [0, 1]")
     name = str(given.get("name") or path.stem)
     check_folder_name(f"{path}: name", name)
-    arena = Arena(name, methods, common, seeds, tiers, _mapping(given.get("compare") or {}, f"{path}: compare"))
+    comparison = _compare_options(_mapping(given.get("compare") or {}, f"{path}: compare"), f"{path}: compare")
+    arena = Arena(name, methods, common, seeds, tiers, comparison)
     for label, method in methods.items():
         _check(arena, method, f"{path}: methods.{label}")
     if len({folder_of(label) for label in methods}) < len(methods):
         raise ConfigError(f"{path}: methods: two labels make the same folder; change one")
     return arena
+
+
+def _compare_options(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Returns the arguments of :func:`compared`, read as ``lit-fednas compare`` reads its options.
+
+    Raises:
+        ConfigError: One is unknown, or its value cannot work.
+    """
+    for name in settings:
+        if name not in _COMPARE:
+            near = did_you_mean(str(name), _COMPARE)
+            raise ConfigError(f"{where}: {name}: is unknown{near}; choose from {', '.join(_COMPARE)}")
+    words = []
+    for name, value in settings.items():
+        values = value if isinstance(value, list) else [value]
+        words += [f"--{name}", *map(str, values)] if values and value is not None else []
+    try:
+        options = parsed("compare", compare, ["the arena's", *words])
+    except (ArgumentError, ConfigError) as error:
+        raise ConfigError(f"{where}: {' '.join(str(error).split())}") from error
+    return {name: options[name] for name in settings}
 
 
 def folder_of(label: str) -> str:

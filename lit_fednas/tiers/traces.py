@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from lit_fednas.config_files import find
-from lit_fednas.errors import DataError
+from lit_fednas.errors import DataError, require_different
 from lit_fednas.ranges import PositiveFloat, Range, checked
 
 
@@ -91,6 +91,7 @@ class CSVTrace(DeviceTrace):
             raise DataError(f"trace.path: {self.path} cannot be read ({error.strerror})") from None
         except (UnicodeDecodeError, csv.Error) as error:
             raise DataError(f"trace.path: {self.path} is not a CSV file in UTF-8 ({error})") from None
+        require_different(names, "trace.path", self.path)
         if not rows or self.column not in names:
             columns = ", ".join(names) if rows else "no rows"
             raise DataError(f"trace.column: {self.path} has no {self.column!r}; it has {columns}")

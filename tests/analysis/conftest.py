@@ -1,4 +1,4 @@
-"""A run of three rounds on digits, with two searches in it."""
+"""A run of three rounds on digits, with two searches in it; its folder and its report, read only."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from lit_fednas.analysis.report import write_report
 from lit_fednas.cli import main
 from lit_fednas.supernets import ElasticResNet
+from tests.analysis.pages import Page
 from tests.analysis.searching import write_search
 
 CONFIG = Path(__file__).parents[2] / "configs" / "superfed" / "digits.yaml"
@@ -21,27 +23,24 @@ TINY = {
 }
 
 
-def tiny_digits_net() -> ElasticResNet:
-    """The run's supernet."""
-    return ElasticResNet((1, 8, 8), 10, stem_width=4, stage_widths=[8, 12, 16, 16], divisor=4)
-
-
-def train(root: Path, seed: int = 0) -> Path:
-    """Trains in a folder and returns the run's."""
-    logger = {"trainer.logger.init_args.save_dir": str(root), "seed_everything": str(seed)}
-    options = [word for name, value in {**TINY, **logger}.items() for word in (f"--{name}", value)]
-    assert main(["fit", "--config", str(CONFIG), *options]) == 0
-    (run,) = (root / "digits").iterdir()
-    return run
-
-
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Read only."""
-    folder = train(tmp_path_factory.mktemp("runs"))
-    write_search(folder / "search", tiny_digits_net())
-    write_search(folder / "random", tiny_digits_net(), "RandomSearch", seed=1, gain=-0.03)
+    root = tmp_path_factory.mktemp("runs")
+    settings = {**TINY, "trainer.logger.init_args.save_dir": str(root)}
+    options = [word for name, value in settings.items() for word in (f"--{name}", value)]
+    assert main(["fit", "--config", str(CONFIG), *options]) == 0
+    (folder,) = (root / "digits").iterdir()
+    supernet = ElasticResNet((1, 8, 8), 10, stem_width=4, stage_widths=[8, 12, 16, 16], divisor=4)
+    write_search(folder / "search", supernet)
+    write_search(folder / "random", supernet, "RandomSearch", seed=1, gain=-0.03)
     return folder
+
+
+@pytest.fixture(scope="session")
+def finished_page(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Page:
+    """The run's report."""
+    return Page(write_report(finished_run, tmp_path_factory.mktemp("page") / "page.html"))
 
 
 @pytest.fixture

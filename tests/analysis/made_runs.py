@@ -1,16 +1,35 @@
-"""Runs written by hand, for tables whose values can be worked out."""
+"""Runs written by hand, for tables whose values can be worked out: plain ones, pruned sequences, growing suites."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from lit_fednas.analysis.runs import Run
 from lit_fednas.analysis.tables import validations
-from lit_fednas.records import append_round
+from lit_fednas.records import FinetuneFiles, append_round, write_sequence, write_suite
 from lit_fednas.records.measures import reaches
+
+#: Unit, the sizes of conv1, conv2 and fc that are left, MACs, and accuracy on the clients' data.
+Steps = Sequence[tuple[str, tuple[int, int, int], int, float | None]]
+
+GROUPS = ("conv1.out", "conv2.out", "fc.out")
+UNITS = {"conv1": ["conv1.out"], "conv2": ["conv2.out"], "fc": ["fc.out"]}
+FOUR: Steps = [
+    ("", (8, 16, 20), 1000, 0.75),
+    ("conv2", (8, 12, 20), 750, 0.7),
+    ("fc", (8, 12, 10), 600, 0.5),
+    ("conv2", (8, 4, 10), 400, 0.625),
+]
+
+#: Parent, round, MACs and steps of each model.
+Grown = Sequence[tuple[int | None, int | None, int, Sequence[Mapping[str, Any]]]]
+
+WIDEN, DEEPEN = {"widen": "conv1", "sizes": {"conv1.out": 16}}, {"deepen": "conv2", "names": ["conv2_m2"]}
+THREE: Grown = [(None, None, 1000, []), (0, 1, 2500, [WIDEN]), (1, 2, 6_000_000, [WIDEN, DEEPEN])]
 
 
 def made_run(
@@ -20,14 +39,10 @@ def made_run(
     seed: int | None = None,
     subnets: Mapping[str, int] | None = None,
 ) -> Run:
-    """A run whose two clients spend ``macs`` in each round, and 10 bytes down and 4 up for every one of these.
+    """A run with each metric's value in each round, ``None`` where it was not validated.
 
-    Args:
-        folder: Where.
-        accuracies: Each metric's value in each round; ``None`` where it was not validated.
-        macs: Of both clients, in each round; ``None`` if the run counts nothing.
-        seed: In its configuration.
-        subnets: The MACs of the evaluated subnets.
+    Its two clients spend ``macs`` in each round (nothing is counted if ``None``), and 10 bytes down and 4 up for every
+    one of these; ``seed`` is in its configuration, ``subnets`` are the MACs of the evaluated ones.
     """
     folder.mkdir(parents=True)
     for number in range(len(next(iter(accuracies.values())))):
@@ -49,3 +64,73 @@ def rounds_to_target(run: Run, metric: str, target: float) -> int | None:
     table = validations(run, [metric])
     reached = table["rounds"][[reaches(value, target) for value in table[metric]]]
     return None if reached.empty else int(reached.iloc[0])
+
+
+def candidate(unit: str, accuracies: Sequence[float | None], dropped: int | None, resource: float) -> dict[str, Any]:
+    """A candidate; it loses a filter."""
+    ranked = {"accuracies": list(accuracies), "degradations": [0.001] * len(accuracies), "dropped": dropped}
+    made = {"unit": unit, "removed": {f"{unit}.out": 1}, "resource": resource, "macs": resource, "group": 0}
+    return {**made, **ranked}
+
+
+def made_sequence(
+    folder: Path, steps: Steps = FOUR, units: Mapping[str, Sequence[str]] = UNITS, complete: bool = True
+) -> Run:
+    """A run of ten clients; iteration t takes t + 1 rounds and costs t times as much.
+
+    The first iteration costs all clients 1 MB up, ten times as much down, and a thousand MACs for each byte up; the
+    initial model cost 7 bytes up, 9 down and 5 MACs.
+    """
+    models = []
+    last = -1
+    for number, (unit, sizes, macs, accuracy) in enumerate(steps):
+        model = {"number": number, "unit": unit or None, "resource": macs, "macs": macs, "parameters": macs // 10}
+        model |= {"bytes": 4 * (macs // 10), "sizes": {**dict(zip(GROUPS, sizes, strict=True)), "classes": 4}}
+        model |= {"accuracy": accuracy, "rounds": 0, "round": None, "first_round": None, "budget": None}
+        model |= {"groups": [], "candidates": [], "costs": {"macs": 5, "bytes_down": 9, "bytes_up": 7}}
+        if number:
+            rounds = number + 1
+            tested = (accuracy or 0.0, None, *[accuracy] * rounds)[-rounds:]
+            other = next(one for one in units if one != unit)
+            up = number * 1_000_000
+            model |= {"rounds": rounds, "round": last + rounds, "first_round": last + 1, "budget": macs + 20}
+            model |= {"groups": [{"clients": 5, "examples": 50, "distance": 0.02}] * 2}
+            model |= {"candidates": [candidate(unit, tested, None, macs), candidate(other, [0.25], 1, macs + 10)]}
+            model |= {"costs": {"macs": 1000 * up, "bytes_down": 10 * up, "bytes_up": up}}
+            last += rounds
+        models.append(model)
+    for number in range(last + 1):
+        costs = {"status": "ok", "macs": 50, "bytes_down": 20, "bytes_up": 20, "client": 0}
+        append_round(folder, {"round": number, "metrics": {"clients/loss": 1.0}, "clients": [costs]})
+    sequence = {"resource": "macs", "initial": steps[0][2], "budget": steps[-1][2], "clients": 10}
+    whole = {**sequence, "units": dict(units), "complete": complete, "models": models, "under_way": None}
+    write_sequence(folder, whole)
+    return Run(folder)
+
+
+def by_clients(run: Run, models: Mapping[int, tuple[float, float | None]], name: str = "finetune") -> Run:
+    """All clients have tested models of a sequence: their accuracies before and after fine-tuning."""
+    rows = [{"arch": f"model: {model}", "accuracy_before": x, "accuracy": y} for model, (x, y) in models.items()]
+    FinetuneFiles(run.folder / name).write("models", rows)
+    return run
+
+
+def made_suite(
+    folder: Path, grown: Grown = THREE, rounds: Sequence[Sequence[Mapping[str, Any]]] = (), complete: bool = True
+) -> Run:
+    """A run of a suite, with what is recorded of each client of each round, beside its status and its costs.
+
+    A model has a tenth as many parameters as MACs, of four bytes each.
+    """
+    models = []
+    for number, (parent, round, macs, steps) in enumerate(grown):
+        model = {"number": number, "parent": parent, "round": round, "cells": f"conv1 {8 + number}, head"}
+        costs = {"macs": macs, "parameters": macs // 10, "bytes": 4 * (macs // 10)}
+        why = {"degree_of_convergence": 0.002, "activeness": {"conv1": 0.5, "conv2": 0.25}}
+        without = {"degree_of_convergence": None, "activeness": {}}
+        models.append({**model, **costs, "steps": list(steps), **(without if parent is None else why)})
+    for number, clients in enumerate(rounds):
+        costs = {"status": "ok", "macs": 50, "bytes_down": 20, "bytes_up": 20}
+        append_round(folder, {"round": number, "metrics": {}, "clients": [{**costs, **one} for one in clients]})
+    write_suite(folder, models, complete)
+    return Run(folder)

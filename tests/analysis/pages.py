@@ -16,13 +16,8 @@ VOID = {"meta", "wbr", "img"}
 class Page(HTMLParser):
     """A page whose elements close in order; plotly's own script, which it may lack, is left out.
 
-    Attributes:
-        text: The page.
-        count: Elements by name.
-        texts: What stands in elements of a name.
-        attributes: Names of all attributes.
-        figures: The charts' data and layouts.
-        tips: What can be read by hovering.
+    It has elements by name (``count``) and their ``texts``, the names of all ``attributes``, the charts' data and
+    layouts (``figures``), and what can be read by hovering (``tips``).
     """
 
     def __init__(self, path: Path) -> None:

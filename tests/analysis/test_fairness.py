@@ -1,4 +1,4 @@
-"""Table 7 and Fig. 4 from figures worked out by hand."""
+"""FedorAS' Table 7 and Fig. 4, and FedTrans' Fig. 6, from figures worked out by hand."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lit_fednas.analysis.clients import (
+    client_boxes,
     fairness_figure,
     fairness_table,
     fairness_text,
@@ -20,12 +21,14 @@ from lit_fednas.errors import DataError
 from lit_fednas.records import ALL_TIERS
 from lit_fednas.records.run import CLIENTS_FILE, write_client_scores
 
+FIGURES = ["runs", "clients", "mean", "deviation", "worst"]
 
-def write(folder: Path, accuracies: dict[str, list[float]], sizes: int = 10) -> Path:
+
+def write(folder: Path, accuracies: dict[str, list[float]]) -> Path:
     """Clients in the order of the tiers; a client's loss is 1 less its accuracy."""
     folder.mkdir(parents=True)
     every = [(tier, accuracy) for tier, of_tier in accuracies.items() for accuracy in of_tier]
-    rows = [(client, tier, sizes, accuracy, round(1 - accuracy, 6)) for client, (tier, accuracy) in enumerate(every)]
+    rows = [(client, tier, 10, accuracy, round(1 - accuracy, 6)) for client, (tier, accuracy) in enumerate(every)]
     columns = ("client", "tier", "num_examples", "accuracy", "loss")
     write_client_scores(folder, [dict(zip(columns, row, strict=True)) for row in rows])
     return folder
@@ -41,35 +44,41 @@ def two(tmp_path: Path) -> Path:
     return write(tmp_path / "two" / "search", {"tier2": [0.6, 0.6], "tier10": [0.7], "tier1": [0.4, 0.1, 0.1]})
 
 
+@pytest.fixture
+def groups(tmp_path: Path) -> dict[str, list[Path]]:
+    first = write(tmp_path / "first", {"a": [0.1, 0.2, 0.3, 0.4, 0.9]})
+    second = write(tmp_path / "second", {"a": [0.5, 0.6], "b": [0.7, 0.8]})
+    third = write(tmp_path / "third", {"*": [0.5, 0.5, 0.6]})
+    return {"ours": [first, second], "theirs": [third]}
+
+
 def test_one_run_by_hand(one: Path) -> None:
     table = fairness_table({"a": [one]}).set_index("tier")
     assert table.index.tolist() == [ALL_TIERS, "tier1", "tier2", "tier10"]  # by number, not as text
-    every = [0.8, 0.6, 0.9, 0.2, 0.4, 0.6]
-    squares = sum((accuracy - 3.5 / 6) ** 2 for accuracy in every)
-    figures = ["runs", "clients", "mean", "deviation", "worst"]
-    assert table.loc[ALL_TIERS, figures].tolist() == pytest.approx([1, 6, 3.5 / 6, (squares / 6) ** 0.5, 0.2])
-    assert table.loc["tier1", figures].tolist() == pytest.approx([1, 3, 0.4, (0.08 / 3) ** 0.5, 0.2])
-    assert table.loc["tier2", figures].tolist() == pytest.approx([1, 2, 0.7, 0.1, 0.6])
-    assert table.loc["tier10", figures].tolist() == pytest.approx([1, 1, 0.9, 0.0, 0.9])
+    squares = sum((accuracy - 3.5 / 6) ** 2 for accuracy in (0.8, 0.6, 0.9, 0.2, 0.4, 0.6))
+    assert table.loc[ALL_TIERS, FIGURES].tolist() == pytest.approx([1, 6, 3.5 / 6, (squares / 6) ** 0.5, 0.2])
+    assert table.loc["tier1", FIGURES].tolist() == pytest.approx([1, 3, 0.4, (0.08 / 3) ** 0.5, 0.2])
+    assert table.loc["tier2", FIGURES].tolist() == pytest.approx([1, 2, 0.7, 0.1, 0.6])
+    assert table.loc["tier10", FIGURES].tolist() == pytest.approx([1, 1, 0.9, 0.0, 0.9])
 
 
-def test_figures_of_each_run_are_averaged(one: Path, two: Path) -> None:
+def test_figures_of_each_run_are_averaged(one: Path, two: Path, groups: dict, tmp_path: Path) -> None:
     table = fairness_table({"both": [one, two], "second": [two]}).set_index(["name", "tier"])
-    alone = [fairness_table({"x": [folder]}).set_index("tier") for folder in (one, two)]
-    for tier in (ALL_TIERS, "tier1", "tier2", "tier10"):
-        for column in ("mean", "deviation", "worst"):
-            expected = (alone[0].loc[tier, column] + alone[1].loc[tier, column]) / 2
-            assert table.loc[("both", tier), column] == pytest.approx(expected)
-            assert table.loc[("second", tier), column] == alone[1].loc[tier, column]
+    assert table.loc[("both", "tier2"), FIGURES].tolist() == pytest.approx([2, 2, 0.65, 0.05, 0.6])  # 0.1 and 0
+    assert table.loc[("both", "tier1"), FIGURES[2:]].tolist() == pytest.approx(
+        [0.3, ((0.08 / 3) ** 0.5 + 0.02**0.5) / 2, 0.15]
+    )
     assert table.loc[("both", ALL_TIERS), "worst"] == pytest.approx((0.2 + 0.1) / 2)
-    assert table.loc[("both", "tier2"), "deviation"] == pytest.approx(0.05)  # of 0.8, 0.6 and of 0.6, 0.6
-
-
-def test_a_tier_that_a_run_has_no_client_in(one: Path, tmp_path: Path) -> None:
-    other = write(tmp_path / "other", {"tier1": [0.5]})
-    table = fairness_table({"a": [one, other]}).set_index("tier")
+    assert table.loc[("second", "tier10"), FIGURES].tolist() == pytest.approx([1, 1, 0.7, 0, 0.7])
+    # a tier that a run has no client in
+    table = fairness_table({"a": [one, write(tmp_path / "other", {"tier1": [0.5]})]}).set_index("tier")
     assert table.loc["tier10", ["runs", "mean"]].tolist() == [1, 0.9]
     assert table.loc["tier1", ["runs", "clients", "mean"]].tolist() == pytest.approx([2, 2, 0.45])
+    # quartiles 0.2 and 0.4; 0.575 and 0.725
+    table = fairness_table(groups)
+    table = table[table["tier"] == "*"].set_index("name")[["runs", "clients", "mean", "iqr", "worst"]]
+    assert table.loc["ours"].tolist() == pytest.approx([2, 4.5, (0.38 + 0.65) / 2, (0.2 + 0.15) / 2, 0.3])
+    assert table.loc["theirs"].tolist() == pytest.approx([1, 3, 1.6 / 3, 0.05, 0.5])
 
 
 def test_as_text(one: Path, tmp_path: Path) -> None:
@@ -89,7 +98,7 @@ def test_tiers_in_the_order_of_the_settings(tmp_path: Path) -> None:
     assert fairness_table({"a": [folder]})["tier"].tolist() == [ALL_TIERS, "small", "large", "else"]
 
 
-def test_those_of_the_same_place_are_averaged(one: Path, two: Path, tmp_path: Path) -> None:
+def test_clients_of_the_same_place_are_averaged(one: Path, two: Path, tmp_path: Path) -> None:
     scores = ordered_scores({"a": [one, two]})
     pairs = zip([0.2, 0.4, 0.6, 0.6, 0.8, 0.9], [0.1, 0.1, 0.4, 0.6, 0.6, 0.7], strict=True)
     assert scores["mean"].tolist() == pytest.approx([sum(pair) / 2 for pair in pairs])
@@ -97,9 +106,6 @@ def test_those_of_the_same_place_are_averaged(one: Path, two: Path, tmp_path: Pa
     with pytest.raises(DataError, match="different numbers of clients"):
         ordered_scores({"a": [one, write(tmp_path / "less", {"t": [0.1]})]})
     assert ordered_scores({"a": [one]})["deviation"].isna().all()
-
-
-def test_figure(one: Path, two: Path) -> None:
     axes = fairness_figure({"ours": [one, two], "rand-init": [two]}).axes[0]
     lines = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
     assert list(lines) == ["ours", "rand-init"]
@@ -110,8 +116,27 @@ def test_figure(one: Path, two: Path) -> None:
     assert ends.min() == pytest.approx(100 * (0.25 - 0.15 * 2**0.5))  # the second: 0.4 and 0.1
 
 
+def test_boxes_by_hand(groups: dict, tmp_path: Path) -> None:
+    (axes,) = client_boxes(groups).axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["ours", "theirs"]
+    assert axes.get_xticks().tolist() == [0, 1]
+    assert len(axes.patches) == 2
+    heights = axes.patches[0].get_path().vertices[:, 1]
+    assert (heights.min(), heights.max()) == pytest.approx((30, 70))  # of all runs' clients
+    lines = [set(np.round(line.get_ydata(), 6)) for line in axes.lines if np.allclose(line.get_xdata(), 0, atol=0.4)]
+    for ends in ({50.0}, {10.0, 30.0}, {70.0, 90.0}):  # the median, and whiskers to the ends
+        assert ends in lines
+    theirs = [line.get_ydata().tolist() for line in axes.lines if line.get_marker() == "D"][1]
+    assert theirs == pytest.approx([160 / 3])  # the mean, where it is not the median
+    assert {text.get_rotation() for text in axes.get_xticklabels()} == {0}
+    (axes,) = client_boxes({f"a long name {number}": groups["ours"] for number in range(4)}).axes
+    assert {text.get_rotation() for text in axes.get_xticklabels()} == {25}
+    (axes,) = client_boxes({"x": [write(tmp_path / "beyond", {"a": [0.5, 0.5, 0.51, 0.52, 0.52, 0.99]})]}).axes
+    assert [line.get_ydata().tolist() for line in axes.lines if line.get_marker() == "."] == [[99.0]]
+
+
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "is damaged"),
         ("client,tier,num_examples,accuracy,loss\n", "holds no client"),
@@ -121,17 +146,15 @@ def test_figure(one: Path, two: Path) -> None:
         ("client,tier,num_examples,accuracy,loss\n0,a,1,1,1\n0,a,1,1,1\n", "client 0 is duplicated"),
     ],
 )
-def test_broken_files(tmp_path: Path, text: str, says: str) -> None:
+def test_broken_and_missing_files(tmp_path: Path, text: str, message: str) -> None:
+    for read in (fairness_table, client_boxes):
+        with pytest.raises(DataError, match="is missing; clients need test data"):
+            read({"a": [tmp_path]})
+        with pytest.raises(DataError, match="b: has no folder"):
+            read({"b": []})
     (tmp_path / CLIENTS_FILE).write_text(text)
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match=message):
         read_client_scores(tmp_path)
-
-
-def test_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is missing; clients need test data"):
-        fairness_table({"a": [tmp_path]})
-    with pytest.raises(DataError, match="b: has no folder"):
-        fairness_table({"b": []})
 
 
 def test_names_and_numbers_as_they_stand(tmp_path: Path) -> None:

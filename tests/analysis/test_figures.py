@@ -11,14 +11,11 @@ import pytest
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-from lit_fednas.analysis import (
-    SearchResult,
-    fronts_figure,
-    pareto_figure,
-    progress_figure,
-    read_run,
-)
-from lit_fednas.analysis.style import PALETTE, legend, look, new_figure
+from lit_fednas.analysis import SearchResult, fronts_figure, pareto_figure, progress_figure, read_run
+from lit_fednas.analysis.spreads import draw_rows, means, spread_table
+from lit_fednas.analysis.style import legend, look, new_figure
+
+NOTHING = pd.DataFrame()
 
 
 def lines(figure: Figure, panel: int = 0) -> dict[str, np.ndarray]:
@@ -27,12 +24,20 @@ def lines(figure: Figure, panel: int = 0) -> dict[str, np.ndarray]:
 
 
 def searched(*points: tuple[float, float]) -> SearchResult:
+    """A search's front."""
     front = pd.DataFrame(points, columns=["macs", "accuracy"]).assign(tier="*")
     empty = pd.DataFrame(columns=["tier"])
     return SearchResult("search", {"cost": "macs"}, front, empty, front, empty, {})
 
 
-def test_pareto_figure(finished_run: Path) -> None:
+def generations(*points: tuple[int, float], tier: str = "t") -> SearchResult:
+    """A search's history."""
+    history = pd.DataFrame(points, columns=["evaluations", "best_accuracy"])
+    history = history.assign(tier=tier, generation=range(len(points)), hypervolume=history["best_accuracy"] / 2)
+    return SearchResult("search", {}, NOTHING, history, NOTHING, NOTHING, {})
+
+
+def test_pareto_figure(finished_run: Path, run_folder: Path) -> None:
     search = read_run(finished_run).search()
     assert search is not None
     figure = pareto_figure(search)
@@ -50,14 +55,11 @@ def test_pareto_figure(finished_run: Path) -> None:
         best = search.tiers[search.tiers["tier"] == tier].iloc[0]
         assert np.allclose(np.ravel(stars[place]), [best["macs"] / 1e3, best["val_accuracy"]])
         assert upright[place] == pytest.approx(search.limits(tier)[1] / 1e3)
-
-
-def test_pareto_figure_of_a_search_that_has_just_begun(run_folder: Path) -> None:
-    for name in ("history", "front", "tiers"):
+    for name in ("history", "front", "tiers"):  # a search that has just begun
         (run_folder / "search" / f"{name}.csv").unlink()
-    search = read_run(run_folder).search()
-    assert search is not None
-    assert len(pareto_figure(search).axes[0].collections[0].get_offsets()) == 40
+    begun = read_run(run_folder).search()
+    assert begun is not None
+    assert len(pareto_figure(begun).axes[0].collections[0].get_offsets()) == 40
 
 
 def test_pareto_figure_is_logarithmic_beyond_a_factor_of_twenty() -> None:
@@ -80,15 +82,17 @@ def test_fronts_compared_by_hand() -> None:
     assert heights == {0.2, 0.4, 0.6}
 
 
-def test_progress_figure(finished_run: Path) -> None:
-    run = read_run(finished_run)
-    both = [run.search(), run.search("random")]
-    assert None not in both
-    figure = progress_figure({"x": both, "y": both[:1]}, "small")  # type: ignore[dict-item]
-    history = both[0].history[both[0].history["tier"] == "small"]  # type: ignore[union-attr]
-    for panel, column in enumerate(["hypervolume", "best_accuracy"]):
-        assert np.allclose(lines(figure, panel)["y"], history[["evaluations", column]])
-        assert len(figure.axes[panel].collections) == 1  # a band for two seeds, none for one
+def test_progress_by_hand() -> None:
+    """Of generations without anything new the last one counts; a search without the tier is left out."""
+    left, right = generations((2, 0.1), (2, 0.3), (4, 0.4)), generations((3, 0.5), (4, 0.5))
+    other = generations((2, 0.1), tier="other")
+    figure = progress_figure({"a": [left, right, other], "b": [left]}, "t")
+    for axes, factor in zip(figure.axes, (0.5, 1), strict=True):
+        mean, alone = axes.get_lines()
+        assert mean.get_xydata().tolist() == [[x, pytest.approx(y * factor)] for x, y in ((3, 0.4), (4, 0.45))]
+        assert alone.get_xydata().tolist() == [[2, 0.3 * factor], [4, 0.4 * factor]]
+        assert len(axes.collections) == 1  # a band for two seeds, none for one
+    assert progress_figure({"a": [other]}, "t").axes[0].get_lines()[0].get_xydata().size == 0
 
 
 def test_figures_leave_pyplot_alone(finished_run: Path) -> None:
@@ -102,25 +106,20 @@ def test_figures_leave_pyplot_alone(finished_run: Path) -> None:
     assert matplotlib.rcParams == before
 
 
-def test_no_two_of_28_series_look_alike() -> None:
-    assert len({tuple(look(place).values()) for place in range(4 * len(PALETTE))}) == 4 * len(PALETTE)
-
-
 def test_equal_fronts_are_all_visible() -> None:
     """Those below are larger, also where only some points are shared."""
     points = [("a", 1, 0.2), ("a", 3, 0.6), ("b", 1, 0.2), ("b", 3, 0.6), ("c", 3, 0.6), ("c", 9, 0.8), ("d", 9, 0.9)]
     front = pd.DataFrame(points, columns=["tier", "macs", "accuracy"])
     settings = {"cost": "macs", "tiers": [{"name": name} for name in "abcd"]}
     best = front.groupby("tier").last().reset_index().rename(columns={"accuracy": "val_accuracy"})
-    search = SearchResult("search", settings, front, front, front, best, {})
-    drawn = {str(line.get_label()): line for line in pareto_figure(search).axes[0].lines}
-    sizes = [drawn[name].get_markersize() for name in "abcd"]
-    assert sizes[0] < sizes[1] < sizes[2]
-    assert sizes[3] == sizes[0]
-    assert drawn["a"].get_linewidth() < drawn["b"].get_linewidth() < drawn["c"].get_linewidth()
-    assert drawn["a"].get_zorder() > drawn["b"].get_zorder() > drawn["c"].get_zorder()
-    stars = [line for line in pareto_figure(search).axes[0].lines if line.get_marker() == "*"]
-    assert [star.get_markersize() for star in stars[:3]] == sorted({star.get_markersize() for star in stars})
+    axes = pareto_figure(SearchResult("search", settings, front, front, front, best, {})).axes[0]
+    drawn = {str(line.get_label()): line for line in axes.lines}
+    a, b, c, d = (drawn[name] for name in "abcd")
+    assert d.get_markersize() == a.get_markersize() < b.get_markersize() < c.get_markersize()
+    assert a.get_linewidth() < b.get_linewidth() < c.get_linewidth()
+    assert a.get_zorder() > b.get_zorder() > c.get_zorder()
+    stars = [line.get_markersize() for line in axes.lines if line.get_marker() == "*"]
+    assert stars[:3] == sorted(set(stars[:3]))
 
 
 @pytest.mark.parametrize(
@@ -138,3 +137,26 @@ def test_a_legend_is_within_the_figure_and_covers_no_panel(panels: int, count: i
     assert box.y0 >= 0
     assert box.y1 <= min(axes.get_tightbbox().y0 for axes in figure.axes)
     assert min(axes.get_window_extent().height for axes in figure.axes) > 1.8 * figure.dpi  # of 3 inches
+
+
+def test_measurements_that_are_kept_with_their_spread(tmp_path: Path) -> None:
+    """Tables show digits as they are kept; points are in their rows, and lines end where the spreads do."""
+    path = tmp_path / "table.csv"
+    head = "method,accuracy_percent,accuracy_percent_low,accuracy_percent_high,gb"
+    path.write_text(f"{head}\nA,50.10,49.6,50.7,1.20\nB,40.0,,,\n")
+    table = spread_table(path)
+    assert list(table.columns) == ["method", "accuracy (%)", "GB"]
+    assert table.to_numpy().tolist() == [["A", "50.10 (49.6 to 50.7)", "1.20"], ["B", "40.0", ""]]
+    table = pd.read_csv(path, index_col="method")
+    figure = new_figure()
+    (axes,) = figure.axes
+    draw_rows(axes, {"accuracy": means(table, "accuracy_percent"), "data": means(table, "gb")}, "x")
+    legend(figure)
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["A", "B"]
+    accuracy, data = axes.containers
+    assert accuracy.lines[0].get_xdata().tolist() == [50.1, 40.0]
+    assert [round(y) for y in accuracy.lines[0].get_ydata()] == [0, 1]
+    ends = accuracy.lines[2][0].get_segments()[0]
+    assert ends[:, 0].tolist() == pytest.approx([49.6, 50.7])
+    assert data.lines[0].get_xdata().tolist() == [1.2]
+    assert axes.yaxis_inverted()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -24,15 +23,17 @@ from lit_fednas.analysis.findings import (
 )
 from lit_fednas.analysis.runs import Run
 from lit_fednas.errors import DataError
-from lit_fednas.records import ROUNDS_FILE, FinetuneFiles
+from lit_fednas.records import FinetuneFiles
+from tests.analysis.made_runs import made_run
 
-EXPERIMENTS = sorted((Path(__file__).parents[2] / "configs/findings/experiments").glob("*.yaml"))
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = sorted((ROOT / "configs/findings/experiments").glob("*.yaml"))
 CLAIM = Claim("X", "Table 1", "more accurate", of=("new", "end"), over=("old", "end"), above=0.1)
 
 
-def results(**values: dict[int, float]) -> pd.DataFrame:
-    """Rows of the measure ``end``, by arm and seed."""
-    rows = [("e", arm, seed, "end", value) for arm, own in values.items() for seed, value in own.items()]
+def results(measure: str = "end", **values: dict[int, float]) -> pd.DataFrame:
+    """Rows of a measure, by arm and seed."""
+    rows = [("e", arm, seed, measure, value) for arm, own in values.items() for seed, value in own.items()]
     return pd.DataFrame(rows, columns=RESULT_COLUMNS)
 
 
@@ -47,44 +48,35 @@ def test_effects_are_paired_by_seed() -> None:
     assert (row["effect"], row["low"], row["high"]) == pytest.approx((0.2, 0.1, 0.3))
     ratio = judge(replace(CLAIM, by="ratio"), results(new={0: 0.8, 1: 0.6}, old={1: 0.3, 0: 0.4}))
     assert (ratio["low"], ratio["high"]) == pytest.approx((2, 2))
+    row = judge(CLAIM, results(MINUTES, new={0: 2.0}, old={0: 4.0}, other={0: 90.0}))
+    assert row["minutes"] == 3  # those of the compared arms
+
+
+RATIO = replace(CLAIM, by="ratio", above=1)
 
 
 @pytest.mark.parametrize(
-    ("effects", "verdict"), [((0.2, 0.11), "seen"), ((0.2, 0.05), "not resolved"), ((0.05, -0.3), "not seen")]
+    ("claim", "new", "old", "verdict"),
+    [
+        (CLAIM, {0: 0.7, 1: 0.61}, {0: 0.5, 1: 0.5}, "seen"),
+        (CLAIM, {0: 0.7, 1: 0.55}, {0: 0.5, 1: 0.5}, "not resolved"),
+        (CLAIM, {0: 0.55, 1: 0.2}, {0: 0.5, 1: 0.5}, "not seen"),
+        (RATIO, {0: 120, 1: 120}, {0: 120, 1: 120}, "not seen"),  # equal runs confirm nothing
+        (CLAIM, {0: 1.0}, {}, "not run"),
+        (replace(CLAIM, of=None, over=None), {}, {}, "needs the paper's scale"),
+    ],
 )
-def test_a_claim_is_seen_where_all_seeds_show_it(effects, verdict) -> None:
-    row = judge(CLAIM, results(new={0: 0.5 + effects[0], 1: 0.5 + effects[1]}, old={0: 0.5, 1: 0.5}))
-    assert row["verdict"] == verdict
-
-
-def test_equal_runs_confirm_nothing() -> None:
-    claim = replace(CLAIM, by="ratio", above=1)
-    assert judge(claim, results(new={0: 120, 1: 120}, old={0: 120, 1: 120}))["verdict"] == "not seen"
-
-
-def test_what_was_not_run_says_so() -> None:
-    assert judge(CLAIM, results(new={0: 1.0}))["verdict"] == "not run"
-    assert judge(replace(CLAIM, of=None, over=None), results())["verdict"] == "needs the paper's scale"
-
-
-def test_minutes_are_those_of_the_compared_arms() -> None:
-    rows = [("e", arm, 0, MINUTES, value) for arm, value in {"new": 2.0, "old": 4.0, "other": 90.0}.items()]
-    row = judge(CLAIM, pd.DataFrame(rows, columns=RESULT_COLUMNS))
-    assert row["minutes"] == 3
+def test_a_claim_is_seen_where_all_seeds_show_it(claim, new, old, verdict) -> None:
+    assert judge(claim, results(new=new, old=old))["verdict"] == verdict
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Four rounds of two clients, each of 5 MACs; validated in three of them."""
-    accuracies = [0.1, None, 0.3, 0.5]
-    with open(tmp_path / ROUNDS_FILE, "w") as file:
-        for number, accuracy in enumerate(accuracies):
-            clients = [{"client": one, "macs": 5, "bytes_down": 1, "bytes_up": 1} for one in range(2)]
-            metrics = {} if accuracy is None else {"val/accuracy": accuracy}
-            file.write(json.dumps({"round": number, "metrics": metrics, "clients": clients}) + "\n")
+    run = made_run(tmp_path / "run", {"val/accuracy": [0.1, None, 0.3, 0.5]}, macs=10)
     table = pd.DataFrame({"tier": ["1", "2", "2"], "test_accuracy": [0.9, 0.4, 0.6], "macs_per_example": [10, 5, 4]})
-    table.to_csv(tmp_path / "tiers.csv", index=False)
-    return Run(tmp_path)
+    table.to_csv(run.folder / "tiers.csv", index=False)
+    return run
 
 
 @pytest.mark.parametrize(
@@ -135,6 +127,19 @@ def test_every_experiment_says_how_its_settings_were_chosen(path: Path) -> None:
     assert "seed" in experiment.protocol
     assert len(experiment.seeds) >= 2
     assert experiment.claims
+
+
+def test_every_arm_was_run_with_the_seeds_that_its_file_names() -> None:
+    kept = pd.read_csv(ROOT / "notebooks/findings.csv")
+    experiments = {path.stem: read_experiment(path) for path in EXPERIMENTS}
+    assert not kept.duplicated(RESULT_COLUMNS[:4]).any()
+    run = {(row.experiment, row.arm, row.seed) for row in kept[kept["measure"] == MINUTES].itertuples()}
+    named = {(name, arm, seed) for name, one in experiments.items() for arm in one.arms for seed in one.seeds}
+    assert run == named
+    for name, measures in kept.groupby("experiment")["measure"]:
+        assert set(measures) == {*experiments[name].measures, MINUTES}
+    for (name, arm, measure), seeds in kept.groupby(["experiment", "arm", "measure"])["seed"]:
+        assert sorted(seeds) == experiments[name].seeds, f"{name}: {measure} of {arm}"
 
 
 def test_a_figure_has_a_point_and_a_range_per_claim() -> None:

@@ -1,25 +1,34 @@
-"""A run's folder as tables: what is in the files, and what happens without them."""
+"""A run's folder as tables: what is in the files, what happens without them, and values worked out by hand."""
 
 from __future__ import annotations
 
 import csv
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from lit_fednas.analysis import newest_run, read_run, read_search
-from lit_fednas.errors import DataError
-from lit_fednas.records import (
-    ROUNDS_FILE,
-    FinetuneFiles,
-    SearchFiles,
-    append_round,
+from lit_fednas.analysis import Run, newest_run, read_run, read_search
+from lit_fednas.analysis.tables import (
+    client_table,
+    family_costs,
+    independent_costs,
+    stairs,
+    subnet_metric,
+    total_costs,
 )
+from lit_fednas.comparison import Result, comparison_table, methods_of, networks
+from lit_fednas.errors import DataError
+from lit_fednas.records import ROUNDS_FILE, FinetuneFiles, SearchFiles, append_round
+
+COSTS = ("macs", "bytes_down", "bytes_up")
 
 
-def test_rounds_and_clients_are_those_of_the_file(finished_run: Path) -> None:
+def test_tables_are_those_of_the_files(finished_run: Path) -> None:
     run = read_run(finished_run)
     records = [json.loads(line) for line in (finished_run / ROUNDS_FILE).read_text().splitlines()]
     assert run.name == "digits/version_0"
@@ -29,22 +38,40 @@ def test_rounds_and_clients_are_those_of_the_file(finished_run: Path) -> None:
     clients = [{"round": record["round"], **client} for record in records for client in record["clients"]]
     assert run.clients.to_dict("records") == clients
     assert run.settings["data"]["num_clients"] == 10
-
-
-def test_tables_beside_the_rounds(finished_run: Path) -> None:
-    run = read_run(finished_run)
     with open(finished_run / "subnets-val.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     table = run.subnets("val")
     assert [str(macs) for macs in table["macs"]] == [row["macs"] for row in rows]
     assert table["arch"].tolist() == [row["arch"] for row in rows]
-    assert run.ledger == json.loads((finished_run / "ledger.json").read_text())
     classes = [str(digit) for digit in range(10)]
     assert list(run.partition.columns) == ["client", "size", *classes]
     assert (run.partition[classes].sum(axis=1) == run.partition["size"]).all()
+    table = subnet_metric(run)
+    assert set(table) == {"smallest", "d0101-e0.14", "d1111-e0.18", "largest"}  # not the mean
+    assert table["largest"].tolist() == run.rounds["val/largest/accuracy"].tolist()
 
 
-def test_search(finished_run: Path) -> None:
+def test_costs_are_those_that_the_run_counted_itself(finished_run: Path) -> None:
+    run = read_run(finished_run)
+    ledger = json.loads((finished_run / "ledger.json").read_text())
+    assert run.ledger == ledger
+    total = ledger["total"]
+    spent = total_costs(run)
+    for name in ("total_macs", "total_bytes"):
+        assert spent[name].tolist() == pytest.approx(run.rounds[f"cost/{name}"].tolist(), rel=1e-6)
+    table = independent_costs(ledger).set_index("training")
+    assert table.index.tolist() == ["this run", *ledger["independent"], "one by one"]
+    assert table.loc["this run"].tolist() == [total["macs"], total["bytes_down"] + total["bytes_up"], 1, 1]
+    assert table.loc["one by one", "times_macs"] == pytest.approx(ledger["times_less_computation"])
+    assert table.loc["one by one", "times_bytes"] == pytest.approx(ledger["times_less_communication"])
+    table = comparison_table(methods_of({"x": [finished_run]}), {"*": {}})
+    assert table["spent_macs"].tolist() == [total["macs"]]
+    assert table["spent_bytes"].tolist() == [total["bytes_down"] + total["bytes_up"]]
+    assert table["rounds"].tolist() == [3]
+    assert table["val"].item() == networks(Result(run))["val"].max()
+
+
+def test_search(finished_run: Path, run_folder: Path) -> None:
     search = read_run(finished_run).search()
     assert search is not None
     assert (search.name, search.cost, search.tier_names) == ("search", "macs", ["small", "large"])
@@ -53,19 +80,15 @@ def test_search(finished_run: Path) -> None:
         assert list(getattr(search, table).columns) == list(SearchFiles(finished_run / "search").columns(table))
     assert search.evaluations["latency_ms"].isna().all()
     assert search.evaluations["latency_ms"].dtype == float
-    assert search.evaluations["encoding"].iloc[0] == "-".join(
-        ["0"] * 4 + ["4"] * 12
-    )  # at these widths all ratios are one
-    settings = json.loads((finished_run / "search" / "settings.json").read_text())
+    # at these widths all ratios are one
+    assert search.evaluations["encoding"].iloc[0] == "-".join(["0"] * 4 + ["4"] * 12)
+    path = run_folder / "search" / "settings.json"
+    settings = json.loads(path.read_text())
     assert search.limits("small") == (None, settings["tiers"][0]["at_most"]["macs"])
     assert search.limits("*") == (None, None)
-
-
-def test_limits_are_those_of_the_traded_cost(run_folder: Path) -> None:
-    path = run_folder / "search" / "settings.json"
     tiers = [{"name": "small", "at_most": {"macs": 9, "bytes": 7}, "above": {"bytes": 3}}]
-    path.write_text(json.dumps({**json.loads(path.read_text()), "cost": "bytes", "tiers": tiers}))
-    assert read_search(path.parent).limits("small") == (3, 7)
+    path.write_text(json.dumps({**settings, "cost": "bytes", "tiers": tiers}))
+    assert read_search(path.parent).limits("small") == (3, 7)  # of the traded cost
 
 
 def test_a_run_of_its_configuration_alone(tmp_path: Path) -> None:
@@ -81,58 +104,88 @@ def test_a_run_of_its_configuration_alone(tmp_path: Path) -> None:
 
 def test_old_records_have_fewer_keys_and_newer_ones_more(tmp_path: Path) -> None:
     append_round(tmp_path, {"round": 0})
-    append_round(tmp_path, {"round": 1, "metrics": {"a": None}, "clients": [{"client": 4, "mood": "good"}]})
-    append_round(tmp_path, {"round": 2, "metrics": {"a": 1.5}, "clients": [{"client": 5, "loss": None}]})
+    metrics = {"val/a/accuracy": None, "val/mean/accuracy": 0.5}
+    append_round(tmp_path, {"round": 1, "metrics": metrics, "clients": [{"client": 4, "mood": "good"}]})
+    append_round(tmp_path, {"round": 2, "metrics": {"val/a/accuracy": 1.5}, "clients": [{"client": 5, "loss": None}]})
     run = read_run(tmp_path)
-    assert run.rounds.fillna(-1).to_numpy().tolist() == [[0, -1], [1, -1], [2, 1.5]]
+    assert run.rounds.fillna(-1).to_numpy().tolist() == [[0, -1, -1], [1, -1, 0.5], [2, 1.5, -1]]
     assert run.clients["client"].tolist() == [4, 5]
     assert run.clients["loss"].dtype == float
     assert "mood" not in run.clients
+    table = subnet_metric(run)
+    assert list(table.columns) == ["a"]
+    np.testing.assert_equal(table["a"].tolist(), [np.nan, np.nan, 1.5])
 
 
-@pytest.mark.parametrize(("read", "words"), [(read_run, "is not a run"), (read_search, "no search")])
-def test_folders_of_something_else_are_refused(tmp_path: Path, read: object, words: str) -> None:
+@pytest.mark.parametrize(
+    ("read", "words"), [(read_run, "is not a run"), (read_search, "no search"), (newest_run, "holds no run")]
+)
+def test_folders_of_something_else_are_refused(tmp_path: Path, read: Callable[[Path], object], words: str) -> None:
     with pytest.raises(DataError, match=words) as caught:
-        read(tmp_path)  # type: ignore[operator]
+        read(tmp_path)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_the_newest_run_is_the_one_written_to_last(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no run"):
-        newest_run(tmp_path)
-    for place, name in enumerate(["b/version_0", "a/version_0", "c/version_0"]):
+    """The trainings of a fine-tuning are no runs."""
+    written = {"b/version_0": 99, "a/version_0": 99.5, "a/version_0/finetune/runs/small-0": 200, "c/version_0": 99.2}
+    for place, (name, time) in enumerate(written.items()):
         append_round(tmp_path / name, {"round": 0})
-        os.utime(tmp_path / name / ROUNDS_FILE, (place, 100 - abs(place - 1)))
-    assert newest_run(tmp_path) == tmp_path / "a/version_0"
-
-
-def test_the_trainings_of_a_fine_tuning_are_no_runs(tmp_path: Path) -> None:
-    for place, name in enumerate(["a/version_0", "a/version_0/finetune/runs/small-0", "b/version_0"]):
-        append_round(tmp_path / name, {"round": 0})
-        os.utime(tmp_path / name / ROUNDS_FILE, (place, 100 - abs(place - 1)))
-    os.utime(tmp_path / "a/version_0" / ROUNDS_FILE, (0, 99.5))
+        os.utime(tmp_path / name / ROUNDS_FILE, (300 - place, time))
     assert newest_run(tmp_path) == tmp_path / "a/version_0"
 
 
 def test_a_fine_tuning_and_its_clients(tmp_path: Path) -> None:
+    """Candidates are written as they end, tiers at the end of all."""
     (tmp_path / "config.yaml").write_text("{}")
     files = FinetuneFiles(tmp_path / "finetune")
     columns = list(files.columns("tiers"))
-    row = dict.fromkeys(columns, 2) | {"tier": "1", "arch": "id", "val_accuracy": None, "val_loss": None}
+    row = dict.fromkeys(columns, 2) | {"tier": "1", "arch": "id", "val_accuracy": None, "test_accuracy": 0.5}
     files.write("candidates", [row])
     run = read_run(tmp_path)
-    assert run.finetuned().empty  # candidates are written as they end, tiers at the end of all
-    assert list(run.finetuned().columns) == columns
-    assert list(run.finetuned("other").columns) == columns
-    sizes = {"test_accuracy": 0.5, "test_loss": 1.5, "macs_per_example": 7, "parameters": 8, "bytes": 9}
-    files.write("tiers", [{**row, **sizes}, {**row, **sizes, "tier": "high", "val_accuracy": 0.25}])
+    files.write("tiers", [row, {**row, "tier": "high", "val_accuracy": 0.25}])
     table = run.finetuned()
-    assert list(table.columns) == columns
     assert table["tier"].tolist() == ["1", "high"]
     assert table["val_accuracy"].isna().tolist() == [True, False]
     assert table["test_accuracy"].tolist() == [0.5, 0.5]
     assert table["bytes"].dtype == int
+    assert run.finetuned("other").empty
     files.write("tiers", [])
     assert run.finetuned().empty
-    assert list(run.finetuned().columns) == columns
+    for one in (table, run.finetuned(), run.finetuned("other")):
+        assert list(one.columns) == columns
+
+
+def test_a_familys_costs_by_hand() -> None:
+    """From the largest down, whatever the order of the ledger."""
+    alone = {"small": (10, 1, 1), "largest": (60, 8, 8), "middle": (30, 3, 2)}
+    costs = {name: dict(zip(COSTS, values, strict=True)) for name, values in alone.items()}
+    table = family_costs({"total": dict(zip(COSTS, (40, 5, 5), strict=True)), "independent": costs})
+    assert table.index.tolist() == [1, 2, 3]
+    assert table["macs"].tolist() == [60, 90, 100]
+    assert table["bytes"].tolist() == [16, 21, 23]
+    assert table["times_macs"].tolist() == pytest.approx([1.5, 2.25, 2.5])
+    assert table["times_bytes"].tolist() == pytest.approx([1.6, 2.1, 2.3])
+
+
+def test_clients_by_hand(tmp_path: Path) -> None:
+    good = {"client": 3, "status": "ok", "loss": 2.0, "num_examples": 20, "macs": 100, "bytes_down": 8, "bytes_up": 8}
+    bad = {**good, "client": 1, "status": "error", "loss": None, "bytes_up": 0}
+    append_round(tmp_path, {"round": 0, "clients": [good, bad]})
+    append_round(tmp_path, {"round": 1, "clients": [{**good, "loss": 1.0}]})
+    append_round(tmp_path, {"round": 2, "clients": []})
+    first, second = client_table(Run(tmp_path)).to_dict("records")
+    counts = {"client": 3, "examples": 20, "rounds": 2, "failed": 0, "macs": 200, "bytes": 32}
+    assert second == {**counts, "loss": 1.5, "last_loss": 1.0, "share": pytest.approx(2 / 3)}
+    assert (first["client"], first["failed"], first["bytes"]) == (1, 1, 8)
+    assert np.isnan(first["loss"])
+
+
+def test_stairs_by_hand() -> None:
+    left = pd.Series({2: 0.1, 4: 0.2, 6: 0.3, 8: 0.4})
+    reached = stairs([left, pd.Series({3: 0.5, 7: 0.7})])
+    assert reached.index.tolist() == [3, 4, 6, 7]  # where both have begun and none has ended
+    assert reached.to_numpy().tolist() == [[0.1, 0.5], [0.2, 0.5], [0.3, 0.5], [0.3, 0.7]]
+    assert stairs([left]).index.tolist() == [2, 4, 6, 8]
+    assert stairs([left], [0, 3, 9]).to_dict() == {0: {3: 0.1, 9: 0.4}}

@@ -36,9 +36,8 @@ def write_run(folder: Path, accuracies: list[float | None], settings: dict[str, 
 def sweep(tmp_path: Path) -> Path:
     """Two learning rates, two decays, two seeds; one of the eight failed and one never began."""
     runs = []
-    for place, (lr, decay, seed) in enumerate(
-        (lr, decay, seed) for lr in (0.1, 0.01) for decay in ("linear", "cosine") for seed in (0, 1)
-    ):
+    every = [(lr, decay, seed) for lr in (0.1, 0.01) for decay in ("linear", "cosine") for seed in (0, 1)]
+    for place, (lr, decay, seed) in enumerate(every):
         name = f"lr={lr},decay={decay}/seed{seed}"
         status = {0: "failed", 7: "waiting"}.get(place, "finished")
         if status != "waiting":
@@ -64,10 +63,8 @@ def test_a_sweep_is_a_row_per_run(sweep: Path) -> None:
 def test_combinations_are_compared_over_the_seeds_that_finished(sweep: Path) -> None:
     table = compare(read_sweep(sweep))
     largest = [f"val/largest/accuracy {word}" for word in ("mean", "low", "high")]
-    assert [name for name in table if "mean" in name] == [
-        "val/smallest/accuracy mean",
-        "val/largest/accuracy mean",
-    ]
+    means = [name for name in table if "mean" in name]
+    assert means == ["val/smallest/accuracy mean", "val/largest/accuracy mean"]
     expected = [
         [0.1, "linear", 1, 0.2, 0.2, 0.2],
         [0.1, "cosine", 2, 0.35, 0.3, 0.4],
@@ -79,18 +76,13 @@ def test_combinations_are_compared_over_the_seeds_that_finished(sweep: Path) -> 
 
 
 def test_runs_of_no_sweep_are_told_apart_by_their_settings(tmp_path: Path) -> None:
-    def settings(lr: float, seed: int, version: int) -> dict[str, Any]:
-        return {
-            "seed_everything": seed,
-            "trainer": {"max_rounds": 2, "logger": {"init_args": {"version": version}}},
-            "model": {"lr": lr, "widths": [8, 16 + version // 2], "momentum": 0.9},
-            "ckpt_path": f"last{version}",
-        }
-
-    folders = [
-        write_run(tmp_path / f"run/version_{version}", [0.5] * (1 if version == 3 else 2), settings(lr, seed, version))
-        for version, (lr, seed) in enumerate([(0.1, 0), (0.1, 1), (0.2, 0), (0.2, 1)])
-    ]
+    folders = []
+    for version, (lr, seed) in enumerate([(0.1, 0), (0.1, 1), (0.2, 0), (0.2, 1)]):
+        trainer = {"max_rounds": 2, "logger": {"init_args": {"version": version}}}
+        model = {"lr": lr, "widths": [8, 16 + version // 2], "momentum": 0.9}
+        settings = {"seed_everything": seed, "trainer": trainer, "model": model, "ckpt_path": f"last{version}"}
+        accuracies: list[float | None] = [0.5] * (1 if version == 3 else 2)
+        folders.append(write_run(tmp_path / f"run/version_{version}", accuracies, settings))
     table = read_sweep(folders)
     assert swept(table) == ["model.lr", "model.widths"]
     assert list(table["model.lr"]) == [0.1, 0.1, 0.2, 0.2]
@@ -136,16 +128,15 @@ def test_values_that_are_no_numbers_are_named(values: list[Any]) -> None:
 
 
 def test_what_cannot_be_compared_is_one_line(tmp_path: Path, sweep: Path) -> None:
-    with pytest.raises(DataError, match=r"holds no sweep\.json"):
-        read_sweep(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="no runs to compare"):
-        read_sweep([])
     table = read_sweep(sweep)
-    with pytest.raises(DataError, match="no run logged val/nobody/accuracy; choose"):
-        sweep_figure(table, ["val/largest/accuracy", "val/nobody/accuracy"])
-    with pytest.raises(DataError, match="no run logged val/smallest/accuracy, val/mean/accuracy, val/largest"):
-        compare(table[["seed", "status"]])
-    with pytest.raises(DataError, match="none of 1 runs has finished"):
-        compare(table[:1])
-    with pytest.raises(DataError, match="do not differ"):
-        sweep_figure(table[1:2])
+    both = ["val/largest/accuracy", "val/nobody/accuracy"]
+    for call, message in (
+        (lambda: read_sweep(tmp_path / "nowhere"), r"holds no sweep\.json"),
+        (lambda: read_sweep([]), "no runs to compare"),
+        (lambda: sweep_figure(table, both), "no run logged val/nobody/accuracy; choose"),
+        (lambda: compare(table[["seed", "status"]]), "no run logged val/smallest/accuracy, val/mean/acc.*, val/larg"),
+        (lambda: compare(table[:1]), "none of 1 runs has finished"),
+        (lambda: sweep_figure(table[1:2]), "do not differ"),
+    ):
+        with pytest.raises(DataError, match=message):
+            call()

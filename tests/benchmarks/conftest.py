@@ -12,12 +12,12 @@ __all__ = ["as_quiet_as_before"]  # benchmarks silence Lightning as scripts do
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls in child processes are made here, which is quick; memory then means nothing."""
+    """Calls in child processes are made here, which is quick; memory then means little."""
 
     def call(function: str, arguments: dict[str, Any], ranks: int = 1, threads: int = 1) -> Any:
         assert ranks == 1
         module, name = function.split(":")
         return getattr(import_module(module), name)(**arguments)
 
-    for module in ("rounds", "memory", "population", "ranks", "evaluations"):
+    for module in ("rounds", "round_times", "memory", "population", "ranks", "evaluations"):
         monkeypatch.setattr(import_module(f"lit_fednas.benchmarks.{module}"), "call_in_child", call)

@@ -3,38 +3,31 @@
 import os
 from collections import Counter
 from itertools import permutations
-from pathlib import Path
-from typing import Any
 
 import pytest
+import torch
+
+from lit_fednas.benchmarks import evaluations
+from lit_fednas.benchmarks.child import call_in_child, environments
+from lit_fednas.benchmarks.measuring import Turns, check_losses, in_turns
+from lit_fednas.benchmarks.plain import PlainLoop
+from lit_fednas.benchmarks.population import slope
+from lit_fednas.benchmarks.tasks import Setting
 
 
 def test_two_take_turns_and_each_is_first_as_often() -> None:
-    from lit_fednas.benchmarks.measuring import Turns
-
     done: list[str] = []
     turns = Turns("cpu", lambda unit: done.append(f"plain {unit}"))
     for unit in range(4):
         turns.begin()
         done.append(f"library {unit}")
         turns.end()
-    # library, plain | plain, library | library, plain | plain, library
-    assert done == [
-        "library 0",
-        "plain 0",
-        "plain 1",
-        "library 1",
-        "library 2",
-        "plain 2",
-        "plain 3",
-        "library 3",
-    ]
+    first, second = ["library 0", "plain 0", "plain 1", "library 1"], ["library 2", "plain 2", "plain 3", "library 3"]
+    assert done == [*first, *second]
     assert len(turns.library_times) == len(turns.plain_times) == 4
 
 
 def test_many_take_turns_and_none_is_favoured() -> None:
-    from lit_fednas.benchmarks.measuring import in_turns
-
     done: list[tuple[int, str]] = []
     ended: list[int] = []
     workers = {name: lambda unit, name=name: done.append((unit, name)) for name in "abc"}
@@ -50,8 +43,6 @@ def test_many_take_turns_and_none_is_favoured() -> None:
 
 
 def test_clients_of_unequal_sizes_have_all_the_data_between_them() -> None:
-    from lit_fednas.benchmarks.tasks import Setting
-
     setting = Setting(examples=64, clients=20, unequal=8.0, image=8)
     assert min(setting.sizes) >= 8
     assert max(setting.sizes) <= 64
@@ -61,11 +52,6 @@ def test_clients_of_unequal_sizes_have_all_the_data_between_them() -> None:
 
 def test_the_plain_loop_is_federated_averaging() -> None:
     """A weighted mean of what the clients trained, where sizes differ."""
-    import torch
-
-    from lit_fednas.benchmarks.plain import PlainLoop
-    from lit_fednas.benchmarks.tasks import Setting
-
     setting = Setting("tiny", examples=12, clients=3, cohort=3, batch_size=5, unequal=4.0, image=8)
     loop = PlainLoop(setting, setting.supernet(), setting.data())
     mean, total = [torch.zeros_like(param) for param in loop.params], sum(setting.sizes)
@@ -79,14 +65,10 @@ def test_the_plain_loop_is_federated_averaging() -> None:
 
 
 def test_a_child_knows_its_place_and_nothing_of_other_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lit_fednas.benchmarks.child import environments
-
-    monkeypatch.setenv("LOCAL_RANK", "3")
-    monkeypatch.setenv("MASTER_PORT", "1")
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    for name, value in (("LOCAL_RANK", "3"), ("MASTER_PORT", "1"), ("OMP_NUM_THREADS", "7")):
+        monkeypatch.setenv(name, value)
     (alone,) = environments(1, threads=2)
-    assert "LOCAL_RANK" not in alone
-    assert "MASTER_PORT" not in alone
+    assert not {"LOCAL_RANK", "MASTER_PORT"} & alone.keys()
     assert alone["OMP_NUM_THREADS"] == "2"
     first, second = environments(2, threads=1)
     assert (first["LOCAL_RANK"], second["LOCAL_RANK"], second["WORLD_SIZE"]) == ("0", "1", "2")
@@ -94,26 +76,33 @@ def test_a_child_knows_its_place_and_nothing_of_other_launches(monkeypatch: pyte
     assert os.environ["LOCAL_RANK"] == "3"
 
 
-@pytest.mark.slow  # a process that imports torch
-def test_a_child_answers() -> None:
-    from lit_fednas.benchmarks.child import call_in_child
-
-    assert call_in_child("lit_fednas.benchmarks.showing:counted", {"count": 2, "what": "rank"}) == "2 ranks"
-
-
-@pytest.mark.slow  # a process that imports torch
-def test_one_rank_that_fails_ends_all(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    from lit_fednas.benchmarks.child import call_in_child
-
+@pytest.mark.slow  # processes that import torch
+def test_a_child_answers_and_one_rank_that_fails_ends_all(capfd: pytest.CaptureFixture[str]) -> None:
+    function = "lit_fednas.benchmarks.showing:counted"
+    assert call_in_child(function, {"count": 2, "what": "rank"}) == "2 ranks"
     with pytest.raises(RuntimeError, match="counted failed in a process of its own"):
-        call_in_child("lit_fednas.benchmarks.showing:counted", {"count": 2}, ranks=2)
+        call_in_child(function, {"count": 2}, ranks=2)
     assert "what" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("loses", [2.0, 2.5])
-def test_losses_that_differ_are_noticed(loses: Any) -> None:
-    from lit_fednas.benchmarks.measuring import check_losses
-
+def test_losses_and_generations_that_differ_are_noticed() -> None:
     check_losses([2.3], [2.3], 1e-4, "same")
-    with pytest.raises(AssertionError, match="other: losses"):
-        check_losses([2.3], [loses], 0.01, "other")
+    for loss in (2.0, 2.5):
+        with pytest.raises(AssertionError, match="other: losses"):
+            check_losses([2.3], [loss], 0.01, "other")
+    row = {"arch": "a", "macs": 2, "accuracy": 0.5, "examples": 100, "seconds": 1.0}
+    same = {way: [dict(row), {**row, "arch": "b", "macs": 3, "accuracy": 0.7}] for way in evaluations.GENERATIONS}
+    evaluations.check_generations(same, 100)
+    for way, changed in (
+        ("processes", {"accuracy": 0.6}),
+        ("channels last", {"accuracy": 0.6}),
+        ("races", {"examples": 64}),
+        ("after", {"accuracy": 0.9, "macs": 1, "arch": "c"}),
+    ):
+        with pytest.raises(AssertionError, match=way):
+            evaluations.check_generations({**same, way: [same[way][0], {**same[way][1], **changed}]}, 100)
+
+
+def test_slopes_by_hand() -> None:
+    found = [{"clients": clients, "x": 0.5 * clients**0.7, "y": 3.0} for clients in (1e3, 1e4, 1e6)]
+    assert (slope(found, "x"), slope(found, "y")) == pytest.approx((0.7, 0))

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
+import stat
 from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping
+from torch import Tensor
 
 from lit_fednas.aggregation import (
     ClassAverage,
@@ -51,12 +57,25 @@ from lit_fednas.federation import (
     SizeWeightedCohort,
     UniformCohort,
 )
+from lit_fednas.federation.client import LocalRunner
 from lit_fednas.loggers import RunLogger
+from lit_fednas.messages import DROPPED
 from lit_fednas.objectives import MaskedCrossEntropy
 from lit_fednas.records import read_rounds
+from lit_fednas.records.files import replacing
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import BatchNorm
-from tests.support import assert_same, fit, make_module, make_trainer, sgd, tiny_data, tiny_supernet, weights
+from tests.support import (
+    assert_same,
+    fit,
+    linear_net,
+    make_module,
+    make_trainer,
+    sgd,
+    tiny_data,
+    tiny_supernet,
+    weights,
+)
 
 DELTA = 1e-5
 
@@ -287,6 +306,140 @@ def test_a_resumed_run_keeps_its_noise_and_its_account(tmp_path: Path) -> None:
     run(3, all_clients, [], resumed=False)
     with pytest.raises(CheckpointError, match="has not accounted for its rounds"):
         run(6, all_clients, [Privacy(1.0, 1.0)])
+
+
+class Killed(Exception):
+    """Ends a run as a kill does: :class:`Unsaved` saves nothing on it."""
+
+
+class Unsaved(RoundCheckpoint):
+    """Writes no checkpoint but at the end of rounds."""
+
+    def on_exception(self, *given: Any) -> None:
+        pass
+
+
+class Devices(FederatedCallback):
+    """What devices see: the global weights by round, and one of them its own update; may kill the run after a step."""
+
+    def __init__(self, killed: int = -1) -> None:
+        self.killed = killed
+        self.seeds: set[int] = set()
+        self.seen: dict[int, Tensor] = {}
+        self.updates: dict[int, Tensor] = {}
+
+    def on_cohort_start(self, trainer: Any, module: Any, round: Any) -> None:
+        self.sent = flat(weights(module))
+        self.seeds.add(round.values.get(GaussianMechanism).seed)
+
+    def on_client_end(self, trainer: Any, module: Any, result: Any, update: Any) -> None:
+        if result.task.client == 0 and update is not None:
+            self.updates[result.task.round] = flat(update.weights) - self.sent
+
+    def on_server_step(self, trainer: Any, module: Any, round: Any) -> None:
+        self.seen[round.number] = flat(weights(module))
+        if round.number == self.killed:
+            raise Killed
+
+
+def flat(tensors: Any) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors.values()])
+
+
+class WithoutFirst(LocalRunner):
+    """Client 0 does not answer."""
+
+    def run(self, tasks: Any) -> Any:
+        for result, update in super().run(tasks):
+            away = result.task.client == 0
+            yield (replace(result, status=DROPPED), None) if away else (result, update)
+
+
+def life(folder: Path, devices: Devices, ckpt_path: Path | None = None, **settings: Any) -> tuple[Any, dict[str, Any]]:
+    """Four rounds, saved after every two; returns the trainer and what has been spent."""
+    cohort, runner = settings.pop("cohort", UniformCohort(ratio=1.0)), settings.pop("runner", LocalRunner)
+    privacy = Privacy(0.1, 6**0.5, **settings)
+    callbacks = [devices, privacy, Unsaved(every_n_rounds=2)]
+    trainer = make_trainer(4, callbacks=callbacks, logger=RunLogger(str(folder), "run", 0), enable_checkpointing=True)
+    trainer.fit_loop.runner = runner
+    made = module(supernet=linear_net(), assignment=FixedArchitecture(), cohort=cohort)
+    with pytest.raises(Killed) if devices.killed >= 0 else nullcontext():
+        trainer.fit(made, datamodule=tiny_data(), ckpt_path=ckpt_path and str(ckpt_path))
+    return trainer, privacy.state_dict()["accountant"]
+
+
+def last_of(folder: Path) -> Path:
+    return folder / "run" / "version_0" / "checkpoints" / "last.ckpt"
+
+
+@pytest.mark.parametrize("noise_seed", [None, 7])
+def test_a_round_that_is_run_again_after_a_kill_gives_no_update_away(tmp_path: Path, noise_seed: int | None) -> None:
+    """Devices see rounds 2 and 3 twice, the second time without client 0: six releases, each of z = sqrt(6).
+
+    The server's step is over and the round's account is not when the process is killed. Six rounds of z = sqrt(6) are
+    one of z = 1, whose epsilon is 4.3772. Scaled to the sum over six clients, the two releases of round 2 differ by the
+    update of client 0 and by two noises of 0.1 sqrt(6) each. A noise_seed that is given is public: four rounds, 3.4668.
+    """
+    first, second = Devices(killed=3), Devices()
+    life(tmp_path, first, noise_seed=noise_seed)
+    resumed, _ = life(tmp_path, second, last_of(tmp_path), noise_seed=noise_seed, runner=WithoutFirst)
+    update = first.updates[2]
+    clipped = update * min(1.0, 0.1 / float(update.norm()))
+    noise = 6 * (first.seen[2] - second.seen[2]) - clipped
+    assert float(noise.std()) == pytest.approx(0.0 if noise_seed else 0.1 * 12**0.5, rel=0.15, abs=1e-5)
+    assert spent(resumed) == pytest.approx(3.4668 if noise_seed else 4.3772, rel=1e-4)
+
+
+@pytest.mark.parametrize("cohort", [UniformCohort(ratio=1.0), PoissonCohort(0.5)])
+def test_all_releases_count_whichever_checkpoint_a_run_goes_on_from(tmp_path: Path, cohort: CohortSampler) -> None:
+    last, early = last_of(tmp_path), last_of(tmp_path).with_name("early.ckpt")
+    lives: list[Devices] = []
+
+    def releases(folder: str = ".", ckpt_path: Path | None = None, killed: int = -1) -> float:
+        lives.append(Devices(killed))
+        _, account = life(tmp_path / folder, lives[-1], ckpt_path, cohort=cohort)
+        return account["rounds"] if "rounds" in account else account["spent"][0]
+
+    assert releases(killed=3) == 3  # and one that is in the record alone
+    shutil.copy(last, early)
+    assert releases(ckpt_path=last, killed=2) == 4
+    assert releases(ckpt_path=last) == 4 + 1 + 2
+    assert releases("other", early, killed=2) == 7
+    assert releases(ckpt_path=last) == 7 + 1  # all rounds are done; that of the other folder counts
+    assert releases("other", early) == 8 + 2
+    assert releases("other", last_of(tmp_path / "other")) == 10
+    assert len(set.union(*(devices.seeds for devices in lives))) == 5  # of all lives with a round
+
+
+def test_what_was_released_before_a_kill_counts_for_the_target(tmp_path: Path) -> None:
+    """After the four releases of the first life, of which two are lost, one more is within 4.2, and two are not."""
+    life(tmp_path, Devices(killed=3))
+    trainer, account = life(tmp_path, Devices(), last_of(tmp_path), target_epsilon=4.2)
+    assert trainer.current_epoch == 3
+    assert account["spent"] == dict.fromkeys(range(6), 5.0)
+
+
+def test_without_its_record_a_run_does_not_go_on(tmp_path: Path) -> None:
+    life(tmp_path, Devices())
+    shutil.move(last_of(tmp_path).with_name("released"), tmp_path / "released")
+    with pytest.raises(CheckpointError, match=r"\.jsonl, which says what was released .* is not in .*released; move a"):
+        life(tmp_path, Devices(), last_of(tmp_path))
+
+
+def test_the_owner_alone_reads_a_private_runs_checkpoints_and_record(tmp_path: Path) -> None:
+    devices, part = Devices(), tmp_path / ".file.part"
+    part.touch(mode=0o666)  # a kill has left it
+    before = os.umask(0)
+    try:
+        life(tmp_path, devices)
+        with replacing(tmp_path / "file", private=True):
+            files = [part, *(path for path in last_of(tmp_path).parent.rglob("*") if path.is_file())]
+            assert [path.suffix for path in files[1:]] in ([".ckpt", ".jsonl"], [".jsonl", ".ckpt"])
+            assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    finally:
+        os.umask(before)
+    saved = str(torch.load(last_of(tmp_path), weights_only=True)["callbacks"])
+    assert not [seed for seed in devices.seeds if str(seed) in saved]  # whoever reads it cannot subtract the noise
 
 
 def test_epsilon_is_in_the_records_the_progress_and_the_report(

@@ -32,8 +32,7 @@ from lit_fednas.comparison.run_networks import COLUMNS
 from lit_fednas.comparison.tables import best_within, least_spent
 from lit_fednas.errors import DataError
 from lit_fednas.records import FinetuneFiles, SearchFiles, append_round, write_client_scores, write_suite
-from tests.analysis.made_runs import made_run
-from tests.analysis.made_sequences import made_sequence
+from tests.analysis.made_runs import made_run, made_sequence
 
 ANY = {"*": {}}
 SMALL, LARGE = "val/small/accuracy", "val/large/accuracy"
@@ -63,9 +62,6 @@ def tuned(run: Run, name: str, initial: str, rows: Mapping[str, tuple[float, flo
     ]
     files.write("candidates", table)
     return run
-
-
-# ---- the networks of a run ------------------------------------------------------------------------------------
 
 
 def test_networks_are_those_of_searches_and_the_evaluated_subnets_once(tmp_path: Path) -> None:
@@ -127,23 +123,20 @@ def test_the_networks_of_a_round_are_those_that_were_there(tmp_path: Path) -> No
 
 def test_what_has_nothing_to_compare_is_told(tmp_path: Path) -> None:
     run = made_run(tmp_path / "a", {SMALL: [0.1]})
-    with pytest.raises(DataError, match="has evaluated no network; let the run end, or search it"):
-        networks(Result(run))
-    with pytest.raises(DataError, match="has no recall; choose from accuracy, loss"):
-        networks(Result(run), "recall")
-    with pytest.raises(DataError, match=r"has logged no accuracy of a network.*writes subnets-val\.csv"):
-        history(Result(run))
-    with pytest.raises(DataError, match="has no validations round by round; give the run's folder"):
-        history(Result(run, "finetune"))
-
-
-# ---- the best network of a tier -------------------------------------------------------------------------------
+    for call, message in (
+        (lambda: networks(Result(run)), "has evaluated no network; let the run end, or search it"),
+        (lambda: networks(Result(run), "recall"), "has no recall; choose from accuracy, loss"),
+        (lambda: history(Result(run)), r"has logged no accuracy of a network.*writes subnets-val\.csv"),
+        (lambda: history(Result(run, "finetune")), "has no validations round by round; give the run's folder"),
+    ):
+        with pytest.raises(DataError, match=message):
+            call()
 
 
 @pytest.mark.parametrize("higher", [True, False])
 def test_the_best_within_limits_is_that_of_brute_force(higher: bool) -> None:
     rng = np.random.default_rng(0)
-    for _ in range(200):
+    for _ in range(100):
         size = int(rng.integers(1, 8))
         table = pd.DataFrame(rng.integers(1, 6, (size, len(COLUMNS))).astype(float), columns=list(COLUMNS))
         table = table.mask(rng.random(table.shape) < 0.15)  # unknown
@@ -251,9 +244,6 @@ def test_a_metric_that_falls(methods: dict) -> None:
     assert table.attrs == {"metric": "loss", "higher": False}
 
 
-# ---- clients --------------------------------------------------------------------------------------------------
-
-
 def test_clients_where_their_own_data_rated_them(methods: dict) -> None:
     scores = {0: [0.2, 0.4, 0.6, 0.8], 1: [0.5, 0.5, 0.5, 0.5]}
     for result in methods["A"]:
@@ -270,34 +260,26 @@ def test_clients_where_their_own_data_rated_them(methods: dict) -> None:
     assert client_table({"B": methods["B"]}).empty
 
 
-# ---- what is given --------------------------------------------------------------------------------------------
-
-
 def test_methods_are_found_by_patterns(tmp_path: Path, methods: dict) -> None:
-    def folders(found: Mapping) -> dict[str, list[str]]:
-        return {label: [result.name for result in results] for label, results in found.items()}
-
     root = str(tmp_path)
     both = {"A": ["A/A0", "A/A1"], "B": ["B/B0"]}
-    assert folders(read_methods([root])) == both
-    assert folders(read_methods([f"{root}/*"])) == both
-    assert folders(read_methods([f"{root}/?/*"])) == both
-    assert folders(read_methods([f"ours={root}/A/A0,{root}/A/A1", f"theirs={root}/B"])) == {
-        "ours": ["A/A0", "A/A1"],
-        "theirs": ["B/B0"],
-    }
-    assert folders(read_methods([f"x={root}/A/*/search"])) == {"x": ["A/A0/search", "A/A1/search"]}
-
-
-def test_methods_that_cannot_be_told_apart(tmp_path: Path, methods: dict) -> None:
-    with pytest.raises(DataError, match=f"{tmp_path}/nothing: finds no run"):
-        read_methods([f"{tmp_path}/nothing"])
-    with pytest.raises(DataError, match="A is duplicated; join its folders by commas"):
-        read_methods([f"A={tmp_path}/A/A0", f"A={tmp_path}/A/A1"])
-    with pytest.raises(DataError, match=r"x: .*A0 and .*B0 have the same seed 0; give one"):
-        read_methods([f"x={tmp_path}/A/A0,{tmp_path}/B/B0"])
-    with pytest.raises(DataError, match="has no label before '='"):
-        read_methods([f"={tmp_path}/A/A0"])
+    for words, expected in (
+        ([root], both),
+        ([f"{root}/*"], both),
+        ([f"{root}/?/*"], both),
+        ([f"ours={root}/A/A0,{root}/A/A1", f"theirs={root}/B"], {"ours": both["A"], "theirs": both["B"]}),
+        ([f"x={root}/A/*/search"], {"x": ["A/A0/search", "A/A1/search"]}),
+    ):
+        found = {label: [result.name for result in results] for label, results in read_methods(words).items()}
+        assert found == expected
+    for words, message in (
+        ([f"{root}/nothing"], f"{root}/nothing: finds no run"),
+        ([f"A={root}/A/A0", f"A={root}/A/A1"], "A is duplicated; join its folders by commas"),
+        ([f"x={root}/A/A0,{root}/B/B0"], r"x: .*A0 and .*B0 have the same seed 0; give one"),
+        ([f"={root}/A/A0"], "has no label before '='"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_methods(words)
 
 
 @pytest.mark.parametrize(
@@ -323,9 +305,6 @@ def test_tiers_are_those_of_the_searches_if_these_agree(methods: dict) -> None:
     assert tiers_of(methods) == {"t": {"macs": 40}}
     searched(methods["B"][0].run, "again", {}, tiers=[])
     assert tiers_of(methods) == ANY
-
-
-# ---- pictures and the command ---------------------------------------------------------------------------------
 
 
 def test_the_figure_has_a_front_and_three_curves(methods: dict) -> None:

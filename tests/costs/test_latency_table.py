@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -135,14 +133,12 @@ def test_the_network_stays_as_it_is() -> None:
     found = calls(given, (1, *SHAPE))  # one pixel in a batch of one
     with_statistics = nn.Sequential(nn.Conv2d(3, 2, 8), nn.BatchNorm2d(2))
     assert [one[0] for one in found] == [one[0] for one in calls(with_statistics, (1, *SHAPE))]
-    assert given.training
-    assert not given[1].track_running_stats
+    assert (given.training, given[1].track_running_stats, given[0].weight.device.type) == (True, False, "cpu")
     assert not any(module._forward_pre_hooks for module in given.modules())
-    assert given[0].weight.device.type == "cpu"
 
 
-def test_layers_of_two_tensors_are_refused() -> None:
-    class Both(nn.Module):
+def test_layers_of_two_tensors_and_too_few_networks_are_refused(machine: Machine) -> None:
+    class Pair(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.bilinear = nn.Bilinear(4, 4, 2)
@@ -151,10 +147,7 @@ def test_layers_of_two_tensors_are_refused() -> None:
             return self.bilinear(x, x)
 
     with pytest.raises(ConfigError, match=r"Bilinear.* does not; use MeasuredLatency"):
-        LatencyTable().milliseconds(Both(), (4,))
-
-
-def test_too_few_networks_are_refused(machine: Machine) -> None:
+        LatencyTable().milliseconds(Pair(), (4,))
     with pytest.raises(ConfigError, match="at least 4 networks, not 3; use MeasuredLatency"):
         LatencyTable().prepare(NETWORKS[:3], SHAPE)
 
@@ -168,19 +161,13 @@ def noisy(count: int) -> tuple[np.ndarray, np.ndarray]:
     return sums, (3 * sums + 4) * rng.uniform(0.7, 1.3, count)
 
 
-def test_the_line_is_that_of_the_first_half() -> None:
-    sums, times = noisy(20)
+def test_the_line_is_that_of_the_first_half_and_the_check_that_of_the_second() -> None:
+    sums, times = noisy(21)
     scale, intercept = np.polyfit(sums[:10], times[:10], 1, w=1 / times[:10])
     fit = fit_line(sums, times)
     assert (fit.scale, fit.intercept_ms) == (pytest.approx(scale), pytest.approx(intercept))
-
-
-def test_the_check_is_that_of_the_second_half() -> None:
-    sums, times = noisy(21)
-    fit = fit_line(sums, times)
-    predicted = [fit.scale * value + fit.intercept_ms for value in sums[10:]]
-    errors = [abs(a - b) / b for a, b in zip(predicted, times[10:], strict=True)]
-    assert fit.mean_relative_error == pytest.approx(sum(errors) / 11)
+    predicted = fit.scale * sums[10:] + fit.intercept_ms
+    assert fit.mean_relative_error == pytest.approx(np.mean(np.abs(predicted - times[10:]) / times[10:]))
     assert fit.spearman == pytest.approx(scipy.stats.spearmanr(predicted, times[10:]).statistic, abs=1e-6)
     assert fit.checked_on == 11
 
@@ -204,32 +191,21 @@ def test_a_saved_table_predicts_the_same(machine: Machine, tmp_path: Path) -> No
     assert again.prepare(NETWORKS, SHAPE) == first
     assert (len(machine.layers), machine.networks) == measured
     assert [path.name for path in (tmp_path / "tables").iterdir()] == ["here.json"]
-
-
-def test_what_is_measured_later_is_kept(machine: Machine, tmp_path: Path) -> None:
-    file = str(tmp_path / "here.json")
-    table = LatencyTable(file=file)
-    table.prepare(NETWORKS, SHAPE)
-    table.milliseconds(network(17), SHAPE)
+    table.milliseconds(network(17), SHAPE)  # what is measured later is kept
     assert LatencyTable(file=file).layers == table.layers
     assert any("17" in signature for signature in table.layers)
 
 
-def test_new_layers_mean_a_new_fit(machine: Machine, tmp_path: Path) -> None:
+def test_new_layers_mean_a_new_fit(machine: Machine) -> None:
     table = LatencyTable()
-    table.prepare(NETWORKS, SHAPE)
+    for one in NETWORKS:  # all layers are known already
+        table.milliseconds(one, SHAPE)
+    assert table.prepare(NETWORKS, SHAPE)["scale"] == pytest.approx(2)
     assert machine.networks == 6
     table.prepare(NETWORKS, SHAPE)
     assert machine.networks == 6
     table.prepare([*NETWORKS, network(17)], SHAPE)
     assert machine.networks == 6 + 7
-
-
-def test_a_fit_is_made_where_all_layers_are_known_already(machine: Machine) -> None:
-    table = LatencyTable()
-    for one in NETWORKS:
-        table.milliseconds(one, SHAPE)
-    assert table.prepare(NETWORKS, SHAPE)["scale"] == pytest.approx(2)
 
 
 @pytest.fixture
@@ -265,32 +241,23 @@ def test_a_table_without_a_fit_stays_so_elsewhere(machine: Machine, tmp_path: Pa
     assert machine.networks == 0
 
 
-@pytest.mark.parametrize("ask", [LatencyTable.milliseconds, lambda table, one, shape: table.prepare([one], shape)])
-def test_a_layer_that_the_table_lacks_is_named(elsewhere: str, ask: Callable[..., Any], machine: Machine) -> None:
+def test_what_a_table_cannot_do_is_refused(elsewhere: str, machine: Machine, tmp_path: Path) -> None:
     table = LatencyTable(file=elsewhere, measure_missing=False)
-    with pytest.raises(ConfigError, match=r"phone.json lacks the layer Conv2d\(3, 17, .* 2x3x8x8; measure it"):
-        ask(table, network(17), SHAPE)
+    for ask in (table.milliseconds, lambda one, shape: table.prepare([one], shape)):
+        with pytest.raises(ConfigError, match=r"phone.json lacks the layer Conv2d\(3, 17, .* 2x3x8x8; measure it"):
+            ask(network(17), SHAPE)
     assert machine.layers == []
-
-
-def test_measurements_of_two_machines_do_not_mix(elsewhere: str) -> None:
     with pytest.raises(ConfigError, match="was measured with batch_size 2, not 1; set measure_missing: false"):
         LatencyTable(file=elsewhere)
     with pytest.raises(ConfigError, match="was measured with device_name 'some phone', not "):
         LatencyTable(MeasuredLatency(batch_size=2), file=elsewhere)
-
-
-@pytest.mark.parametrize("file", [None, "nowhere.json"])
-def test_without_measuring_there_must_be_a_table(file: str | None) -> None:
-    with pytest.raises(ConfigError, match=f"latency.file: {file} does not exist"):
-        LatencyTable(file=file, measure_missing=False)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"settings": {}, "fit": {"slope": 1}, "layers": {}}'])
-def test_a_file_that_is_no_table(text: str, tmp_path: Path) -> None:
-    (tmp_path / "broken.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"broken.json is not a table of latencies .*; delete it"):
-        LatencyTable(file=str(tmp_path / "broken.json"))
+    for file in (None, "nowhere.json"):
+        with pytest.raises(ConfigError, match=f"latency.file: {file} does not exist"):
+            LatencyTable(file=file, measure_missing=False)
+    for text in ("{", "[]", "{}", '{"settings": {}, "fit": {"slope": 1}, "layers": {}}'):
+        (tmp_path / "broken.json").write_text(text)
+        with pytest.raises(ConfigError, match=r"broken.json is not a table of latencies .*; delete it"):
+            LatencyTable(file=str(tmp_path / "broken.json"))
 
 
 @pytest.mark.slow

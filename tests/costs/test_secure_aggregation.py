@@ -33,18 +33,17 @@ def messages(count, neighbours, answers, numbers):
     return RoundCost(0, down, up)
 
 
-@pytest.mark.parametrize(("neighbours", "others"), [(None, 6), (3, 3), (50, 6)])
-@pytest.mark.parametrize("answers", [0, 4, 7])
+@pytest.mark.parametrize(("neighbours", "others", "answers"), [(None, 6, 7), (3, 3, 4), (50, 6, 4), (None, 6, 0)])
 def test_message_by_message(neighbours, others, answers):
     results = [result(client, status="ok" if client < answers else DROPPED) for client in range(7)]
     assert SecureAggregation(neighbours).cost(results, 99, 500, 0) == messages(7, others, answers, 100)
 
 
-@pytest.mark.parametrize("count", [2, 10, 100])
-def test_the_paper_s_formula(count):
+def test_the_paper_s_formula():
     """2n keys and 5n - 4 shares of 256 bits per client, beside its numbers."""
-    cost = SecureAggregation().cost([result(client) for client in range(count)], 0, 0, 0)
-    assert 8 * cost.bytes == count * (256 * (7 * count - 4) + 32)
+    for count in (2, 10, 100):
+        cost = SecureAggregation().cost([result(client) for client in range(count)], 0, 0, 0)
+        assert 8 * cost.bytes == count * (256 * (7 * count - 4) + 32)
 
 
 def test_different_architectures_take_the_whole_supernet_twice():
@@ -63,6 +62,8 @@ def test_a_client_with_several_tasks_sends_their_sum():
 def test_nobody_sends_nothing():
     assert SecureAggregation().cost([], 99, 500, 0) == RoundCost()
     assert SecureAggregation(3).cost([result(0)], 9, 9, 5) == RoundCost(0, 5, 2 * 32 + 32 + 40)
+    with pytest.raises(ConfigError, match=r"cost_ledger.secure_aggregation.neighbours: 0 must be at least 1"):
+        SecureAggregation(0)
 
 
 def ledger_of(folder, module, **settings):
@@ -88,9 +89,7 @@ def test_the_ledger_has_it_apart(tmp_path):
     assert other.summary() == ledger.summary()
 
 
-@pytest.mark.parametrize(
-    "assignment", [RandomArchitectures(), FixedArchitecture("smallest")], ids=["random", "smallest"]
-)
+@pytest.mark.parametrize("assignment", [RandomArchitectures(), FixedArchitecture("smallest")])
 def test_the_ledger_of_a_supernet(tmp_path, assignment):
     net = tiny_supernet()
     faults = FaultPolicy(dropout_rate=0.4)
@@ -105,8 +104,3 @@ def test_the_ledger_of_a_supernet(tmp_path, assignment):
     assert answers in range(1, 10)
     if one:
         assert written["total"]["bytes_up"] == answers * 4 * smallest
-
-
-def test_no_neighbours_are_refused():
-    with pytest.raises(ConfigError, match=r"cost_ledger.secure_aggregation.neighbours: 0 must be at least 1"):
-        SecureAggregation(0)

@@ -107,6 +107,10 @@ class TestTables:
             ("size,rooms,kind,price\n1,2,flat,low\n", r"target: 'price' of .*test\.csv holds text"),
             ("size,rooms,kind,price\n", r"test\.csv has no rows"),
             ("", r"test\.csv cannot be read"),
+            ("size,rooms,kind,price\n1,2,flat,3\n1,2,flat,3e\n", r"'price' of .*test\.csv holds .*, '3e' in row 1"),
+            ("size,rooms,kind,price\n1,2,flat,3,4\n", r"test\.csv has more cells in row 0 than columns"),
+            ("size,rooms,kind,price\n1,2,flat,3\n1,2,flat,3,4\n", "Expected 4 fields in line 3, saw 5"),
+            ("size,rooms,price,kind,price\n1,2,3,flat,4\n", r"test\.csv has 2 columns 'price'; rename or remove"),
         ],
     )
     def test_faults_of_another_split_are_named(self, table: str, text: str, message: str) -> None:
@@ -126,6 +130,46 @@ class TestTables:
         with pytest.raises(DataError, match="train holds NaN or infinity"):
             load(ArrayFiles({"train": str(days)}, "price", standardize=True))
 
+    @pytest.mark.parametrize(
+        ("cells", "targets", "names"),
+        [
+            (["0", "10", "2"], [0, 10, 2], tuple(map(str, range(11)))),
+            (["EU", "NA", "AS"], [1, 2, 0], ("AS", "EU", "NA")),
+            (["True", "False", "True"], [1, 0, 1], ("0", "1")),
+            (["1.5", "NA", "2.5"], "no value of 'target' in row 1", ()),
+            (["1", "2", "NA"], "no value of 'target' in row 2", ()),
+            (["1.5", "2.5", "low"], "'target' of .*holds text in place of numbers, 'low' in row 2", ()),
+        ],
+    )
+    def test_what_cells_of_the_target_are(self, tmp_path: Path, cells: list[str], targets: Any, names: Any) -> None:
+        (tmp_path / "a.csv").write_text("x,target\n" + "".join(f"{row},{cell}\n" for row, cell in enumerate(cells)))
+        source = ArrayFiles({"train": str(tmp_path / "a.csv")})
+        if isinstance(targets, str):
+            with pytest.raises(DataError, match=targets):
+                load(source)
+            return
+        assert (load(source).targets.tolist(), source.class_names) == (targets, names)
+
+    def test_a_name_in_the_last_row_makes_all_classes_names(self, tmp_path: Path) -> None:
+        """pandas reads so long a file in several chunks, each with types of its own."""
+        rows = "".join(f"0.12345,{row % 3}\n" for row in range(300_000))
+        (tmp_path / "a.csv").write_text(f"x,target\n{rows}1,unknown\n")
+        (tmp_path / "b.csv").write_text("x,target\n1,2\n1,0\n")
+        source = ArrayFiles({"train": str(tmp_path / "a.csv"), "test": str(tmp_path / "b.csv")})
+        assert source.class_names == ("0", "1", "2", "unknown")
+        assert torch.bincount(load(source).targets).tolist() == [100_000] * 3 + [1]
+        assert load(source, "test").targets.tolist() == [2, 0]
+
+    def test_clients_and_categories_are_told_apart_as_they_are_written(self, tmp_path: Path) -> None:
+        (tmp_path / "a.csv").write_text("site,kind,target\n007,10,0\n7,2,1\n10,10,0\n")
+        train = load(ArrayFiles({"train": str(tmp_path / "a.csv")}, client="site", categorical=["kind"]))
+        assert train.columns["site"].tolist() == ["007", "7", "10"]
+        assert train.inputs.tolist() == [[0, 1], [1, 0], [0, 1]]  # 2 is before 10
+        (tmp_path / "a.csv").write_text("site,kind,target\n10,07,0\n9,7,1\n")
+        train = load(ArrayFiles({"train": str(tmp_path / "a.csv")}, client="site", categorical=["kind"]))
+        assert train.columns["site"].tolist() == [10, 9]  # by number, as without "007"
+        assert train.inputs.tolist() == [[1, 0], [0, 1]]
+
     def test_parquet(self, table: str) -> None:
         pytest.importorskip("pyarrow")
         paths = [Path(table).with_name(f"{split}.csv") for split in ("train", "test")]
@@ -134,6 +178,10 @@ class TestTables:
         path = table.replace(".csv", ".parquet")
         assert torch.equal(load(self.source(path)).inputs, load(self.source(table)).inputs)
         assert torch.equal(load(self.source(path)).targets, load(self.source(table)).targets)
+        columns = pytest.importorskip("pyarrow").table([[1], [2], [3]], names=["x", "price", "price"])
+        pytest.importorskip("pyarrow.parquet").write_table(columns, path)
+        with pytest.raises(DataError, match=r"train\.parquet has 2 columns 'price'"):
+            load(self.source(path))
         Path(path).write_bytes(b"no table")
         with pytest.raises(DataError, match=r"train\.parquet cannot be read"):
             load(self.source(path))
@@ -182,26 +230,22 @@ class TestArrays:
 
     def test_faults_are_named(self, tmp_path: Path) -> None:
         path = self.write(tmp_path / "a.npz", inputs=np.zeros((2, 3)), targets=np.array([0, 1]))
-        with pytest.raises(DataError, match=r"a\.npz has no 'site'; add it, it has: inputs, targets"):
-            load(ArrayFiles({"train": path}, client="site"))
-        with pytest.raises(DataError, match=r"none\.npz is missing"):
-            load(ArrayFiles({"train": str(tmp_path / "none.npz")}))
-        with pytest.raises(DataError, match=r"a\.bin is not a folder, \.npz"):
-            load(ArrayFiles({"train": str(tmp_path / "a.bin")}))
-        (tmp_path / "t.csv").write_text(TABLE)
-        with pytest.raises(DataError, match=r"t\.csv and train are not of one kind"):
-            load(ArrayFiles({"train": path, "val": str(tmp_path / "t.csv")}))
-        with pytest.raises(ConfigError, match=r"data\.source\.inputs: .*a\.npz has no columns"):
-            load(ArrayFiles({"train": path}, inputs=["x"]))
-        (tmp_path / "b.npz").write_bytes(b"no zip")
-        with pytest.raises(DataError, match=r"b\.npz cannot be read"):
-            load(ArrayFiles({"train": str(tmp_path / "b.npz")}))
         text = self.write(tmp_path / "c.npz", inputs=np.array(["a"]), targets=np.array([0]))
-        with pytest.raises(DataError, match=r"c\.npz has inputs of type <U1; give numbers"):
-            load(ArrayFiles({"train": text}))
         other = self.write(tmp_path / "d.npz", inputs=np.zeros((2, 3)), targets=np.array([0, 7]))
-        with pytest.raises(DataError, match=r"val: .*targets 0\.\.7"):
-            load(ArrayFiles({"train": path, "val": other}))
-        for files in ({}, {"test": path}, {"train": path, "dev": path}):
-            with pytest.raises(ConfigError, match=r"data\.source\.files: "):
-                ArrayFiles(files)
+        (tmp_path / "t.csv").write_text(TABLE)
+        (tmp_path / "b.npz").write_bytes(b"no zip")
+        for kind, files, settings, message in (
+            (DataError, {"train": path}, {"client": "site"}, r"a\.npz has no 'site'; add it, it has: inputs, targets"),
+            (DataError, {"train": str(tmp_path / "none.npz")}, {}, r"none\.npz is missing"),
+            (DataError, {"train": str(tmp_path / "a.bin")}, {}, r"a\.bin is not a folder, \.npz"),
+            (DataError, {"train": path, "val": str(tmp_path / "t.csv")}, {}, r"t\.csv and train are not of one kind"),
+            (ConfigError, {"train": path}, {"inputs": ["x"]}, r"data\.source\.inputs: .*a\.npz has no columns"),
+            (DataError, {"train": str(tmp_path / "b.npz")}, {}, r"b\.npz cannot be read"),
+            (DataError, {"train": text}, {}, r"c\.npz has inputs of type <U1; give numbers"),
+            (DataError, {"train": path, "val": other}, {}, r"val: .*targets 0\.\.7"),
+            (ConfigError, {}, {}, r"data\.source\.files: "),
+            (ConfigError, {"test": path}, {}, r"data\.source\.files: "),
+            (ConfigError, {"train": path, "dev": path}, {}, r"data\.source\.files: "),
+        ):
+            with pytest.raises(kind, match=message):
+                load(ArrayFiles(files, **settings))

@@ -1,4 +1,5 @@
-import itertools
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from lit_fednas.data import (
     TensorReader,
     readers,
 )
+from lit_fednas.data.readers import Batch
 from lit_fednas.data.rows import ClientRows
 from lit_fednas.errors import DataError
 from lit_fednas.rng import generator
@@ -40,11 +42,20 @@ def kind(request: pytest.FixtureRequest) -> type[readers.Reader]:
     return request.param
 
 
-def test_sizes(kind: type[readers.Reader]) -> None:
+def targets_of(batches: Iterable[Batch]) -> list[int]:
+    return [int(target) for _, targets in batches for target in targets]
+
+
+def test_sizes_and_what_there_is_not(kind: type[readers.Reader]) -> None:
     data = clients(kind)
     assert (data.num_clients, data.sizes.tolist()) == (3, [10, 30, 1])
     assert [data.size(client, "val") for client in range(3)] == [2, 1, 0]
     assert data.size(0, "test") == 0
+    for client, split in ((2, "val"), (0, "test")):
+        assert list(data.batches(client, 8, generator(0, "b"), split=split)) == []
+    for client, split, field in ((3, "train", "client"), (-1, "train", "client"), (0, "training", "split")):
+        with pytest.raises(DataError, match=f"{field}: "):
+            data.batches(client, 8, generator(0, "b"), split=split)
 
 
 class Untouched(ClientRows):
@@ -97,12 +108,18 @@ def test_an_epoch_is_every_example_once_and_inputs_stay_with_targets(kind: type[
 
 
 def test_order_is_that_of_the_generator(kind: type[readers.Reader]) -> None:
-    data = clients(kind)
+    data, state = clients(kind), torch.get_rng_state()
     expected = torch.arange(10, 40)[torch.randperm(30, generator=generator(7, "b"))]
-    assert torch.equal(torch.cat([y for _, y in data.batches(1, 4, generator(7, "b"))]), expected)
     draws = generator(7, "b")
-    first, second = (torch.cat([y for _, y in data.batches(1, 4, draws)]) for _ in range(2))
-    assert not torch.equal(first, second)  # epochs differ
+    first = data.batches(1, 4, draws)
+    after = draws.get_state()
+    assert not torch.equal(after, generator(7, "b").get_state())  # all is drawn before the first batch is asked for
+    assert targets_of(first) == expected.tolist() != targets_of(data.batches(1, 4, draws))  # epochs differ
+    draws.set_state(after)
+    unshuffled = data.batches(0, 4, draws, split="val", shuffle=False, augment=False)
+    assert targets_of(unshuffled) == [40, 41]
+    assert torch.equal(after, draws.get_state())
+    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_balanced_draws_take_every_class_equally_often(kind: type[readers.Reader]) -> None:
@@ -121,52 +138,23 @@ def test_balanced_draws_take_every_class_equally_often(kind: type[readers.Reader
     assert list(data.batches(1, 8, generator(0, "b"), balanced=True)) == []
 
 
-def test_without_shuffle_nothing_is_drawn(kind: type[readers.Reader]) -> None:
-    draws = generator(0, "b")
-    before = draws.get_state()
-    batches = clients(kind).batches(0, 4, draws, split="val", shuffle=False, augment=False)
-    assert torch.cat([y for _, y in batches]).tolist() == [40, 41]
-    assert torch.equal(before, draws.get_state())
-
-
-def test_draws_happen_before_the_first_batch_is_asked_for(kind: type[readers.Reader]) -> None:
-    draws = generator(0, "b")
-    before = draws.get_state()
-    clients(kind).batches(0, 4, draws)
-    assert not torch.equal(before, draws.get_state())
-
-
 def test_drop_last(kind: type[readers.Reader]) -> None:
     data = clients(kind)
-    assert [len(y) for _, y in data.batches(1, 8, generator(0, "b"), drop_last=True)] == [8, 8, 8]
-    assert [len(y) for _, y in data.batches(2, 8, generator(0, "b"), drop_last=True)] == [1]
-
-
-def test_an_empty_split_has_no_batches(kind: type[readers.Reader]) -> None:
-    data = clients(kind)
-    assert list(data.batches(2, 8, generator(0, "b"), split="val")) == []
-    assert list(data.batches(0, 8, generator(0, "b"), split="test")) == []
-
-
-@pytest.mark.parametrize(("client", "split"), [(3, "train"), (-1, "train"), (0, "training")])
-def test_refuses(kind: type[readers.Reader], client: int, split: str) -> None:
-    with pytest.raises(DataError, match=f"{'split' if client == 0 else 'client'}: "):
-        clients(kind).batches(client, 8, generator(0, "b"), split=split)
+    for client, sizes in ((1, [8, 8, 8]), (2, [1])):
+        assert [len(y) for _, y in data.batches(client, 8, generator(0, "b"), drop_last=True)] == sizes
 
 
 def test_augmentation_follows_the_generator_and_can_be_left_out(kind: type[readers.Reader]) -> None:
     data = clients(kind, augmentation=[RandomCrop(2), RandomFlip()])
+    state = torch.get_rng_state()
 
-    def epoch(seed: int, augment: bool = True) -> torch.Tensor:
-        return torch.cat([x for x, _ in data.batches(1, 8, generator(seed, "b"), augment=augment)])
+    def epoch(data: ClientData, augment: bool = True) -> torch.Tensor:
+        return torch.cat([x for x, _ in data.batches(1, 8, generator(0, "b"), augment=augment)])
 
-    assert torch.equal(epoch(0), epoch(0))
-    assert not torch.equal(epoch(0), epoch(0, augment=False))
-    assert (epoch(0) == 0).any()  # black padding, before normalisation
-    plain = torch.cat([x for x, _ in clients(kind).batches(1, 8, generator(0, "b"))])
-    assert torch.equal(epoch(0, augment=False), plain)
-    unchanged = torch.cat([x for x, _ in data.batches(1, 8, generator(0, "b"), augment=False)])
-    assert torch.equal(unchanged, plain)
+    assert torch.equal(epoch(data), epoch(data))
+    assert (epoch(data) == 0).any()  # black padding, before normalisation
+    assert torch.equal(epoch(data, augment=False), epoch(clients(kind)))
+    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,15 +162,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "CHUNK_BYTES", 4 * 48 * 9)  # nine examples: two batches of four
     parts = list(clients(TensorReader).batches(1, 4, generator(0, "b")))
     assert len(whole) == len(parts) == 8
-    for (x, y), (u, v) in zip(whole, parts, strict=True):
-        assert torch.equal(x, u)
-        assert torch.equal(y, v)
-
-
-def test_global_generators_stay_where_they_are(kind: type[readers.Reader]) -> None:
-    state = torch.get_rng_state()
-    list(clients(kind, augmentation=[RandomFlip()]).batches(1, 8, generator(0, "b")))
-    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(x, u) and torch.equal(y, v) for (x, y), (u, v) in zip(whole, parts, strict=True))
 
 
 def test_batches_do_not_alias_the_data_set() -> None:
@@ -197,19 +177,12 @@ def test_workers_give_the_same_batches_and_one_pass_at_a_time() -> None:
     data = clients(LoaderReader, num_workers=1)
     alone = clients(LoaderReader)
     for client, seed in ((1, 0), (0, 1)):
-        batches = zip(
-            data.batches(client, 8, generator(seed, "b")),
-            alone.batches(client, 8, generator(seed, "b")),
-            strict=True,
-        )
-        for (x, y), (u, v) in batches:
-            assert torch.equal(x, u)
-            assert torch.equal(y, v)
+        both = (reader.batches(client, 8, generator(seed, "b")) for reader in (data, alone))
+        assert all(torch.equal(x, u) and torch.equal(y, v) for (x, y), (u, v) in zip(*both, strict=True))
     abandoned = data.batches(1, 4, generator(0, "b"))
     next(abandoned)
-    fresh = [y for _, y in data.batches(0, 4, generator(1, "b"))]
-    expected = [y for _, y in alone.batches(0, 4, generator(1, "b"))]
-    assert all(torch.equal(a, b) for a, b in itertools.zip_longest(fresh, expected))
+    fresh, expected = (targets_of(reader.batches(0, 4, generator(1, "b"))) for reader in (data, alone))
+    assert fresh == expected
     with pytest.raises(RuntimeError, match="new pass"):
         next(abandoned)
 
@@ -231,45 +204,24 @@ def test_move_to_gives_the_same_order_on_a_gpu(kind: type[readers.Reader]) -> No
     assert torch.equal(first, again)
 
 
-class TestExamples:
-    @pytest.mark.parametrize(
-        ("targets", "columns"),
-        [
-            (torch.zeros(2, dtype=torch.int64), {}),
-            (torch.zeros(3, dtype=torch.int64), {"a": [1]}),
-        ],
-    )
-    def test_refuses(self, targets: torch.Tensor, columns: dict[str, list[int]]) -> None:
-        with pytest.raises(DataError):
-            Examples(torch.zeros(3), targets, {name: np.array(values) for name, values in columns.items()})
+@pytest.mark.parametrize(("targets", "columns"), [(torch.zeros(2), {}), (torch.zeros(3), {"a": np.array([1])})])
+def test_examples_without_a_target_or_a_value_are_refused(targets: torch.Tensor, columns: dict[str, Any]) -> None:
+    with pytest.raises(DataError):
+        Examples(torch.zeros(3), targets, columns)
 
 
-class TestLabelCounts:
-    def clients(self) -> ClientData:
-        examples = Examples(torch.zeros(7, 1), torch.tensor([0, 2, 2, 1, 0, 2, 1]))
-        rows = {
-            "train": [np.array([0, 1, 2]), np.array([4])],
-            "val": [np.array([3]), np.array([], dtype=int)],
-            "test": [np.array([5]), np.array([6])],
-        }
-        return ClientData(TensorReader(examples), rows)
-
-    def test_counts_training_and_validation_examples(self) -> None:
-        counts = self.clients().label_counts(0, 4)
-        assert counts.dtype == np.int64
-        assert counts.tolist() == [1, 1, 2, 0]
-        assert self.clients().label_counts(1, 4).tolist() == [1, 0, 0, 0]
-
-    def test_counts_the_splits_that_are_asked_for(self) -> None:
-        data = self.clients()
-        assert data.label_counts(0, 3, ("train",)).tolist() == [1, 0, 2]
-        assert data.label_counts(0, 3, ("train", "val", "test")).tolist() == [1, 1, 3]
-        assert data.label_counts(1, 3, ("val",)).tolist() == [0, 0, 0]
-
-    def test_refuses(self) -> None:
-        with pytest.raises(DataError, match=r"num_classes: 2 for classes 0\.\.2 of client 0; give at least 3"):
-            self.clients().label_counts(0, 2)
-        with pytest.raises(DataError, match="client: 2 is not one of the 2"):
-            self.clients().label_counts(2, 3)
-        with pytest.raises(DataError, match="split: 'dev'"):
-            self.clients().label_counts(0, 3, ("dev",))
+def test_label_counts() -> None:
+    rows = {
+        "train": [np.array([0, 1, 2]), np.array([4])],
+        "val": [np.array([3]), np.array([], dtype=int)],
+        "test": [np.array([5]), np.array([6])],
+    }
+    data = ClientData(TensorReader(Examples(torch.zeros(7, 1), torch.tensor([0, 2, 2, 1, 0, 2, 1]))), rows)
+    counts = data.label_counts(0, 4)  # of training and validation examples
+    assert (counts.dtype, counts.tolist()) == (np.int64, [1, 1, 2, 0])
+    assert data.label_counts(1, 4).tolist() == [1, 0, 0, 0]
+    assert data.label_counts(0, 3, ("train",)).tolist() == [1, 0, 2]
+    assert data.label_counts(0, 3, ("train", "val", "test")).tolist() == [1, 1, 3]
+    assert data.label_counts(1, 3, ("val",)).tolist() == [0, 0, 0]
+    with pytest.raises(DataError, match=r"num_classes: 2 for classes 0\.\.2 of client 0; give at least 3"):
+        data.label_counts(0, 2)

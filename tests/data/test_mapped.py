@@ -88,13 +88,6 @@ def test_the_first_process_loads_and_the_others_map(machine: Machine, monkeypatc
         assert all(file in maps.read_text() for file in machine.files)
 
 
-def test_files_are_removed_and_what_was_mapped_stays(machine: Machine) -> None:
-    found = load_once(examples, machine.trainer(0))
-    assert machine.files == []
-    assert found is not None
-    assert found.inputs.sum() == 28
-
-
 def test_every_process_raises_what_the_first_does(machine: Machine) -> None:
     def fail() -> Examples:
         raise DataError("data.source: is gone")
@@ -106,15 +99,16 @@ def test_every_process_raises_what_the_first_does(machine: Machine) -> None:
     assert machine.files == []
 
 
-def test_a_split_that_does_not_exist(machine: Machine) -> None:
-    assert load_once(lambda: None, machine.trainer(0)) is None
-    assert load_once(lambda: None, machine.trainer(1)) is None
-
-
-def test_one_process_loads_for_itself(machine: Machine) -> None:
+def test_files_are_removed_and_what_was_mapped_stays(machine: Machine) -> None:
+    found = load_once(examples, machine.trainer(0))
+    assert machine.files == []
+    assert found is not None
+    assert found.inputs.sum() == 28
+    assert [load_once(lambda: None, machine.trainer(rank)) for rank in (0, 1)] == [None, None]  # has no such split
+    machine.barriers.clear()
     alone = machine.trainer(0)
     alone.world_size = 1
-    for trainer in (None, alone):
+    for trainer in (None, alone):  # each loads for itself
         assert load_once(examples, trainer) is not None
     assert machine.barriers == []
 

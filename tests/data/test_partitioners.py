@@ -41,10 +41,10 @@ DIGESTS = {
 }
 
 
-@pytest.mark.parametrize("kind", SETTINGS, ids=lambda kind: kind.__name__)
-def test_partitions_stay_as_they_are(kind: type[Partitioner]) -> None:
-    partition = SETTINGS[kind]().partition(TARGETS, 7, seed=3, columns=COLUMNS)
-    assert hashlib.sha256(partition.rows.astype("<i8").tobytes()).hexdigest()[:16] == DIGESTS[kind]
+def test_partitions_stay_as_they_are() -> None:
+    for kind, make in SETTINGS.items():
+        partition = make().partition(TARGETS, 7, seed=3, columns=COLUMNS)
+        assert hashlib.sha256(partition.rows.astype("<i8").tobytes()).hexdigest()[:16] == DIGESTS[kind], kind
 
 
 def test_each_partitioner_is_in_the_contract() -> None:
@@ -79,11 +79,11 @@ def test_a_broken_promise_is_found(owners: list[int], message: str) -> None:
         Careless(owners).partition(np.zeros(4, dtype=int), 2)
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64])
-def test_owners_of_any_integer_type(kind: type) -> None:
+def test_owners_of_any_integer_type() -> None:
     owners = np.arange(300, dtype=np.int64) % 256
-    partition = Careless(owners.astype(kind)).partition(np.zeros(300, dtype=int), 256)
-    assert [rows.tolist() for rows in partition] == [[row, row + 256] if row < 44 else [row] for row in range(256)]
+    for kind in (np.uint8, np.int16, np.int64):
+        partition = Careless(owners.astype(kind)).partition(np.zeros(300, dtype=int), 256)
+        assert [rows.tolist() for rows in partition] == [[row, row + 256] if row < 44 else [row] for row in range(256)]
 
 
 class TestPartition:
@@ -127,25 +127,29 @@ def test_iid_sizes_and_mix() -> None:
     partition = IID().partition(TARGETS, 3)
     assert partition.sizes.tolist() == [667, 667, 666]
     assert (abs(partition.class_counts(TARGETS, 10) - 200 / 3) < 30).all()
-
-
-def test_natural_number_of_clients_is_only_known_to_by_column() -> None:
-    with pytest.raises(ConfigError, match="num_clients: null"):
+    with pytest.raises(ConfigError, match="num_clients: null"):  # only ByColumn has a natural number of clients
         IID().partition(TARGETS, None)
 
 
+class Counting(Dirichlet):
+    """Counts the draws of all."""
+
+    draws = 0
+
+    def _draw(self, targets, num_clients, rng):  # type: ignore[no-untyped-def]
+        Counting.draws += 1
+        return super()._draw(targets, num_clients, rng)
+
+
 class TestDirichlet:
+    @pytest.fixture(autouse=True)
+    def nothing_drawn(self) -> None:
+        Counting.draws = 0
+
     def test_large_alpha_is_uniform(self) -> None:
         for balance in (True, False):
             counts = Dirichlet(1e6, balance=balance).partition(TARGETS, 8).class_counts(TARGETS, 10)
             assert (abs(counts - 25) <= 1).all()
-
-    def test_small_alpha_gives_few_classes(self) -> None:
-        partitions = [Dirichlet(0.01, min_size=1).partition(TARGETS, 5, seed) for seed in range(10)]
-        counts = np.concatenate([partition.class_counts(TARGETS, 10) for partition in partitions])
-        assert (counts > 0).sum(axis=1).mean() < 3
-        uniform = Dirichlet(10.0, balance=False).partition(TARGETS, 5).class_counts(TARGETS, 10)
-        assert (uniform > 0).all()
 
     def test_shares_have_the_dirichlet_moments(self) -> None:
         """For Dir(α) over K clients a share has mean 1/K and variance (K-1) / (K² (Kα + 1))."""
@@ -158,51 +162,36 @@ class TestDirichlet:
         assert shares.mean(axis=0) == pytest.approx([1 / clients] * clients, abs=0.03)
         assert shares.var(axis=0) == pytest.approx([variance] * clients, rel=0.15)
 
-    def test_balance_passes_over_full_clients(self) -> None:
+    def test_balance_passes_over_full_clients_and_min_size_holds(self) -> None:
         """A client gets nothing more once it holds N / K: at most one class lifts it above."""
         for seed in range(20):
-            partition = Dirichlet(0.3, min_size=1).partition(TARGETS, 5, seed)
+            partition = Dirichlet(0.3, min_size=40).partition(TARGETS, 5, seed)
             counts = partition.class_counts(TARGETS, 10).cumsum(axis=1)
             full = counts[:, :-1] >= len(TARGETS) / 5
             assert (np.diff(counts, axis=1)[full] == 0).all()
-
-    def test_min_size_holds(self) -> None:
-        sizes = [min(Dirichlet(0.3, min_size=40).partition(TARGETS, 10, seed).sizes) for seed in range(10)]
-        assert min(sizes) >= 40
+            assert min(partition.sizes) >= 40
 
     def test_gives_up_in_bounded_time_and_says_what_to_change(self) -> None:
-        draws = []
-
-        class Counting(Dirichlet):
-            def _draw(self, targets, num_clients, rng):  # type: ignore[no-untyped-def]
-                draws.append(1)
-                return super()._draw(targets, num_clients, rng)
-
         with pytest.raises(DataError, match=r"alpha: 0\.01 .*min_size 90 .*7 draws .*num_clients 20; raise alpha"):
             Counting(0.01, min_size=90, max_tries=7).partition(TARGETS, 20)
-        assert len(draws) == 7
         with pytest.raises(DataError, match=r"below min_size 2 \(\d{3} on average\) in each of 1 draws"):
             Counting(0.1, min_size=2).partition(TARGETS, 500)
-        assert len(draws) == 8
+        with pytest.raises(DataError, match="min_size: 300 for 10 clients"):  # before any draw
+            Counting(1.0, min_size=300).partition(TARGETS, 10)
+        assert Counting.draws == 8
 
     def test_what_one_of_many_draws_would_give_is_not_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Some clients are too small in nearly all draws; the first that has none is found, as without giving up."""
-        tries = []
-
-        class Counting(Dirichlet):
-            def _draw(self, targets, num_clients, rng):  # type: ignore[no-untyped-def]
-                tries[-1] += 1
-                return super()._draw(targets, num_clients, rng)
-
-        found: list[Any] = []
+        partitions, draws = [], []
         for give_up in (dirichlet.hopeless, lambda *_: False):
             monkeypatch.setattr(dirichlet, "hopeless", give_up)
-            for seed in range(10):
-                tries.append(0)
-                found.append(Counting(0.5, min_size=9).partition(TARGETS, 100, seed).rows)
-        assert tries[:10] == tries[10:]
-        assert max(tries) > 20
-        assert all(np.array_equal(one, other) for one, other in zip(found[:10], found[10:], strict=True))
+            for seed in range(5):
+                Counting.draws = 0
+                partitions.append(Counting(0.5, min_size=9).partition(TARGETS, 100, seed).rows)
+                draws.append(Counting.draws)
+        assert draws[:5] == draws[5:]
+        assert max(draws) > 20
+        assert all(np.array_equal(one, other) for one, other in zip(partitions[:5], partitions[5:], strict=True))
 
     @pytest.mark.parametrize("draws", [1, 2, 7])
     def test_giving_up_is_wrong_once_in_a_million_runs_at_most(self, draws: int) -> None:
@@ -214,23 +203,12 @@ class TestDirichlet:
         wrong = np.exp(logs).sum(axis=1) * (1 - (1 - np.exp(-means[:, 0])) ** (100 - draws))
         assert 1e-12 < wrong.max() < 1e-6
 
-    def test_the_impossible_is_refused_before_any_draw(self) -> None:
-        with pytest.raises(DataError, match="min_size: 300 for 10 clients"):
-            Dirichlet(1.0, min_size=300).partition(TARGETS, 10)
-
     def test_vanishing_alpha_still_ends(self) -> None:
         """The one client that a class would go to may be full: the emptiest takes the class then."""
         for seed in range(20):
             with np.errstate(all="raise"):
                 partition = Dirichlet(1e-12, min_size=1).partition(TARGETS, 5, seed)
             assert partition.sizes.tolist() == [400] * 5
-
-    @pytest.mark.parametrize(
-        "settings", [{"alpha": 0.0}, {"alpha": 1.0, "min_size": 0}, {"alpha": 1.0, "max_tries": 0}]
-    )
-    def test_refuses(self, settings: dict[str, float]) -> None:
-        with pytest.raises(ConfigError):
-            Dirichlet(**settings)  # type: ignore[arg-type]
 
 
 def draw_one_by_one(mix: np.ndarray, left: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -243,18 +221,9 @@ def draw_one_by_one(mix: np.ndarray, left: np.ndarray, size: int, rng: np.random
 
 
 class TestBalancedDirichlet:
-    @pytest.mark.parametrize("alpha", [0.01, 0.5, 1e6])
+    @pytest.mark.parametrize("alpha", [0.01, 1e6])
     def test_sizes_are_within_one(self, alpha: float) -> None:
-        sizes = BalancedDirichlet(alpha).partition(TARGETS, 7).sizes
-        assert max(sizes) - min(sizes) <= 1
-
-    def test_large_alpha_draws_as_many_of_each(self) -> None:
-        counts = BalancedDirichlet(1e6).partition(TARGETS, 4).class_counts(TARGETS, 10)
-        assert abs(counts - 50).max() < 25
-
-    def test_small_alpha_gives_few_classes(self) -> None:
-        counts = BalancedDirichlet(0.01).partition(TARGETS, 10).class_counts(TARGETS, 10)
-        assert np.median((counts > 10).sum(axis=1)) <= 2
+        assert np.ptp(BalancedDirichlet(alpha).partition(TARGETS, 7).sizes) <= 1
 
     def test_mix_has_the_dirichlet_moments(self) -> None:
         """The first client draws from full classes: var = p(1-p)/(10α+1), plus the multinomial's own."""
@@ -268,34 +237,31 @@ class TestBalancedDirichlet:
         assert mean == pytest.approx(0.1)
         assert var == pytest.approx(spread + (0.1 * 0.9 - spread) / size, rel=0.15)
 
-    def test_classes_per_client(self) -> None:
-        """1 / sum p^2 of a mix; E[sum p^2] is (α+1)/(Kα+1): 2/11 for ten classes at 1, 1.1/11 for a hundred at 0.1."""
-        for classes, alpha, expected in ((10, 1.0, 2 / 11), (100, 0.1, 0.1)):
-            targets = np.repeat(np.arange(classes), 20_000 // classes)
-            counts = BalancedDirichlet(alpha).partition(targets, 20).class_counts(targets, classes)
-            shares = counts / counts.sum(axis=1, keepdims=True)
-            assert (shares**2).sum(axis=1).mean() == pytest.approx(expected, rel=0.25)
-
-    def test_no_client_is_always_the_one_that_takes_what_is_left(self) -> None:
-        """In the order of their numbers, the last clients would be left with half the classes of the others."""
-        counts = [BalancedDirichlet(5.0).partition(TARGETS, 20, seed).class_counts(TARGETS, 10) for seed in range(60)]
-        classes = (np.array(counts) > 0).sum(axis=2).mean(axis=0)
-        assert classes[-3:].mean() == pytest.approx(classes.mean(), rel=0.1)
-
     def test_draws_are_those_of_one_by_one(self) -> None:
         mix, left = np.array([0.7, 0.2, 0.06, 0.04]), np.array([5, 4, 30, 2])
         fast, slow = (
-            np.array([draw(mix, left, 20, np.random.default_rng(seed)) for seed in range(3000)])
+            np.array([draw(mix, left, 20, np.random.default_rng(seed)) for seed in range(1500)])
             for draw in (draw_counts, draw_one_by_one)
         )
         assert (fast.sum(axis=1) == 20).all()
         assert (fast <= left).all()
-        assert fast.mean(axis=0) == pytest.approx(slow.mean(axis=0), abs=0.08)
-        assert fast.var(axis=0) == pytest.approx(slow.var(axis=0), abs=0.12)
+        assert fast.mean(axis=0) == pytest.approx(slow.mean(axis=0), abs=0.11)
+        assert fast.var(axis=0) == pytest.approx(slow.var(axis=0), abs=0.17)
 
-    def test_refuses(self) -> None:
-        with pytest.raises(ConfigError, match="alpha: -1"):
-            BalancedDirichlet(-1)
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (Dirichlet, {"alpha": 0.0}),
+        (Dirichlet, {"alpha": 1.0, "min_size": 0}),
+        (Dirichlet, {"alpha": 1.0, "max_tries": 0}),
+        (BalancedDirichlet, {"alpha": -1}),
+    ],
+)
+def test_refuses(make: Callable[..., Partitioner], settings: dict[str, Any]) -> None:
+    (name, value) = [*settings.items()][-1]
+    with pytest.raises(ConfigError, match=f"{name}: {value}"):
+        make(**settings)
 
 
 def test_shards_are_near_equal_runs_of_sorted_classes() -> None:

@@ -61,10 +61,7 @@ class TestFeatures:
         frame = wave[32:64]  # the third of the frames, which are 16 samples apart and 32 long, from -16
         window = [0.5 - 0.5 * cos(2 * pi * k / size) for k in range(size)]
         power = [
-            abs(
-                sum(w * x * np.exp(-2j * pi * k * n / size) for n, (w, x) in enumerate(zip(window, frame, strict=True)))
-            )
-            ** 2
+            abs(sum(window[n] * frame[n] * np.exp(-2j * pi * k * n / size) for n in range(size))) ** 2
             for k in range(size // 2 + 1)
         ]
 
@@ -89,11 +86,9 @@ class TestFeatures:
         log_mel = SpeechFeatures("log_mel", 800, mels=5, seconds=0.1)(wave[None].astype(np.float32))
         assert log_mel[0, 0, :, 3] == pytest.approx(logs, rel=1e-4)
 
-    def test_the_papers_size(self) -> None:
+    def test_the_papers_size_and_settings_that_cannot_be(self) -> None:
         assert SpeechFeatures().shape == (1, 40, 51)
         assert SpeechFeatures()(np.zeros((2, 8000), dtype=np.float32)).shape == (2, 1, 40, 51)
-
-    def test_too_many_bands(self) -> None:
         with pytest.raises(ConfigError, match=r"features\.mels: 128 are too many for frames of 320 samples"):
             mel_filters(128, 320, 8000)
         for settings in ({"coefficients": 41}, {"window": 2.1}, {"stride": 1e-6}, {"mels": 0}, {"kind": "mel"}):
@@ -109,8 +104,6 @@ class TestFeatures:
         assert read_wave(tmp_path / "a.wav", 16_000) == pytest.approx(wave, abs=0.01)
         halved = read_wave(tmp_path / "a.wav", 8000)
         assert halved[100:700] == pytest.approx(wave[::2][100:700], abs=0.01)
-
-    def test_a_file_that_is_no_sound(self, tmp_path: Path) -> None:
         (tmp_path / "a.wav").write_bytes(b"no sound")
         with pytest.raises(DataError, match=r"a\.wav cannot be read"):
             read_wave(tmp_path / "a.wav", 8000)
@@ -164,7 +157,8 @@ class TestSpeechFolder:
         again = load(source)
         assert not np.array_equal(again.inputs[4], zeros)
         assert not np.array_equal(again.inputs[4], again.inputs[5])
-        assert torch.equal(load(SpeechFolder(root, **vars_of(source))).inputs, again.inputs)
+        fresh = SpeechFolder(root, classes=["yes", "no"], unknown=True, silence=0.5)
+        assert torch.equal(load(fresh).inputs, again.inputs)
 
     def test_normalized_by_the_training_split(self, root: Path) -> None:
         source = SpeechFolder(root)
@@ -181,7 +175,6 @@ class TestSpeechFolder:
         log: list[Path] = []
         monkeypatch.setattr(speech, "read_wave", lambda path, rate: log.append(path) or read_wave(path, rate))
         SpeechFolder(root).prepare()
-        assert len(log) == 7
         for split in ("train", "val", "test"):
             load(SpeechFolder(root, classes=["yes"]), split)
         assert len(log) == 7
@@ -189,46 +182,30 @@ class TestSpeechFolder:
         assert len(log) == 14
 
     def test_faults_are_named(self, root: Path, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"data\.source\.root: .*none is not a folder"):
-            load(SpeechFolder(tmp_path / "none"))
-        with pytest.raises(ConfigError, match=r"classes: 'dog' is not a word of .*; choose from: bed, no, yes"):
-            load(SpeechFolder(root, classes=["dog"]))
-        with pytest.raises(ConfigError, match="val and test are both found in bed"):
-            load(SpeechFolder(root, split={"val": "bed", "test": "bed"}))
+        (tmp_path / "empty").mkdir()
+        for kind, folder, settings, message in (
+            (DataError, tmp_path / "none", {}, r"data\.source\.root: .*none is not a folder"),
+            (DataError, tmp_path / "empty", {}, r"empty has no \*\.wav"),
+            (ConfigError, root, {"classes": ["dog"]}, r"classes: 'dog' is not a word of .*; choose from: bed, no, yes"),
+            (ConfigError, root, {"split": {"val": "bed", "test": "bed"}}, "val and test are both found in bed"),
+        ):
+            with pytest.raises(kind, match=message):
+                load(SpeechFolder(folder, **settings))
         write(root / "odd.wav", tone(100))
         with pytest.raises(DataError, match=r"pattern: is not found in odd\.wav"):
             load(SpeechFolder(root))
-        (tmp_path / "empty").mkdir()
-        with pytest.raises(DataError, match=r"empty has no \*\.wav"):
-            load(SpeechFolder(tmp_path / "empty"))
-        for bad in (
-            {"pattern": "(?P<label>x)"},
-            {"pattern": "("},
-            {"split": {"dev": "x"}},
-            {"split": {"val": "["}},
-            {"unknown": True},
-            {"silence": -1.0},
-        ):
+        bad = ({"pattern": "(?P<label>x)"}, {"pattern": "("}, {"split": {"dev": "x"}}, {"split": {"val": "["}})
+        for settings in (*bad, {"unknown": True}, {"silence": -1.0}):
             with pytest.raises(ConfigError):
-                SpeechFolder(root, **bad)  # type: ignore[arg-type]
-
-
-def vars_of(source: SpeechFolder) -> dict[str, Any]:
-    return {"classes": source.classes, "unknown": source.unknown, "silence": source.silence}
+                SpeechFolder(root, **settings)  # type: ignore[arg-type]
 
 
 class TestAugmentation:
     def test_frames_are_moved_together_and_the_end_is_repeated(self) -> None:
         batch = torch.stack([torch.arange(6.0), 10 + torch.arange(6.0)])[None, None].repeat(200, 1, 1, 1)
         moved = TimeShift(2)(batch, generator(0, "augment"))
-        rows = {tuple(row.tolist()) for row in moved[:, 0, 0]}
-        assert rows == {
-            (2, 3, 4, 5, 5, 5),
-            (1, 2, 3, 4, 5, 5),
-            (0, 1, 2, 3, 4, 5),
-            (0, 0, 1, 2, 3, 4),
-            (0, 0, 0, 1, 2, 3),
-        }
+        rows = {"".join(f"{frame:.0f}" for frame in row) for row in moved[:, 0, 0].tolist()}
+        assert rows == {"234555", "123455", "012345", "001234", "000123"}
         assert torch.equal(moved[:, :, 1], moved[:, :, 0] + 10)
 
     def test_noise_is_as_strong_as_its_share_of_each_examples_spread(self) -> None:

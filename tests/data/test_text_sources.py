@@ -43,10 +43,8 @@ class TestTextFiles:
         assert (source.task.num_outputs, source.task.units(train.targets).tolist()) == (7, [3, 2, 2])  # type: ignore[attr-defined]
         source.task.check(train.targets)
         assert source.load("val") is source.load("test") is None
-        assert read(TextFiles(str(folder / "?.txt"), length=9), load(TextFiles(str(folder), length=9)).inputs) == [
-            "abaca",
-            "aa",
-        ]
+        pattern, whole = TextFiles(str(folder / "?.txt"), length=9), TextFiles(str(folder), length=9)
+        assert read(pattern, load(whole).inputs) == ["abaca", "aa"]
 
     def test_shares_are_the_end_of_each_text_and_do_not_overlap(self, folder: Path) -> None:
         (folder / "a.txt").write_text("abccabbca")
@@ -55,11 +53,9 @@ class TestTextFiles:
         for split, (inputs, targets) in texts.items():
             part = load(source, split)
             assert (read(source, part.inputs), read(source, part.targets)) == ([inputs], [targets])
-
-    def test_the_vocabulary_is_that_of_the_training_part(self, folder: Path) -> None:
         (folder / "a.txt").write_text("aabcdc")
         source = TextFiles(str(folder / "a.txt"), length=9, test=1 / 2)
-        assert source.class_names == ("<pad>", "a", "b", "<oov>")
+        assert source.class_names == ("<pad>", "a", "b", "<oov>")  # of the training part
         assert load(source, "test").inputs[0].tolist()[:3] == [3, 3, 0]
 
     def test_words_of_several_paths(self, tmp_path: Path) -> None:

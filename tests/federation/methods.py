@@ -1,22 +1,45 @@
-"""Every method that there is, as small runs: each assignment, aggregation and objective, and what else changes a round.
+"""Methods as data: one row per run with the value of each factor, so that few runs cover the pairs of values.
 
-Used to see that a run does not depend on the number of ranks, goes on after a stop, and can be one of tokens. A new
-assignment, aggregation or objective joins by its line in the instances of its folder.
+Used to see that a run does not depend on the number of ranks, goes on after a stop, trains stacked clients alike, and
+is the same over devices. ``test_methods`` states which pairs the rows cover; a new assignment, aggregation or objective
+needs a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from lit_fednas.aggregation import OperatorAverage, OverlapAverage
-from lit_fednas.assignment import ByTier, FixedArchitecture, RandomArchitectures, RandomBases, Subspaces
-from lit_fednas.callbacks import AdaptiveNorm, Privacy, PruneByBudgets, SoftAverage, TransformOnConvergence
+from lit_fednas.aggregation import Aggregation, ClassAverage, MaxNet, OperatorAverage, OverlapAverage
+from lit_fednas.assignment import (
+    Assignment,
+    ByOwnUtility,
+    ByTier,
+    ByUtility,
+    CandidateGroups,
+    FixedArchitecture,
+    InvariantUnits,
+    RandomArchitectures,
+    RandomBases,
+    RollingWidths,
+    Sandwich,
+    Subspaces,
+    TrackingSandwich,
+)
+from lit_fednas.callbacks import (
+    AdaptiveNorm,
+    BetaDecay,
+    DeviceAverage,
+    Privacy,
+    PruneByBudgets,
+    SoftAverage,
+    TransformOnConvergence,
+)
 from lit_fednas.data import (
     IID,
     ArraySource,
@@ -34,18 +57,25 @@ from lit_fednas.federation import (
     FedAdam,
     FederatedCallback,
     FederatedLightningModule,
+    FedYogi,
     PoissonCohort,
     UniformCohort,
 )
-from lit_fednas.messages import OperatorReport
 from lit_fednas.objectives import (
     CrossEntropy,
+    DifferentiableSearch,
+    HeadOnly,
     IndependentBases,
     MaskedCrossEntropy,
+    Objective,
+    OrderedDropout,
     PathSampling,
+    Proximal,
+    SideObjective,
     TaskLoss,
     UnitChanges,
 )
+from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.supernets import (
     BaseNetworks,
     CellSupernet,
@@ -63,21 +93,15 @@ from lit_fednas.supernets import (
 from lit_fednas.supernets.elastic_tcn import ChannelsAndTokens
 from lit_fednas.tiers import ArchitectureTiers, Budgets, ClientTiers
 from lit_fednas.transport import Float16, Int8, Transport
-from tests.aggregation import instances as aggregations
-from tests.assignment import instances as assignments
 from tests.federation.tokens import LENGTH, VOCABULARY, token_data
-from tests.objectives import instances as objectives
 from tests.supernets.sequences import pruned_sequence
 from tests.supernets.suites import grown_suite
 from tests.support import make_module, sgd, tiny_data, tiny_examples
 
 ROUNDS = 3
-#: What the names of methods that learn tokens end with.
-OF_TOKENS = " of tokens"
-
 IMAGE, OUTPUTS = (1, 8, 8), 4
 
-# ---- data ---------------------------------------------------------------------------------------------
+# ---- what clients learn -------------------------------------------------------------------------------
 
 
 def image_data(task: Task | None = None, **settings: Any) -> FederatedDataModule:
@@ -91,28 +115,12 @@ def image_data(task: Task | None = None, **settings: Any) -> FederatedDataModule
     return FederatedDataModule(ArraySource(*splits, task=task), IID(), num_clients=7, **settings)
 
 
-#: What methods learn, by what their names end with.
 SUBJECTS: dict[str, Callable[..., FederatedDataModule]] = {
-    "": image_data,
-    OF_TOKENS: token_data,
-    " of numbers": partial(image_data, Regression(OUTPUTS)),
-    " of labels": partial(image_data, MultiLabel(OUTPUTS)),
+    "images": image_data,
+    "tokens": token_data,
+    "numbers": partial(image_data, Regression(OUTPUTS)),
+    "labels": partial(image_data, MultiLabel(OUTPUTS)),
 }
-
-
-def data(name: str = "") -> FederatedDataModule:
-    """The clients' data for a method; all clients have validation data, which some methods want."""
-    return SUBJECTS[METHODS[name].subject if name else ""](client_val=0.3, eval_batch_size=16)
-
-
-def callbacks(name: str) -> list[FederatedCallback]:
-    """Those of a method: a suite grows on the way; an iteration of candidates ends on the way, another begins."""
-    return {
-        "suites": [TransformOnConvergence(threshold=1e9, gamma=1, delta=1, window=1), SoftAverage()],
-        "sequences": [PruneByBudgets(budget=0.2, first=0.2, rounds={1: 2}, groups=2)],
-        "private": [Privacy(0.02, 2.0, adaptive=AdaptiveNorm(count_noise=2.0), noise_seed=0)],
-    }.get(METHODS[name].kind, [])
-
 
 # ---- shared weights -----------------------------------------------------------------------------------
 # without norms, or with group norm, so that a rounding of the weights stays one in what they compute
@@ -143,9 +151,8 @@ def counting_tokens(shape: tuple[int, ...], classes: int) -> PlainNetwork:
     return PlainNetwork(layers, shape, classes, torch.int64)
 
 
-#: By what methods need of them.
 NETS: dict[str, Callable[[tuple[int, ...], int], Supernet]] = {
-    "any": steady_net,
+    "elastic": steady_net,
     "counting": counting_net,
     "operators": lambda *sizes: PathCNN(*sizes, width=8, stage_layers=[1, 1], strides=[2, 2], norm=GroupNorm(2)),
     "widths": lambda *sizes: WidthSupernet(*sizes, SlicedCNN((4, 6), norm=None), widths=[1, 0.5]),
@@ -153,203 +160,246 @@ NETS: dict[str, Callable[[tuple[int, ...], int], Supernet]] = {
     "exits": lambda *sizes: EarlyExitResNet(*sizes, width=4, norm=GroupNorm(2), blocks=[1, 1], exits=[1, 2]),
     "suites": lambda shape, classes: grown_suite(input_shape=shape, num_classes=classes),
     "sequences": lambda shape, classes: pruned_sequence(hidden=(6, 8), input_shape=shape, num_classes=classes),
-    "private": steady_net,
     "cells": lambda *sizes: CellSupernet(*sizes, width=4, cells=3, nodes=1, norm=GroupNorm(4)),
 }
 #: Those of tokens; the others are for images alone.
 TOKEN_NETS: dict[str, Callable[[tuple[int, ...], int], Supernet]] = {
-    "any": steady_tokens,
-    "private": steady_tokens,
+    "elastic": steady_tokens,
     "counting": counting_tokens,
     "operators": lambda *sizes: PathRNN(*sizes, embedding=4, width=6, operators=["qrnn", "linear", "id", "zero"]),
 }
 
-# ---- methods ------------------------------------------------------------------------------------------
-
-#: Clients that can train the least and clients that can train all.
-TWO_TIERS = ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"}))
+# ---- parts --------------------------------------------------------------------------------------------
 
 
-class NoOperators(TaskLoss):
-    """Reports, of a network without a choice among operators, that nothing went through any."""
-
-    report_types = (OperatorReport,)
-
-    def report(self):
-        return (OperatorReport({}),)
-
-
-class Troubled(TaskLoss):
+class Troubled(WrappedObjective):
     """Two clients fail, one by an error and one by a loss that is not a number."""
 
     def begin(self, network, task, generator):
         self.client = task.client
+        super().begin(network, task, generator)
 
     def loss(self, network, inputs, targets):
         if self.client == 1:
             raise ArithmeticError("seven apples")
-        loss = super().loss(network, inputs, targets)
+        loss = self.objective.loss(network, inputs, targets)
         return loss * torch.nan if self.client == 2 else loss
 
 
-#: What the clients optimise for the aggregations that need a report.
-OBJECTIVES = {"classes": MaskedCrossEntropy, "operators": NoOperators}
-
-
-def client(**settings: Any) -> ClientSettings:
-    return ClientSettings(sgd(0.05), batch_size=8, **settings)
-
-
-#: What goes with a kind of shared weights.
-OF_KIND: dict[str, dict[str, Any]] = {
-    "any": {},
-    "counting": {},
-    "operators": {
-        "assignment": lambda: Subspaces(share=0.6),
-        "objective": PathSampling,
-        "aggregation": OperatorAverage,
-    },
-    "widths": {"assignment": ByTier, "objective": UnitChanges, "tiers": TWO_TIERS},
-    "bases": {"assignment": RandomBases, "objective": IndependentBases, "tiers": TWO_TIERS},
-    "exits": {"assignment": ByTier, "tiers": TWO_TIERS, "cohort": UniformCohort(count=6)},
-    "suites": {"tiers": TWO_TIERS},
-    "sequences": {"tiers": TWO_TIERS, "cohort": UniformCohort(ratio=1.0), "client": client(validate="trained")},
-    "private": {
-        "assignment": RandomArchitectures,
-        "aggregation": lambda: OverlapAverage(weighted=False),
-        "cohort": PoissonCohort(0.7),
-        "faults": FaultPolicy(min_survivors=0, max_failed_rounds=None),
-    },
-    "cells": {"assignment": lambda: FixedArchitecture("mixture"), "evaluation": EvaluationSettings(["mixture"])},
+LOSSES: dict[str, Callable[[], Objective]] = {
+    "task": TaskLoss,
+    "entropy": lambda: CrossEntropy(label_smoothing=0.1),
+    "masked": MaskedCrossEntropy,
 }
+OBJECTIVES: dict[str, Callable[[Objective], Objective]] = {
+    "-": lambda loss: loss,
+    "proximal": lambda loss: Proximal(loss, mu=0.5),
+    "paths": PathSampling,
+    "head": lambda loss: HeadOnly(PathSampling(loss)),
+    "ordered": OrderedDropout,
+    "distilled": lambda loss: OrderedDropout(loss, distill=True),
+    "changes": UnitChanges,
+    "bases": IndependentBases,
+    "side": SideObjective,
+    "search": DifferentiableSearch,
+}
+ASSIGNMENTS: dict[str, Callable[[], Assignment]] = {
+    "largest": FixedArchitecture,
+    "smallest": lambda: FixedArchitecture("smallest"),
+    "mixture": lambda: FixedArchitecture("mixture"),
+    "random": RandomArchitectures,
+    "sandwich": Sandwich,
+    "tracking": TrackingSandwich,
+    "by-tier": ByTier,
+    "share": lambda: Subspaces(share=0.5),
+    "bytes": lambda: Subspaces(at_most=20_000, size="bytes"),
+    "invariant": lambda: InvariantUnits({"weak": 0.5, "strong": 1}),
+    "rolling": lambda: RollingWidths({"weak": "width: 0.5", "strong": "largest"}),
+    "bases": lambda: RandomBases({"weak": 1, "strong": 3}),
+    "utility": ByUtility,
+    "own": ByOwnUtility,
+    "groups": CandidateGroups,
+    "few-groups": lambda: CandidateGroups(initial_clients=2),
+}
+AGGREGATIONS: dict[str, type[Aggregation]] = {
+    "overlap": OverlapAverage,
+    "maxnet": MaxNet,
+    "classes": ClassAverage,
+    "operators": OperatorAverage,
+}
+#: How an aggregation weighs clients; operators count by their examples, but may be those of one client.
+MERGES: dict[str, Callable[[type[Aggregation]], dict[str, Any]]] = {
+    "-": lambda kind: {},
+    "alike": lambda kind: {"min_clients": 1} if kind is OperatorAverage else {"weighted": False},
+    "trimmed": lambda kind: {"trim": 0.3},
+}
+FAULTS: dict[str, FaultPolicy] = {
+    "-": FaultPolicy(),
+    "away": FaultPolicy(dropout_rate=0.5),
+    "fail": FaultPolicy(max_failed_rounds=2),
+    "late": FaultPolicy(straggler_rate=0.7, time_limit=60),
+    "few": FaultPolicy(dropout_rate=0.4, min_survivors=3),
+    "reject": FaultPolicy(norm_bound=1.02),
+    "scale": FaultPolicy(norm_bound=1.05, on_wild_update="scale"),
+}
+SERVERS: dict[str, dict[str, Any]] = {
+    "-": {},
+    "adam": {"server_optimizer": lambda params: FedAdam(params, lr=0.01)},
+    "yogi": {"server_optimizer": lambda params: FedYogi(params, lr=0.01)},
+}
+WIRES = {"-": Transport(), "packed": Transport(down=Float16(), up=Int8())}
+FITS: dict[str, dict[str, Any]] = {
+    "-": {},
+    "half": {"precision": "bf16-mixed"},
+    "stacked": {"clients_per_fit": 3},
+    "layout": {"channels_last": True},
+}
+#: What is measured on clients; and on the server beside the smallest and the largest subnet.
+MEASURES: dict[str, tuple[str | None, dict[str, Any]]] = {
+    "-": (None, {}),
+    "received": ("received", {}),
+    "trained": ("trained", {}),
+    "sampled": (None, {"sampled": 3}),
+    "batches": (None, {"recalibrate_batches": 2}),
+}
+COHORTS = {
+    "-": UniformCohort(count=5),
+    "one": UniformCohort(count=1),
+    "all": UniformCohort(ratio=1.0),
+    "poisson": PoissonCohort(0.7),
+}
+CALLBACKS: dict[str, Callable[[], list[FederatedCallback]]] = {
+    "-": list,
+    "devices": lambda: [DeviceAverage()],
+    "beta": lambda: [BetaDecay(rounds=ROUNDS)],
+    "private": lambda: [Privacy(0.02, 2.0, adaptive=AdaptiveNorm(count_noise=2.0), noise_seed=0)],
+}
+#: What belongs to a kind of shared weights: a suite grows on the way; an iteration of candidates ends, another begins.
+OF_KIND: dict[str, Callable[[], list[FederatedCallback]]] = {
+    "suites": lambda: [TransformOnConvergence(threshold=1e9, gamma=1, delta=1, window=1), SoftAverage()],
+    "sequences": lambda: [PruneByBudgets(budget=0.2, first=0.2, rounds={1: 2}, groups=2)],
+}
+#: Clients that can train the least and clients that can train all.
+TWO_TIERS = ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"}))
+TIERS: dict[str, ClientTiers] = {
+    "operators": ClientTiers(Budgets({"weak": {"operations": 4e4}, "strong": {"operations": 2e5}})),
+    **dict.fromkeys(("widths", "bases", "exits", "suites", "sequences"), TWO_TIERS),
+}
+
+# ---- methods ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method; calling it makes the module.
-
-    Attributes:
-        kind: Of its shared weights, in :data:`NETS`.
-        settings: Of the module; what can be called is called.
-        subject: What it learns, in :data:`SUBJECTS`.
-    """
+    """A method by the value of each factor; calling it makes the module."""
 
     kind: str
-    settings: Mapping[str, Any]
-    subject: str = ""
+    subject: str
+    assignment: str
+    objective: str
+    loss: str
+    average: str
+    merge: str
+    fault: str
+    callback: str
+    server: str
+    wire: str
+    fit: str
+    measure: str
+    cohort: str
+
+    @property
+    def private(self) -> bool:
+        return self.callback == "private"
+
+    def aggregation(self) -> Aggregation:
+        kind = AGGREGATIONS[self.average]
+        settings = MERGES[self.merge](kind)
+        if self.kind == "suites" and kind is ClassAverage:
+            settings["classifier"] = "cells.head.classifier"
+        return kind(**settings)
 
     def __call__(self) -> FederatedLightningModule:
-        of_all = {
-            "cohort": UniformCohort(count=5),
-            "client": client(),
-            "evaluation": EvaluationSettings(["smallest", "largest"]),
-        }
-        tokens = self.subject == OF_TOKENS
+        tokens = self.subject == "tokens"
         make = {**NETS, **(TOKEN_NETS if tokens else {})}[self.kind]
         with torch.random.fork_rng():
             torch.manual_seed(0)
             supernet = make((LENGTH,), VOCABULARY) if tokens else make(IMAGE, OUTPUTS)
-        settings = {**of_all, **OF_KIND[self.kind], **self.settings}
-        return make_module(supernet, **{key: value() if callable(value) else value for key, value in settings.items()})
-
-
-def method(kind: str = "any", **settings: Any) -> Method:
-    return Method(kind, settings)
-
-
-def of_each(role: str, instances: Any, **kinds: Mapping[str, Callable[[], Any]]) -> dict[str, Method]:
-    """A method for every instance of a role, by the kind of shared weights that it needs."""
-    kinds = {"any": instances, **kinds}
-    return {
-        f"{role} {name}": method(kind, **{role: make}) for kind, made in kinds.items() for name, make in made.items()
-    }
-
-
-ON_IMAGES: dict[str, Method] = {
-    **of_each(
-        "assignment",
-        assignments.INSTANCES,
-        operators=assignments.OF_OPERATORS,
-        widths=assignments.OF_WIDTHS,
-        bases=assignments.OF_BASES,
-        suites=assignments.OF_SUITES,
-        sequences=assignments.OF_SEQUENCES,
-    ),
-    **{
-        f"aggregation {name}": method(
-            assignment=assignments.INSTANCES["tracking-sandwich"],
-            aggregation=kind,
-            objective=OBJECTIVES.get(name.partition("-")[0], TaskLoss),
+        objective = OBJECTIVES[self.objective](LOSSES[self.loss]())
+        faults = FAULTS[self.fault]
+        if self.private:
+            faults = replace(faults, min_survivors=0, max_failed_rounds=None)
+        validate, measured = MEASURES[self.measure]
+        subnets = ["mixture"] if self.assignment == "mixture" else ["smallest", "largest"]
+        changing = self.kind in ("suites", "sequences")
+        return make_module(
+            supernet,
+            ASSIGNMENTS[self.assignment](),
+            self.aggregation(),
+            COHORTS[self.cohort],
+            ClientSettings(
+                sgd(0.05), batch_size=8, epochs=1 + 2 * (self.fault == "late"), validate=validate, **FITS[self.fit]
+            ),
+            objective=Troubled(objective) if self.fault == "fail" else objective,
+            tiers=TIERS.get(self.kind, TWO_TIERS if self.assignment == "by-tier" else None),
+            evaluation=EvaluationSettings(None if changing else subnets, **measured),
+            faults=faults,
+            transport=WIRES[self.wire],
+            **SERVERS[self.server],
         )
-        for name, kind in aggregations.INSTANCES.items()
-    },
-    **of_each(
-        "objective",
-        objectives.INSTANCES,
-        operators=objectives.OF_OPERATORS,
-        widths=objectives.OF_WIDTHS,
-        bases=objectives.OF_BASES,
-        exits=objectives.OF_EXITS,
-        cells=objectives.OF_CELLS,
-    ),
-    "paths of operators": method(
-        "operators",
-        tiers=ClientTiers(Budgets({"weak": {"operations": 4e4}, "strong": {"operations": 2e5}})),
-        evaluation=EvaluationSettings(["smallest", "largest"], sampled=3),
-    ),
-    "buffers and dropout": method("counting"),
-    "server optimizer": method(server_optimizer=lambda: lambda params: FedAdam(params, lr=0.01)),
-    "recalibration": method("counting", evaluation=EvaluationSettings(["largest"], recalibrate_batches=2)),
-    "clients that test": method(client=client(validate="received")),
-    "clients that go away": method(faults=FaultPolicy(dropout_rate=0.5)),
-    "clients that fail": method(objective=Troubled, faults=FaultPolicy(max_failed_rounds=2)),
-    "clients that are late": method(client=client(epochs=3), faults=FaultPolicy(straggler_rate=0.7, time_limit=60)),
-    "too few survivors": method(faults=FaultPolicy(dropout_rate=0.4, min_survivors=3)),
-    "norms bounded": method(
-        assignment=assignments.INSTANCES["tracking-sandwich"],
-        faults=FaultPolicy(norm_bound=1.05, on_wild_update="scale"),
-    ),
-    "large norms rejected": method("counting", faults=FaultPolicy(norm_bound=1.02)),
-    "fewer bits": method("counting", transport=Transport(down=Float16(), up=Int8())),
-    "a cohort of one": method(cohort=UniformCohort(count=1)),
-    "bfloat16": method(client=client(precision="bf16-mixed")),
-    "together": method("counting", client=client(clients_per_fit=3)),
-    "channels last": method(client=client(channels_last=True)),
-    "differential privacy": method("private"),
-}
-#: Methods that learn numbers and labels, too: what asks for classes, and what else there is of each kind.
-NOT_OF_CLASSES = (
-    *("assignment by-own-utility", "assignment candidate-groups", "assignment rolling-widths", "objective masked"),
-    *("objective cross-entropy", "objective independent-bases", "objective ordered-dropout-distilled"),
-    *("objective side-objective", "objective differentiable-search", "paths of operators", "recalibration"),
-    *("clients that fail", "clients that test", "together"),
-)
-METHODS = {
-    f"{name}{subject}": replace(method, subject=subject)
-    for subject in SUBJECTS
-    for name, method in ON_IMAGES.items()
-    if subject in ("", OF_TOKENS) or name in NOT_OF_CLASSES
-}
 
 
-def part_of(name: str) -> Any:
-    """The class of the assignment, aggregation or objective that a method is there for, or else its name."""
-    role = name.partition(" ")[0]
-    return type(METHODS[name].settings[role]()) if role in ("assignment", "aggregation", "objective") else name
+#: Each column a factor, each row a run; "-" is what a run has unasked. A row's name is its kind and its fault.
+TABLE = """
+kind      subject assignment objective loss    average   merge   fault  callback server wire   fit     measure  cohort
+elastic   images  sandwich   proximal  masked  classes   alike   -      -        -      -      -       trained  poisson
+elastic   tokens  smallest   -         entropy overlap   alike   away   private  -      -      stacked received one
+elastic   labels  tracking   -         task    overlap   trimmed reject devices  yogi   packed stacked received -
+counting  tokens  largest    -         task    maxnet    alike   -      beta     yogi   -      layout  received one
+counting  tokens  largest    proximal  task    overlap   trimmed fail   devices  adam   -      -       trained  poisson
+counting  labels  largest    proximal  task    overlap   trimmed scale  -        adam   packed -       batches  all
+operators images  bytes      head      task    operators trimmed -      -        -      -      half    sampled  -
+operators images  bytes      paths     task    operators alike   late   -        -      -      -       sampled  one
+operators tokens  share      head      entropy operators -       scale  -        adam   packed half    -        -
+widths    images  by-tier    distilled masked  classes   alike   -      -        -      packed layout  received one
+widths    numbers rolling    ordered   task    maxnet    trimmed late   beta     -      packed -       trained  all
+widths    numbers invariant  changes   task    overlap   alike   reject devices  -      -      -       -        all
+bases     numbers by-tier    -         task    overlap   alike   -      private  -      packed half    -        all
+bases     labels  bases      -         task    maxnet    -       away   devices  yogi   packed stacked -        one
+bases     numbers bases      bases     task    maxnet    -       scale  devices  adam   -      stacked trained  poisson
+exits     images  by-tier    side      task    maxnet    trimmed -      devices  yogi   packed layout  -        -
+exits     labels  random     -         task    maxnet    alike   away   devices  -      -      -       -        poisson
+exits     images  random     -         task    overlap   alike   scale  devices  adam   -      -       trained  all
+suites    images  own        -         task    maxnet    alike   -      beta     yogi   -      stacked received one
+suites    images  own        -         masked  classes   -       late   -        yogi   -      half    received -
+suites    images  utility    proximal  masked  classes   trimmed scale  -        -      packed -       received poisson
+sequences labels  groups     -         task    maxnet    -       -      devices  adam   packed stacked trained  all
+sequences labels  groups     proximal  task    overlap   alike   few    -        -      packed layout  trained  all
+sequences images  few-groups -         masked  classes   trimmed scale  devices  yogi   -      layout  trained  all
+cells     numbers mixture    search    task    overlap   -       -      -        -      packed -       trained  -
+cells     numbers mixture    search    task    overlap   alike   away   private  -      -      layout  received one
+cells     labels  mixture    -         task    maxnet    -       scale  beta     adam   -      half    received -
+"""
 
 
-def refusal(name: str) -> str | None:
-    """The line that refuses a method before any training; none where it learns."""
-    method = METHODS[name]
-    if method.subject == OF_TOKENS and method.kind not in TOKEN_NETS:
-        return f"supernet.input_shape: [{LENGTH}] must be channels, height, width for "
-    objective, task = method.settings.get("objective", TaskLoss)(), data(name).task
-    if isinstance(objective, CrossEntropy) and not task.has_classes:
-        return f"model.objective: {type(objective).__name__} needs classes, and the data's task is "
-    if isinstance(objective, MaskedCrossEntropy) and not task.labelled:
-        return "model.objective: MaskedCrossEntropy needs one class per example, and the data's task is NextToken; use"
-    if getattr(objective, "distill", False) and not task.labelled:
-        return "model.objective.distill: true compares the classes of examples, and the data's task is "
-    if method.kind == "sequences" and "accuracy" not in task.metrics:
-        return "prune_by_budgets: compares candidates by their accuracy, which a Regression has not; "
-    return None
+def named(table: str) -> dict[str, Method]:
+    """The methods of a table, by their kind and fault."""
+    factors, *rows = (line.split() for line in table.strip().splitlines())
+    assert factors == [field.name for field in fields(Method)]
+    made = [Method(*row) for row in rows]
+    return {f"{method.kind} {method.fault}".removesuffix(" -"): method for method in made}
+
+
+METHODS = named(TABLE)
+#: The names of all runs; the first rows of a kind are those without a fault.
+COVERING = list(METHODS)
+
+
+def data(name: str) -> FederatedDataModule:
+    """The clients' data for a method; all clients have validation data, which some methods want."""
+    return SUBJECTS[METHODS[name].subject](client_val=0.3, eval_batch_size=16)
+
+
+def callbacks(name: str) -> list[FederatedCallback]:
+    """Those of a method."""
+    return [*OF_KIND.get(METHODS[name].kind, list)(), *CALLBACKS[METHODS[name].callback]()]

@@ -67,8 +67,7 @@ def assert_equal(found, wanted):
         assert one.metrics["loss"] == pytest.approx(other.metrics["loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 13, 512])
-@pytest.mark.parametrize("top_k", [1, 2, 3])
+@pytest.mark.parametrize(("batch_size", "top_k"), [(1, 1), (4, 2), (13, 3), (512, 1)])
 def test_equal_to_one_by_one(batch_size, top_k):
     clients, network = clients_of(), net()
     settings = EvaluationSettings(top_k=top_k)

@@ -216,8 +216,8 @@ def test_raise_stops_and_names_round_and_client():
 
 def test_clients_drop_out_at_the_given_rate_and_by_address():
     first, _, _, _ = run(rounds=60, objective=CrossEntropy(), dropout_rate=0.3)
-    again, _, _, _ = run(rounds=60, objective=CrossEntropy(), dropout_rate=0.3)
-    assert [result.status for result in first.all] == [result.status for result in again.all]
+    again, _, _, _ = run(rounds=3, objective=CrossEntropy(), dropout_rate=0.3)
+    assert [result.status for result in first.all[:18]] == [result.status for result in again.all]
     share = sum(result.status == "dropped" for result in first.all) / len(first.all)
     assert share == pytest.approx(0.3, abs=0.07)  # 360 draws: 2.9 standard deviations
 
@@ -236,31 +236,11 @@ def test_nobody_available_is_a_round_without_clients():
     assert trainer.current_epoch == 2
 
 
-def test_a_lone_example_does_not_break_batch_norm():
-    # 120 examples for 6 clients: 20 each; batches of 19 leave one alone
-    results = Results()
-    module = make_module(client=ClientSettings(sgd(0.1), batch_size=19))
-    fit(module, tiny_data(), 1, callbacks=[results])
-    assert [(r.status, r.num_steps, r.num_seen) for r in results.all] == [("ok", 1, 19)] * 3
-
-
-@pytest.mark.parametrize("local", [{"epochs": 2}, {"steps": 3}])
-def test_a_client_that_cannot_take_a_step_is_left_out(local):
+def test_a_client_that_cannot_take_a_step_is_left_out():
     results = Results()
     # one example per client, and batch norm: there is never a batch of two
-    module = make_module(client=ClientSettings(sgd(0.1), batch_size=4, **local))
+    module = make_module(client=ClientSettings(sgd(0.1), batch_size=4, epochs=2))
     start = weights(module)
     fit(module, tiny_data(num_clients=120), 1, callbacks=[results])
     assert {(r.status, r.num_steps) for r in results.all} == {("empty", 0)}
     assert_same(weights(module), start)
-
-
-def test_infinite_weights_do_not_reach_the_server():
-    _, module, _, _ = run(objective=CrossEntropy(), cohort=6)
-    assert all(torch.isfinite(value).all() for value in weights(module).values())
-    results = Results()
-    wild = make_module(linear_net(), client=ClientSettings(sgd(math.inf), batch_size=8))
-    start = weights(wild)
-    fit(wild, tiny_data(), 1, callbacks=[results])
-    assert {result.status for result in results.all} == {"non-finite"}
-    assert_same(weights(wild), start)

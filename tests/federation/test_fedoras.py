@@ -22,7 +22,6 @@ from lit_fednas.federation import (
     FederatedCallback,
     UniformCohort,
 )
-from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.loggers import RunLogger
 from lit_fednas.messages import ClientResult, MacsReport, OperatorReport
 from lit_fednas.objectives import PathSampling
@@ -30,8 +29,7 @@ from lit_fednas.records import read_rounds
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import PathCNN
 from lit_fednas.tiers import Budgets, ClientTiers
-from tests.federation.test_resume import StopAt
-from tests.support import make_module, make_trainer, run_record, sgd, tiny_data, tiny_examples, tiny_supernet
+from tests.support import make_module, make_trainer, sgd, tiny_data, tiny_examples
 
 ROUNDS, COHORT, SAMPLED = 6, 4, 5
 #: Operations of one example; the cheapest path takes 21 988, the dearest 159 556.
@@ -78,7 +76,7 @@ class NotedPaths(PathSampling):
 
 
 def fedoras(**settings: Any) -> Any:
-    evaluation = EvaluationSettings(["smallest", "largest"], sampled=settings.pop("sampled", SAMPLED))
+    evaluation = EvaluationSettings(["smallest", "largest"], sampled=SAMPLED)
     return make_module(
         **{
             "supernet": net(),
@@ -226,30 +224,6 @@ def test_other_architectures_are_sampled_after_every_step(straight):
     assert len(drawn) == 4
 
 
-def test_nothing_is_sampled_unasked(tmp_path):
-    module = fedoras(sampled=0)
-    trainer = make_trainer(1)
-    trainer.fit(module, datamodule=tiny_data())
-    assert not any("sampled" in name for name in trainer.callback_metrics)
-
-
-@pytest.mark.parametrize(
-    ("how", "raised", "round", "client"),
-    [("SIGTERM", Interrupted, 1, 2), pytest.param("error", RuntimeError, 5, 3, marks=pytest.mark.slow)],
-)
-def test_a_stopped_run_resumes_exactly(tmp_path, straight, how, raised, round, client):
-    with pytest.raises(raised):
-        run(tmp_path, StopAt(round, client, how))
-    last = str(tmp_path / "run" / "only" / "checkpoints" / "last.ckpt")
-    torch.manual_seed(4321)
-    folder, _, witness = run(tmp_path, ckpt_path=last)
-    resumed, whole = run_record(folder), run_record(straight[0])
-    assert resumed == whole
-    assert "val/sampled/accuracy" in resumed["metrics"]
-    for step, scores in witness.by_hand.items():
-        assert scores == straight[2].by_hand[step]
-
-
 def test_clients_that_go_away_have_spent_their_way_down_alone(tmp_path):
     folder, module, witness = run(tmp_path, faults=FaultPolicy(dropout_rate=0.5))
     gone = [result for result in witness.results if not result.ok]
@@ -277,10 +251,6 @@ def test_unsupported_operators_reach_the_clients(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (
-            {"supernet": tiny_supernet()},
-            "model.objective: NotedPaths does not work with model.supernet ElasticResNet",
-        ),
         ({"assignment": Subspaces(share=0.05)}, "assignment.share: a budget of"),
         ({"tiers": ClientTiers(Budgets({"weak": {"operations": 5.0}}))}, "model.tiers: weak cannot run any path"),
     ],

@@ -1,189 +1,170 @@
-"""Parts of a method that do not fit together are refused in ``setup``, before any client trains."""
+"""Parts of a method that do not fit together, or not the data, are refused in ``setup``, before any client trains."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from torch import Tensor
+import torch
+from torch import nn
+from torchmetrics import MeanAbsoluteError
+from torchmetrics.classification import MulticlassAccuracy
 
-from lit_fednas.aggregation import Aggregation, ClassAverage, OperatorAverage, OverlapAverage
-from lit_fednas.assignment import (
-    Assignment,
-    ByUtility,
-    CandidateGroups,
-    FixedArchitecture,
-    InvariantUnits,
-    RandomBases,
-    RollingWidths,
-    Subspaces,
-)
-from lit_fednas.callbacks import BetaDecay, PruneByBudgets, SoftAverage
+from lit_fednas.aggregation import ClassAverage, OperatorAverage
+from lit_fednas.assignment import ByUtility, CandidateGroups, InvariantUnits, RandomBases, RollingWidths, Subspaces
+from lit_fednas.callbacks import BetaDecay, PruneByBudgets, SoftAverage, TransformOnConvergence
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import Report
+from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
+from lit_fednas.federation.client import LocalRunner
 from lit_fednas.objectives import (
     CrossEntropy,
     MaskedCrossEntropy,
-    Objective,
     OrderedDropout,
     PathSampling,
     Proximal,
+    SideObjective,
+    TaskLoss,
     UnitChanges,
 )
-from lit_fednas.supernets import SlicedCNN, Supernet, WidthSupernet
-from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TierShares
-from tests.support import fit, make_module, tiny_data, tiny_supernet, weights
+from lit_fednas.supernets import ElasticTransformer, PlainNetwork
+from tests.federation import methods
+from tests.federation.tokens import LENGTH, VOCABULARY
+from tests.supernets.sequences import pruned_sequence
+from tests.support import fit, make_module, tiny_supernet
 
-RATIOS = {"weak": 0.5, "strong": 1}
-
-
-def cut_net() -> WidthSupernet:
-    return WidthSupernet((1, 8, 8), 4, SlicedCNN((4, 6)), widths=[1, 0.5])
+OTHER = "does not work with model.supernet ElasticResNet; use"
 
 
-def two_tiers() -> ClientTiers:
-    return ClientTiers(ArchitectureTiers({"weak": "smallest", "strong": "largest"}), TierShares([0.5, 0.5]))
+def net(kind: str) -> Callable[[], Any]:
+    return lambda: methods.NETS[kind](methods.IMAGE, methods.OUTPUTS)
 
 
-class Trained(Exception):
-    """A client has begun to train."""
+def invariant_units() -> InvariantUnits:
+    return InvariantUnits({"weak": 0.5, "strong": 1})
 
 
-def watched(kind: type[Objective], *args: Any) -> Objective:
-    """An objective of this type that does not let any client train."""
+#: Parts, and the beginning of what refuses them; the data are of images' classes.
+PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
+    ({"objective": PathSampling}, f"model.objective: PathSampling {OTHER} PathSupernet"),
+    ({"objective": lambda: Proximal(PathSampling())}, f"model.objective: PathSampling {OTHER} PathSupernet"),
+    ({"objective": OrderedDropout}, f"model.objective: OrderedDropout {OTHER} WidthSupernet"),
+    ({"objective": UnitChanges}, f"model.objective: UnitChanges {OTHER} WidthSupernet"),
+    ({"objective": SideObjective}, "model.objective: SideObjective trains several outputs, and ElasticResNet has one"),
+    ({"assignment": ByUtility}, f"model.assignment: ByUtility {OTHER} ModelSuite"),
+    ({"assignment": CandidateGroups}, f"model.assignment: CandidateGroups {OTHER} PrunedSequence"),
+    ({"assignment": invariant_units}, f"model.assignment: InvariantUnits {OTHER} WidthSupernet"),
+    ({"assignment": RandomBases}, f"model.assignment: RandomBases {OTHER} BaseNetworks"),
+    ({"assignment": RollingWidths}, f"model.assignment: RollingWidths {OTHER} WidthSupernet"),
+    ({"assignment": lambda: Subspaces(share=0.5)}, f"model.assignment: Subspaces {OTHER} PathSupernet"),
+    (
+        {"aggregation": OperatorAverage},
+        "model.aggregation: OperatorAverage needs every client's OperatorReport, which model.objective CrossEntropy",
+    ),
+    (
+        {"aggregation": ClassAverage},
+        "model.aggregation: ClassAverage needs every client's ClassesReport, which model.objective CrossEntropy does",
+    ),
+    (
+        {"supernet": net("widths"), "assignment": invariant_units, "tiers": lambda: methods.TWO_TIERS},
+        "model.assignment: InvariantUnits needs every client's UnitChangesReport, which model.objective CrossEntropy",
+    ),
+    (
+        {
+            "supernet": net("widths"),
+            "aggregation": ClassAverage,
+            "objective": lambda: Proximal(UnitChanges()),
+        },
+        "model.aggregation: ClassAverage needs every client's ClassesReport, which model.objective Proximal does not",
+    ),
+    ({"callbacks": SoftAverage}, f"soft_average: SoftAverage {OTHER} ModelSuite"),
+    ({"callbacks": lambda: PruneByBudgets(0.5)}, f"prune_by_budgets: PruneByBudgets {OTHER} PrunedSequence"),
+    (
+        {"callbacks": TransformOnConvergence},
+        f"transform_on_convergence: TransformOnConvergence {OTHER} ModelSuite",
+    ),
+    (
+        {"callbacks": BetaDecay},
+        "beta_decay: gives a Beta, which neither model.assignment FixedArchitecture nor model.aggregation Overlap",
+    ),
+]
 
-    class Watched(kind):  # type: ignore[misc, valid-type]
-        def begin(self, network: Any, task: Any, generator: Any) -> None:
-            raise Trained
 
-        def loss(self, network: Any, inputs: Any, targets: Any) -> Tensor:
-            raise Trained
-
-        def report(self) -> tuple[Report, ...]:
-            raise Trained
-
-    Watched.__name__ = kind.__name__
-    return Watched(*args)
+def token_net() -> PlainNetwork:
+    layers = nn.Sequential(nn.Embedding(VOCABULARY, 8), nn.Linear(8, VOCABULARY))
+    return PlainNetwork(layers, (LENGTH,), VOCABULARY, torch.int64)
 
 
-@pytest.mark.parametrize(
-    ("supernet", "parts", "words"),
-    [
-        (
-            tiny_supernet,
-            {"objective": lambda: watched(PathSampling)},
-            "model.objective: PathSampling does not work with model.supernet ElasticResNet; use PathSupernet",
-        ),
-        (
-            tiny_supernet,
-            {"objective": lambda: watched(Proximal, PathSampling())},
-            "model.objective: PathSampling does not work with model.supernet ElasticResNet; use PathSupernet",
-        ),
-        (
-            tiny_supernet,
-            {"objective": lambda: watched(OrderedDropout)},
-            "model.objective: OrderedDropout does not work with model.supernet ElasticResNet; use WidthSupernet",
-        ),
-        (
-            tiny_supernet,
-            {"objective": lambda: watched(UnitChanges)},
-            "model.objective: UnitChanges does not work with model.supernet ElasticResNet; use WidthSupernet",
-        ),
-        *[
-            (
-                tiny_supernet,
-                {"assignment": make},
-                f"model.assignment: {name} does not work with model.supernet ElasticResNet; use {kind}",
-            )
-            for name, make, kind in [
-                ("ByUtility", ByUtility, "ModelSuite"),
-                ("CandidateGroups", CandidateGroups, "PrunedSequence"),
-                ("InvariantUnits", InvariantUnits, "WidthSupernet"),
-                ("RandomBases", RandomBases, "BaseNetworks"),
-                ("RollingWidths", RollingWidths, "WidthSupernet"),
-                ("Subspaces", lambda: Subspaces(share=0.5), "PathSupernet"),
-            ]
-        ],
-        (
-            tiny_supernet,
-            {"aggregation": OperatorAverage},
-            "model.aggregation: OperatorAverage needs every client's OperatorReport, which model.objective "
-            "CrossEntropy does not give",
-        ),
-        (
-            tiny_supernet,
-            {"aggregation": ClassAverage},
-            "model.aggregation: ClassAverage needs every client's ClassesReport, which model.objective "
-            "CrossEntropy does not give",
-        ),
-        (
-            cut_net,
-            {"assignment": lambda: InvariantUnits(RATIOS), "tiers": two_tiers},
-            "model.assignment: InvariantUnits needs every client's UnitChangesReport, which model.objective "
-            "CrossEntropy does not give",
-        ),
-        (
-            cut_net,
-            {"aggregation": ClassAverage, "objective": lambda: watched(Proximal, UnitChanges())},
-            "model.aggregation: ClassAverage needs every client's ClassesReport, which model.objective "
-            "Proximal does not give",
-        ),
-    ],
-)
-def test_incompatible_parts_are_refused_before_a_client_trains(
-    supernet: Callable[[], Supernet], parts: dict[str, Callable[[], Any]], words: str
+def of_tokens(**parts: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
+    return {"data": methods.SUBJECTS["tokens"], "supernet": token_net, **parts}
+
+
+def pooled() -> ElasticTransformer:
+    return ElasticTransformer((LENGTH,), VOCABULARY, vocabulary=VOCABULARY, pooled=True)
+
+
+NUMBERS, LABELS = methods.SUBJECTS["numbers"], methods.SUBJECTS["labels"]
+#: As before, with other data.
+PARTS += [
+    (
+        {"data": NUMBERS, "objective": CrossEntropy},
+        "model.objective: CrossEntropy needs classes, and the data's task is",
+    ),
+    (
+        {"data": LABELS, "objective": CrossEntropy},
+        "model.objective: CrossEntropy needs classes, and the data's task is",
+    ),
+    (
+        {"data": NUMBERS, "evaluation": lambda: EvaluationSettings(["largest"], top_k=2)},
+        "evaluation.top_k: 2 needs classes, which a Regression has not",
+    ),
+    (
+        {"data": LABELS, "supernet": net("widths"), "objective": lambda: OrderedDropout(distill=True)},
+        "model.objective.distill: true compares the classes of examples, and the data's task is ",
+    ),
+    (
+        {
+            "data": lambda: NUMBERS(client_val=0.3),
+            "supernet": pruned_sequence,
+            "assignment": CandidateGroups,
+            "cohort": lambda: UniformCohort(ratio=1.0),
+            "callbacks": lambda: PruneByBudgets(0.5),
+            "client": lambda: ClientSettings(validate="trained"),
+        },
+        "prune_by_budgets: compares candidates by their accuracy, which a Regression has not; ",
+    ),
+    (
+        of_tokens(objective=MaskedCrossEntropy),
+        "model.objective: MaskedCrossEntropy needs one class per example, and the data's task is NextToken; use",
+    ),
+    (
+        of_tokens(supernet=lambda: PlainNetwork(nn.Linear(6, 5), (6,), 5)),
+        "model.supernet: PlainNetwork reads torch.float32, and the data are torch.int64",
+    ),
+    (
+        of_tokens(client=lambda: ClientSettings(class_balanced=True)),
+        "client.class_balanced: true needs one class per example, and the data's task is NextToken",
+    ),
+    (of_tokens(metrics=lambda: {"accuracy": MulticlassAccuracy(5)}), "model.metrics: 'accuracy' is a metric of every"),
+    (of_tokens(metrics=lambda: {"mae": MeanAbsoluteError()}), "model.metrics.mae: MeanAbsoluteError "),
+    (of_tokens(supernet=pooled), "model.supernet: ElasticTransformer returns [5] of an example, and the data's task"),
+]
+
+
+@pytest.mark.parametrize(("parts", "words"), PARTS, ids=[words[:60] for _, words in PARTS])
+def test_what_does_not_fit_is_refused_before_a_client_trains(
+    parts: dict[str, Callable[[], Any]], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = {"objective": watched(CrossEntropy), **{name: make() for name, make in parts.items()}}
-    module = make_module(supernet(), **made)
-    before = weights(module)
-    with pytest.raises(ConfigError, match=f"^{words}"):
-        fit(module, tiny_data(), max_rounds=1)
-    assert all(tensor.equal(before[name]) for name, tensor in weights(module).items())
+    monkeypatch.setattr(LocalRunner, "run", None)
+    made = {"supernet": tiny_supernet(), "objective": CrossEntropy() if "data" not in parts else TaskLoss()}
+    made |= {name: make() for name, make in parts.items()}
+    data, callbacks = made.pop("data", None) or methods.image_data(), made.pop("callbacks", None)
+    with pytest.raises(ConfigError, match=f"^{re.escape(words)}"):
+        fit(make_module(**made), data, max_rounds=1, callbacks=[callbacks] if callbacks else [])
 
 
-@pytest.mark.parametrize(
-    ("callback", "words"),
-    [
-        (
-            SoftAverage,
-            "soft_average: SoftAverage does not work with model.supernet ElasticResNet; use ModelSuite",
-        ),
-        (
-            lambda: PruneByBudgets(0.5),
-            "prune_by_budgets: PruneByBudgets does not work with .* ElasticResNet; use PrunedSequence",
-        ),
-    ],
-)
-def test_callbacks_of_another_supernet_are_refused_before_a_client_trains(
-    callback: Callable[[], Any], words: str
-) -> None:
-    module = make_module(objective=watched(CrossEntropy))
-    with pytest.raises(ConfigError, match=f"^{words}"):
-        fit(module, tiny_data(), max_rounds=1, callbacks=[callback()])
-
-
-def test_a_value_that_no_part_reads_is_refused() -> None:
-    module = make_module(objective=watched(CrossEntropy))
-    words = "beta_decay: gives a Beta, which neither model.assignment FixedArchitecture nor model.aggregation Overlap"
-    with pytest.raises(ConfigError, match=words):
-        fit(module, tiny_data(), max_rounds=1, callbacks=[BetaDecay()])
-
-
-@pytest.mark.parametrize(
-    ("aggregation", "assignment", "objective"),
-    [
-        (ClassAverage(), FixedArchitecture(), MaskedCrossEntropy()),
-        (ClassAverage(), FixedArchitecture(), Proximal(MaskedCrossEntropy())),
-        (ClassAverage(), FixedArchitecture(), OrderedDropout(MaskedCrossEntropy())),
-        (OverlapAverage(), InvariantUnits(RATIOS), UnitChanges()),
-        (OverlapAverage(), InvariantUnits(RATIOS), Proximal(UnitChanges())),
-        (ClassAverage(), InvariantUnits(RATIOS), UnitChanges(MaskedCrossEntropy())),
-    ],
-)
-def test_parts_that_fit_train(aggregation: Aggregation, assignment: Assignment, objective: Objective) -> None:
-    """An objective inside another one reports through it."""
-    module = make_module(cut_net(), assignment, aggregation, objective=objective, tiers=two_tiers())
-    before = weights(module)
-    fit(module, tiny_data(), max_rounds=1)
-    assert any(not tensor.equal(before[name]) for name, tensor in weights(module).items())
+@pytest.mark.parametrize("kind", [kind for kind in methods.NETS if kind not in methods.TOKEN_NETS and kind != "bases"])
+def test_networks_of_images_refuse_tokens(kind: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^supernet.input_shape: \[{LENGTH}\] must be channels, height, width for "):
+        methods.NETS[kind]((LENGTH,), VOCABULARY)

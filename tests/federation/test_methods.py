@@ -1,18 +1,13 @@
-"""Every method: it goes on after a stop, and learns tokens, numbers and labels, stacked clients too, or refuses."""
+"""Methods by pairs: which pairs the rows cover; each goes on after a stop, and trains stacked clients alike."""
 
 from __future__ import annotations
 
-import functools
-import inspect
+import itertools
 import math
 import os
-import pkgutil
-import re
 import signal
-from dataclasses import dataclass, field, fields
-from importlib import import_module
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,44 +15,160 @@ import pytest
 import torch
 from torch import Tensor
 
+import lit_fednas.aggregation
+import lit_fednas.assignment
 import lit_fednas.objectives
-from lit_fednas.callbacks import RoundCheckpoint
+from lit_fednas.aggregation import Aggregation
+from lit_fednas.assignment import Assignment
 from lit_fednas.data import Examples
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FaultPolicy, FederatedCallback, FederatedLightningModule
-from lit_fednas.federation.client import LocalRunner
 from lit_fednas.federation.interrupts import Interrupted
-from lit_fednas.loggers import RunLogger
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.objectives import Objective
+from lit_fednas.objectives.wrapped import WrappedObjective
 from tests.federation import methods
-from tests.federation.methods import METHODS
+from tests.federation.methods import COVERING, METHODS
+from tests.federation.runs import LAST, run, straight
 from tests.federation.tokens import PAD, VOCABULARY, by_hand, token_data, token_examples
-from tests.support import assert_same, fit, make_trainer, one_of_many, weights
+from tests.support import assert_same, concrete_classes, fit, one_of_many, weights
 
-ROUNDS = 2
-LAST = Path("run", "only", "checkpoints", "last.ckpt")
-REFUSED = {name: refusal for name in METHODS if (refusal := methods.refusal(name)) is not None}
-RUN = [name for name in METHODS if name not in REFUSED]
-LEARN_TOKENS = [name for name in RUN if METHODS[name].subject == methods.OF_TOKENS]
-#: Of tokens, one of each class, and what else changes a round of theirs; the others are slow.
-ALIKE = {f"{name}{methods.OF_TOKENS}" for name in ("a cohort of one", "channels last", "paths of operators")}
-QUICK = (
-    *{methods.part_of(name): name for name in reversed(LEARN_TOKENS) if name not in ALIKE}.values(),
-    *("clients that test of numbers", "clients that fail of labels"),
-)
+OF_TOKENS = [name for name in COVERING if METHODS[name].subject == "tokens"]
+#: Of all kinds of state: none, of an assignment, a suite, candidates, a server's optimizer and a callback.
+QUICK = ("elastic away", "elastic reject", "counting fail", "suites", "sequences", "operators scale")
+
+# ---- which pairs are covered --------------------------------------------------------------------------
+
+#: What is one value where pairs are counted.
+ALIKE = {
+    "fault": {**dict.fromkeys(("away", "fail", "late", "few"), "missing"), "scale": "bound", "reject": "bound"},
+    "server": {"adam": "adaptive", "yogi": "adaptive"},
+}
+OF_IMAGES = {"subject": "images numbers labels"}
+#: What goes with a value, by factor; of factors that are not named everything does.
+ONLY: dict[tuple[str, str], dict[str, str]] = {
+    ("kind", "elastic"): {"average": "overlap maxnet classes"},
+    ("kind", "counting"): {"average": "overlap maxnet", "callback": "- devices beta"},
+    ("kind", "operators"): {"average": "operators"},
+    ("kind", "widths"): {"average": "overlap maxnet classes", **OF_IMAGES},
+    ("kind", "bases"): {"average": "overlap maxnet", **OF_IMAGES},
+    ("kind", "exits"): {"average": "overlap maxnet", **OF_IMAGES},
+    ("kind", "cells"): {"average": "overlap maxnet", **OF_IMAGES},
+    ("kind", "suites"): {"average": "overlap maxnet classes", "callback": "- devices beta", **OF_IMAGES},
+    ("kind", "sequences"): {
+        "average": "overlap maxnet classes",
+        "subject": "images labels",
+        "callback": "- devices",
+        "measure": "trained",
+        "cohort": "all",
+    },
+    ("average", "classes"): {"subject": "images", "fit": "- half layout", "callback": "- devices"},
+    ("average", "operators"): {"fit": "- half layout", "callback": "- devices"},
+    ("callback", "beta"): {"average": "maxnet"},
+    ("callback", "private"): {"average": "overlap", "merge": "alike", "fault": "- missing", "server": "-"},
+    ("fault", "bound"): {"cohort": "- all poisson"},
+}
+#: The factors of which every pair of values is in a row.
+PAIRS = {
+    "kind": ("fault",),
+    "average": ("merge", "fault", "server", "wire"),
+    "merge": ("fault", "server", "wire"),
+    "fault": ("server", "wire", "fit", "cohort", "callback", "subject"),
+    "fit": ("subject", "wire", "server"),
+    "callback": ("server", "wire"),
+}
+
+
+def values(name: str) -> dict[str, str]:
+    """A row, with what is one value where pairs are counted."""
+    return {factor: ALIKE.get(factor, {}).get(value, value) for factor, value in asdict(METHODS[name]).items()}
+
+
+def suits(one: tuple[str, str], other: tuple[str, str]) -> bool:
+    """Whether a value is among those that go with another, and the other way round."""
+    (factor, value), (other_factor, other_value) = one, other
+    goes, other_goes = ONLY.get(one, {}).get(other_factor), ONLY.get(other, {}).get(factor)
+    return (goes is None or other_value in goes.split()) and (other_goes is None or value in other_goes.split())
+
+
+def together(*pair: tuple[str, str]) -> bool:
+    """Whether two values go together, with a kind that suits both."""
+    kinds = [("kind", kind) for kind in methods.NETS]
+    return suits(*pair) and (pair[0] in kinds or any(all(suits(kind, value) for value in pair) for kind in kinds))
+
+
+def test_every_pair_of_values_that_go_together_is_in_a_row() -> None:
+    rows = [values(name) for name in COVERING]
+    for row in rows:
+        assert all(together(*pair) for pair in itertools.combinations(row.items(), 2)), row
+    missing = []
+    for factor, others in PAIRS.items():
+        for other in others:
+            found = {(row[factor], row[other]) for row in rows}
+            every = itertools.product({row[factor] for row in rows}, {row[other] for row in rows})
+            missing += [
+                (factor, one, other, another)
+                for one, another in every
+                if (one, another) not in found and together((factor, one), (other, another))
+            ]
+    assert not missing
+
+
+def test_every_value_is_in_a_row() -> None:
+    tables = {"kind": methods.NETS, "subject": methods.SUBJECTS, "assignment": methods.ASSIGNMENTS}
+    tables |= {"objective": methods.OBJECTIVES, "loss": methods.LOSSES, "average": methods.AGGREGATIONS}
+    tables |= {"merge": methods.MERGES, "fault": methods.FAULTS, "callback": methods.CALLBACKS, "fit": methods.FITS}
+    tables |= {"server": methods.SERVERS, "wire": methods.WIRES, "measure": methods.MEASURES, "cohort": methods.COHORTS}
+    assert sorted(tables) == sorted(one.name for one in fields(methods.Method))
+    left = {factor: set(made) - {getattr(one, factor) for one in METHODS.values()} for factor, made in tables.items()}
+    assert not any(left.values()), left
+
+
+def test_every_class_is_in_a_row() -> None:
+    made = [METHODS[name]() for name in COVERING]
+    objectives = [module.objective for module in made]
+    for objective in objectives:
+        if isinstance(objective, WrappedObjective):
+            objectives.append(objective.objective)
+    for base, package, parts in (
+        (Assignment, lit_fednas.assignment, [module.assignment for module in made]),
+        (Aggregation, lit_fednas.aggregation, [module.aggregation for module in made]),
+        (Objective, lit_fednas.objectives, objectives),
+    ):
+        missing = {kind.__name__ for kind in concrete_classes(base, package)} - {type(part).__name__ for part in parts}
+        assert not missing, f"add a row with {missing} to tests/federation/methods.py"
+
+
+def test_every_fault_is_in_a_row() -> None:
+    policies = [METHODS[name]().faults for name in COVERING]
+    left = {one.name for one in fields(FaultPolicy) if {getattr(each, one.name) for each in policies} <= {one.default}}
+    assert left == {"on_client_error"}  # whose other choice ends a run
+
+
+# ---- a stop -------------------------------------------------------------------------------------------
 
 
 class Stop(FederatedCallback):
-    """Stops the run as a signal does, in its second round."""
+    """Stops the run as a signal does, in its third round."""
 
     def on_cohort_start(self, trainer: Any, module: Any, round: Any) -> None:
-        if round.number == 1:
+        if round.number == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.parametrize("name", one_of_many(COVERING, *QUICK))
+def test_a_stopped_run_goes_on_exactly(name: str, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        run(name, tmp_path, [Stop()])
+    assert torch.load(tmp_path / LAST, weights_only=True)["global_step"] == 2
+    assert run(name, tmp_path, ckpt_path=tmp_path / LAST).record == straight(name).record
+
+
+# ---- clients in one fit -------------------------------------------------------------------------------
+
+
 @dataclass
-class Witness(FederatedCallback):
+class Losses(FederatedCallback):
     """Of each fit, by round and client: the loss that is told, and the mean of its steps' losses over their tokens.
 
     The latter of clients alone, since a step of stacked ones cannot be looked into.
@@ -90,62 +201,7 @@ class Witness(FederatedCallback):
             self.told[result.task.round, result.task.client] = result.loss
 
 
-@dataclass(frozen=True)
-class Run:
-    """What a run comes to: its module and last figures, and what is in its folder, to the bit."""
-
-    module: FederatedLightningModule
-    figures: dict[str, float]
-    record: str
-
-
-def run(name: str, folder: Path, *extra: FederatedCallback, ckpt_path: Path | None = None) -> Run:
-    logger = RunLogger(str(folder), "run", "only")
-    callbacks = [*extra, *methods.callbacks(name), RoundCheckpoint()]
-    trainer = make_trainer(ROUNDS, enable_checkpointing=True, logger=logger, callbacks=callbacks)
-    module = METHODS[name]()
-    trainer.fit(module, datamodule=methods.data(name), ckpt_path=ckpt_path)
-    checkpoint = torch.load(folder / LAST, weights_only=True)
-    record = {
-        "weights": {name: tensor.tolist() for name, tensor in checkpoint["state_dict"].items()},
-        **{key: checkpoint[key] for key in ("federation", "optimizer_states", "epoch", "global_step")},
-        "metrics": (folder / "run" / "only" / "metrics.csv").read_text(),
-    }
-    return Run(module, {key: float(value) for key, value in trainer.callback_metrics.items()}, repr(record))
-
-
-@functools.cache
-def straight(name: str) -> tuple[Run, Witness]:
-    """A run without a stop, and what its objective has seen."""
-    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
-        witness = Witness(patch)
-        return run(name, Path(folder), witness), witness
-
-
-@pytest.mark.parametrize("name", one_of_many(RUN, *QUICK))
-def test_a_stopped_run_goes_on_exactly(name: str, tmp_path: Path) -> None:
-    with pytest.raises(Interrupted):
-        run(name, tmp_path, Stop())
-    assert torch.load(tmp_path / LAST, weights_only=True)["global_step"] == 1
-    assert run(name, tmp_path, ckpt_path=tmp_path / LAST).record == straight(name)[0].record
-
-
-# ---- tokens -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", one_of_many(LEARN_TOKENS, *QUICK))
-def test_losses_and_metrics_are_means_over_tokens(name: str) -> None:
-    found, witness = straight(name)
-    if found.module.client.clients_per_fit == 1:
-        assert witness.told == pytest.approx({fit: witness.counted[fit] for fit in witness.told}, rel=1e-5)
-    module, examples = found.module, token_examples(30, 1)
-    for subnet, arch in module.subnets.items() if not module.evaluation.recalibrate_batches else ():
-        with torch.no_grad():
-            values = by_hand(module.supernet.eval()(examples.inputs, arch), examples.targets)
-        assert {metric: found.figures[f"val/{subnet}/{metric}"] for metric in values} == pytest.approx(values, rel=1e-5)
-
-
-@pytest.mark.parametrize("name", one_of_many([name for name in RUN if METHODS[name].subject], *QUICK))
+@pytest.mark.parametrize("name", one_of_many(COVERING, *QUICK))
 def test_stacked_clients_learn_as_alone_or_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = METHODS[name]()
     monkeypatch.setattr(module.client, "clients_per_fit", 4 - module.client.clients_per_fit)  # 3 for 1, and 1 for 3
@@ -154,49 +210,38 @@ def test_stacked_clients_learn_as_alone_or_are_refused(name: str, monkeypatch: p
         with pytest.raises(ConfigError, match=r"client.clients_per_fit: 3 .*set client.clients_per_fit to 1"):
             fit(module, methods.data(name), 1)
         return
-    witness, (other, others) = Witness(monkeypatch), straight(name)
-    fit(module, methods.data(name), ROUNDS, callbacks=[witness, *methods.callbacks(name)])
+    witness, alone = Losses(monkeypatch), straight(name)
+    fit(module, methods.data(name), methods.ROUNDS, callbacks=[witness, *methods.callbacks(name)])
     half = module.client.precision == "bf16-mixed"
-    assert_same(weights(module), weights(other.module), rtol=1e-4, atol=2e-2 if half else 1e-5)
-    assert witness.told == pytest.approx(others.told, rel=1e-2 if half else 1e-5)
+    assert_same(weights(module), alone.weights, rtol=1e-4, atol=2e-2 if half else 1e-5)
+    losses = {(turn, one[0]): one[4] for turn, results in enumerate(alone.rounds) for one in results}
+    assert witness.told == pytest.approx({fit: losses[fit] for fit in witness.told}, rel=1e-2 if half else 1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in LEARN_TOKENS if name.startswith("objective")])
+# ---- tokens -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", one_of_many(OF_TOKENS, *QUICK))
+def test_losses_and_metrics_are_means_over_tokens(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, witness = METHODS[name](), Losses(monkeypatch)
+    trainer = fit(module, methods.data(name), 2, callbacks=[witness, *methods.callbacks(name)])
+    if module.client.clients_per_fit == 1:
+        assert witness.told == pytest.approx({fit: witness.counted[fit] for fit in witness.told}, rel=1e-5)
+    examples = token_examples(30, 1)
+    for subnet, arch in module.subnets.items():
+        with torch.no_grad():
+            wanted = by_hand(module.supernet.eval()(examples.inputs, arch), examples.targets)
+        found = {metric: float(trainer.callback_metrics[f"val/{subnet}/{metric}"]) for metric in wanted}
+        assert found == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["elastic away", "operators scale"])
 def test_what_stands_under_padding_does_not_matter(name: str) -> None:
     """The networks look back alone."""
     examples, found = token_examples(), []
     noise = torch.randint(VOCABULARY, examples.inputs.shape, generator=torch.Generator().manual_seed(0))
     for inputs in (examples.inputs, torch.where(examples.targets == PAD, noise, examples.inputs)):
         module = METHODS[name]()
-        fit(module, token_data(Examples(inputs, examples.targets, examples.columns)), 1)
+        fit(module, token_data(Examples(inputs, examples.targets, examples.columns), client_val=0.3), 1)
         found.append(weights(module))
     assert_same(*found, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_learn_is_refused_before_any_training(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LocalRunner, "run", None)
-    with pytest.raises(ConfigError, match=f"^{re.escape(REFUSED[name])}"):
-        fit(METHODS[name](), methods.data(name), 1, callbacks=methods.callbacks(name))
-
-
-# ---- the registry -------------------------------------------------------------------------------------
-
-
-def test_every_objective_has_an_instance() -> None:
-    for module in pkgutil.walk_packages(lit_fednas.objectives.__path__, "lit_fednas.objectives."):
-        import_module(module.name)
-    found, todo = set(), [Objective]
-    while todo:
-        for kind in todo.pop().__subclasses__():
-            todo.append(kind)
-            if kind.__module__.startswith("lit_fednas.objectives.") and not inspect.isabstract(kind):
-                found.add(kind)
-    missing = sorted(kind.__name__ for kind in found - set(map(methods.part_of, METHODS)))
-    assert not missing, f"add instances of {missing} to tests/objectives/instances.py"
-
-
-def test_every_fault_is_in_a_method() -> None:
-    policies = [method.settings.get("faults", FaultPolicy()) for method in METHODS.values()]
-    left = {one.name for one in fields(FaultPolicy) if {getattr(each, one.name) for each in policies} <= {one.default}}
-    assert left == {"on_client_error"}  # whose other choice ends a run

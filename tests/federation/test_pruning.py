@@ -23,9 +23,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import (
     ClientSettings,
     EvaluationSettings,
-    FaultPolicy,
     FederatedCallback,
-    FedYogi,
     RandomAvailability,
     UniformCohort,
 )
@@ -33,7 +31,7 @@ from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.loggers import RunLogger
 from lit_fednas.messages import WITHHELD
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import Model, SlicedCNN, WidthSupernet
+from lit_fednas.supernets import Model
 from lit_fednas.transport import Int8, Transport
 from tests.supernets.sequences import pruned_sequence
 from tests.support import assert_same, make_module, make_trainer, run_record, sgd, tiny_data, weights
@@ -206,7 +204,7 @@ def test_candidates_are_compared_with_the_model_before_them(straight) -> None:
         assert model["unit"] == min(left, key=lambda one: one["degradations"][-1])["unit"]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_group_with_the_least_to_do_gets_the_next_candidate(seed: int) -> None:
     """A group with a hundred times the examples is still busy with its first when the others are free."""
     macs = {"conv1": 5, "conv2": 4, "conv3": 5, "conv4": 4}
@@ -214,6 +212,8 @@ def test_the_group_with_the_least_to_do_gets_the_next_candidate(seed: int) -> No
     assert sorted(scheduled.values()) in ([0, 1, 1, 2], [0, 1, 2, 2])
     assert len(set(list(scheduled.values())[:3])) == 3
     assert list(scheduled) == list(macs)
+    found = {groups_of_candidates({"conv1": 1}, [1, 1], np.random.default_rng(draw))["conv1"] for draw in range(8)}
+    assert found == {0, 1}  # any of those that are free
 
 
 @pytest.mark.parametrize("partition", ["balanced", "random"])
@@ -237,11 +237,6 @@ def test_the_groups_are_those_of_the_partition(tmp_path, partition: str) -> None
         ]
         assert model["groups"] == [asdict(report) for report in group_report(counts, expected)]
     assert len({str(groups) for groups in drawn}) == (1 if partition == "balanced" else len(drawn))
-
-
-def test_a_candidate_gets_any_of_the_groups_that_are_free() -> None:
-    found = {groups_of_candidates({"conv1": 1}, [1, 1], np.random.default_rng(seed))["conv1"] for seed in range(8)}
-    assert found == {0, 1}
 
 
 def groups_by_round(folder: Path, model: dict) -> list[dict]:
@@ -420,16 +415,6 @@ def test_groups_are_of_those_who_are_available(tmp_path) -> None:
     assert len(seen) > 1
 
 
-@pytest.mark.parametrize("resource", ["parameters", pytest.param("bytes", marks=pytest.mark.slow)])
-def test_other_resources(tmp_path, resource: str) -> None:
-    folder, module, _, _ = run(tmp_path, callback=budgets(resource=resource))
-    models = written(folder)["models"]
-    assert models[-1][resource] <= 0.3 * models[0][resource]
-    for model in models:
-        cost = module.supernet.cost(Model(model["number"]))
-        assert model["resource"] == getattr(cost, resource) == model[resource]
-
-
 def test_latency_as_the_resource(tmp_path, monkeypatch) -> None:
     """As a clock that says a nanosecond for each parameter."""
 
@@ -443,20 +428,18 @@ def test_latency_as_the_resource(tmp_path, monkeypatch) -> None:
     assert [model["resource"] for model in models] == [pytest.approx(1e-6 * m["parameters"]) for m in models]
 
 
+def test_bytes_as_the_resource(tmp_path) -> None:
+    folder, module, _, _ = run(tmp_path, callback=budgets(resource="bytes"), rounds=5)
+    for model in written(folder)["models"]:
+        assert model["resource"] == module.supernet.cost(Model(model["number"])).bytes == model["bytes"]
+
+
 def test_it_ends_where_no_unit_can_be_cut(tmp_path) -> None:
     folder, _, trainer, _ = run(tmp_path, callback=budgets(budget=0.01, first=0.3, decay=1.0))
     sequence = written(folder)
     assert sequence["complete"]
     assert sequence["models"][-1]["resource"] > sequence["budget"]
     assert trainer.current_epoch == sequence["models"][-1]["round"] + 1
-
-
-def test_clients_that_fail_do_not_stop_it(tmp_path) -> None:
-    folder, _, _, _ = run(tmp_path, faults=FaultPolicy(dropout_rate=0.5))
-    sequence = written(folder)
-    assert sequence["complete"]
-    known = [c for model in sequence["models"] for one in model["candidates"] for c in one["accuracies"]]
-    assert any(isinstance(value, float) for value in known)
 
 
 # ---- stopping and going on ----------------------------------------------------------------------------
@@ -479,23 +462,17 @@ class Stop(FederatedCallback):
 
 
 @pytest.mark.parametrize(
-    ("where", "number", "optimizer"),
+    ("where", "number"),
     [
-        ("inside", 3, "plain"),  # the first round of the second iteration
-        ("end", 2, "plain"),  # the next iteration has begun, and the round's checkpoint is not there yet
-        pytest.param("end", 1, "plain", marks=pytest.mark.slow),
-        pytest.param("inside", 6, "plain", marks=pytest.mark.slow),  # the second round of the third iteration
-        ("inside", 4, "yogi"),
+        ("inside", 3),  # the first round of the second iteration
+        ("end", 2),  # the next iteration has begun, and the round's checkpoint is not there yet
     ],
 )
-def test_resuming_gives_the_same_run(tmp_path, straight, where: str, number: int, optimizer: str) -> None:
-    """Inside and between iterations; and with a server optimizer that has a state."""
-    settings = {} if optimizer == "plain" else {"server_optimizer": lambda params: FedYogi(params, lr=0.02)}
-    expected, _, _, _ = run(tmp_path / "straight", **settings) if settings else straight
+def test_resuming_gives_the_same_run(tmp_path, straight, where: str, number: int) -> None:
+    """Inside and between iterations."""
     with pytest.raises(Interrupted):
-        run(tmp_path / "stopped", Stop(number, where), **settings)
-    found, _, _, _ = run(tmp_path / "stopped", ckpt_path=last(tmp_path / "stopped"), **settings)
-    assert record(found) == record(expected)
+        run(tmp_path, Stop(number, where))
+    assert record(run(tmp_path, ckpt_path=last(tmp_path))[0]) == record(straight[0])
 
 
 def test_what_had_ended_stays_ended(straight, tmp_path) -> None:
@@ -526,6 +503,7 @@ def test_another_network_is_refused(straight) -> None:
         ({"client": ClientSettings(sgd(0.1), batch_size=8)}, {}, "validate"),
         ({"cohort": UniformCohort(count=3)}, {}, "cohort"),
         ({"assignment": FixedArchitecture()}, {}, "gives a CandidateSchedule, which neither .* FixedArchitecture"),
+        ({"source": data(client_val=0.0)}, {}, "client_val"),
         ({}, {"groups": 7}, "groups"),
         ({}, {"initial": "nowhere.ckpt"}, "nowhere"),
     ],
@@ -533,17 +511,6 @@ def test_another_network_is_refused(straight) -> None:
 def test_parts_that_do_not_fit_are_refused(tmp_path, settings: dict, callback: dict, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         run(tmp_path, callback=budgets(**callback), **settings)
-
-
-def test_another_supernet_is_refused(tmp_path) -> None:
-    supernet = WidthSupernet((1, 8, 8), 4, SlicedCNN((4, 6), norm=None), widths=[1, 0.5])
-    with pytest.raises(ConfigError, match="PrunedSequence"):
-        run(tmp_path, supernet=supernet, assignment=FixedArchitecture())
-
-
-def test_clients_need_validation_data(tmp_path) -> None:
-    with pytest.raises(ConfigError, match="client_val"):
-        run(tmp_path, source=data(client_val=0.0))
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torchmetrics import MeanAbsoluteError
-from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
+from torchmetrics.classification import MulticlassF1Score
 
 from lit_fednas.aggregation import MaxNet
 from lit_fednas.assignment import ByTier
@@ -27,12 +26,9 @@ from lit_fednas.callbacks import (
     DeployedAccuracy,
     DeviceAverage,
     Privacy,
-    PruneByBudgets,
     RoundCheckpoint,
     RoundsToTarget,
     RoundTime,
-    SoftAverage,
-    TransformOnConvergence,
     default_callbacks,
 )
 from lit_fednas.data import (
@@ -56,12 +52,11 @@ from lit_fednas.federation import (
 )
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.loggers import RunLogger
-from lit_fednas.objectives import CrossEntropy, MaskedCrossEntropy
 from lit_fednas.search import Evaluator
-from lit_fednas.supernets import ElasticTCN, ElasticTransformer, PlainNetwork, Supernet
+from lit_fednas.supernets import ElasticTCN, PlainNetwork, Supernet
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers
 from tests.federation.tokens import LENGTH, PAD, VOCABULARY, by_hand, token_data, token_examples
-from tests.support import fit, linear_net, make_module, make_trainer, sgd, tiny_data
+from tests.support import fit, make_module, make_trainer, sgd
 
 
 def token_net(seed: int = 0) -> PlainNetwork:
@@ -181,19 +176,6 @@ def test_what_callbacks_write_of_tokens_is_right_and_survives_a_stop(tmp_path: P
     assert resumed == files
 
 
-@pytest.mark.parametrize(
-    ("callback", "kind"),
-    [
-        (PruneByBudgets(0.5), "PrunedSequence"),
-        (SoftAverage(), "ModelSuite"),
-        (TransformOnConvergence(), "ModelSuite"),
-    ],
-)
-def test_callbacks_of_another_supernet_refuse_tokens(callback: Any, kind: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{callback.field}: .* does not work with .* PlainNetwork; use {kind}"):
-        fit(make_module(token_net()), token_data(), 1, callbacks=[callback])
-
-
 def test_a_search_compares_tokens() -> None:
     supernet, examples = token_net(), token_examples(30, 1)
     batches = list(zip(examples.inputs.split(7), examples.targets.split(7), strict=True))
@@ -243,53 +225,6 @@ def test_further_metrics_are_of_tokens_that_count() -> None:
         for token in sorted({*named.tolist(), *meant.tolist()})
     ]
     assert float(trainer.callback_metrics["val/largest/f1"]) == pytest.approx(np.mean(scores), rel=1e-5)
-
-
-def test_further_metrics_of_torchmetrics() -> None:
-    f1 = MulticlassF1Score(num_classes=4, average="macro")
-    module = make_module(linear_net(), metrics={"f1": f1, "top2": MulticlassAccuracy(4, top_k=2, average="micro")})
-    data = tiny_data()
-    trainer = fit(module, data, 2)
-    inputs, targets = next(iter(data.val_dataloader()))
-    with torch.no_grad():
-        expected = f1(module.supernet.eval()(inputs), targets)
-    assert float(trainer.callback_metrics["val/largest/f1"]) == pytest.approx(float(expected))
-    assert "val/largest/top2" in module.validation_metrics
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"objective": MaskedCrossEntropy()}, "MaskedCrossEntropy needs one class per example, .* NextToken"),
-        ({"supernet": PlainNetwork(nn.Linear(6, 5), (6,), 5)}, "reads torch.float32, and the data are torch.int64"),
-        (
-            {"client": ClientSettings(class_balanced=True)},
-            "client.class_balanced: true needs one class per example, and the data's task is NextToken",
-        ),
-        ({"metrics": {"accuracy": MulticlassAccuracy(5)}}, "model.metrics: 'accuracy' is a metric of every"),
-        (
-            {"metrics": {"mae": MeanAbsoluteError()}},
-            r"model.metrics.mae: MeanAbsoluteError .* \[12, 5\] and .* \[12\] ",
-        ),
-        (
-            {"supernet": ElasticTransformer((LENGTH,), VOCABULARY, vocabulary=VOCABULARY, pooled=True)},
-            r"ElasticTransformer returns \[5\] of an example, and the data's task NextToken wants \[6, 5\]; choose",
-        ),
-    ],
-)
-def test_what_does_not_suit_tokens_is_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        fit(make_module(settings.pop("supernet", token_net()), **settings), token_data(), 1)
-
-
-def test_what_needs_classes_refuses_numbers() -> None:
-    inputs = torch.zeros(8, 3)
-    net = PlainNetwork(nn.Linear(3, 2), (3,), 2)
-    data = float_data(Regression(2), torch.zeros(8, 2), inputs)
-    with pytest.raises(ConfigError, match="CrossEntropy needs classes, and the data's task is Regression; use TaskL"):
-        fit(make_module(net, objective=CrossEntropy()), data, 1)
-    with pytest.raises(ConfigError, match=r"evaluation.top_k: 2 needs classes, which a Regression has not"):
-        fit(make_module(net, evaluation=EvaluationSettings(["largest"], top_k=2)), data, 1)
 
 
 @pytest.mark.parametrize("token", [VOCABULARY, -1])

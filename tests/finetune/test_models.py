@@ -36,7 +36,7 @@ from tests.finetune.small import (
     tier_weights,
 )
 from tests.finetune.test_resume import Stop, StopIn
-from tests.supernets.instances import INSTANCES, kept_instance
+from tests.supernets.instances import SPACES, kept_instance
 from tests.support import assert_same, make_module, make_trainer
 
 ALL = [0, 1, 2, 3, 4, 5]
@@ -142,7 +142,7 @@ def test_clients_of_all_tiers_train_whatever_tier_aware_says(bare, paths):
     bare.finetune(models=[paths[2]], tier_aware=False, rounds=1, cohort=UniformCohort(count=6))  # the same
 
 
-@pytest.mark.parametrize("name", INSTANCES)
+@pytest.mark.parametrize("name", SPACES)
 def test_models_of_every_supernet_can_be_named(name):
     net = kept_instance(name)
     archs = list(dict.fromkeys([net.space.smallest, net.space.largest]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,13 +18,13 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.federation import FederatedLightningModule
-from lit_fednas.flower.device import Device, DeviceData
+from lit_fednas.flower.device import Device, DeviceData, device_of
 from lit_fednas.flower.link import KINDS, Link
 from lit_fednas.flower.server import FlowerRunner, ServerData
 from lit_fednas.flower.wire import Packet
 from tests.support import make_trainer
 
-CONFIG = "0123456789abcdef"
+CONFIG = "seed_everything: 0\n"
 
 
 class Loopback(Grid):
@@ -32,7 +33,7 @@ class Loopback(Grid):
     ``fault`` is given a message and its answer, and returns what comes back: another answer, or nothing.
     """
 
-    def __init__(self, devices: dict[int, Device], names: dict[int, str] | None = None) -> None:
+    def __init__(self, devices: dict[int, Any], names: dict[int, str] | None = None) -> None:
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # as in the process of a ServerApp
         self.devices = devices
         self.names = names or {}
@@ -78,6 +79,17 @@ class Loopback(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         found = [one for one in message_ids if one in self._answers]
         return [self._answers.pop(one) for one in reversed(found)]  # not in the order in which they were sent
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node whose process makes its device for each message."""
+
+    config: str
+    settings: dict[str, Any]
+
+    def answer(self, kind: str, packet: Packet) -> Packet:
+        return device_of(self.config, self.settings, packet.fields["changed"]).answer(kind, packet)
 
 
 def like(data: FederatedDataModule, kind: Any, **changed: Any) -> Any:

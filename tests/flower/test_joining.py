@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lit_fednas.cli import main
-from lit_fednas.data import ArraySource, DataSource, FederatedDataModule, Normalize
+from lit_fednas.data import ArraySource, DataSource, FederatedDataModule, Normalize, RandomFlip
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
 from tests.support import make_module, tiny_data, tiny_examples
@@ -43,6 +43,7 @@ def server(grid: Any, source: DataSource | None = None) -> Any:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"augmentation": [RandomFlip()]}, r"client 1 has augmentation .*'p': 0.5.*, the server \[\]; give both"),
         ({"normalization": Normalize([0.5], [2.0])}, "client 1 has normalization .*; set mean and std"),
         ({"class_names": list("abcx")}, "client 1 has class_names .*; give classes as numbers"),
     ],
@@ -89,7 +90,7 @@ def test_a_newcomer_that_refuses_is_asked_once_and_ends_no_run(caplog: pytest.Lo
     joining.setup("fit")
     asked = len(grid.asked)
     grid.devices[12] = own(5)
-    grid.devices[12].config = "another"
+    grid.devices[12].config = "seed_everything: 1"
     for _ in range(2):
         joining.link._newcomers()
     assert len(grid.asked) == asked + 1
@@ -180,6 +181,11 @@ def test_an_answer_that_cannot_be_read_ends_the_start_and_no_run(change: Any, ca
         ({"client": "zero"}, "node-config: partition-id or client is 'zero'"),
         ({"client": 0, "data.source.init_args.fils": "x"}, "node-config: .*fils"),
         ({"client": 0, "model.client.epochs": 3}, "node-config: model.client.epochs is not a setting"),
+        (
+            {"client": 0, "data.client_val": 0.3},
+            "data.client_val: 0.3 on the device and 0.0 at the server; leave it out",
+        ),
+        ({"partition-id": 0, "data.seed": 1}, "data.seed: 1 on the device and 0 at the server; leave it out"),
     ],
 )
 def test_a_node_s_settings_are_checked(settings: dict[str, Any], message: str):

@@ -79,37 +79,30 @@ def blocks(language: str) -> list[str]:
     return [block for text in texts for block in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)]
 
 
-def test_yaml_in_docstrings_names_classes_and_settings_that_exist() -> None:
-    def check(value: Any) -> int:
-        if isinstance(value, list):
-            return sum(map(check, value))
-        if not isinstance(value, dict):
-            return 0
-        named = "class_path" in value
-        if named:
-            part = pydoc.locate(value["class_path"])
-            assert part is not None, value["class_path"]
-            assert set(value.get("init_args", {})) <= set(inspect.signature(part).parameters), value  # type: ignore[arg-type]
-        return named + sum(map(check, value.values()))
-
-    assert sum(check(yaml.safe_load(block)) for block in blocks("yaml")) >= 15
+def check_parts(value: Any) -> int:
+    """Counts the parts in a piece of YAML, each of which exists and has the settings it is given."""
+    if isinstance(value, list):
+        return sum(map(check_parts, value))
+    if not isinstance(value, dict):
+        return 0
+    if "class_path" in value:
+        part = pydoc.locate(value["class_path"])
+        assert part is not None, value["class_path"]
+        assert set(value.get("init_args", {})) <= set(inspect.signature(part).parameters), value  # type: ignore[arg-type]
+    return ("class_path" in value) + sum(map(check_parts, value.values()))
 
 
-def test_commands_in_docstrings_name_files_that_exist() -> None:
+def test_what_docstrings_show_exists() -> None:
+    """Classes and their settings in YAML, files in commands, imports in Python."""
+    assert sum(check_parts(yaml.safe_load(block)) for block in blocks("yaml")) >= 15
     shown = [text for language in ("bash", "yaml") for text in blocks(language)]
     files = {file for text in shown for file in re.findall(r"\b(?:configs|scripts)/[\w./]+", text)}
     assert len(files) > 8
     assert not [file for file in files if not (ROOT.parent / file).exists()]
-
-
-def test_python_in_docstrings_imports_what_exists() -> None:
-    names = [
-        node for block in blocks("python") for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)
-    ]
+    nodes = [node for block in blocks("python") for node in ast.walk(ast.parse(block))]
+    names = [f"{node.module}.{one.name}" for node in nodes if isinstance(node, ast.ImportFrom) for one in node.names]
     assert len(names) > 5
-    assert not [
-        node.module for node in names for one in node.names if pydoc.locate(f"{node.module}.{one.name}") is None
-    ]
+    assert not [name for name in names if pydoc.locate(name) is None]
 
 
 def test_every_public_module_has_a_page_and_says_what_it_holds(pages: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""The experiments of the findings: run once, gone on with, and every command one that parses."""
+"""The experiments of the findings: run once, and gone on with."""
 
 from __future__ import annotations
 
@@ -11,12 +11,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from lit_fednas.analysis.findings import MINUTES, read_experiment
-from lit_fednas.cli import main
+from lit_fednas.analysis.findings import MINUTES
 from tests.scripts.conftest import load
-
-ROOT = Path(__file__).parents[2]
-EXPERIMENTS = sorted((ROOT / "configs/findings/experiments").glob("*.yaml"))
 
 
 @pytest.fixture(scope="module")
@@ -95,22 +91,11 @@ def test_a_command_that_fails_is_named_and_run_again(findings, calls, tmp_path, 
     assert len(calls) == 4
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [(["other"], "'other' is no experiment; choose from mine"), (["mine", "--arms", "odd"], "'odd' is not in mine")],
-)
-def test_unknown_names_are_one_line(findings, calls, options, message, capsys) -> None:
-    assert findings.main(options) == 2
-    assert message in capsys.readouterr().err
+def test_unknown_names_are_one_line(findings, calls, capsys) -> None:
+    for options, message in (
+        (["other"], "'other' is no experiment; choose from mine"),
+        (["mine", "--arms", "odd"], "'odd' is not in mine"),
+    ):
+        assert findings.main(options) == 2
+        assert message in capsys.readouterr().err
     assert not calls
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
-def test_every_command_parses(findings, path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(ROOT)
-    for words in (words for steps in read_experiment(path).arms.values() for words in findings.whole(steps)):
-        with pytest.raises(SystemExit) as ended:
-            main([*words, "--print_config"])
-        assert ended.value.code == 0, words
-    assert capsys.readouterr().out

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_the_quickstart(tmp_path):
-    """The script itself, for a quarter of the rounds, with this interpreter in place of an installation."""
+    """The script itself, for an eighth of the rounds, with this interpreter in place of an installation."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/quickstart", tmp_path / "scripts")
@@ -28,7 +28,7 @@ def test_the_quickstart(tmp_path):
         (tmp_path / name).write_text(f"#!/usr/bin/env bash\nexport PYTHONPATH={ROOT}\n{line}\n")
         (tmp_path / name).chmod(0o755)
     shown = subprocess.run(
-        ["scripts/quickstart", "--trainer.max_rounds", "25"], cwd=tmp_path, capture_output=True, text=True, timeout=600
+        ["scripts/quickstart", "--trainer.max_rounds", "12"], cwd=tmp_path, capture_output=True, text=True, timeout=600
     )
     assert shown.returncode == 0, shown.stderr
     assert "one network per tier" in shown.stdout

@@ -19,6 +19,7 @@ from lit_fednas.cli import main
 from lit_fednas.records import SearchFiles
 from tests.support import right_in_onnxruntime
 
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 CONFIGS = Path(__file__).parents[2] / "configs"
 DIGITS = CONFIGS / "superfed" / "digits.yaml"
 TINY = {
@@ -65,7 +66,8 @@ def run(trained, monkeypatch):
 
 
 def test_search_export_report(run, capsys):
-    assert main(["search", *run, "--config", "search.yaml"]) == 0
+    saved = ["--config", "runs/digits/version_0/config.yaml"]  # a run's own configuration can be searched
+    assert main(["search", *saved, "--config", "search.yaml"]) == 0
     out = capsys.readouterr()
     assert "small" in out.out
     assert "12/12 evaluations" in out.err
@@ -102,20 +104,6 @@ def test_search_export_report(run, capsys):
     assert Path("elsewhere.html").exists()
 
 
-@pytest.mark.slow
-def test_the_saved_config_of_a_run_can_be_searched(run):
-    options = [
-        "--config",
-        "runs/digits/version_0/config.yaml",
-        "--config",
-        "search.yaml",
-        "--search.name",
-        "again",
-    ]
-    assert main(["search", *options]) == 0
-    assert SearchFiles("runs/digits/version_0/again").settings()["complete"]
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -144,56 +132,52 @@ def test_report_of_no_run_is_told_in_one_line(run, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_a_search_that_is_stopped_goes_on(run, signum):
-    """As a process of its own, stopped in the middle; the second command equals a search that ran through."""
+def test_a_search_that_is_stopped_goes_on(run):
+    """As a process of its own, interrupted and then killed in the middle; the last equals a search that ran through."""
     options = ["--search.evaluations", "60", "--search.method.init_args.population", "6"]
     command = ["search", *run, "--config", "search.yaml", *options]
-    name = f"stopped{int(signum)}"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-m", "lit_fednas", *command, "--search.name", name]
-    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
-    evaluations = Path("runs/digits/version_0") / name / "evaluations.csv"
-    deadline = time.monotonic() + 120
-    while not evaluations.exists() or len(evaluations.read_text().splitlines()) < 20:
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signum)
-    _, err = process.communicate(timeout=60)
-    if signum == signal.SIGINT:
-        assert process.returncode == 128 + signal.SIGINT
-        assert "go on" in err
+    words = [sys.executable, "-m", "lit_fednas", *command, "--search.name", "stopped"]
+    evaluations = Path("runs/digits/version_0/stopped/evaluations.csv")
+    for signum, rows in ((signal.SIGINT, 15), (signal.SIGKILL, 40)):
+        process = subprocess.Popen(words, env=ONE_THREAD, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 120
+        while not evaluations.exists() or len(evaluations.read_text().splitlines()) < rows:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signum)
+        _, err = process.communicate(timeout=60)
+        if signum == signal.SIGINT:
+            assert process.returncode == 128 + signal.SIGINT
+            assert "go on" in err
     stopped = len(evaluations.read_text().splitlines())
-    assert main([*command, "--search.name", name]) == 0
-    if not Path("runs/digits/version_0/straight").exists():
-        assert main([*command, "--search.name", "straight"]) == 0
+    for name in ("stopped", "straight"):
+        assert main([*command, "--search.name", name]) == 0
     assert stopped < len(evaluations.read_text().splitlines())
-    for table in ("evaluations", "history", "front", "tiers"):
-        assert _without_seconds(name, table) == _without_seconds("straight", table)
-    networks = [
-        (Path("runs/digits/version_0") / folder / "tiers/small/architecture.json").read_text()
-        for folder in (name, "straight")
-    ]
-    assert json.loads(networks[0]) == json.loads(networks[1])
+    assert_same_files("stopped", "straight")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "racing", [[], ["--search.racing", "{first: 16}", "--model.evaluation.recalibrate_batches", "2"]]
-)
-def test_two_processes_find_what_one_does(run, racing):
-    """Two processes of one thread each share every generation; the files are those of one."""
+def test_two_processes_find_what_one_does(run):
+    """Two processes of one thread each share every generation, and race; the files are those of one."""
+    racing = ["--search.racing", "{first: 16}", "--model.evaluation.recalibrate_batches", "2"]
     command = ["search", *run, "--config", "search.yaml", *racing, "--trainer.threads", "1"]
-    names = [f"{'raced' if racing else 'plain'}{count}" for count in (1, 2)]
-    for count, name in enumerate(names, 1):
-        words = [sys.executable, "-m", "lit_fednas", *command, "--search.name", name, "--trainer.devices", str(count)]
-        done = subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    for count in (1, 2):
+        options = ["--search.name", f"raced{count}", "--trainer.devices", str(count)]
+        words = [sys.executable, "-m", "lit_fednas", *command, *options]
+        done = subprocess.run(words, env=ONE_THREAD, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("small") == 1  # one process speaks
+    assert_same_files("raced1", "raced2")
+
+
+def assert_same_files(*names: str) -> None:
     for table in ("evaluations", "history", "front", "tiers"):
-        assert _without_seconds(names[0], table) == _without_seconds(names[1], table)
-        assert _without_seconds(names[0], table)
+        left, right = (_without_seconds(name, table) for name in names)
+        assert left == right
+        assert left
+    left, right = (Path("runs/digits/version_0") / name / "tiers/small/architecture.json" for name in names)
+    assert json.loads(left.read_text()) == json.loads(right.read_text())
 
 
 def test_clients_score_in_one_process(run, capsys):

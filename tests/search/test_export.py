@@ -30,7 +30,7 @@ from lit_fednas.supernets import Supernet
 from lit_fednas.supernets.labels import OWN, with_labels
 from lit_fednas.testing.networks import batch
 from tests.search.test_tier_models import model_of
-from tests.supernets.instances import INSTANCES, VARIANTS, instance, kept_instance
+from tests.supernets.instances import SPACES, instance, kept_instance
 from tests.support import make_module
 
 FORMATS = ("torch-export", "onnx")
@@ -39,7 +39,7 @@ ONNX_SLOW = ("torch-export", pytest.param("onnx", marks=pytest.mark.slow))
 
 #: What every test of a format runs on, besides the contract.
 NAME = "elastic"
-#: One of each kind of layer; the contract of the others takes minutes.
+#: One of each kind of layer.
 QUICK = ("early-exit", "path-cnn-labels", "rolling", "suite-vit", "widths-mobilenet")
 
 
@@ -72,22 +72,19 @@ def exported(net: Supernet, network: nn.Module, path: Path, format: Any) -> expo
     return export_network(network, net.input_shape, path, format, batch(net, 12))
 
 
-# ---- every supernet -----------------------------------------------------------------------------------------
+# ---- every kind of supernet -----------------------------------------------------------------------------------------
 
 
 def cases() -> list[Any]:
-    """Every instance's largest as it is, if it can be, as a program, but for variants; its smallest with recalibrated
-    norms as ONNX, whose operations are its own; most are slow.
-    """
-    found = []
-    for format, which, again in ((FORMATS[0], "largest", False), (FORMATS[1], "smallest", True)):
-        for name in INSTANCES:
-            if again or name not in VARIANTS or name in QUICK:
-                quick = name == NAME or (name in QUICK and not again)
-                marks = [] if quick else [pytest.mark.slow]
-                label = f"{format}-{name}-{which}" + ("-recalibrated" if again else "")
-                found.append(pytest.param(format, name, which, again, marks=marks, id=label))
-    return found
+    """The largest as it is as a program, the smallest with recalibrated norms as ONNX, whose operations are its own."""
+    programs = [pytest.param(FORMATS[0], name, "largest", False, id=f"program-{name}") for name in (NAME, *QUICK)]
+    others = {*SPACES, *QUICK} - {"suite-resnet"}
+    return programs + [
+        pytest.param(
+            FORMATS[1], name, "smallest", True, id=f"onnx-{name}", marks=[] if name == NAME else pytest.mark.slow
+        )
+        for name in sorted({NAME, *others})
+    ]
 
 
 @pytest.mark.parametrize(("format", "name", "which", "again"), cases())

@@ -34,7 +34,7 @@ from lit_fednas.search.tier_search import TierSearch
 from lit_fednas.supernets import ElasticResNet
 from lit_fednas.testing.networks import batch
 from lit_fednas.tiers import ArchitectureCosts, Budgets, CumulativeCostTiers, TierSource
-from tests.supernets.instances import INSTANCES, names
+from tests.supernets.instances import INSTANCES, SPACES
 from tests.support import fit, linear_net, make_module, sgd, tiny_data, tiny_supernet
 
 TIERS = Budgets({"small": {"macs": 70_000.0}, "large": {"macs": 120_000.0, "parameters": 4_000.0}})
@@ -387,7 +387,7 @@ def test_a_checkpoint_is_searched(trained, tmp_path):
         Search(trainer(), other, data, tmp_path / "three").run(str(tmp_path / "a.ckpt"), settings)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", SPACES)
 def test_every_supernet_can_be_searched(tmp_path, name):
     supernet = INSTANCES[name]()
     draws = torch.Generator().manual_seed(0)

@@ -16,7 +16,7 @@ from lit_fednas.records import SearchFiles, TierModel
 from lit_fednas.search.tier_models import load_tier_network, save_tier_model
 from lit_fednas.supernets import PlainNetwork, Supernet
 from lit_fednas.testing.networks import batch
-from tests.supernets.instances import instance, kept_instance, names
+from tests.supernets.instances import SPACES, instance, kept_instance
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def weights_path(files: SearchFiles) -> Path:
 
 
 @pytest.mark.parametrize(("which", "again"), [("smallest", True), ("largest", False)])
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", SPACES)
 def test_what_is_read_is_what_was_written(files, name, which, again):
     net = instance(name)
     arch = getattr(net.space, which)

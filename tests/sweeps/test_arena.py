@@ -13,13 +13,9 @@ import pytest
 import yaml
 
 from lit_fednas import cli
-from lit_fednas.config_files import find
 from lit_fednas.errors import ConfigError, DataError
-from lit_fednas.lightning_cli import FederatedCLI
 from lit_fednas.sweeps import runs
 from lit_fednas.sweeps.arena_file import read_arena
-
-ROOT = Path(__file__).parents[2]
 
 #: Trains nothing: two networks, of which the option x says how accurate they are; `search` or `test` tests them.
 PROGRAM = """#!{python}
@@ -28,7 +24,8 @@ from pathlib import Path
 command, *words = sys.argv[1:]
 options = dict(word.removeprefix("--").partition("=")[::2] for word in words)
 if "print_config" in options:
-    assert options.get("x") != "unknown", "x: unknown is not a number"
+    wrong = [name for name, value in options.items() if value == "unknown"]
+    assert not wrong, f"{{wrong[0]}}: unknown is not a number"
     logger = {{"class_path": "lit_fednas.loggers.RunLogger"}}
     print(json.dumps({{"trainer": {{"max_rounds": 2, "check_val_every_n_rounds": 1, "logger": logger}}}}))
     sys.exit()
@@ -142,34 +139,59 @@ def test_a_method_with_other_settings_is_not_taken_for_the_one_that_was_trained(
     assert "runs/four/B/seed0 was begun with other options" in capsys.readouterr().err
 
 
-def test_no_method_is_trained_before_all_are_parsed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(file, methods={**METHODS, "B": {"configs": ["b.yaml"], "options": {"x": "unknown"}}})
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"options": {"x": "unknown"}}, "x: unknown is not a number"),
+        ({"options": {"x": 1}, "search": {"evaluations": "unknown"}}, "search.evaluations: unknown is not"),
+        ({"options": {"x": 1}, "search": {}, "finetune": {"f": {"rounds": "unknown"}}}, "finetune.rounds: unknown is"),
+    ],
+    ids=["fit", "search", "finetune"],
+)
+def test_no_method_is_trained_before_all_commands_are_parsed(
+    file: Path, settings: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(file, methods={**METHODS, "B": {"configs": ["b.yaml"], **settings}})
     assert cli.main(["arena", str(file)]) == 2
-    assert "x: unknown is not a number" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not Path("runs").exists()
+
+
+def test_commands_that_are_added_are_parsed_before_any_goes_on(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["arena", str(file), "--seeds", "0", "--", "--broken=search"]) == 1
+    added = {**METHODS["A, large"], "finetune": {"f": {"rounds": "unknown"}}}
+    write(file, methods={**METHODS, "A, large": added})
+    assert cli.main(["arena", str(file), "--seeds", "0", "--", "--broken=search"]) == 2
+    assert "finetune.rounds: unknown is not a number" in capsys.readouterr().err
+    assert len(calls("A_large/seed0")) == 2
+
+
+def test_it_compares_with_the_options_of_the_command(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(file, compare={"macs": "equal", "bytes": 7.0, "rounds": None, "targets": 0.3, "metric": "accuracy"})
+    assert cli.main(["arena", str(file)]) == 0
+    text = Path("runs/four/compare.md").read_text()
+    assert "Networks at the last validation within 100 MACs, 7 B of all clients' training" in text
+    names = {"A, large": "A_large", "B": "B"}
+    folders = [f"{label}=runs/four/{folder}/seed*" for label, folder in names.items()]
+    Path("tiers.yaml").write_text(json.dumps(CONTENT["tiers"]))
+    options = ["--tiers", "tiers.yaml", "--macs", "equal", "--bytes", "7", "--targets", "0.3", "--output", "out"]
+    assert cli.main(["compare", *folders, *options]) == 0
+    assert Path("out/compare.md").read_text() == text
 
 
 def test_a_fine_tuning_is_a_method_of_its_own(file: Path) -> None:
     finetune = {"tuned": {"rounds": 2}, "from scratch": {"initial": "random"}}
-    write(file, methods={"A": {**METHODS["A, large"], "finetune": finetune}})
-    *_, tuned, scratch = read_arena(file).commands("A", 3)
+    # a method can begin with another one of its seed, and is searched at its own tiers
+    own = {"configs": ["${seed}.yaml"], "options": {"x": "runs/four/B/seed${seed}"}}
+    write(file, methods={"A": {**METHODS["A, large"], **own, "tiers": ["big"], "finetune": finetune}})
+    fit, search, tuned, scratch = read_arena(file).commands("A", 3)
+    assert fit[3] == "3.yaml"
+    assert "--x=runs/four/B/seed3" in fit
+    (tiers,) = [json.loads(word.partition("=")[2]) for word in search if word.startswith("--search.tiers=")]
+    assert tiers["init_args"]["budgets"] == {"big": {"macs": 40.0}}
     assert tuned[:2] == ["lit-fednas", "finetune"]
     assert tuned[-2:] == ["--finetune.name=tuned", "--finetune.rounds=2"]
     assert scratch[-2:] == ["--finetune.name=from_scratch", "--finetune.initial=random"]
-
-
-def test_a_method_is_searched_at_its_own_tiers(file: Path) -> None:
-    write(file, methods={"A": {**METHODS["A, large"], "tiers": ["big"]}})
-    _, search = read_arena(file).commands("A", 0)
-    (tiers,) = [json.loads(word.partition("=")[2]) for word in search if word.startswith("--search.tiers=")]
-    assert tiers["init_args"]["budgets"] == {"big": {"macs": 40.0}}
-
-
-def test_a_method_can_begin_with_another_of_its_seed(file: Path) -> None:
-    write(file, methods={"A": {"configs": ["${seed}.yaml"], "options": {"x": "runs/four/B/seed${seed}"}}})
-    fit, _ = read_arena(file).commands("A", 3)
-    assert fit[3] == "3.yaml"
-    assert "--x=runs/four/B/seed3" in fit
 
 
 @pytest.mark.parametrize(
@@ -188,6 +210,10 @@ def test_a_method_can_begin_with_another_of_its_seed(file: Path) -> None:
         ({"seeds": 3}, r"seeds: 3 is not a list of numbers; write \[0, 1\]"),
         ({"name": "a/b"}, "name: 'a/b' cannot name a folder"),
         ({"rounds": 3}, "rounds: is unknown"),
+        ({"compare": {"mac": "equal"}}, "compare: mac: is unknown; did you mean macs"),
+        ({"compare": {"macs": "most"}}, "compare: .*macs.* most"),
+        ({"compare": {"macs": -1}}, "compare: macs: -1.0 must be above 0"),
+        ({"compare": {"targets": ["high"]}}, "compare: .*targets: invalid float value: 'high'"),
         ({"tiers": {"s": {"macs": "few"}}}, "s.macs: few is not a number above 0"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value[:30],
@@ -203,44 +229,3 @@ def test_methods_that_there_are_not(file: Path, capsys: pytest.CaptureFixture[st
     assert "methods: Z is not in" in capsys.readouterr().err
     assert cli.main(["arena", "nowhere.yaml"]) == 2
     assert "nowhere.yaml cannot be read" in capsys.readouterr().err
-
-
-PRESETS = sorted(path for path in (ROOT / "configs" / "arenas").glob("*.yaml") if "common" not in path.stem)
-
-
-def test_all_presets_are_found() -> None:
-    names = ["cifar10_privacy", "cifar10_small", "fedhen_table1", "fednas_table3", "fedoras_table6", "fedtrans_table2"]
-    names += ["superfed_figure7"]
-    assert [path.stem for path in PRESETS] == names
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
-def test_the_command_line_takes_every_command(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    arena = read_arena(path)
-    assert arena.name == path.stem
-    by_command: dict[str, list[list[str]]] = {}
-    for label in arena.methods:
-        for command in arena.commands(label, 0):
-            by_command.setdefault(command[1], []).append(command[1:])
-    for words in by_command.values():
-        with pytest.raises(Parsed):
-            OnlyParses(words)
-
-
-class OnlyParses(FederatedCLI):
-    """Parses many command lines of one command, which takes less than making as many parsers, and goes no further."""
-
-    def __init__(self, commands: list[list[str]]) -> None:
-        self.commands = commands
-        super().__init__(commands[0][:1])
-
-    def parse_arguments(self, parser: Any, args: Any) -> None:
-        for words in self.commands:
-            parser.parse_args([str(find(word)) if word.endswith(".yaml") else word for word in words])
-        raise Parsed
-
-
-class Parsed(Exception):
-    """All of them."""

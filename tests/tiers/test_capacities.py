@@ -23,11 +23,8 @@ def levels(source, net):
 
 def test_by_hand():
     found = levels(Capacities(ratio=16, levels=3), linear_net())  # 256 multiply-accumulates
-    assert [(level.name, dict(level.at_most)) for level in found] == [
-        ("level1", {"macs": 256.0}),
-        ("level2", {"macs": 1024.0}),
-        ("level3", {"macs": 4096.0}),
-    ]
+    limits = [("level1", {"macs": 256.0}), ("level2", {"macs": 1024.0}), ("level3", {"macs": 4096.0})]
+    assert [(level.name, dict(level.at_most)) for level in found] == limits
 
 
 def test_as_the_paper_has_it():
@@ -39,21 +36,15 @@ def test_as_the_paper_has_it():
     assert limits[0] == net.macs(net.space.smallest)
     assert limits[-1] == 29 * limits[0]
     assert limits[1:] / limits[:-1] == pytest.approx(29 ** (1 / 7))
-    costs = ArchitectureCosts(net)
-    assert costs.excess(net.space.smallest, found[0]) == 0
-    assert costs.excess(net.space.largest, found[0]) > 0
 
 
 def test_other_costs_and_architectures():
     net = tiny_supernet()
     arch = net.space.largest
     found = levels(Capacities(2, 2, cost="bytes", smallest="largest"), net)
-    assert [dict(level.at_most) for level in found] == [
-        {"bytes": float(net.cost(arch).bytes)},
-        {"bytes": 2.0 * net.cost(arch).bytes},
-    ]
-    by_text = levels(Capacities(2, 2, cost="bytes", smallest=str(arch)), net)
-    assert by_text == found
+    size = float(net.cost(arch).bytes)
+    assert [dict(level.at_most) for level in found] == [{"bytes": size}, {"bytes": 2 * size}]
+    assert levels(Capacities(2, 2, cost="bytes", smallest=str(arch)), net) == found
 
 
 def test_a_supernet_that_grows():
@@ -72,8 +63,7 @@ def test_a_supernet_that_grows():
 
 def test_devices_of_a_trace_are_spread_over_the_levels():
     tiers = ClientTiers(Capacities(), TraceTiers(SyntheticTrace(spread=12), full=0.95))
-    population = tiers.population(linear_net(), 2000, seed=0)
-    counts = np.bincount(population.places, minlength=8)
+    counts = np.bincount(tiers.population(linear_net(), 2000, seed=0).places, minlength=8)
     assert counts.min() > 0
     assert counts[-1] == pytest.approx(100, abs=40)  # the fastest twentieth
 
@@ -94,11 +84,9 @@ def test_other_methods_have_the_devices_of_a_run(tmp_path):
     ("settings", "words"),
     [
         ({"ratio": 1}, "tiers.ratio: 1 must be above 1"),
-        ({"ratio": float("inf")}, "tiers.ratio: inf must be above 1 and finite"),
         ({"ratio": float("nan")}, "tiers.ratio: nan must be above 1 and finite"),
         ({"levels": 1}, "tiers.levels: 1 must be at least 2"),
-        ({"cost": "flops"}, "tiers.cost: 'flops' is unknown; choose from macs"),
-        ({"cost": "latency_ms"}, "tiers.cost: 'latency_ms' is unknown"),
+        ({"cost": "latency_ms"}, "tiers.cost: 'latency_ms' is unknown; choose from macs"),
     ],
 )
 def test_wrong_settings_are_refused(settings, words):

@@ -13,7 +13,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import Evaluator, Exhaustive, Feasible, SearchSettings, TierSearch
 from lit_fednas.supernets import EarlyExitResNet, PathCNN
-from lit_fednas.testing.toy import ToyCosts, ToySpace, every_architecture, toy_cost, toy_feasible
+from lit_fednas.testing.toy import ToySpace, every_architecture, toy_cost, toy_feasible
 from lit_fednas.tiers import ArchitectureCosts, ArchitectureTiers, Budgets, CumulativeCostTiers, Tier
 from tests.support import linear_net, tiny_supernet
 
@@ -44,21 +44,31 @@ def test_an_unsupported_operator_counts_one_per_layer():
     [
         (lambda: Tier("a/b", {"macs": 1.0}), "name a folder"),
         (lambda: Tier("a", {"flops": 1.0}), "'flops' is not a cost; choose from macs"),
-        (lambda: Tier("a", {"macs": 0.0}), "tiers.a.macs: 0.0"),
+        (lambda: Tier("a", {}, {"macs": 0.0}), "tiers.a.macs: 0.0"),
         (lambda: Budgets({}), "at least one tier"),
         (lambda: Budgets({"a": {}}), "each with a limit"),
         (lambda: CumulativeCostTiers(count=0), "tiers.count: 0 must be at least 1"),
         (lambda: CumulativeCostTiers(high=1.2), "tiers.high: 1.2 must be above 0 and at most 1"),
+        (lambda: CumulativeCostTiers(count=2, low=0.1), "tiers.low: 0.1 must be below high, 0.95, and needs a count"),
+        (lambda: CumulativeCostTiers(low=0.95), "tiers.low: 0.95 must be below high, 0.95"),
+        (lambda: ArchitectureTiers({}), "tiers.archs: is empty"),
         (
-            lambda: CumulativeCostTiers(count=2, low=0.1),
-            "tiers.low: 0.1 must be below high, 0.95, and needs a count of at least 3",
+            lambda: tiers_of(ArchitectureTiers({"a": "largest", "b": "smallest"})),
+            "archs.b: 'smallest' costs 34112 macs, less than a's 135488",
         ),
-        (lambda: CumulativeCostTiers(low=0.96), "tiers.low: 0.96 must be below high, 0.95"),
+        (lambda: ArchitectureCosts(tiny_supernet()).cost(tiny_supernet().space.smallest, "latency_ms"), "is null"),
+        (lambda: toy_feasible(0.5), "macs at most 0.5; the nearest has macs 1 "),
+        (lambda: toy_feasible(30.5, above=30.0), "macs at most 30.5 and macs above 30"),
     ],
 )
-def test_wrong_tiers_are_refused(build, words):
+def test_what_cannot_be_is_refused(build, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         build()
+
+
+def tiers_of(source, net=None):
+    net = net or tiny_supernet()
+    return source.tiers(net.space, ArchitectureCosts(net), np.random.default_rng(0))
 
 
 def test_cumulative_costs_by_hand():
@@ -66,36 +76,53 @@ def test_cumulative_costs_by_hand():
     sampled = np.array([3.0, 1.0, 4.0, 2.0])
     assert CumulativeCostTiers(count=4, high=0.6).bounds(sampled, 0.0, 9.0) == [1.0, 2.0, 3.0, 9.0]
     assert CumulativeCostTiers(count=2, high=0.5).bounds(sampled, 0.0, 9.0) == [2.0, 9.0]
-    assert CumulativeCostTiers(count=4, low=0.1, high=0.6).bounds(sampled, 0.0, 9.0) == [1.0, 2.0, 3.0, 9.0]
+    assert CumulativeCostTiers(count=4, low=0.3, high=1.0).bounds(sampled, 0.0, 9.0) == [2.0, 3.0, 4.0, 9.0]
     assert CumulativeCostTiers(count=1).bounds(sampled, 0.0, 9.0) == [9.0]
-
-
-def test_cumulative_costs_of_costs_are_not_ranks():
-    """One architecture in ten costs a hundred times the others: by rank it is the last tenth, by cost 11/12."""
+    # one in ten costs a hundred times the others: by rank it is the last tenth, by cost 11/12
     sampled = np.array([1.0] * 90 + [100.0] * 10)
     assert CumulativeCostTiers(count=2, high=0.5).bounds(sampled, 1.0, 100.0) == [100.0, 100.0]
     assert CumulativeCostTiers(count=2, high=0.05).bounds(sampled, 1.0, 100.0) == [1.0, 100.0]
 
 
 def test_tiers_of_a_space():
-    costs = ArchitectureCosts(tiny_supernet())
-    space = costs.supernet.space
-    tiers = CumulativeCostTiers(count=3, high=0.8, samples=200).tiers(space, costs, np.random.default_rng(0))
+    net = tiny_supernet()
+    tiers = tiers_of(CumulativeCostTiers(count=3, high=0.8, samples=200), net)
     limits = [tier.at_most["macs"] for tier in tiers]
     assert limits == sorted(limits)
-    assert limits[-1] == costs.cost(space.largest, "macs")
+    assert limits[-1] == net.macs(net.space.largest)
     assert [tier.name for tier in tiers] == ["tier1", "tier2", "tier3"]
     assert not any(tier.above for tier in tiers)
-    again = CumulativeCostTiers(count=3, high=0.8, samples=200, ranges=True).tiers(
-        space, costs, np.random.default_rng(0)
-    )
-    assert [tier.above for tier in again] == [{}, {"macs": limits[0]}, {"macs": limits[1]}]
+    ranges = tiers_of(CumulativeCostTiers(count=3, high=0.8, samples=200, ranges=True), net)
+    assert [tier.above for tier in ranges] == [{}, {"macs": limits[0]}, {"macs": limits[1]}]
+    alone = tiers_of(CumulativeCostTiers(samples=3), linear_net())  # whose one architecture makes one tier
+    assert [(tier.name, dict(tier.at_most)) for tier in alone] == [("tier1", {"macs": 256.0})]
 
 
-def test_a_network_of_one_architecture_has_one_tier():
-    costs = ArchitectureCosts(linear_net())
-    tiers = CumulativeCostTiers(samples=3).tiers(costs.supernet.space, costs, np.random.default_rng(0))
-    assert [(tier.name, dict(tier.at_most)) for tier in tiers] == [("tier1", {"macs": 256.0})]
+def test_the_most_expensive_architecture_need_not_be_the_largest():
+    """Before the first reduction sep_e2 has more MACs than mb1_e2, and fewer operations."""
+    net = PathCNN((1, 8, 8), 4, width=8, stage_layers=[1], strides=[2], operators=["sep_e2", "mb1_e2"])
+    sep, mobile = (net.space.parse(name) for name in ("sep_e2", "mb1_e2"))
+    assert net.space.largest == sep
+    assert net.operations(mobile) > net.operations(sep)
+    # two tiers from the least to the most: the first ends halfway
+    halfway = (net.operations(sep) + net.operations(mobile)) / 2
+    for settings, limits in (({"count": 1}, []), ({"count": 3, "high": 1.0}, [halfway])):
+        tiers = tiers_of(CumulativeCostTiers(cost="operations", samples=20, **settings), net)
+        assert [tier.at_most for tier in tiers] == [{"operations": o} for o in [*limits, net.operations(mobile)]]
+
+
+@pytest.mark.parametrize("cost", ["macs", "bytes"])
+def test_a_tier_affords_just_what_its_architecture_costs(cost):
+    net = EarlyExitResNet((3, 8, 8), 5, width=8, exits=[1, 2, 4])
+    tiers = tiers_of(ArchitectureTiers({"a": "smallest", "b": "exits: 1,2", "c": "largest"}, cost), net)
+    assert [tier.name for tier in tiers] == ["a", "b", "c"]
+    for place, tier in enumerate(tiers):
+        fitting = [arch for arch in net.space.each() if ArchitectureCosts(net).excess(arch, tier) == 0]
+        assert len(fitting) == place + 1
+        assert tier.at_most == {cost: getattr(net.cost(fitting[-1]), cost)}
+
+
+# ---- what fits a tier ---------------------------------------------------------------------------------
 
 
 def test_sampling_reaches_every_architecture_of_a_tier():
@@ -125,101 +152,14 @@ def test_a_tier_between_two_limits_is_found():
     assert {feasible.sample(rng) for _ in range(3000)} == set(fitting)
 
 
-def test_a_tier_that_nothing_fits_is_refused_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"macs at most 0.5; the nearest has macs 1 "):
-        toy_feasible(0.5)
-    with pytest.raises(ConfigError, match=r"macs at most 30.5 and macs above 30"):
-        toy_feasible(30.5, above=30.0)
-
-
-def test_toy_costs_are_whole_numbers():
-    """What the two tests above rest on."""
-    assert all(toy_cost(arch) == int(toy_cost(arch)) for arch in every_architecture())
-    assert ToyCosts().cost(ToySpace().largest, "macs") == 64.0
-
-
-def test_latency_without_a_source_is_refused():
-    costs = ArchitectureCosts(tiny_supernet())
-    with pytest.raises(ConfigError, match=r"search.latency: is null"):
-        costs.cost(costs.supernet.space.smallest, "latency_ms")
-
-
-class CountedLatency(LatencySource):
-    """A latency that is known: one millisecond per thousand parameters."""
-
-    def __init__(self) -> None:
-        self.prepared = 0
-        self.asked = 0
-
-    def prepare(self, networks, input_shape, dtype):
-        self.prepared = len(networks)
-        return {"device_name": "counted"}
-
-    def milliseconds(self, network, input_shape, dtype):
-        self.asked += 1
-        return sum(parameter.numel() for parameter in network.parameters()) / 1000
-
-
-def test_latency_is_a_limit_and_asked_for_once_per_architecture(tmp_path):
-    latency = CountedLatency()
-    supernet = tiny_supernet()
-    inputs, targets = torch.randn(4, 1, 8, 8), torch.arange(4)
-    settings = SearchSettings(
-        tiers=Budgets({"quick": {"latency_ms": 2.5}}), method=Exhaustive(), cost="latency_ms", latency=latency
-    )
-    search = TierSearch(settings, Evaluator(supernet, [(inputs, targets)]), SearchFiles(tmp_path), 0)
-    search.run()
-    rows = search.files.rows("evaluations")
-    assert rows
-    assert all(row["latency_ms"] == row["parameters"] / 1000 <= 2.5 for row in rows)
-    assert search.files.settings()["latency"] == {"source": "CountedLatency", "device_name": "counted"}
-    assert latency.prepared > 0
-    assert latency.asked == supernet.space.size  # each once, those that do not fit as well
-
-    again = TierSearch(settings, search.evaluator, SearchFiles(tmp_path), 0)
-    asked = latency.asked
-    again.run()
-    assert latency.asked == asked  # what was measured is on disk, also of what did not fit
-    assert again.files.rows("front") == search.files.rows("front")
-
-
-def test_latencies_of_different_measurements_are_not_mixed(tmp_path):
-    evaluator = Evaluator(tiny_supernet(), [(torch.randn(4, 1, 8, 8), torch.arange(4))])
-
-    def begun(**measured):
-        latency = MeasuredLatency(warmup=0, **measured)
-        settings = SearchSettings(CumulativeCostTiers(), latency=latency, method=Exhaustive())
-        return TierSearch(settings, evaluator, SearchFiles(tmp_path), 0)
-
-    begun(repeats=1)
-    begun(repeats=1)
-    with pytest.raises(ConfigError, match="other latency_source"):
-        begun(repeats=2)
-
-
-def test_memory_is_weights_and_activations_together():
-    costs = ArchitectureCosts(tiny_supernet())
-    smallest = costs.supernet.space.smallest
-    assert costs.cost(smallest, "memory_bytes") == costs.cost(smallest, "bytes") + costs.cost(
-        smallest, "activation_bytes"
-    )
-
-
 class WideSpace(ToySpace):
     """24 genes of four values, whose sum is the cost: about 36 +- 5 for random ones."""
 
     choices = (range(4),) * 24
+    smallest, largest = (0,) * 24, (3,) * 24
 
     def decode(self, genes):
         return tuple(genes)
-
-    @property
-    def smallest(self):
-        return (0,) * 24
-
-    @property
-    def largest(self):
-        return (3,) * 24
 
 
 class SumCosts:
@@ -239,27 +179,59 @@ def test_a_tier_that_no_sample_hits_is_found_by_descending():
     assert all(sum(arch) in (69, 70) for arch in drawn)
 
 
-# ---- tiers by architecture ----------------------------------------------------------------------------
+# ---- latency and memory -------------------------------------------------------------------------------
 
 
-def test_a_tier_affords_just_what_its_architecture_costs():
-    net = EarlyExitResNet((3, 8, 8), 5, width=8, exits=[1, 2, 4])
-    costs = ArchitectureCosts(net)
-    for cost in ("macs", "bytes"):
-        source = ArchitectureTiers({"a": "smallest", "b": "exits: 1,2", "c": "largest"}, cost)
-        tiers = source.tiers(net.space, costs, np.random.default_rng(0))
-        assert [tier.name for tier in tiers] == ["a", "b", "c"]
-        for place, tier in enumerate(tiers):
-            fitting = [arch for arch in net.space.each() if costs.excess(arch, tier) == 0]
-            assert len(fitting) == place + 1
-            assert tier.at_most == {cost: getattr(net.cost(fitting[-1]), cost)}
+class CountedLatency(LatencySource):
+    """A latency that is known: one millisecond per thousand parameters."""
+
+    def __init__(self) -> None:
+        self.prepared = 0
+        self.asked = 0
+
+    def prepare(self, networks, input_shape, dtype):
+        self.prepared = len(networks)
+        return {"device_name": "counted"}
+
+    def milliseconds(self, network, input_shape, dtype):
+        self.asked += 1
+        return sum(parameter.numel() for parameter in network.parameters()) / 1000
 
 
-def test_tiers_by_architecture_that_cannot_be():
-    net = EarlyExitResNet((3, 8, 8), 5, width=8)
-    with pytest.raises(ConfigError, match=r"tiers.archs: is empty"):
-        ArchitectureTiers({})
-    with pytest.raises(ConfigError, match=r"tiers.archs.b: 'smallest' costs .* less than a's"):
-        ArchitectureTiers({"a": "largest", "b": "smallest"}).tiers(
-            net.space, ArchitectureCosts(net), np.random.default_rng(0)
-        )
+def test_latency_is_a_limit_and_asked_for_once_per_architecture(tmp_path):
+    latency, supernet = CountedLatency(), tiny_supernet()
+    evaluator = Evaluator(supernet, [(torch.randn(4, 1, 8, 8), torch.arange(4))])
+    quick = Budgets({"quick": {"latency_ms": 2.5}})
+    settings = SearchSettings(quick, method=Exhaustive(), cost="latency_ms", latency=latency)
+    search = TierSearch(settings, evaluator, SearchFiles(tmp_path), 0)
+    search.run()
+    rows = search.files.rows("evaluations")
+    assert rows
+    assert all(row["latency_ms"] == row["parameters"] / 1000 <= 2.5 for row in rows)
+    assert search.files.settings()["latency"] == {"source": "CountedLatency", "device_name": "counted"}
+    assert latency.prepared > 0
+    assert latency.asked == supernet.space.size  # each once, those that do not fit as well
+    again = TierSearch(settings, evaluator, SearchFiles(tmp_path), 0)
+    again.run()
+    assert latency.asked == supernet.space.size  # what was measured is on disk, also of what did not fit
+    assert again.files.rows("front") == search.files.rows("front")
+
+
+def test_latencies_of_different_measurements_are_not_mixed(tmp_path):
+    evaluator = Evaluator(linear_net(), [(torch.randn(4, 1, 8, 8), torch.arange(4))])
+
+    def begin(repeats):
+        latency = MeasuredLatency(warmup=0, repeats=repeats)
+        TierSearch(SearchSettings(CumulativeCostTiers(), latency=latency), evaluator, SearchFiles(tmp_path), 0)
+
+    begin(1)
+    begin(1)
+    with pytest.raises(ConfigError, match="other latency_source"):
+        begin(2)
+
+
+def test_memory_is_weights_and_activations_together():
+    costs = ArchitectureCosts(tiny_supernet())
+    smallest = costs.supernet.space.smallest
+    parts = [costs.cost(smallest, name) for name in ("bytes", "activation_bytes")]
+    assert costs.cost(smallest, "memory_bytes") == sum(parts)

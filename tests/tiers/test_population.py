@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from jsonargparse import ArgumentParser
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import PathCNN
 from lit_fednas.tiers import (
-    ArchitectureCosts,
     Budgets,
     ClientTiers,
     CSVTrace,
@@ -33,20 +33,16 @@ TIERS = tuple(Tier(name, {"macs": limit}) for name, limit in (("a", 1.0), ("b", 
 def test_population_by_hand():
     population = Population(6, TIERS, (2, 0, 1, 1, 0, 2))
     assert [population.tier(client).name for client in range(6)] == ["c", "a", "b", "b", "a", "c"]
-    assert population.members("a") == [1, 4]
-    assert population.members("b") == [2, 3]
-    assert population.members("c") == [0, 5]
-    assert population.eligible("a") == [0, 1, 2, 3, 4, 5]  # section 3.3: those of the tier and above
-    assert population.eligible("b") == [0, 2, 3, 5]
-    assert population.eligible("c") == [0, 5]
+    assert [population.members(name) for name in "abc"] == [[1, 4], [2, 3], [0, 5]]
+    eligible = [[0, 1, 2, 3, 4, 5], [0, 2, 3, 5], [0, 5]]  # section 3.3: those of the tier and above
+    assert [population.eligible(name) for name in "abc"] == eligible
 
 
 def test_who_lacks_an_operator_cannot_run_the_models_of_a_tier_below():
     small, middle, large = TIERS
     tiers = (replace(small, unsupported=("conv1",)), replace(middle, unsupported=("conv1", "id")), large)
     population = Population(6, tiers, (2, 0, 1, 1, 0, 2))
-    assert population.eligible("a") == [0, 1, 4, 5]
-    assert population.eligible("b") == [0, 2, 3, 5]
+    assert [population.eligible(name) for name in "ab"] == [[0, 1, 4, 5], [0, 2, 3, 5]]
 
 
 def test_a_tier_without_clients_is_said(caplog):
@@ -55,24 +51,17 @@ def test_a_tier_without_clients_is_said(caplog):
     assert caplog.messages == ["model.tiers: no client is of tier b"]
 
 
-def test_a_tier_may_be_empty():
-    population = Population(2, TIERS, (0, 1))
-    assert population.members("c") == population.eligible("c") == []
-
-
-def test_a_population_without_tiers():
-    population = Population(3)
-    assert [population.tier(client) for client in range(3)] == [None] * 3
-    for ask in (population.eligible, population.members):
-        with pytest.raises(ConfigError, match=r"model.tiers: has no tier 'a'; there are: none; set model.tiers"):
-            ask("a")
-
-
-def test_a_tier_that_there_is_not():
-    population = Population(3, TIERS, (0, 1, 2))
-    for ask in (population.eligible, population.members):
-        with pytest.raises(ConfigError, match=r"model.tiers: has no tier 'd'; there are: a, b, c"):
-            ask("d")
+def test_tiers_that_are_empty_or_unknown():
+    assert Population(2, TIERS, (0, 1)).members("c") == Population(2, TIERS, (0, 1)).eligible("c") == []
+    without = Population(3)
+    assert [without.tier(client) for client in range(3)] == [None] * 3
+    for population, tier, known in (
+        (without, "a", "none; set model.tiers"),
+        (Population(1, TIERS, (0,)), "d", "a, b, c"),
+    ):
+        for ask in (population.eligible, population.members):
+            with pytest.raises(ConfigError, match=rf"model.tiers: has no tier '{tier}'; there are: {known}"):
+                ask(tier)
 
 
 @pytest.mark.parametrize("allocation", [TierShares(), TraceTiers(SyntheticTrace())])
@@ -81,25 +70,15 @@ def test_the_seed_decides(allocation):
     np.random.seed(0)  # noqa: NPY002
     first = divided.population(NET, 60, seed=1)
     np.random.seed(1)  # noqa: NPY002
-    again = divided.population(NET, 60, seed=1)
-    assert again.places.tolist() == first.places.tolist()
-    assert again.tiers == first.tiers
-    other = divided.population(NET, 60, seed=2)
+    again, other = (divided.population(NET, 60, seed=seed) for seed in (1, 2))
+    assert (again.places.tolist(), again.tiers) == (first.places.tolist(), first.tiers)
     assert other.places.tolist() != first.places.tolist()
     assert [tier.at_most for tier in other.tiers] != [tier.at_most for tier in first.tiers]  # samples of its own
     assert len(first.places) == first.num_clients == 60
-    assert divided.tiers(NET, seed=1) == first.tiers
-
-
-def test_who_is_where_does_not_depend_on_how_the_tiers_were_found():
-    sampled = ClientTiers(CumulativeCostTiers(count=3, samples=50)).population(NET, 60, seed=0)
-    assert len(sampled.tiers) == 3
-    assert sampled.places.tolist() == ClientTiers(THREE).population(NET, 60, seed=0).places.tolist()
-
-
-def test_equal_shares_are_the_default():
-    population = ClientTiers(THREE).population(NET, 30, seed=0)
-    assert [len(population.members(name)) for name in ("watch", "phone", "laptop")] == [10, 10, 10]
+    assert len(first.tiers) == 3
+    # who is where does not depend on how the tiers were found
+    budgets = Budgets({tier.name: dict(tier.at_most) for tier in first.tiers})
+    assert ClientTiers(budgets, allocation).population(NET, 60, seed=1).places.tolist() == first.places.tolist()
 
 
 def test_unsupported_operators_belong_to_their_tier():
@@ -110,20 +89,30 @@ def test_unsupported_operators_belong_to_their_tier():
     assert divided.population(NET, 5, seed=0).tiers == tiers
 
 
-def test_unsupported_operators_of_an_unknown_tier():
-    with pytest.raises(ConfigError, match=r"tiers.unsupported: 'fridge' is not a tier; there are: watch, phone, lapt"):
-        ClientTiers(THREE, unsupported={"fridge": ["id"]}).tiers(NET, seed=0)
-
-
-def test_unsupported_operators_that_there_are_not():
-    divided = ClientTiers(THREE, unsupported={"phone": ["id", "mb3_e9"]})
-    with pytest.raises(
-        ConfigError,
-        match=r"tiers.unsupported.phone: 'mb3_e9' is not an operator of PathCNN; there are: conv1, sep_e05",
-    ):
-        divided.tiers(NET, seed=0)
-    with pytest.raises(ConfigError, match=r"'id' is not an operator of ElasticResNet; there are: none"):
-        divided.tiers(tiny_supernet(), seed=0)
+@pytest.mark.parametrize(
+    ("net", "settings", "words"),
+    [
+        (
+            NET,
+            {"unsupported": {"fridge": ["id"]}},
+            "unsupported: 'fridge' is not a tier; there are: watch, phone, lapt",
+        ),
+        (NET, {"labels": {"fridge": "coarse"}}, "labels: 'fridge' is not a tier; there are: watch, phone, laptop"),
+        (
+            NET,
+            {"unsupported": {"phone": ["id", "mb3_e9"]}},
+            "unsupported.phone: 'mb3_e9' is not an operator of PathCNN; there are: conv1, sep_e05",
+        ),
+        (
+            tiny_supernet(),
+            {"unsupported": {"phone": ["id"]}},
+            "unsupported.phone: 'id' is not an operator of ElasticResNet; there are: none",
+        ),
+    ],
+)
+def test_names_that_there_are_not(net, settings, words):
+    with pytest.raises(ConfigError, match=f"tiers.{words}"):
+        ClientTiers(THREE, **settings).tiers(net, seed=0)
 
 
 @pytest.mark.parametrize("cost", ["macs", "operations"])
@@ -140,87 +129,21 @@ def test_eight_tiers(cost):
     assert [len(population.members(tier.name)) for tier in tiers] == [5] * 8
 
 
-def test_the_most_expensive_architecture_need_not_be_the_largest():
-    """Before the first reduction sep_e2 has more MACs than mb1_e2, and fewer operations."""
-    net = PathCNN((1, 8, 8), 4, width=8, stage_layers=[1], strides=[2], operators=["sep_e2", "mb1_e2"])
-    sep, mobile = (net.space.parse(name) for name in ("sep_e2", "mb1_e2"))
-    assert net.space.largest == sep
-    assert net.operations(mobile) > net.operations(sep)
-    tiers = CumulativeCostTiers(count=1, cost="operations", samples=20).tiers(
-        net.space, ArchitectureCosts(net), np.random.default_rng(0)
-    )
-    assert [dict(tier.at_most) for tier in tiers] == [{"operations": net.operations(mobile)}]
-    # two tiers from the least to the most: the first ends halfway
-    two = CumulativeCostTiers(count=3, high=1.0, cost="operations", samples=20).tiers(
-        net.space, ArchitectureCosts(net), np.random.default_rng(0)
-    )
-    halfway = (net.operations(sep) + net.operations(mobile)) / 2
-    assert [dict(tier.at_most) for tier in two] == [
-        {"operations": halfway},
-        {"operations": net.operations(mobile)},
-    ]
-
-
-def parsed(tiers: dict) -> ClientTiers:
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument("--tiers", type=ClientTiers | None)
-    return parser.instantiate(parser.parse_object({"tiers": tiers})).tiers
-
-
-def test_tiers_from_a_config(tmp_path):
-    path = tmp_path / "trace.csv"
-    path.write_text("ms\n10\n30\n")
-    found = parsed(
-        {
-            "source": {
-                "class_path": "lit_fednas.tiers.Budgets",
-                "init_args": {"budgets": {"watch": {"macs": 5e4}, "phone": {"macs": 1e5}}},
-            },
-            "allocation": {
-                "class_path": "lit_fednas.tiers.TraceTiers",
-                "init_args": {
-                    "trace": {
-                        "class_path": "lit_fednas.tiers.CSVTrace",
-                        "init_args": {"path": str(path), "column": "ms", "milliseconds": True},
-                    },
-                    "full": 1.0,
-                },
-            },
-            "unsupported": {"watch": ["mb3_e2"]},
-        }
-    )
-    assert isinstance(found, ClientTiers)
-    assert found.source == Budgets({"watch": {"macs": 5e4}, "phone": {"macs": 1e5}})
-    assert found.allocation == TraceTiers(CSVTrace(path, "ms", milliseconds=True), full=1.0)
-    population = found.population(NET, 50, seed=0)
-    assert population.tiers[0].unsupported == ("mb3_e2",)
-    assert set(population.places) == {0, 1}
-
-
-@pytest.mark.parametrize(
-    ("allocation", "expected"),
-    [
+def test_tiers_from_a_config():
+    trace = {"class_path": "CSVTrace", "init_args": {"path": "trace.csv", "column": "ms", "milliseconds": True}}
+    for name, settings, expected in (
+        ("TierShares", {"shares": [0.8, 0.2]}, TierShares([0.8, 0.2])),
+        ("ListedTiers", {"clients": {"a": [0, 2]}}, ListedTiers({"a": [0, 2]})),
         (
-            {"class_path": "lit_fednas.tiers.TierShares", "init_args": {"shares": [0.8, 0.2]}},
-            TierShares([0.8, 0.2]),
+            "TraceTiers",
+            {"trace": trace, "cost": "operations"},
+            TraceTiers(CSVTrace(Path("trace.csv"), "ms", milliseconds=True), cost="operations"),
         ),
-        (
-            {"class_path": "lit_fednas.tiers.ListedTiers", "init_args": {"clients": {"a": [0, 2], "b": [1]}}},
-            ListedTiers({"a": [0, 2], "b": [1]}),
-        ),
-        (
-            {
-                "class_path": "lit_fednas.tiers.TraceTiers",
-                "init_args": {
-                    "trace": {"class_path": "lit_fednas.tiers.SyntheticTrace", "init_args": {"spread": 5.0}},
-                    "cost": "operations",
-                },
-            },
-            TraceTiers(SyntheticTrace(spread=5.0), cost="operations"),
-        ),
-    ],
-)
-def test_every_allocation_from_a_config(allocation, expected):
-    source = {"class_path": "lit_fednas.tiers.CumulativeCostTiers", "init_args": {"count": 2}}
-    found = parsed({"source": source, "allocation": allocation})
-    assert found == ClientTiers(CumulativeCostTiers(count=2), expected)
+    ):
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_argument("--tiers", type=ClientTiers | None)
+        source = {"class_path": "Budgets", "init_args": {"budgets": {"watch": {"macs": 5e4}}}}
+        allocation = {"class_path": name, "init_args": settings}
+        tiers = {"source": source, "allocation": allocation, "unsupported": {"watch": ["mb3_e2"]}}
+        parsed = parser.instantiate(parser.parse_object({"tiers": tiers})).tiers
+        assert parsed == ClientTiers(Budgets({"watch": {"macs": 5e4}}), expected, {"watch": ["mb3_e2"]})

@@ -121,8 +121,8 @@ def line_chart(
         _add_events(figure, events, xs, max(line.max() for line in points.values()))
     figure.update_layout(hovermode="x unified", showlegend=False)
     ticks = {"tickvals": xs} if len(xs) <= _FEW else {}  # else there would be halves of rounds
-    figure.update_xaxes(title=x_label, unifiedhovertitle_text=f"{x_label} %{{x}}", **ticks)
-    figure.update_yaxes(title=y_label, rangemode="tozero" if zero else "normal")
+    figure.update_xaxes(title=plain(x_label), unifiedhovertitle_text=f"{plain(x_label)} %{{x}}", **ticks)
+    figure.update_yaxes(title=plain(y_label), rangemode="tozero" if zero else "normal")
     height = max(280, 60 + _LINE * len(legend))  # the box on hovering has a line for each
     return Chart(title, _json(figure), height, legend=legend if len(legend) > 1 else ())
 
@@ -160,8 +160,8 @@ def front_chart(
     star = {"color": colour(index), "symbol": "star", "size": 15, "line": {"color": "var(--card)", "width": 1}}
     figure.add_scatter(**_points(best), mode="markers", marker=star, hoverinfo="text")
     figure.update_layout(hovermode="closest", showlegend=False)
-    figure.update_xaxes(title=labels[0], **_cost_axis([*xs, *limits]))
-    figure.update_yaxes(title=labels[1])
+    figure.update_xaxes(title=plain(labels[0]), **_cost_axis([*xs, *limits]))
+    figure.update_yaxes(title=plain(labels[1]))
     return Chart(title, _json(figure))
 
 

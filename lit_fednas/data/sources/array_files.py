@@ -45,7 +45,8 @@ class ArrayFiles(DataSource):
     integers int64, which are taken for tokens.
 
     A table is ``.csv`` or, with ``pip install 'lit-fednas[tables]'``, ``.parquet``; all its inputs become float32. Text
-    in the target column is the names of classes, in alphabetical order.
+    in the target column, even in one row, makes all of its values names of classes, in alphabetical order. Clients and
+    categories are told apart as they are written: ``007`` and ``7`` are two.
 
     Args:
         files: The file or folder of ``train`` and, if they exist, of ``val`` and ``test``.
@@ -136,7 +137,7 @@ class ArrayFiles(DataSource):
     def _known(self) -> _Known:
         """Reads and validates all splits, arrays without their inputs, and keeps no examples."""
         path = self.files["train"]
-        frame = read_table(path) if is_table(path) else None
+        frame = self._read_table(path) if is_table(path) else None
         table = None
         if frame is not None:
             table = Table(frame, path, self.target, self.client, self.inputs, self.categorical)
@@ -158,6 +159,10 @@ class ArrayFiles(DataSource):
         source = ArraySource(**splits, class_names=names, task=task)  # type: ignore[arg-type]
         return _Known(task, source.class_names, source.input_shape, source.input_dtype, table)
 
+    def _read_table(self, path: Path) -> Any:
+        classes = self.target if len(self.target) == 1 else []
+        return read_table(path, [*classes, self.client, *self.categorical])
+
     def _arrays(self, path: Path, table: Table | None, frame: Any = None, whole: bool = True) -> Arrays:
         """Returns what a file holds.
 
@@ -174,7 +179,7 @@ class ArrayFiles(DataSource):
         if is_table(path) != (table is not None):
             raise DataError(f"data.source.files: {path} and train are not of one kind; give tables or arrays")
         if table is not None:
-            return table.arrays(read_table(path) if frame is None else frame, path)
+            return table.arrays(self._read_table(path) if frame is None else frame, path)
         if self.inputs is not None or self.categorical:
             raise ConfigError(f"data.source.inputs: {path} has no columns; leave inputs and categorical out")
         arrays = _read_arrays(path, whole)

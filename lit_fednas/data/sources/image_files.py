@@ -17,7 +17,7 @@ from torch import Tensor
 from tqdm.contrib.concurrent import thread_map
 
 from lit_fednas.data.sources.cache import cached
-from lit_fednas.errors import DataError
+from lit_fednas.errors import DataError, require_different
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,8 @@ def read_rows(path: Path, columns: Mapping[str, str], field: str) -> tuple[list[
         The names of all columns, and the rows.
 
     Raises:
-        DataError: The file is not UTF-8, lacks a column or leaves its cell empty, or lists an image twice.
+        DataError: The file is not UTF-8, has two columns of one name, lacks a column or leaves its cell empty, has more
+            cells in a row than columns, or lists an image twice.
     """
     rows: dict[str, dict[str, str]] = {}
     try:
@@ -162,7 +163,13 @@ def read_rows(path: Path, columns: Mapping[str, str], field: str) -> tuple[list[
                     raise DataError(
                         f"data.source.{setting}: {path} has no column {column!r}; add it, or name one of: {known}"
                     )
+            require_different(fields, f"data.source.{field}", path)
             for line in reader:
+                if None in line:
+                    raise DataError(
+                        f"data.source.{field}: {path}, line {reader.line_num}, has more cells than there are columns; "
+                        "quote cells that hold a comma"
+                    )
                 row = {name: line[name].strip() for name in fields}
                 for column in columns.values():
                     if not row[column]:

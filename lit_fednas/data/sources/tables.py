@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 from pathlib import Path
@@ -9,7 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from lit_fednas.errors import ConfigError, DataError
+from lit_fednas.errors import ConfigError, DataError, require_different
+
+#: Cells of a .csv that hold no number.
+_MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-nan", "NULL", "null", "None")
+_BOOLEANS = {"true": True, "false": False}
+_WHOLE = r"0|-?[1-9][0-9]{0,17}"
 
 
 def is_table(path: Path) -> bool:
@@ -17,27 +23,70 @@ def is_table(path: Path) -> bool:
     return path.suffix in (".csv", ".parquet")
 
 
-def read_table(path: Path) -> Any:
+def read_table(path: Path, texts: Sequence[str | None]) -> Any:
     """Returns a file's ``pandas.DataFrame``.
+
+    Args:
+        path: The file.
+        texts: The columns of names (classes, clients, categories), which are text in a ``.csv`` whatever they look
+            like; the types of others are found from all rows.
 
     Raises:
         ConfigError: pyarrow is not installed.
-        DataError: The file is missing, damaged or empty.
+        DataError: The file is missing, damaged or empty, or has two columns of one name.
     """
     import pandas as pd  # takes a while to import
 
     try:
-        frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+        if path.suffix == ".csv":
+            names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0].tolist()
+            require_different(names, "data.source.files", path)
+            frame = _read_csv(path, [name for name in names if name in texts], names)
+        else:
+            from pyarrow.parquet import read_schema
+
+            if path.is_file():
+                require_different(read_schema(path).names, "data.source.files", path)
+            frame = pd.read_parquet(path)
+    except DataError:
+        raise
     except FileNotFoundError:
         raise DataError(f"data.source.files: {path} is missing; correct the path") from None
     except ImportError as error:
         raise ConfigError(
             f"data.source.files: {path} needs pyarrow; pip install 'lit-fednas[tables]', or give a .csv"
         ) from error
+    except pd.errors.ParserWarning:
+        raise DataError(
+            f"data.source.files: {path} has more cells in row 0 than columns ({', '.join(names)}); quote cells that "
+            "hold a comma"
+        ) from None
     except (OSError, ValueError) as error:
-        raise DataError(f"data.source.files: {path} cannot be read ({error}); replace it") from error
+        text = " ".join(str(error).split())
+        raise DataError(f"data.source.files: {path} cannot be read ({text}); replace it") from error
     if not len(frame):
         raise DataError(f"data.source.files: {path} has no rows; give one per example")
+    return frame
+
+
+def _read_csv(path: Path, texts: Sequence[str], names: Sequence[str]) -> Any:
+    import pandas as pd
+
+    missing = {name: [""] if name in texts else list(_MISSING) for name in names}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # of cells that are left out
+        frame = pd.read_csv(
+            path,
+            index_col=False,
+            dtype=dict.fromkeys(texts, str),
+            keep_default_na=False,
+            na_values=missing,
+            low_memory=False,  # else each chunk of rows would have types of its own
+        )
+    for name in texts:
+        known = pd.to_numeric(frame[name], errors="coerce").notna()
+        if known.any() and (known | frame[name].isin(_MISSING)).all():  # beside numbers, "NA" is no name
+            frame[name] = frame[name].where(known)
     return frame
 
 
@@ -78,15 +127,20 @@ class Table:
         if unlisted := [name for name in self.categorical if name not in listed]:
             raise DataError(f"data.source.categorical: {unlisted[0]!r} is not an input of {self.path}; leave it out")
         self.numeric = [name for name in listed if name not in self.categorical]
-        if text := [name for name in self.numeric if train[name].dtype.kind not in "biuf"]:
+        if text := [
+            name
+            for name in self.numeric
+            if train[name].dtype.kind not in "biuf" and _numbers_of(train[name], self.path).isna().all()
+        ]:
             raise DataError(
                 f"data.source.inputs: {', '.join(text)} of {self.path} are not numbers; name them as categorical, or "
                 "leave them out of inputs"
             )
-        self.values = {name: sorted(self._filled(train, name, self.path).unique()) for name in self.categorical}
-        self.classes: list[Any] | None = None
-        if len(self.target) == 1 and train[self.target[0]].dtype.kind not in "biuf":
-            self.classes = sorted(self._filled(train, self.target[0], self.path).unique(), key=str)
+        self.values = {
+            name: [str(value) for value in sorted(self._named(train, name, self.path).unique())]
+            for name in self.categorical
+        }
+        self.classes = self._classes(train) if len(self.target) == 1 else None
 
     @property
     def num_indicators(self) -> int:
@@ -117,24 +171,50 @@ class Table:
             targets = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
         clients = {}
         if self.client in frame.columns:
-            column = self._filled(frame, self.client, path).to_numpy()
+            column = self._named(frame, self.client, path).to_numpy()
             clients = {str(self.client): column.astype(str) if column.dtype.kind == "O" else column}
         if not columns:
             raise DataError(f"data.source.inputs: {path} has no column beside target and client; add some")
         return np.concatenate(columns, axis=1), targets, clients
 
+    def _classes(self, train: Any) -> list[str] | None:
+        """Returns the names of classes; None where the target is a number.
+
+        Raises:
+            DataError: An example has no target, or text beside fractions, which are not classes.
+        """
+        column = self._filled(train, self.target[0], self.path)
+        numbers = _numbers_of(column, self.path)
+        if numbers.notna().all():
+            return None
+        if (numbers % 1 > 0).any():
+            self._numbers(train, self.target[0], self.path, "target")  # which names the row with the text
+        return sorted(column.astype(str).unique())
+
     def _numbers(self, frame: Any, name: str, path: Path, setting: str) -> np.ndarray:
         column = self._filled(frame, name, path)
-        if column.dtype.kind not in "biuf":
-            raise DataError(f"data.source.{setting}: {name!r} of {path} holds text in place of numbers; correct it")
-        return column.to_numpy()
+        numbers = _numbers_of(column, path)
+        if (text := numbers.isna()).any():
+            row = int(np.argmax(text))
+            raise DataError(
+                f"data.source.{setting}: {name!r} of {path} holds text in place of numbers, {str(column.iloc[row])!r} "
+                f"in row {row}; correct it"
+            )
+        return np.asarray(numbers)
 
-    def _codes(self, frame: Any, name: str, values: Sequence[Any], path: Path) -> np.ndarray:
+    def _codes(self, frame: Any, name: str, values: Sequence[str], path: Path) -> np.ndarray:
         numbers = {value: number for number, value in enumerate(values)}
-        column = self._filled(frame, name, path)
-        if unknown := sorted(set(column.unique()) - set(values), key=str):
+        column = self._filled(frame, name, path).astype(str)
+        if unknown := sorted(set(column.unique()) - set(values)):
             raise DataError(f"data.source.files: {path} has {name} {unknown[0]!r}, which train does not; correct it")
         return column.map(numbers).to_numpy().astype(np.int64)
+
+    def _named(self, frame: Any, name: str | None, path: Path) -> Any:
+        """Returns a column of names; of a ``.csv``, whole numbers in their order if no two can be the same number."""
+        column = self._filled(frame, name, path)
+        if path.suffix == ".csv" and column.str.fullmatch(_WHOLE).all():
+            return column.astype(np.int64)
+        return column
 
     @staticmethod
     def _require(frame: Any, path: Path, setting: str, names: Sequence[str]) -> None:
@@ -150,3 +230,15 @@ class Table:
             row = int(np.flatnonzero(empty)[0])
             raise DataError(f"data.source.files: {path} has no value of {name!r} in row {row}; fill it in or remove it")
         return column
+
+
+def _numbers_of(column: Any, path: Path) -> Any:
+    """Returns a column as numbers, NaN where it has none; text is read in a ``.csv`` alone."""
+    import pandas as pd
+
+    if column.dtype.kind in "biuf":
+        return column
+    if path.suffix != ".csv":
+        return pd.Series(np.nan, column.index)
+    truths = column.str.lower().map(_BOOLEANS)
+    return truths.astype(bool) if truths.notna().all() else pd.to_numeric(column, errors="coerce")

@@ -1,0 +1,117 @@
+"""Users' texts in figures: names of classes, methods, tiers and values are drawn as they are."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from lit_fednas.analysis import SearchResult, fronts_figure, pareto_figure, progress_figure
+from lit_fednas.analysis.clients import client_boxes, fairness_figure
+from lit_fednas.analysis.findings import effects_figure
+from lit_fednas.analysis.report.charts import front_chart, line_chart
+from lit_fednas.analysis.spreads import draw_rows
+from lit_fednas.analysis.style import legend, new_figure
+from lit_fednas.analysis.sweeps import sweep_figure
+from lit_fednas.comparison import comparison_figure, comparison_table, methods_of
+from lit_fednas.data.statistics import plot_partition
+from tests.analysis.made_runs import made_run
+from tests.analysis.test_fairness import write
+
+#: What is given, and what is to be read in the figure.
+NAMES = {
+    "$0_to_$50": "$0_to_$50",
+    "$\\frac$": "$\\frac$",
+    "_hidden": "_hidden",
+    "two\nlines": "two lines",
+    "long" * 99: "longlonglonglonglonglonglonglo…nglonglonglonglonglonglonglong"[:60],
+    "bell\x07": "bell",
+}
+
+
+def _searches(name: str) -> dict[str, list[SearchResult]]:
+    rows = pd.DataFrame({"tier": [name, "b"], "macs": [1, 2], "accuracy": [0.5, 0.6]}, dtype=object)
+    rows = rows.astype({"macs": float, "accuracy": float})
+    history = rows.assign(evaluations=4, hypervolume=1.0, best_accuracy=0.5)
+    settings = {"cost": "macs", "tiers": [{"name": name}, {"name": "b"}]}
+    result = SearchResult("search", settings, rows, history, rows, rows.assign(val_accuracy=0.5), {})
+    return {name: [result], "b": [result]}
+
+
+def _sweep(name: str, folder: Path) -> Figure:
+    table = pd.DataFrame({"p": [name, "b"], "seed": 0, "status": "finished", "rounds": 1, "folder": ""}, dtype=object)
+    return sweep_figure(table.assign(**{"val/mean/accuracy": [0.1, 0.2], "val/largest/accuracy": [0.3, 0.2]}))
+
+
+def _compared(name: str, folder: Path) -> Figure:
+    subnets = {"s": 10, "l": 40}
+    run = made_run(folder / "r", {"val/s/accuracy": [0.1, 0.5], "val/l/accuracy": [0.2, 0.6]}, seed=0, subnets=subnets)
+    methods = methods_of({name: [run], "b": [run]})
+    tiers = {"s": {"macs": 10.0}, name: {"macs": 40.0}}
+    return comparison_figure(methods, tiers, comparison_table(methods, tiers))
+
+
+def _rows(name: str, folder: Path) -> Figure:
+    figure, table = new_figure(), pd.DataFrame({"mean": [1.0], "min": [0.0], "max": [2.0]}, [name])
+    draw_rows(figure.axes[0], {name: table, "b": table}, name)
+    legend(figure)
+    return figure
+
+
+def _effects(name: str, folder: Path) -> Figure:
+    row = {"where": name, "claim": "", "low": 0, "high": 1, "effect": 0, "verdict": "seen", "by": "ratio"}
+    return effects_figure(pd.DataFrame([row], dtype=object))
+
+
+def _groups(name: str, folder: Path) -> dict[str, list[Path]]:
+    clients = write(folder / "clients", {"t": [0.5, 0.75]})
+    return {name: [clients], "b": [clients]}
+
+
+FIGURES: dict[str, Callable[[str, Path], Figure]] = {
+    "partition": lambda name, folder: plot_partition(np.array([[1, 2], [3, 0]]), [name, "b"]),
+    "pareto": lambda name, folder: pareto_figure(_searches(name)["b"][0]),
+    "fronts": lambda name, folder: fronts_figure(_searches(name), "b"),
+    "progress": lambda name, folder: progress_figure(_searches(name), "b"),
+    "sweep": _sweep,
+    "compare": _compared,
+    "rows": _rows,
+    "effects": _effects,
+    "fairness": lambda name, folder: fairness_figure(_groups(name, folder)),
+    "boxes": lambda name, folder: client_boxes(_groups(name, folder)),
+}
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_users_texts_are_drawn_as_they_are(kind: str, tmp_path: Path) -> None:
+    for number, (name, shown) in enumerate(NAMES.items()):
+        figure = FIGURES[kind](name, tmp_path / str(number))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            figure.draw_without_rendering()
+        texts = [text._preprocess_math(text.get_text()) for text in figure.findobj(Text)]
+        assert not any(math for text, math in texts)
+        assert shown[:15] in " ".join(text for text, _ in texts), name
+        for one in figure.legends:
+            assert len(one.get_texts()) == 2, name
+
+
+def test_folders_whose_names_are_no_text_are_classes() -> None:
+    figure = plot_partition(np.array([[1, 2]]), ["cat\udcff", "b"])
+    figure.draw_without_rendering()
+    assert [one.get_text() for one in figure.axes[0].get_yticklabels()] == ["cat?", "b"]
+
+
+def test_metrics_are_no_html_for_plotly() -> None:
+    lines = {"<i>": pd.Series([1.0, 2.0])}
+    points = pd.Series([1.0], [2.0])
+    for chart in (line_chart("t", lines, "<b>", "<b>"), front_chart("t", 0, points, [], [], [], ("<b>", "<b>"))):
+        layout = json.loads(chart.figure)["layout"]
+        assert {layout[axis]["title"]["text"] for axis in ("xaxis", "yaxis")} == {"&lt;b&gt;"}

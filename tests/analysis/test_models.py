@@ -1,0 +1,137 @@
+"""How suites grew and networks were pruned: tables of runs that can be worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lit_fednas.analysis.runs import Run
+from lit_fednas.analysis.sequence import kept_units, sequence_of, sequence_table
+from lit_fednas.analysis.suite import ALL_CLIENTS, model_rounds, suite_table
+from lit_fednas.errors import DataError
+from lit_fednas.records import write_sequence
+from tests.analysis.made_runs import made_run, made_sequence, made_suite
+
+NAN = float("nan")
+
+
+def client(number: int, model: str, loss: float | None, seen: int = 10, **further: Any) -> dict[str, Any]:
+    return {"client": number, "arch": f"model: {model}", "loss": loss, "num_seen": seen, **further}
+
+
+#: Model 1 is added in round 1, model 2 in round 2; two clients fail.
+ROUNDS = [
+    [client(0, "0", 4.0, 10), client(1, "0", 1.0, 30)],
+    [client(0, "0", 2.0), client(2, "0", None, 0, status="error")],
+    [client(0, "1", 1.0, 10), client(1, "0", 3.0, 10), client(3, "1", 4.0, 20)],
+    [client(1, "2", 0.5, 10), client(2, "1", None, 0, status="non-finite")],
+]
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> Run:
+    return made_suite(tmp_path / "grown" / "version_0", rounds=ROUNDS)
+
+
+@pytest.fixture
+def pruned(tmp_path: Path) -> Run:
+    return made_sequence(tmp_path / "pruned" / "version_0")
+
+
+def test_losses_are_weighted_by_the_examples_and_clients_are_those_that_ended(grown: Run) -> None:
+    losses, counts = model_rounds(grown)
+    expected = {
+        "model 0": [(40 + 30) / 40, 2.0, 3.0, NAN],
+        "model 1": [NAN, NAN, (10 + 80) / 30, NAN],
+        "model 2": [NAN, NAN, NAN, 0.5],
+        ALL_CLIENTS: [70 / 40, 2.0, (10 + 30 + 80) / 40, 0.5],
+    }
+    pd.testing.assert_frame_equal(losses, pd.DataFrame(expected), check_index_type=False, check_names=False)
+    models = {"model 0": [2, 1, 1, 0], "model 1": [0, 0, 2, 0], "model 2": [0, 0, 0, 1]}
+    assert counts.to_dict("list") == models
+    losses, counts = model_rounds(grown, window=2)  # over the rounds before
+    assert losses["model 0"].tolist() == pytest.approx([70 / 40, 90 / 50, 50 / 20, 3.0])
+    assert losses["model 1"].tolist()[2:] == pytest.approx([3.0, 3.0])
+    assert counts["model 0"].tolist() == [2.0, 1.5, 1.0, 0.5]
+
+
+def test_models_come_by_number_and_combinations_by_themselves(tmp_path: Path) -> None:
+    rounds = [[client(0, "10", 1.0), client(1, "2", 2.0), client(2, "0,2", 4.0), client(3, "0", 3.0)]]
+    run = made_suite(tmp_path / "many", [(None, None, 10, [])] * 11, rounds)
+    assert model_rounds(run)[0].columns.tolist() == ["model 0", "model 0,2", "model 2", "model 10", ALL_CLIENTS]
+    assert suite_table(run).set_index("number").loc[[0, 2, 10], "clients"].tolist() == [2, 2, 1]
+    other = [[{**client(0, "0", 1.0), "arch": "width: 1"}, client(1, "0", 2.0)]]  # no model
+    run = made_suite(tmp_path / "other", rounds=other)
+    assert model_rounds(run)[0].to_dict("list") == {"model 0": [2.0], ALL_CLIENTS: [2.0]}
+
+
+def test_the_models_of_a_suite(grown: Run, tmp_path: Path) -> None:
+    table = suite_table(grown).to_dict("list")
+    expected = {
+        "number": [0, 1, 2],
+        "parent": [None, 0, 1],
+        "round": [None, 1, 2],
+        "macs": [1000, 2500, 6_000_000],
+        "parameters": [100, 250, 600_000],
+        "bytes": [400, 1000, 2_400_000],
+        "clients": [2, 2, 1],  # model 0: clients 0 and 1
+        "trainings": [4, 2, 1],
+        "done": ["", "widen conv1", "widen conv1; deepen conv2"],
+    }
+    assert {name: table[name] for name in expected} == expected
+    untrained = made_suite(tmp_path, [(None, None, 10, [])])
+    assert suite_table(untrained)["trainings"].tolist() == [0]
+    assert model_rounds(untrained)[0].empty
+
+
+def test_the_models_of_a_sequence(pruned: Run) -> None:
+    """Costs are cumulated per client without the initial model's.
+
+    Iteration t costs t MB up of all ten clients, ten times as many down, and 1000 MACs per byte up.
+    """
+    found = sequence_table(pruned)
+    table = found.to_dict("list")
+    expected = {
+        "number": [0, 1, 2, 3],
+        "round": [None, 1, 4, 8],
+        "unit": ["", "conv2", "fc", "conv2"],
+        "share": [1, 0.75, 0.6, 0.4],
+        "macs": [1000, 750, 600, 400],
+        "parameters": [100, 75, 60, 40],
+        "accuracy": [0.75, 0.7, 0.5, 0.625],
+        "rounds": [0, 2, 3, 4],
+        "candidates": [0, 2, 2, 2],
+    }
+    assert {name: table[name] for name in expected} == expected
+    np.testing.assert_equal(table["budget"], [NAN, 770, 620, 420])
+    np.testing.assert_allclose(found[["up_mb", "down_mb"]].T, [[0, 0.1, 0.3, 0.6], [0, 1, 3, 6]])
+    np.testing.assert_allclose(table["client_macs"], [0, 1e8, 3e8, 6e8])
+
+
+def test_shares_are_of_the_resource_that_budgets_limit(pruned: Run) -> None:
+    sequence = {**sequence_of(pruned), "resource": "bytes", "initial": 400}
+    for model in sequence["models"]:
+        model["resource"] = model["bytes"]
+    sequence["models"][3]["resource"] = 80
+    write_sequence(pruned.folder, sequence)
+    assert sequence_table(pruned)["share"].tolist() == [1, 0.75, 0.6, 0.2]
+
+
+def test_what_is_left_of_the_layers(pruned: Run, tmp_path: Path) -> None:
+    kept = kept_units(pruned)
+    assert list(kept.index) == ["conv1", "conv2", "fc"]
+    assert kept.to_dict("list") == {0: [8, 16, 20], 1: [8, 12, 20], 2: [8, 12, 10], 3: [8, 4, 10]}
+    run = made_sequence(tmp_path, units={"conv2": ["conv2.out"], "rest": ["fc.out", "conv1.out"]})
+    assert kept_units(run)[3].to_dict() == {"conv2": 4, "fc.out": 10, "conv1.out": 8}  # of several groups
+
+
+def test_runs_of_something_else(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "run", {"val/x/accuracy": [0.1]})
+    with pytest.raises(DataError, match=r"sequence\.json: is missing; only runs with .*PruneByBudgets"):
+        sequence_table(run)
+    with pytest.raises(DataError, match=r"suite\.json: is missing"):
+        suite_table(run)

@@ -1,0 +1,107 @@
+"""Runs of the methods: what several ranks, a stop and stacked clients must not change."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from lit_fednas.callbacks import RoundCheckpoint
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule
+from lit_fednas.loggers import RunLogger
+from tests.federation import methods
+from tests.support import make_trainer, weights
+
+#: The callbacks whose state names the run's folder.
+OF_FOLDER = "Checkpoint|DeviceAverage"
+LAST = Path("run", "only", "checkpoints", "last.ckpt")
+
+
+class Witness(FederatedCallback):
+    """Notes, round by round, what the ranks must agree on, and of whom the callbacks were told."""
+
+    def __init__(self) -> None:
+        self.rounds: list[list[tuple[Any, ...]]] = []
+        self.live: list[int] = []
+
+    def on_client_end(self, trainer, module, result, update):
+        self.live.append(result.task.client)
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.rounds.append([(r.task.client, str(r.task.arch), r.status, r.num_seen, r.loss) for r in batch.results])
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run comes to on a rank."""
+
+    weights: dict[str, torch.Tensor]
+    rounds: list[list[tuple[Any, ...]]]
+    told: list[int]
+    evaluated: int
+    metrics: dict[str, float]
+    assignment: dict[str, Any]
+    module: FederatedLightningModule = field(repr=False)
+    record: str = ""
+
+    @property
+    def statuses(self) -> list[list[tuple[Any, ...]]]:
+        return [[result[:4] for result in results] for results in self.rounds]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process."""
+        return {**vars(self), "module": None}
+
+
+def record(folder: Path) -> str:
+    """What is in a run's folder, to the bit."""
+    checkpoint = torch.load(folder / LAST, weights_only=True)
+    return repr(
+        {
+            "weights": {name: tensor.tolist() for name, tensor in checkpoint["state_dict"].items()},
+            **{key: checkpoint[key] for key in ("federation", "optimizer_states", "epoch", "global_step")},
+            "callbacks": {key: kept for key, kept in checkpoint["callbacks"].items() if not re.search(OF_FOLDER, key)},
+            "metrics": (folder / "run" / "only" / "metrics.csv").read_text(),
+        }
+    )
+
+
+def run(
+    name: str,
+    folder: Path,
+    extra: Iterable[FederatedCallback] = (),
+    rounds: int = methods.ROUNDS,
+    ckpt_path: Path | None = None,
+    **settings: Any,
+) -> Run:
+    """One method's run, which saves every round in a folder."""
+    module, witness, evaluated = methods.METHODS[name](), Witness(), []
+    update = module.val_metrics.update
+    module.val_metrics.update = lambda place, *rest: evaluated.append(place) or update(place, *rest)
+    callbacks = [*extra, witness, *methods.callbacks(name), RoundCheckpoint()]
+    logger = RunLogger(str(folder), "run", "only")
+    trainer = make_trainer(rounds, callbacks=callbacks, enable_checkpointing=True, logger=logger, **settings)
+    trainer.fit(module, datamodule=methods.data(name), ckpt_path=ckpt_path)
+    return Run(
+        weights(module),
+        witness.rounds,
+        sorted(witness.live),
+        len(evaluated),
+        {key: float(value) for key, value in trainer.callback_metrics.items()},
+        module.assignment.state_dict(),
+        module,
+        record(folder) if trainer.is_global_zero else "",
+    )
+
+
+@functools.cache
+def straight(name: str) -> Run:
+    """A run on one rank, without a stop. Read only."""
+    with TemporaryDirectory() as folder:
+        return run(name, Path(folder))

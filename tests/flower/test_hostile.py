@@ -1,0 +1,147 @@
+"""A device may send anything: each value of each of its messages, replaced, is a failure of that client alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from functools import partial, reduce
+from math import inf, nan
+from operator import getitem
+from typing import Any
+
+import pytest
+import torch
+
+from tests.federation import methods
+from tests.federation.methods import METHODS
+from tests.support import make_module, tiny_data
+
+loopback = pytest.importorskip("tests.flower.loopback")
+from lit_fednas.flower.link import Reply, _Newcomer  # noqa: E402
+from lit_fednas.flower.server import FlowerEvaluator, FlowerRunner, ServerData  # noqa: E402
+from lit_fednas.flower.wire import Packet  # noqa: E402
+from lit_fednas.search import ClientDraw, FederatedEvaluation  # noqa: E402
+
+REPORTING = ["paths of operators", "objective masked", "objective unit-changes", "objective side-objective"]
+REPORTING += ["objective ordered-dropout-distilled", "objective differentiable-search", "clients that test"]
+
+#: None of them is a value of any field, but of a text.
+VALUES = [
+    10**400,
+    10**30,
+    -(10**400),
+    -1,
+    -0.5,
+    nan,
+    inf,
+    -inf,
+    1e308,
+    True,
+    None,
+    "1",
+    "\ud800",
+    [],
+    {},
+    [[1]],
+    {"a": 1},
+]
+
+
+def replaced(tree: Any, factor: int = 1) -> Iterator[tuple[list[Any], Any]]:
+    """Yields a tree of plain values with one of them replaced, left out or multiplied, and the way to it."""
+
+    def ways(node: Any, way: list[Any]) -> Iterator[list[Any]]:
+        for key in node if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
+            yield [*way, key]
+            yield from ways(node[key], [*way, key])
+
+    for way in ways(tree, []):
+        leaf = reduce(getitem, way, tree)
+        for value in (*VALUES, ..., leaf * factor if isinstance(leaf, int) else leaf):
+            changed = copy.deepcopy(tree)
+            parent = reduce(getitem, way[:-1], changed)
+            if value is ...:
+                del parent[way[-1]]
+            else:
+                parent[way[-1]] = value
+            if changed != tree:
+                yield way, changed
+
+
+@pytest.mark.parametrize("name", REPORTING)
+def test_an_answer_with_a_wrong_value_is_one_client_s_failure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome, found = FlowerRunner._outcome, []
+
+    def spy(runner: FlowerRunner, task: Any, reply: Reply) -> Any:
+        answer, update = outcome(runner, task, reply)
+        if answer.ok and not found:
+            packet = reply.packet
+            for way, fields in replaced(packet.fields, 1000):
+                result, _ = runner._read(task, Packet(fields, packet.tensors))
+                if way[-1] != "reason":
+                    found.append((way, result.status, result.reason))
+                if way[0] == "result" and len(way) == 2 and way[1] != "status":
+                    failed, none = runner._read(task, Packet({"result": {**fields["result"], "status": "error"}}))
+                    assert (failed.status, failed.num_tested, none) == ("error", 0, None)
+                    assert failed.reason.isprintable()
+                    assert len(failed.reason) <= 300
+            for tensor in wrong_tensors(packet.tensors):
+                result, _ = runner._read(task, Packet(packet.fields, {**packet.tensors, **tensor}))
+                found.append(([*tensor], result.status, result.reason))
+        return answer, update
+
+    monkeypatch.setattr(FlowerRunner, "_outcome", spy)
+    nodes: dict[int, Any] = {}
+    (data := methods.data(name)).setup("fit")
+    for number in range(data.clients.num_clients):
+        nodes[9 + number] = loopback.device(METHODS[name], methods.data(name), number)
+    loopback.fit_over(loopback.connected(loopback.Loopback(nodes)), METHODS[name](), data, 1)
+    assert len(found) > 150
+    assert [one for one in found if one[1] not in ("error", "non-finite")] == []
+
+
+def wrong_tensors(tensors: Mapping[str, torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
+    for name, tensor in {tensor.dtype: (name, tensor) for name, tensor in tensors.items()}.values():
+        for value in (1e20, -inf, nan) if tensor.is_floating_point() else (2**62, -(2**63)):
+            yield {name: torch.full_like(tensor, value)}
+        yield {name: tensor.to(torch.int8)}
+        yield {name: tensor[None]}
+        yield {f"{name}.": tensor}
+
+
+def test_a_device_that_joins_with_a_wrong_value_is_refused() -> None:
+    grid, answers = loopback.Loopback({9: loopback.device(make_module, tiny_data(3), 0)}), []
+    grid.fault = lambda message, answer: answers.append(Packet.of(answer.content)) or answer
+    link = loopback.connected(grid)
+    link._newcomers()
+    for way, fields in replaced(answers[0].fields):
+        joined = link._joined(_Newcomer(9, None), Reply(Packet(fields)))
+        assert isinstance(joined, Reply) or way[0] in ("kind", "macs_per_second"), way  # the server compares kinds
+        assert not isinstance(joined, Reply) or joined.reason.isprintable()
+    fields = {**answers[0].fields, "macs_per_second": inf}
+    assert isinstance(link._joined(_Newcomer(9, None), Reply(Packet(fields))), Reply)
+
+
+def test_a_score_with_a_wrong_value_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = partial(tiny_data, 3, client_val=0.3)
+    server = loopback.like(data(), ServerData)
+    server.link = loopback.connected(
+        loopback.Loopback({9 + number: loopback.device(make_module, data(), number) for number in range(3)})
+    )
+    server.setup("fit")
+    module = make_module()
+    module.meet(server.clients)
+    archs = [module.supernet.space.smallest, module.supernet.space.largest]
+    draw = ClientDraw(server.clients, module.population, 3, FederatedEvaluation(rounds=1), seed=0)
+    evaluator = FlowerEvaluator(module.supernet, draw, module.evaluation, (), 16)
+    ask, replies = server.link.ask, {}
+    monkeypatch.setattr(server.link, "ask", lambda *args: (replies or replies.update(ask(*args)) or replies).items())
+    assert all((answers[:, 0] > 0).all() for _, answers in evaluator.answers_of(archs, [0, 1, 2]))
+    whole = replies[0].packet.fields
+    for way, fields in replaced(whole):
+        replies[0] = Reply(Packet(fields))
+        for _, answers in evaluator.answers_of(archs, [0, 1, 2]):
+            assert (answers[:, 0] > 0).tolist() == [False, True, True], (way, fields)
+    for units in (10**12, 40):  # alike for all architectures, but more than the client has
+        replies[0] = Reply(Packet({"answers": [[units, 1.0, 1.0]] * 2}))
+        assert [float(answers[0].sum()) for _, answers in evaluator.answers_of(archs, [0, 1, 2])] == [0.0, 0.0]

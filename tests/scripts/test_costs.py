@@ -1,0 +1,187 @@
+"""What methods cost, of which scripts make tables, against counts by hand and enumeration."""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+import yaml
+
+from lit_fednas.costs import Cost
+from lit_fednas.supernets import PathCNN
+from lit_fednas.supernets.paths.space import PathCosts, PathSpace
+from lit_fednas.tiers import Tier
+from tests.scripts.conftest import load
+
+FAMILY = {"class_path": "lit_fednas.supernets.SlicedCNN", "init_args": {"hidden": [10, 20], "norm": None}}
+SETTINGS = {"budget": 0.5, "first": 0.5, "decay": 1.0, "rounds": {1: 2, 2: 4}, "drop": 0.5, "groups": 5}
+OPERATORS = ["a", "b", "id"]
+LAYERS = [[7, 3, 0], [5, 4, 0], [7, 3, 0]]
+
+
+@pytest.fixture(scope="module")
+def fednas():
+    return load("fednas_costs")
+
+
+@pytest.fixture(scope="module")
+def communication():
+    return load("fedoras_communication")
+
+
+@pytest.fixture(scope="module")
+def paths():
+    return load("fedoras_paths")
+
+
+def count(first: int, second: int) -> tuple[int, int]:
+    """MACs and bytes of two 3x3 convolutions with biases, on 8x8 and 4x4 pixels, and of five classes."""
+    macs = 27 * first * 64 + 9 * first * second * 16 + 5 * second
+    return macs, 4 * (28 * first + (9 * first + 1) * second + 5 * (second + 1))
+
+
+def test_fednas_costs_of_one_iteration_by_hand(fednas, tmp_path, capsys) -> None:
+    """Two candidates at half of the MACs; one is dropped after the first of two rounds, or of four."""
+    model = {"supernet": {"init_args": {"family": FAMILY}}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model": model, "prune_by_budgets": SETTINGS}))
+    args = [str(tmp_path / "config.yaml"), "--shape", "3", "8", "8", "--classes", "5"]
+    half = count(10, 20)[0] / 2
+    pairs = ([(left, 20) for left in range(9, 0, -1)], [(10, left) for left in range(19, 0, -1)])
+    cuts = [next(sizes for sizes in each if count(*sizes)[0] <= half) for each in pairs]
+    winners = set()
+    for seed in range(6):
+        assert fednas.main([*args, "--shares", "0.5", "--seed", str(seed)]) == 0
+        lines = [line for line in capsys.readouterr().out.splitlines() if line]
+        cells = {name: line.removeprefix(name).split() for line in lines for name in fednas.VARIANTS if name in line}
+        found = {name: float(row[1]) for name, row in cells.items()}
+        winner = found["FedNAS"] * 1e6 * 5 / 2
+        (won,) = (place for place, sizes in enumerate(cuts) if winner == pytest.approx(count(*sizes)[1], rel=1e-3))
+        winners.add(won)
+        (macs, sent), both = count(*cuts[won]), sum(count(*sizes)[1] for sizes in cuts)
+        expected = {"FedNAS": 2 * sent / 5, "no dynamic rounds": 4 * sent / 5, "no dropping": 2 * both / 5}
+        expected |= {"no groups": 2 * sent, "all off": 4 * both}
+        assert found == pytest.approx({name: up / 1e6 for name, up in expected.items()}, rel=1e-3)
+        ratio = expected["all off"] / expected["FedNAS"]
+        assert cells["all off"][2] == (f"×{ratio:.1f}" if ratio < 9.95 else f"×{ratio:.0f}")
+        lost = count(*cuts[1 - won])[0]
+        assert cells["all off"][-1] == f"×{4 * (macs + lost) * 5 / (2 * macs + lost):.0f}"
+    assert winners == {0, 1}
+    for more, told in ((["--shares", "0.001"], "is the least that can be reached"), (["--groups", "0"], "groups: 0")):
+        assert fednas.main([*args, *more]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("fednas_costs: ")
+        assert told in error
+        assert error.count("\n") == 1
+
+
+def test_fedoras_communication_by_hand(communication):
+    """The paper's rows come out within what rounding leaves; but ZeroFL's 11.7 for ResNet18's 11.17 million."""
+    sent = Cost(macs=5, parameters=10, bytes=44)
+    assert communication.communication(3, 2, sent) == 3 * 2 * 44 * 2
+    assert communication.communication(3, 5, sent, answers=2) == 3 * 44 * (5 + 2)  # five down, two up
+    for row in (*communication.TABLE_17, *communication.TABLE_18):
+        sent = communication.communication(row.rounds, row.clients, Cost(0, 0, round(4e6 * row.size)), row.answers)
+        digits = len(f"{row.size}".split(".")[1])
+        if row.method == "ZeroFL":
+            assert sent / communication.PAPER_GB == pytest.approx(457.03, abs=0.01)
+        elif row.size not in (0.1, 0.2):
+            assert sent / communication.PAPER_GB == pytest.approx(row.paper, rel=0.6 * 10**-digits / row.size)
+    sent = communication.communication(500, 10, Cost(0, 0, 46_000_000))
+    assert round(sent / communication.PAPER_GB, 2) == 449.22
+
+
+def test_fedoras_subspaces_and_paths_of_a_small_network(communication):
+    net = PathCNN((3, 8, 8), 4, width=4, stage_layers=[2], strides=[2], operators=["sep_e1", "mb3_e2", "id"])
+    whole = net.cost(net.space.superset)
+    assert {cost.parameters for cost in communication.drawn(net, 1.0, 5, seed=0)} == {whole.parameters}
+    halves = communication.drawn(net, 0.5, 50, seed=0)
+    assert max(cost.parameters for cost in halves) <= whole.parameters / 2
+    assert len({cost.parameters for cost in halves}) > 1
+    small, large = (net.operations(net.space.parse(text)) for text in ("sep_e1 id", "mb3_e2 mb3_e2"))
+    tiers = [Tier("a", {"operations": small}), Tier("b", {"operations": large})]
+    lines = [line.replace(",", "").split() for line in communication.paths(net, tiers, 4000, seed=0).splitlines()[1:]]
+    sizes = net.path_costs("parameters")
+    fitting = [net.space.parse(text) for text in ("id id", "sep_e1 id", "id sep_e1")]
+    uniform = np.mean([sizes.of(arch) for arch in fitting]) / 1e6
+    greedy = (sizes.of(fitting[0]) / 4 + sizes.of(fitting[1]) * 3 / 4) / 1e6  # id first, then either; or sep_e1
+    assert [float(cell) for cell in lines[0][2:4]] == pytest.approx([greedy, uniform], abs=1e-3)
+    assert int(lines[0][4]) + int(lines[1][4]) == 4000
+    assert int(lines[0][4]) == pytest.approx(4000 * 3 / 9, abs=150)
+
+
+@pytest.mark.parametrize("layers", [LAYERS, [[7, 3, 0]] * 6], ids=["unequal", "equal"])
+def test_fedoras_paths_are_counted_as_by_enumeration(paths, layers):
+    """Of equal layers many paths cost the same."""
+    costs = PathCosts(PathSpace([OPERATORS] * len(layers), layers), layers, fixed=10)
+    every = list(product(range(3), repeat=len(layers)))
+    for budget in (10, 13, 14, 17, 30, 100):
+        fitting = [path for path in every if 10 + sum(map(list.__getitem__, layers, path)) <= budget]
+        found, shares = paths.uniform(costs, OPERATORS).within(budget)
+        assert found == len(fitting)
+        chosen = np.bincount([place for path in fitting for place in path], minlength=3)
+        assert shares == pytest.approx(chosen / len(fitting) / len(layers))
+
+
+def test_fedoras_rejection_is_uniform_and_takes_as_many_draws_as_counted(paths):
+    costs = PathCosts(PathSpace([OPERATORS] * 3, LAYERS), LAYERS, fixed=10)
+    rng = np.random.default_rng(0)
+    sampler = paths.RejectionSampler(costs, 14)
+    drawn = [sampler.sample(rng, 10**6) for _ in range(3000)]
+    counts = Counter(tuple(path) for path, _ in drawn)
+    assert set(counts) == {("id", "id", "id"), ("b", "id", "id"), ("id", "b", "id"), ("id", "id", "b")}  # of 27 paths
+    assert all(abs(count - 750) < 5 * 24 for count in counts.values())  # 24 is a count's deviation
+    assert np.mean([draws for _, draws in drawn]) == pytest.approx(27 / 4, abs=5 * 6.2 / 3000**0.5)
+    assert sampler.sample(rng, 0) == (None, 0)
+    # a budget of one path is given up
+    found = paths.measure(costs, OPERATORS, paths.uniform(costs, OPERATORS), 10, 20, 30, np.random.default_rng(0))
+    assert found.expected_draws == 27
+    assert 0 < found.draws <= 30
+    assert found.greedy.tolist() == found.all_fitting.tolist() == [0, 0, 1]
+
+
+@pytest.mark.slow
+def test_scripts_write_what_their_papers_say(communication, paths, tmp_path, monkeypatch, capsys):
+    communication.main(["--subspaces", "3", "--paths", "60", "--samples", "300"])
+    text = capsys.readouterr().out
+    assert "449.22  449.22  +0.0 %" in text
+    assert "20.80 million parameters" in text
+    words = ["--samples", "300", "--paths", "40", "--most", "400"]
+    paths.main([*words, "--csv", str(tmp_path / "a.csv"), "--plot", str(tmp_path / "a.png")])
+    assert "1,853,020,188,851,841 paths" in capsys.readouterr().out  # 9^16
+    rows = list(csv.DictReader((tmp_path / "a.csv").open()))
+    tight = [f"{times} x smallest" for times in ("1.05", "1.2", "2", "4")]
+    assert [row["budget"] for row in rows[::9]] == [*tight, "T1", "T2", "T3", "T4"]
+    for name in ("greedy", "uniform"):
+        assert sum(float(row[name]) for row in rows) == pytest.approx(8, abs=1e-4)
+    assert [float(row["uniform"]) for row in rows[-9:]] == pytest.approx([1 / 9] * 9, abs=1e-6)  # T4 holds all
+    assert (tmp_path / "a.png").stat().st_size > 0
+    with pytest.raises(SystemExit):
+        paths.main(["--paths", "1"])
+
+    def said(name: str, words: str) -> str:
+        monkeypatch.setattr(sys, "argv", [name, *words.split()])
+        load(name).main()
+        return capsys.readouterr().out
+
+    assert re.search(r"CIFAR-100 +T4 +716.0 +716.0 +[+-]0.00 %", said("fedoras_tiers", "--samples 2000"))
+    assert len(re.findall(r"one by one: +\d+\.\d\d (computation|times)", said("superfed_costs", "--rounds 3"))) == 10
+    said("privacy_noise", f"--csv {tmp_path / 'noise.csv'}")
+    rows = list(csv.DictReader((tmp_path / "noise.csv").open()))
+    assert [(row["method"], row["round"]) for row in rows[::6]] == [("FedAvg", "1"), ("SuperFed", "1"), ("MaxNet", "1")]
+    assert all(0 < float(row["smallest_network"]) <= float(row["whole_network"]) for row in rows)
+
+
+@pytest.mark.slow
+def test_an_attack_and_its_guards(tmp_path, capsys) -> None:
+    words = "--methods OverlapAverage --attacks none NaN --guards off median --seeds 0 --rounds 3"
+    load("attacked_clients").main([*words.split(), "--csv", str(tmp_path / "attacked.csv")])
+    assert "OverlapAverage" in capsys.readouterr().out
+    rows = list(csv.DictReader((tmp_path / "attacked.csv").open()))
+    runs = [(attack, guard) for attack in ("none", "NaN") for guard in ("off", "median")]
+    assert [(row["attack"], row["guard"]) for row in rows] == runs
+    assert min(float(row["accuracy"]) for row in rows) > 0.15  # NaN is left out

@@ -1,0 +1,121 @@
+"""The studies of federated scores and of races, on runs of a round."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from lit_fednas.cli import main as command
+from tests.scripts.conftest import SCRIPTS
+
+CONFIGS = SCRIPTS.parent / "configs"
+NORM = '{"class_path": "lit_fednas.supernets.GroupNorm", "init_args": {"group_size": 2}}'
+SETTINGS = {
+    "trainer": {"max_rounds": 1, "check_val_every_n_rounds": 100, "accelerator": "cpu"},
+    "model": {"client": {"epochs": 1}, "evaluation": {"sampled": 0}},
+    "data": {"client_val": 0.3, "server_val": 0},
+}
+METHOD = {"class_path": "lit_fednas.search.RandomSearch", "init_args": {"sample": 4}}
+
+
+def script(name: str):
+    return runpy.run_path(str(SCRIPTS / name))
+
+
+def test_correlations_by_hand():
+    """Three architectures on two clients of one and three examples; of six pairs of ranks, one is turned round."""
+    right = np.array([[0.0, 3.0], [1.0, 1.0], [0.0, 1.0]])  # means over all: 0.75, 0.5, 0.25
+    answers = np.stack([np.broadcast_to([1, 3], right.shape), right], 2)
+    correlations = script("federated_search")["rank_correlations"]
+    found = correlations(answers, lambda sums: sums[1] / sums[0], [[0, 1], [1, 0]], [1, 2])
+    assert found[:, 1] == pytest.approx([1, 1])
+    # the first client says 0, 1, 0: one pair agrees, one does not, one is tied (tau-b)
+    # the second says 1, 1/3, 1/3: two pairs agree, one is tied
+    assert found[:, 0] == pytest.approx([0, 2 / np.sqrt(3 * 2)])
+
+
+@pytest.mark.slow
+def test_federated_search(tmp_path, capsys, monkeypatch):
+    """Twelve clients in three tiers, six in a cohort: two rounds ask all, one asks all of the upper tiers.
+
+    An architecture is evaluated once on a client.
+    """
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(yaml.safe_dump(SETTINGS))
+    Path("search.yaml").write_text(yaml.safe_dump({"search": {"evaluations": 8, "method": METHOD}}))
+    assert command(["fit", "--config", str(CONFIGS / "fedoras/digits.yaml"), "--config", "small.yaml"]) == 0
+    run = "runs/fedoras-digits/version_0"
+    study = script("federated_search")
+    seen = []
+    base = study["Remembering"].__mro__[1]
+    plain = base.answers
+
+    def watched(self, arch, clients):
+        seen.extend((arch, client) for client in clients)
+        return plain(self, arch, clients)
+
+    monkeypatch.setattr(base, "answers", watched)
+    words = [run, "--config", "search.yaml", "--archs", "6", "--repeats", "3", "--output", "again"]
+    assert study["main"](words) == 0, capsys.readouterr().err
+    assert len(seen) == len(set(seen)) > 100
+    assert json.loads(Path("again/rounds_2/settings.json").read_text())["federated"]["rounds"] == 2
+    ranking, totals, sizes = (pd.read_csv(f"again/{name}.csv") for name in ("ranking", "communication", "sizes"))
+    last = ranking.groupby("tier").last()
+    assert last[["evaluation_rounds", "clients"]].to_numpy().tolist() == [[2, 12], [2, 8], [1, 4]]
+    np.testing.assert_allclose(last[["tau_least", "tau_std"]], [[1, 0]] * 3, atol=1e-9)
+    assert ranking["tau_least"][0] < 1
+    assert len(totals) == 5
+    for row in totals.to_dict("records"):
+        written = pd.read_csv(f"again/rounds_{row['evaluation_rounds']}/federated.csv")
+        own = written[written["tier"] == row["tier"]]
+        assert [row["bytes_down"], row["macs"]] == own[["bytes_down", "macs"]].sum().tolist()
+        assert row["clients"] == own["clients"].max()
+        shown = sizes[(sizes[["tier", "evaluation_rounds"]] == [row["tier"], row["evaluation_rounds"]]).all(axis=1)]
+        assert shown["supernet_bytes"].tolist() == own["supernet_bytes"].tolist()
+    assert Path("again/federated_search.png").stat().st_size > 0
+    assert study["main"]([run, "--config", "nothing.yaml"]) == 2
+
+
+@pytest.mark.slow
+def test_racing(tmp_path, monkeypatch, capsys):
+    """The fronts are those of all pairs of architectures, by accuracies that are the answers' means."""
+    monkeypatch.chdir(tmp_path)
+    fit = ["fit", "--config", "superfed/digits.yaml", "--trainer.max_rounds", "1"]
+    assert command([*fit, "--model.supernet.init_args.norm", NORM]) == 0
+    run = tmp_path / "runs/digits/version_0"
+    words = [str(run), "--config", str(CONFIGS / "search/digits.yaml"), "--archs", "25", "--seeds", "3"]
+    main = script("racing")["main"]
+    assert main(words) == 0, capsys.readouterr().err
+    right = np.load(run / "racing/answers.npy")
+    assert set(np.unique(right)) == {0, 1}
+    races, fronts = (pd.read_csv(run / f"racing/{name}.csv") for name in ("racing", "fronts"))
+    assert (
+        races[["architectures", "examples", "on_fronts"]].to_numpy().tolist() == [[25, right.shape[1], len(fronts)]] * 3
+    )
+    assert len(right) == 25
+    assert races["share_of_examples"].between(64 / right.shape[1], 1).all()
+    assert races["dropped_of_fronts"].sum() == (fronts["races"] - fronts["found"]).sum()
+    accuracies = right.mean(1)
+    for _, front in fronts.groupby("tier"):
+        points = front[["macs", "accuracy"]].to_numpy()
+        assert np.isclose(points[:, 1:], accuracies).any(axis=1).all()
+        better = (points[:, None, 0] <= points[:, 0]) & (points[:, None, 1] >= points[:, 1])
+        assert better.sum() == len(points)  # each is as good as itself alone
+    assert fronts["accuracy"].max() == pytest.approx(accuracies.max())  # the last tier has no limits
+    before = (run / "racing/answers.npy").stat().st_mtime_ns
+    assert main(words) == 0
+    assert (run / "racing/answers.npy").stat().st_mtime_ns == before  # kept
+    state = torch.load(run / "checkpoints/last.ckpt", weights_only=False)
+    next(tensor for tensor in state["state_dict"].values() if tensor.is_floating_point()).add_(1)
+    torch.save(state, "other.ckpt")
+    capsys.readouterr()
+    for others, what in ((["--archs", "7"], "archs"), (["--archs", "25", "--checkpoint", "other.ckpt"], "weights")):
+        assert main([*words[:3], *others]) == 2
+        assert f"answers.npy: has answers of other {what}; remove it" in capsys.readouterr().err
