@@ -118,21 +118,20 @@ class SupernetContract(SpaceContract):
 
     def check_gradients_in_place_are_those_of_the_subnet(self) -> None:
         """Gradients in place are those of the subnet, at the subnet's regions."""
-        net = self.fresh()
-        for arch in some_archs(net.space, 1):
+        for arch in some_archs(self.space, 1):
+            net = self.fresh()
             subnet = net.subnet(arch)
-            reference = copy.deepcopy(net)
             with isolated(0, "dropout"):
                 subnet(batch(net)).square().sum().backward()
             with isolated(0, "dropout"):
-                reference(batch(net), arch).square().sum().backward()
+                net(batch(net), arch).square().sum().backward()
             places, regions, shared = self.positions(arch), net.regions(arch), dict(net.named_parameters())
-            expected = {name: torch.zeros(p.numel()) for name, p in reference.named_parameters()}
+            expected = {name: torch.zeros(p.numel()) for name, p in shared.items()}
             for name, parameter in subnet.named_parameters():
                 assert parameter.requires_grad == shared[regions[name].name].requires_grad, name
                 if parameter.grad is not None:
                     expected[regions[name].name][places[name]] = parameter.grad.flatten()
-            for name, parameter in reference.named_parameters():
+            for name, parameter in shared.items():
                 got = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
                 torch.testing.assert_close(got.flatten(), expected[name], rtol=1e-3, atol=1e-4, msg=f"{name} {arch}")
             assert any(grad.abs().sum() > 0 for grad in expected.values())
@@ -241,6 +240,7 @@ class SupernetContract(SpaceContract):
     def check_copies_are_whole_and_apart(self) -> None:
         """Copies, also pickled ones, compute the same and share no weights."""
         net = self.fresh().eval()
+        net._skeletons.clear()  # of which there are too many to copy by now
         x, archs = batch(net), some_archs(net.space, 1)
         before = [net(x, arch) for arch in archs]  # so that there is something remembered to copy
         twin, pickled = copy.deepcopy(net), pickle.loads(pickle.dumps(net))
