@@ -151,13 +151,12 @@ assert sys.modules["lit_fednas"] is None
 """
 
 
-def test_a_program_of_torch_runs_without_the_package(tmp_path):
-    net = kept_instance(NAME)
-    inputs = draws(net, 20)
-    network = subnet(net, "largest")
+@pytest.mark.parametrize("kept", ["torch-export"], indirect=True)
+def test_a_program_of_torch_runs_without_the_package(kept, tmp_path):
+    network, made = kept
+    inputs = draws(kept_instance(NAME), 20)
     with torch.no_grad():
         torch.save((inputs, {size: network(inputs[:size]) for size in (8, 9, 20)}), tmp_path / "expected.pt")
-    made = exported(net, network, tmp_path / "network.pt2", "torch-export")
     command = [sys.executable, "-I", "-c", ALONE, str(tmp_path / "expected.pt"), str(made.path)]
     found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
     assert found.stdout.split() == ["ran", str(made.path)], found.stderr

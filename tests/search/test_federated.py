@@ -279,12 +279,8 @@ def test_costs_by_hand(trained, tmp_path):
     settings = files.settings()
     assert settings["communication"] == total
     assert settings["complete"]
-    assert settings["federated"] == {
-        "rounds": 2,
-        "split": "val",
-        "cohort": 2,
-        "eligible": {"small": 6, "large": 4},
-    }
+    eligible = {"small": 6, "large": 4}
+    assert settings["federated"] == {"rounds": 2, "split": "val", "cohort": 2, "eligible": eligible}
 
 
 def test_what_an_earlier_tier_asked_is_not_asked_again(trained, tmp_path):

@@ -1,4 +1,4 @@
-"""Search, fine-tuning, export, test and report of a run that was made smaller, through the command line."""
+"""Search, fine-tuning, export, test and report of runs whose models grew or shrank, through the command line."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import torch
 import yaml
 
 from lit_fednas.cli import main
-from lit_fednas.records import FinetuneFiles, read_sequence
+from lit_fednas.records import FinetuneFiles, read_sequence, read_suite
 from tests.finetune.small import cohorts, tier_weights
 
-CONFIG = str(Path(__file__).parents[2] / "configs" / "fednas" / "digits.yaml")
+CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIG = str(CONFIGS / "fednas" / "digits.yaml")
 QUICK: dict[str, Any] = {
     "trainer": {"check_val_every_n_rounds": 5, "enable_progress_bar": False},
     "model": {
@@ -84,7 +85,9 @@ def test_the_search_finds_for_every_tier_a_model_that_fits(pruned: Path) -> None
 
 def test_a_tiers_model_is_tested_and_exported(home: Path) -> None:
     assert main(["test", *OPTIONS, "--ckpt_path", "last"]) == 0
-    assert [row["subnet"] for row in rows(RUN / "subnets-test.csv")]
+    tested = {row["arch"]: int(row["macs"]) for row in rows(RUN / "subnets-test.csv")}
+    assert tested
+    assert tested.items() <= {name: entry["macs"] for name, entry in models(RUN).items()}.items()
     (tier, *_) = rows(RUN / "search" / "tiers.csv")
     assert main(["export", *OPTIONS, "--tier", tier["tier"]]) == 0
     exported = torch.export.load(RUN / "search" / "tiers" / tier["tier"] / "network.pt2").module()
@@ -126,3 +129,31 @@ def test_what_is_no_model_is_told_in_one_line(home: Path, capsys: pytest.Capture
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lit-fednas:")]
     assert "finetune.models: 'model: 99' is not a model of PrunedSequence" in line
     assert not (RUN / "finetune").exists()
+
+
+GROWN = str(CONFIGS / "fedtrans" / "digits.yaml")
+GROWN_RUN = Path("runs/fedtrans-digits/version_0")
+GROW = [
+    *("--trainer.max_rounds", "4", "--trainer.check_val_every_n_rounds", "2", "--model.client.steps", "2"),
+    *("--transform_on_convergence.gamma", "1", "--transform_on_convergence.delta", "1"),
+    *("--transform_on_convergence.threshold", "1e9", "--transform_on_convergence.window", "1"),
+]
+
+
+@pytest.mark.slow
+def test_a_run_whose_models_grew_is_searched_and_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", "--config", GROWN, *GROW]) == 0
+    assert main(["search", "--config", GROWN, "--search.evaluations", "10"]) == 0
+    suite = read_suite(GROWN_RUN)
+    assert suite is not None
+    macs = {f"model: {model['number']}": model["macs"] for model in suite["models"]}
+    assert len(macs) == 3
+    tiers = rows(GROWN_RUN / "search" / "tiers.csv")
+    assert len(tiers) == 8
+    for place, tier in enumerate(tiers):
+        assert int(tier["macs"]) == macs[tier["arch"]] <= macs["model: 0"] * 29 ** (place / 7) + 1
+    evaluated = rows(GROWN_RUN / "search" / "evaluations.csv")
+    assert {row["arch"]: int(row["macs"]) for row in evaluated} == macs
+    assert main(["test", "--config", GROWN, "--ckpt_path", "last"]) == 0
+    assert [row["subnet"] for row in rows(GROWN_RUN / "subnets-test.csv")] == ["model0", "model1", "model2"]
