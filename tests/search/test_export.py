@@ -39,7 +39,7 @@ FORMATS = ("torch-export", "onnx")
 NAME = "elastic"
 #: One of each kind of layer.
 PROGRAMS = (NAME, "early-exit", "path-cnn-labels", "rolling", "suite-vit", "widths-mobilenet")
-NETWORKS = (NAME, "cells", "early-exit", "elastic-transformer-text", "path-cnn-labels", "suite-vit", "widths-mobilenet")
+NETWORKS = ("cells", "early-exit", "elastic-transformer-text", "path-cnn-labels", "suite-vit", "widths-mobilenet")
 
 
 def subnet(net: Supernet, which: str, again: bool = True) -> nn.Module:
@@ -81,11 +81,10 @@ def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def cases() -> list[Any]:
     """The largest as it is as a program, the smallest with recalibrated norms as ONNX, whose operations are its own."""
     programs = [pytest.param(FORMATS[0], name, "largest", False, id=f"program-{name}") for name in PROGRAMS]
-    slow = pytest.mark.slow
-    networks = [(name, () if name == NAME else slow) for name in NETWORKS]
-    return programs + [
-        pytest.param("onnx", name, "smallest", True, id=f"onnx-{name}", marks=marks) for name, marks in networks
+    networks = [
+        pytest.param("onnx", name, "smallest", True, id=f"onnx-{name}", marks=pytest.mark.slow) for name in NETWORKS
     ]
+    return programs + networks
 
 
 @pytest.mark.parametrize(("format", "name", "which", "again"), cases())

@@ -15,6 +15,8 @@ from lit_fednas.cli import main
 from lit_fednas.records import FinetuneFiles, read_sequence, read_suite
 from tests.finetune.small import cohorts, tier_weights
 
+pytestmark = pytest.mark.slow
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 CONFIG = str(CONFIGS / "fednas" / "digits.yaml")
 QUICK: dict[str, Any] = {
@@ -94,7 +96,6 @@ def test_a_tiers_model_is_tested_and_exported(home: Path) -> None:
     assert exported(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).shape == (2, 10)
 
 
-@pytest.mark.slow
 def test_named_models_are_fine_tuned_in_groups_and_exported(home: Path) -> None:
     assert main(["finetune", *OPTIONS, "--config", "finetune.yaml"]) == 0
     known = models(RUN)
@@ -140,7 +141,6 @@ GROW = [
 ]
 
 
-@pytest.mark.slow
 def test_a_run_whose_models_grew_is_searched_and_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["fit", "--config", GROWN, *GROW]) == 0

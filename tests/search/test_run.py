@@ -156,7 +156,7 @@ def test_stopped_and_resumed_equals_straight(trained, straight, tmp_path, count)
 
 
 def test_going_on_evaluates_nothing_twice_and_is_the_same_search(trained, tmp_path, monkeypatch):
-    search(trained, tmp_path)
+    search(trained, tmp_path, evaluations=8)
     seen = []
     plain = TierSearch.run
 
@@ -165,17 +165,17 @@ def test_going_on_evaluates_nothing_twice_and_is_the_same_search(trained, tmp_pa
         seen.append(self.evaluations.fresh)
 
     monkeypatch.setattr(TierSearch, "run", counted)
-    search(trained, tmp_path)
+    search(trained, tmp_path, evaluations=8)
     assert seen == [0]
-    longer = search(trained, tmp_path, evaluations=24)
+    longer = search(trained, tmp_path, evaluations=14)
     assert seen[1] > 0
-    fresh = search(trained, tmp_path / "fresh", evaluations=24)
+    fresh = search(trained, tmp_path / "fresh", evaluations=14)
     assert longer.rows("history") == fresh.rows("history")
     assert longer.rows("tiers") == fresh.rows("tiers")
 
     with pytest.raises(ConfigError, match=r"holds a search with other method .*give search.name another name"):
         search(trained, tmp_path, method=RandomSearch())
-    search(trained, tmp_path, method=RandomSearch(), name="random")
+    search(trained, tmp_path, method=RandomSearch(), evaluations=3, name="random")
     with pytest.raises(ConfigError, match="other weights"):
         search((make_module(tiny_supernet(seed=1)), trained[1]), tmp_path)
 
@@ -334,7 +334,7 @@ def test_every_kind_of_supernet_can_be_searched(tmp_path, name):
     shape = supernet(inputs).shape[:-1]  # of classes, or of tokens at every position
     targets = torch.randint(supernet.num_classes, shape, generator=torch.Generator().manual_seed(0))
     task = (NextToken if len(shape) > 1 else Classification)(supernet.num_classes)
-    settings = SearchSettings(tiers=CumulativeCostTiers(samples=8), method=NSGA2(4, 2), evaluations=6)
+    settings = SearchSettings(tiers=CumulativeCostTiers(count=3, samples=8), method=NSGA2(4, 2), evaluations=6)
     files = SearchFiles(tmp_path)
     run = TierSearch(settings, Evaluator(supernet, [(inputs, targets)], task=task), files, 0)
     run.run()
