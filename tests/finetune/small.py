@@ -17,7 +17,6 @@ from lit_fednas.federation import (
     ClientSettings,
     EvaluationSettings,
     FederatedLightningModule,
-    FederatedTrainer,
     UniformCohort,
 )
 from lit_fednas.finetune import Finetune, FinetuneSettings
@@ -25,7 +24,7 @@ from lit_fednas.records import FinetuneFiles
 from lit_fednas.search import RandomSearch, Search, SearchSettings
 from lit_fednas.supernets import PathCNN, Supernet
 from lit_fednas.tiers import ClientTiers, ListedTiers, Tier, TierSource
-from tests.support import fit, make_module, sgd, tiny_data
+from tests.support import fit, make_module, make_trainer, sgd, tiny_data
 
 #: Who is of which tier, and who may train its network.
 MEMBERS = {"small": [1, 4], "middle": [0, 2, 5], "large": [3]}
@@ -69,16 +68,12 @@ class Trained(NamedTuple):
 
     def finetune(self, **settings: Any) -> FinetuneFiles:
         """Without a checkpoint: the module's weights are those that were searched."""
-        command = Finetune(trainer(), self.module, self.data, self.folder)
+        command = Finetune(make_trainer(), self.module, self.data, self.folder)
         return command.run(None, FinetuneSettings(**{"rounds": ROUNDS, **settings}))
 
     def path(self, tier: str, number: int = 0, name: str = "finetune") -> Path:
         """A candidate's folder."""
         return self.folder / name / "runs" / f"{tier}-{number}"
-
-
-def trainer() -> FederatedTrainer:
-    return FederatedTrainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
 
 
 def path_cnn(seed: int = 0, **settings: Any) -> PathCNN:
@@ -107,7 +102,9 @@ def searched(folder: Path, data: dict[str, Any] | None = None, **settings: Any) 
     """Trains for two rounds, and searches."""
     made = Trained(module_of(**settings), small_data(**(data or {})), folder)
     fit(made.module, made.data, 4, check_val_every_n_rounds=4)
-    Search(trainer(), made.module, made.data, folder).run(None, SearchSettings(method=RandomSearch(), evaluations=6))
+    Search(make_trainer(), made.module, made.data, folder).run(
+        None, SearchSettings(method=RandomSearch(), evaluations=6)
+    )
     return made
 
 
@@ -148,7 +145,8 @@ def everything(files: FinetuneFiles) -> dict[str, Any]:
         for record in records[path.name]:
             for client in record["clients"]:
                 del client["seconds"]
-    found = {name: (files.folder / name).read_text() for name in ("candidates.csv", "tiers.csv", "clients.csv")}
+    tables = ("candidates.csv", "tiers.csv", "clients.csv", "models.csv", "models-clients.csv")
+    found = {name: (files.folder / name).read_text() for name in tables if (files.folder / name).exists()}
     return {
         **found,
         "settings": files.settings(),

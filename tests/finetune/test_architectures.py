@@ -14,7 +14,6 @@ from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers
 from tests.finetune.small import (
     ELIGIBLE,
     RANGES,
-    ROUNDS,
     Ranges,
     Trained,
     accuracy_and_loss,
@@ -35,9 +34,9 @@ COUNT = 3
 
 @pytest.fixture(scope="module")
 def drawn(searched_once, tmp_path_factory) -> Trained:
-    """Three architectures per tier trained, in a folder without a search. Read only."""
+    """Three architectures per tier trained for a round, in a folder without a search. Read only."""
     made = searched_once._replace(folder=tmp_path_factory.mktemp("drawn"))
-    made.finetune(architectures=COUNT)
+    made.finetune(architectures=COUNT, rounds=1)
     return made
 
 
@@ -60,7 +59,7 @@ def test_distinct_architectures_of_each_tier_are_trained(drawn):
             assert least < supernet.macs(supernet.space.parse(text)) <= most
     for row in rows(files_of(drawn).folder / "candidates.csv"):
         folder = drawn.path(row["tier"], int(row["number"]))
-        assert len(rounds(folder)) == ROUNDS
+        assert len(rounds(folder)) == 1
         assert {client["arch"] for record in rounds(folder) for client in record["clients"]} == {"whole"}
         assert {client for cohort in cohorts(folder) for client in cohort} <= set(ELIGIBLE[row["tier"]])
         arch = supernet.space.parse(row["arch"])

@@ -14,7 +14,7 @@ from lit_fednas.cli import main
 from lit_fednas.federation import EvaluationSettings, FederatedCallback
 from lit_fednas.federation.evaluation import recalibrated
 from lit_fednas.finetune import finetuning
-from lit_fednas.records import FinetuneFiles, SearchFiles
+from lit_fednas.records import FinetuneFiles
 from lit_fednas.search.tier_models import load_tier_network
 from tests.finetune.small import (
     accuracy_and_loss,
@@ -101,12 +101,11 @@ def test_finetune_and_export(home, capsys):
         assert files.tier_model(tier).recalibrated
     assert (files.folder / "clients.csv").exists()
 
-    for made in (files, SearchFiles(RUN / "search")):
-        command = ["export", *options(), "--tier", "large", "--name", made.folder.name, "--format", "onnx"]
-        assert main(command) == 0
-        assert "100.0% of the predictions agree" in capsys.readouterr().out
-        right, _ = right_in_onnxruntime(made.tier_folder("large") / "network.onnx")
-        assert right == pytest.approx(359 * float(by_tier(made)["large"]["test_accuracy"]), abs=1e-3)
+    command = ["export", *options(), "--tier", "large", "--name", "finetune", "--format", "onnx"]
+    assert main(command) == 0
+    assert "100.0% of the predictions agree" in capsys.readouterr().out
+    right, _ = right_in_onnxruntime(files.tier_folder("large") / "network.onnx")
+    assert right == pytest.approx(359 * float(by_tier(files)["large"]["test_accuracy"]), abs=1e-3)
 
 
 class StopIn(FederatedCallback):
@@ -122,6 +121,7 @@ class StopIn(FederatedCallback):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_a_command_that_is_stopped_goes_on(home, capsys, monkeypatch):
     command = ["finetune", *options(), "--config", "finetune.yaml"]
     with monkeypatch.context() as patch:
@@ -138,11 +138,6 @@ def test_a_command_that_is_stopped_goes_on(home, capsys, monkeypatch):
     ("words", "expected"),
     [
         (["--finetune.rounds", "0"], "finetune.rounds: 0 must be at least 1"),
-        (["--finetune.name", "search"], "finetune.name: 'search' is the search's folder"),
-        (
-            ["--finetune.search", "nothing"],
-            "finetune.search: runs/fedoras-digits/version_0/nothing holds no",
-        ),
         (["--finetune.nonsense", "1"], "finetune.nonsense"),
         (["--finetune.architectures", "2", "--data.server_val", "0", "--changed", "[data]"], "data.server_val: 0"),
     ],

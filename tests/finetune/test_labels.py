@@ -25,9 +25,8 @@ from tests.finetune.small import (
     path_cnn,
     rows,
     small_data,
-    trainer,
 )
-from tests.support import fit
+from tests.support import fit, make_trainer
 
 HALVES = [0, 0, 1, 1]
 KNOWN = {"small": "halves", "middle": "halves"}  # clients 1, 4, 0, 2, 5; client 3 has the classes
@@ -46,7 +45,7 @@ def trained(folder: Path, labels: str | None = None) -> Trained:
     made = Trained(module, small_data(), folder)
     fit(made.module, made.data, 4, check_val_every_n_rounds=4)
     settings = SearchSettings(method=RandomSearch(), evaluations=6, labels=labels)
-    Search(trainer(), made.module, made.data, folder).run(None, settings)
+    Search(make_trainer(), made.module, made.data, folder).run(None, settings)
     return made
 
 

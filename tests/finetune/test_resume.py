@@ -13,20 +13,30 @@ from lit_fednas.federation import FederatedCallback
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.finetune import finetuning
 from lit_fednas.records import FinetuneFiles
-from lit_fednas.tiers import ClientTiers, ListedTiers
-from tests.finetune.small import Ranges, everything, module_of, rounds
+from tests.finetune.small import everything, rounds
 
 
 class Stop(Exception):
     pass
 
 
-class StopIn(FederatedCallback):
-    """Stops a candidate in the middle of a round, as an error or a signal does."""
+STOPS = {"error": Stop, "SIGTERM": Interrupted}
 
-    def __init__(self, candidate: int, round: int, how: str) -> None:
+
+def stop(how: str) -> None:
+    """As an error or a signal does."""
+    if how == "error":
+        raise Stop
+    os.kill(os.getpid(), getattr(signal, how))
+
+
+class StopIn(FederatedCallback):
+    """Stops a candidate in the middle of a round, or all in all rounds."""
+
+    def __init__(self, candidate: int, round: int, how: str, always: bool = False) -> None:
         self.at = candidate, round
         self.how = how
+        self.always = always
         self.made = -1
 
     def __call__(self, *given):
@@ -35,10 +45,8 @@ class StopIn(FederatedCallback):
         return self
 
     def on_client_end(self, trainer, module, result, update):
-        if (self.made, result.task.round) == self.at:
-            if self.how == "error":
-                raise Stop
-            os.kill(os.getpid(), getattr(signal, self.how))
+        if self.always or (self.made, result.task.round) == self.at:
+            stop(self.how)
 
 
 @pytest.fixture
@@ -46,28 +54,23 @@ def straight(tuned_once):
     return everything(FinetuneFiles(tuned_once.folder / "finetune"))
 
 
-@pytest.mark.parametrize(("how", "raised"), [("error", Stop), ("SIGTERM", Interrupted)])
-def test_in_the_second_candidates_second_round(trained, straight, monkeypatch, how, raised):
+@pytest.mark.parametrize(("candidate", "round", "how"), [(0, 0, "SIGTERM"), (1, 1, "error")])
+def test_in_the_first_round_of_all_and_in_the_second_candidates_second(
+    trained, straight, monkeypatch, candidate, round, how
+):
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "_Stop", StopIn(1, 1, how))
-        with pytest.raises(raised):
+        patch.setattr(finetuning, "_Stop", StopIn(candidate, round, how))
+        with pytest.raises(STOPS[how]):
             trained.finetune()
     files = FinetuneFiles(trained.folder / "finetune")
-    assert len(rounds(trained.path("small"))) == 2
-    assert len(rounds(trained.path("middle"))) == 1
+    if candidate == 0:
+        assert not (trained.path("small") / "checkpoints" / "last.ckpt").exists()
+    else:
+        assert len(rounds(trained.path("small"))) == 2
+        assert len(rounds(trained.path("middle"))) == 1
     assert not trained.path("large").exists()
     assert not files.settings()["complete"]
     assert not (files.folder / "tiers.csv").exists()
-    assert everything(trained.finetune()) == straight
-
-
-@pytest.mark.slow
-def test_in_the_first_round_of_all(trained, straight, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "_Stop", StopIn(0, 0, "SIGINT"))
-        with pytest.raises(Interrupted):
-            trained.finetune()
-    assert not (trained.path("small") / "checkpoints" / "last.ckpt").exists()
     assert everything(trained.finetune()) == straight
 
 
@@ -81,55 +84,32 @@ def test_between_the_rounds_of_two_candidates(trained, straight, monkeypatch, ho
         found = plain(self, *given)
         calls.append(given)
         if len(calls) == 2:
-            if how == "error":
-                raise Stop
-            os.kill(os.getpid(), getattr(signal, how))
+            stop(how)
         return found
 
     with monkeypatch.context() as patch:
         patch.setattr(finetuning.Finetuning, where, stopping)
-        with pytest.raises(Stop if how == "error" else Interrupted):
+        with pytest.raises(STOPS[how]):
             trained.finetune()
     assert not trained.path("large").exists()
     assert everything(trained.finetune()) == straight
 
 
-def test_a_signal_before_the_loop_listens_stops_the_candidate_at_once(trained, straight, monkeypatch):
+def test_a_signal_before_the_loop_listens_stops_the_candidate_at_once(trained, monkeypatch):
     plain = finetuning.RoundCheckpoint
 
     def stopping():
         """While the candidate's trainer is made."""
-        os.kill(os.getpid(), signal.SIGTERM)
+        stop("SIGTERM")
         return plain()
 
-    with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "RoundCheckpoint", stopping)
-        with pytest.raises(Interrupted):
-            trained.finetune()
+    monkeypatch.setattr(finetuning, "RoundCheckpoint", stopping)
+    with pytest.raises(Interrupted):
+        trained.finetune()
     assert not (trained.path("small") / "rounds.jsonl").exists()
-    assert everything(trained.finetune()) == straight
 
 
-def test_after_the_end_nothing_is_trained_again(trained, straight, monkeypatch):
-    trained.finetune()
-    stamps = {path: path.stat().st_mtime_ns for path in trained.folder.rglob("last.ckpt")}
-    assert len(stamps) == 3
-    asked = []
-
-    class Counted(FederatedCallback):
-        def __init__(self, *given):
-            pass
-
-        def on_client_end(self, trainer, module, result, update):
-            asked.append(result)
-
-    monkeypatch.setattr(finetuning, "_Stop", Counted)
-    assert everything(trained.finetune()) == straight
-    assert asked == []
-    assert {path: path.stat().st_mtime_ns for path in trained.folder.rglob("last.ckpt")} == stamps
-
-
-def test_after_the_last_candidate_the_rest_is_made_up_for(trained, straight, monkeypatch):
+def test_after_the_last_candidate_the_rest_is_made_up_for_and_nothing_is_trained_again(trained, straight, monkeypatch):
     plain = FinetuneFiles.write
 
     def stopping(self, table, rows):
@@ -141,21 +121,12 @@ def test_after_the_last_candidate_the_rest_is_made_up_for(trained, straight, mon
         patch.setattr(FinetuneFiles, "write", stopping)
         with pytest.raises(Stop):
             trained.finetune()
-    assert everything(trained.finetune()) == straight
-
-
-@pytest.mark.slow
-def test_several_candidates_of_a_tier_are_gone_on_with(trained, monkeypatch):
-    tiers = ClientTiers(Ranges("middle", "large"), ListedTiers({"middle": [0, 1, 2], "large": [3, 4, 5]}))
-    trained = trained._replace(module=module_of(trained.module.supernet, tiers=tiers))
-    there = trained._replace(folder=trained.folder / "straight")
-    expected = everything(there.finetune(architectures=2))
-    with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "_Stop", StopIn(1, 1, "error"))
-        with pytest.raises(Stop):
-            trained.finetune(architectures=2)
-    assert len(rounds(trained.path("middle", 1))) == 1
-    assert everything(trained.finetune(architectures=2)) == expected
+    stamps = {path: path.stat().st_mtime_ns for path in trained.folder.rglob("last.ckpt")}
+    assert len(stamps) == 3
+    monkeypatch.setattr(finetuning, "_Stop", StopIn(0, 0, "error", always=True))
+    for _ in range(2):  # the second time, after the end
+        assert everything(trained.finetune()) == straight
+    assert {path: path.stat().st_mtime_ns for path in trained.folder.rglob("last.ckpt")} == stamps
 
 
 def test_another_fine_tuning_in_the_same_folder_is_refused(trained):

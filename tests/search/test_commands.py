@@ -17,11 +17,13 @@ import yaml
 from lit_fednas import __version__
 from lit_fednas.cli import main
 from lit_fednas.records import SearchFiles
+from lit_fednas.search.evaluations import Evaluations
 from tests.support import right_in_onnxruntime
 
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 CONFIGS = Path(__file__).parents[2] / "configs"
 DIGITS = CONFIGS / "superfed" / "digits.yaml"
+RUN = Path("runs/digits/version_0")
 TINY = {
     "trainer": {"max_rounds": 2, "check_val_every_n_rounds": 1, "accelerator": "cpu"},
     "model": {
@@ -70,6 +72,7 @@ def test_search_export_report(run, capsys):
     assert main(["search", *saved, "--config", "search.yaml"]) == 0
     out = capsys.readouterr()
     assert "small" in out.out
+    assert "test accuracy" in out.out
     assert "12/12 evaluations" in out.err
     files = SearchFiles("runs/digits/version_0/search")
     assert files.settings()["complete"]
@@ -113,6 +116,13 @@ def test_search_export_report(run, capsys):
         (["search", "--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt does not exist"),
         (["search", "--data.server_val", "0", "--changed", "[data]", "--search.name", "x"], "data.server_val: 0"),
         (["search", "--search.nonsense", "1"], "search.nonsense"),
+        (
+            [
+                *("search", "--search.federated", "{}", "--trainer.devices", "2"),
+                *("--data.client_val", "0.1", "--changed", "[data]"),
+            ],
+            "trainer.devices: clients score in one process (search.federated), not in 2",
+        ),
         (["export", "--tier", "huge"], "tier: 'huge'"),
         (["export"], "tier"),
         (["export", "--tier", "small", "--format", "tflite"], "format"),
@@ -126,34 +136,40 @@ def test_what_cannot_work_is_told_in_one_line(run, capsys, words, expected):
 
 
 def test_report_of_no_run_is_told_in_one_line(run, capsys):
-    assert main(["report", "runs/nothing"]) == 2
+    assert main(["report"]) == main(["report", "runs/nothing"]) == 2
     assert "runs/nothing" in capsys.readouterr().err
-    assert main(["report"]) == 2
 
 
 @pytest.mark.slow
-def test_a_search_that_is_stopped_goes_on(run):
-    """As a process of its own, interrupted and then killed in the middle; the last equals a search that ran through."""
+def test_a_search_that_is_stopped_goes_on(run, capsys, monkeypatch):
+    """Interrupted, then as a process of its own killed in the middle; the last equals a search that ran through."""
     options = ["--search.evaluations", "60", "--search.method.init_args.population", "6"]
-    command = ["search", *run, "--config", "search.yaml", *options]
-    words = [sys.executable, "-m", "lit_fednas", *command, "--search.name", "stopped"]
-    evaluations = Path("runs/digits/version_0/stopped/evaluations.csv")
-    for signum, rows in ((signal.SIGINT, 15), (signal.SIGKILL, 40)):
-        process = subprocess.Popen(words, env=ONE_THREAD, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 120
-        while not evaluations.exists() or len(evaluations.read_text().splitlines()) < rows:
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.05)
-        process.send_signal(signum)
-        _, err = process.communicate(timeout=60)
-        if signum == signal.SIGINT:
-            assert process.returncode == 128 + signal.SIGINT
-            assert "go on" in err
-    stopped = len(evaluations.read_text().splitlines())
-    for name in ("stopped", "straight"):
-        assert main([*command, "--search.name", name]) == 0
-    assert stopped < len(evaluations.read_text().splitlines())
+    command = ["search", *run, "--config", "search.yaml", *options, "--trainer.threads", "1"]
+    stopped = [*command, "--search.name", "stopped"]
+    plain = Evaluations._keep
+
+    def interrupted(self, *given):
+        plain(self, *given)
+        if len(self) == 15:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluations, "_keep", interrupted)
+        assert main(stopped) == 128 + signal.SIGINT
+    assert "go on" in capsys.readouterr().err
+    evaluations = RUN / "stopped" / "evaluations.csv"
+    process = subprocess.Popen([sys.executable, "-m", "lit_fednas", *stopped], env=ONE_THREAD, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while len(evaluations.read_text().splitlines()) < 40:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.communicate(timeout=60)
+    killed = len(evaluations.read_text().splitlines())
+    assert main(stopped) == 0
+    assert killed < len(evaluations.read_text().splitlines())
+    assert main([*command, "--search.name", "straight"]) == 0
     assert_same_files("stopped", "straight")
 
 
@@ -162,12 +178,12 @@ def test_two_processes_find_what_one_does(run):
     """Two processes of one thread each share every generation, and race; the files are those of one."""
     racing = ["--search.racing", "{first: 16}", "--model.evaluation.recalibrate_batches", "2"]
     command = ["search", *run, "--config", "search.yaml", *racing, "--trainer.threads", "1"]
-    for count in (1, 2):
-        options = ["--search.name", f"raced{count}", "--trainer.devices", str(count)]
-        words = [sys.executable, "-m", "lit_fednas", *command, *options]
-        done = subprocess.run(words, env=ONE_THREAD, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("small") == 1  # one process speaks
+    assert main([*command, "--search.name", "raced1"]) == 0
+    options = ["--search.name", "raced2", "--trainer.devices", "2"]
+    words = [sys.executable, "-m", "lit_fednas", *command, *options]
+    done = subprocess.run(words, env=ONE_THREAD, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("small") == 1  # one process speaks
     assert_same_files("raced1", "raced2")
 
 
@@ -176,16 +192,10 @@ def assert_same_files(*names: str) -> None:
         left, right = (_without_seconds(name, table) for name in names)
         assert left == right
         assert left
-    left, right = (Path("runs/digits/version_0") / name / "tiers/small/architecture.json" for name in names)
+    left, right = (RUN / name / "tiers/small/architecture.json" for name in names)
     assert json.loads(left.read_text()) == json.loads(right.read_text())
 
 
-def test_clients_score_in_one_process(run, capsys):
-    words = ["--search.federated", "{}", "--trainer.devices", "2", "--data.client_val", "0.1", "--changed", "[data]"]
-    assert main(["search", *run, *words]) == 2
-    assert "trainer.devices: clients score in one process (search.federated), not in 2" in capsys.readouterr().err
-
-
 def _without_seconds(name: str, table: str) -> list[dict[str, str]]:
-    with open(Path("runs/digits/version_0") / name / f"{table}.csv", newline="") as file:
+    with open(RUN / name / f"{table}.csv", newline="") as file:
         return [{key: cell for key, cell in row.items() if key != "seconds"} for row in csv.DictReader(file)]

@@ -30,17 +30,16 @@ from lit_fednas.supernets import Supernet
 from lit_fednas.supernets.labels import OWN, with_labels
 from lit_fednas.testing.networks import batch
 from tests.search.test_tier_models import model_of
-from tests.supernets.instances import SPACES, instance, kept_instance
+from tests.supernets.instances import instance, kept_instance
 from tests.support import make_module
 
 FORMATS = ("torch-export", "onnx")
-#: The same, where a file of ONNX is a matter of seconds and another test of it is quick.
-ONNX_SLOW = ("torch-export", pytest.param("onnx", marks=pytest.mark.slow))
 
 #: What every test of a format runs on, besides the contract.
 NAME = "elastic"
 #: One of each kind of layer.
-QUICK = ("early-exit", "path-cnn-labels", "rolling", "suite-vit", "widths-mobilenet")
+PROGRAMS = (NAME, "early-exit", "path-cnn-labels", "rolling", "suite-vit", "widths-mobilenet")
+NETWORKS = ("cells", "early-exit", "elastic-transformer-text", "path-cnn-labels", "suite-vit", "widths-mobilenet")
 
 
 def subnet(net: Supernet, which: str, again: bool = True) -> nn.Module:
@@ -64,12 +63,16 @@ def read(path: Path, format: str) -> Callable[[Tensor], Tensor]:
     return lambda inputs: torch.from_numpy(session.run(None, {"inputs": inputs.numpy()})[0])
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno > logging.DEBUG]
-
-
 def exported(net: Supernet, network: nn.Module, path: Path, format: Any) -> export.Exported:
     return export_network(network, net.input_shape, path, format, batch(net, 12))
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, export.Exported]:
+    """A network and its file in each format. Read only."""
+    net = kept_instance(NAME)
+    network = subnet(net, "smallest")
+    return network, exported(net, network, tmp_path_factory.mktemp("kept") / "network", request.param)
 
 
 # ---- every kind of supernet -----------------------------------------------------------------------------------------
@@ -77,14 +80,11 @@ def exported(net: Supernet, network: nn.Module, path: Path, format: Any) -> expo
 
 def cases() -> list[Any]:
     """The largest as it is as a program, the smallest with recalibrated norms as ONNX, whose operations are its own."""
-    programs = [pytest.param(FORMATS[0], name, "largest", False, id=f"program-{name}") for name in (NAME, *QUICK)]
-    others = {*SPACES, *QUICK} - {"suite-resnet"}
-    return programs + [
-        pytest.param(
-            FORMATS[1], name, "smallest", True, id=f"onnx-{name}", marks=[] if name == NAME else pytest.mark.slow
-        )
-        for name in sorted({NAME, *others})
+    programs = [pytest.param(FORMATS[0], name, "largest", False, id=f"program-{name}") for name in PROGRAMS]
+    networks = [
+        pytest.param("onnx", name, "smallest", True, id=f"onnx-{name}", marks=pytest.mark.slow) for name in NETWORKS
     ]
+    return programs + networks
 
 
 @pytest.mark.parametrize(("format", "name", "which", "again"), cases())
@@ -95,8 +95,8 @@ def test_a_file_computes_what_the_network_does(tmp_path, format, name, which, ag
     run = read(made.path, format)
     for size in (1, 2, 5, 20):
         inputs = draws(net, size)
-        kept = not again and not normalises_over_batches(net.subnet(net.space.smallest))
-        expected = net(inputs, getattr(net.space, which)) if kept else network(inputs)
+        as_it_is = not again and not normalises_over_batches(net.subnet(net.space.smallest))
+        expected = net(inputs, getattr(net.space, which)) if as_it_is else network(inputs)
         torch.testing.assert_close(run(inputs), expected.detach(), rtol=1e-4, atol=1e-4)
     assert made.difference < 1e-4
     assert (made.agreement, made.num_examples, made.format) == (1.0, 12, format)
@@ -107,7 +107,7 @@ def test_a_file_computes_what_the_network_does(tmp_path, format, name, which, ag
 # ---- raw inputs ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("format", "given"), [("onnx", True), ("torch-export", True), ("torch-export", False)])
+@pytest.mark.parametrize(("format", "given"), [("onnx", True), ("torch-export", False)])
 def test_a_file_takes_raw_images_and_says_what_they_are(tmp_path, format, given):
     """The reference scales and normalises in numpy."""
     net = kept_instance(NAME)
@@ -133,13 +133,6 @@ def test_a_file_takes_raw_images_and_says_what_they_are(tmp_path, format, given)
     assert found == said
 
 
-def test_norms_by_the_batch_are_refused(tmp_path):
-    net = kept_instance(NAME)
-    with pytest.raises(ConfigError, match="its norms use each batch's statistics; give it recalibrated"):
-        exported(net, net.subnet(net.space.smallest).eval(), tmp_path / "network.pt2", "torch-export")
-    assert list(tmp_path.iterdir()) == []
-
-
 # ---- the file -----------------------------------------------------------------------------------------------
 
 ALONE = """
@@ -157,39 +150,35 @@ assert sys.modules["lit_fednas"] is None
 """
 
 
-def test_a_program_of_torch_runs_without_the_package(tmp_path):
-    net = kept_instance(NAME)
-    inputs = draws(net, 20)
-    network = subnet(net, "largest")
+@pytest.mark.parametrize("kept", ["torch-export"], indirect=True)
+def test_a_program_of_torch_runs_without_the_package(kept, tmp_path):
+    network, made = kept
+    inputs = draws(kept_instance(NAME), 20)
     with torch.no_grad():
         torch.save((inputs, {size: network(inputs[:size]) for size in (8, 9, 20)}), tmp_path / "expected.pt")
-    made = exported(net, network, tmp_path / "network.pt2", "torch-export")
     command = [sys.executable, "-I", "-c", ALONE, str(tmp_path / "expected.pt"), str(made.path)]
     found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
     assert found.stdout.split() == ["ran", str(made.path)], found.stderr
 
 
-@pytest.mark.parametrize("format", ONNX_SLOW)
-def test_equal_files_quietly_and_without_examples_or_paths(tmp_path, capfd, caplog, recwarn, format):
-    net = kept_instance(NAME)
-    network = subnet(net, "smallest")
-    made = [exported(net, network, tmp_path / str(place) / f"{place}", format) for place in range(2)]
-    contents = [one.path.read_bytes() for one in made]
-    assert contents[0] == contents[1]
-    assert batch(net, 12)[0, 0].numpy().tobytes() not in contents[0]
-    assert str(Path(lit_fednas.__file__).parents[1]).encode() not in contents[0]
-    assert str(tmp_path).encode() not in contents[0]
+def test_equal_files_quietly_and_without_examples_or_paths(kept, tmp_path, capfd, caplog, recwarn):
+    network, made = kept
+    content = made.path.read_bytes()
+    again = exported(kept_instance(NAME), network, tmp_path / "other", made.format)
+    assert again.path.read_bytes() == content
+    assert batch(kept_instance(NAME), 12)[0, 0].numpy().tobytes() not in content
+    assert str(Path(lit_fednas.__file__).parents[1]).encode() not in content
+    assert not any(str(one.path.parent).encode() in content for one in (made, again))
     assert capfd.readouterr() == ("", "")
     assert [str(warning.message) for warning in recwarn] == []
-    assert said(caplog) == []
+    assert [record.getMessage() for record in caplog.records if record.levelno > logging.DEBUG] == []
 
 
-def test_onnx_names_its_ends_and_leaves_the_batch_open(tmp_path):
+@pytest.mark.parametrize("kept", ["onnx"], indirect=True)
+def test_onnx_names_its_ends_and_leaves_the_batch_open(kept):
     import onnx
 
-    net = kept_instance(NAME)
-    made = exported(net, subnet(net, "smallest"), tmp_path / "network.onnx", "onnx")
-    graph = onnx.load(str(made.path), load_external_data=False).graph
+    graph = onnx.load(str(kept[1].path), load_external_data=False).graph
     ends = {}
     for end in (*graph.input, *graph.output):
         ends[end.name] = [size.dim_param or size.dim_value for size in end.type.tensor_type.shape.dim]
@@ -254,29 +243,26 @@ def test_a_file_that_differs_is_not_left_behind(tmp_path, monkeypatch, format):
     assert path.read_text() == "the old one"
 
 
-def test_what_is_no_number_does_not_agree(tmp_path):
+def test_what_cannot_be_exported(tmp_path, monkeypatch):
     net = kept_instance(NAME)
+
+    def refused(words: str, network: nn.Module, examples: Tensor | None = None, format: Any = "torch-export") -> None:
+        examples = batch(net, 12) if examples is None else examples
+        with pytest.raises(ConfigError, match=words):
+            export_network(network, net.input_shape, tmp_path / "network", format, examples)
+        assert list(tmp_path.iterdir()) == []
+
+    refused("its norms use each batch's statistics; give it recalibrated", net.subnet(net.space.smallest).eval())
     network = subnet(net, "smallest")
+    for shape in ((8, 3, 8, 9), (8, 8, 8), (0, 3, 8, 8)):
+        refused(r"export\.examples: .* some of shape \[3, 8, 8\]", network, torch.zeros(*shape))
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "onnxruntime", None)
+        refused(r"onnx needs onnxruntime, .* pip install 'lit-fednas\[export\]'", network, format="onnx")
+        export._check_installed("torch-export")
     with torch.no_grad():
         network.classifier.bias[0] = float("nan")
-    with pytest.raises(ConfigError, match="differ by nan"):
-        exported(net, network, tmp_path / "network.pt2", "torch-export")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("count", "shape"), [(8, (3, 8, 9)), (8, (8, 8)), (0, (3, 8, 8))])
-def test_examples_that_will_not_do(tmp_path, count, shape):
-    network = subnet(kept_instance(NAME), "smallest", True)
-    with pytest.raises(ConfigError, match=r"export\.examples: .* some of shape \[3, 8, 8\]"):
-        export_network(network, (3, 8, 8), tmp_path / "x", "torch-export", torch.zeros(count, *shape))
-
-
-def test_a_package_that_is_not_installed(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    net = kept_instance(NAME)
-    with pytest.raises(ConfigError, match=r"onnx needs onnxruntime, .* pip install 'lit-fednas\[export\]'"):
-        exported(net, subnet(net, "smallest"), tmp_path / "network.onnx", "onnx")
-    exported(net, subnet(net, "smallest"), tmp_path / "network.pt2", "torch-export")
+    refused("differ by nan", network)
 
 
 # ---- a tier -------------------------------------------------------------------------------------------------

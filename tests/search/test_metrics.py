@@ -17,20 +17,16 @@ from lit_fednas.callbacks import PartitionFiles, RoundsToTarget, RunRecorder, Su
 from lit_fednas.data import ArraySource, ByColumn, Examples, FederatedDataModule, Regression
 from lit_fednas.errors import ConfigError, DataError
 from lit_fednas.export import Export
-from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedLightningModule, FederatedTrainer
+from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedLightningModule
 from lit_fednas.finetune import Finetune, FinetuneSettings
 from lit_fednas.loggers import RunLogger
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import Exhaustive, FederatedEvaluation, RandomSearch, Search, SearchSettings
 from lit_fednas.supernets import ElasticMLP
 from lit_fednas.tiers import Budgets, ClientTiers, TierShares
-from tests.support import fit, make_module, sgd
+from tests.support import fit, make_module, make_trainer, sgd
 
 BUDGETS = Budgets({"small": {"macs": 250.0}, "large": {"macs": 5000.0}})
-
-
-def plain_trainer() -> FederatedTrainer:
-    return FederatedTrainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
 
 
 def table(count: int, seed: int) -> Examples:
@@ -69,7 +65,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[FederatedLightnin
 def searched(trained: Any, name: str, **settings: Any) -> SearchFiles:
     module, data, folder = trained
     settings = {"tiers": None, "method": Exhaustive(), "name": name, "evaluations": 1000, **settings}
-    return Search(plain_trainer(), module, data, folder).run(None, SearchSettings(**settings))
+    return Search(make_trainer(), module, data, folder).run(None, SearchSettings(**settings))
 
 
 def by_hand(module: FederatedLightningModule, arch: Any, examples: Examples) -> dict[str, float]:
@@ -110,7 +106,7 @@ def test_the_best_of_every_tier_by_any_metric(trained: Any, metric: str | None, 
 def test_an_export_says_the_error_on_the_test_split(trained: Any, capsys: pytest.CaptureFixture[str]) -> None:
     module, data, folder = trained
     files = searched(trained, "exported")
-    Export(plain_trainer(), module, data, folder).run("large", None, name="exported")
+    Export(make_trainer(), module, data, folder).run("large", None, name="exported")
     assert f"test rmse {files.rows('tiers')[-1]['test_rmse']:.4f}" in capsys.readouterr().out
 
 
@@ -180,7 +176,7 @@ def test_the_best_candidate_of_a_tier_is_kept(trained: Any, metric: str | None, 
     module, data, folder = trained
     name = metric or "rmse"
     settings = FinetuneSettings(rounds=1, architectures=3, metric=metric, name=f"tuned-{name}")
-    files = Finetune(plain_trainer(), module, data, folder).run(None, settings)
+    files = Finetune(make_trainer(), module, data, folder).run(None, settings)
     candidates = files.rows("candidates")
     for row in files.rows("tiers"):
         values = [one[f"val_{name}"] for one in candidates if one["tier"] == row["tier"]]
@@ -190,7 +186,7 @@ def test_the_best_candidate_of_a_tier_is_kept(trained: Any, metric: str | None, 
             f"val_{one}" for one in ("rmse", "mae", "loss", "r2", "correlation")
         }
     with pytest.raises(ConfigError, match=r"finetune.metric: 'accuracy' is not measured here"):
-        Finetune(plain_trainer(), module, data, folder).run(None, FinetuneSettings(metric="accuracy", name="none"))
+        Finetune(make_trainer(), module, data, folder).run(None, FinetuneSettings(metric="accuracy", name="none"))
 
 
 def test_what_a_run_says_of_itself(trained: Any) -> None:

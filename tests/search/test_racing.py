@@ -11,45 +11,28 @@ import pytest
 import torch
 from torchmetrics import MeanSquaredError
 
-from lit_fednas.assignment import RandomArchitectures
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import ClientSettings, EvaluationSettings
+from lit_fednas.federation import EvaluationSettings
 from lit_fednas.federation.ranks import Ranks
 from lit_fednas.records import SearchFiles
-from lit_fednas.search import (
-    NSGA2,
-    Evaluator,
-    Exhaustive,
-    FederatedEvaluation,
-    Racing,
-    Search,
-    SearchSettings,
-    evaluations,
-)
+from lit_fednas.search import NSGA2, Evaluator, Exhaustive, FederatedEvaluation, Racing, evaluations
 from lit_fednas.search.evaluations import Evaluations, Processes, Scorer
 from lit_fednas.search.racing import Candidate, Race, Standings, evidence
-from lit_fednas.search.tier_search import TierSearch
 from lit_fednas.tiers import ArchitectureCosts, Budgets
-from tests.search.test_run import Stop, trainer, without_seconds
-from tests.support import fit, make_module, sgd, tiny_data, tiny_supernet
+from tests.search import small
+from tests.support import make_module, tiny_data
 
-TIERS = Budgets({"small": {"macs": 70_000.0}, "large": {"macs": 120_000.0, "parameters": 4_000.0}})
 RACING = Racing(confidence=0.5, first=4)  # of 40 examples: only a bold race drops anything
 
 
 @pytest.fixture(scope="module")
 def trained() -> Any:
-    client = ClientSettings(sgd(0.2), batch_size=8)
-    evaluation = EvaluationSettings(["smallest", "largest"], recalibrate_batches=3)
-    module, data = make_module(assignment=RandomArchitectures(), client=client, evaluation=evaluation), tiny_data()
-    fit(module, data, 4, check_val_every_n_rounds=4)
-    return module, data
+    return small.trained_run(recalibrate_batches=3)
 
 
 def search(trained: Any, folder: Path, **settings: Any) -> SearchFiles:
-    module, data = trained
-    settings = {"tiers": TIERS, "method": NSGA2(population=8, sample=6), "evaluations": 12, **settings}
-    return Search(trainer(), module, data, folder).run(None, SearchSettings(**settings))
+    raced = {"racing": RACING, "method": NSGA2(population=8, sample=6), "evaluations": 12}
+    return small.search(trained, folder, **{**raced, **settings})
 
 
 # ---- the test -----------------------------------------------------------------------------------------
@@ -76,13 +59,6 @@ def test_evidence_by_all_orders(population: list[float]) -> None:
         assert (paths.max(1) >= 1 / level).mean() <= level
 
 
-def test_evidence_that_is_certain() -> None:
-    """Six of ten are one: the other four cannot make up for it; five and a half can."""
-    assert evidence(np.array([1.0] * 6), 10) == float("inf")
-    assert evidence(np.array([1.0] * 5 + [0.0]), 10) == float("inf")
-    assert np.isfinite(evidence(np.array([1.0] * 5), 10))
-
-
 def test_evidence_grows_with_the_difference_and_the_examples() -> None:
     draws = np.random.default_rng(0)
     ones = [
@@ -93,6 +69,9 @@ def test_evidence_grows_with_the_difference_and_the_examples() -> None:
     assert evidence(-ones[1][:500], 2000) < 0
     # the fewer are left, the surer
     assert evidence(ones[1][:500], 600) > evidence(ones[1][:500], 2000) > evidence(ones[1][:500], 10**9)
+    # six of ten are one: the other four cannot make up for it; five and a half can
+    assert evidence(np.array([1.0] * 6), 10) == float("inf") == evidence(np.array([1.0] * 5 + [0.0]), 10)
+    assert np.isfinite(evidence(np.array([1.0] * 5), 10))
 
 
 def test_levels_add_up_to_what_is_left_of_the_confidence() -> None:
@@ -244,7 +223,7 @@ def test_examples_are_kept_once(trained: Any) -> None:
 
 def test_the_front_is_the_exhaustive_one(trained: Any, tmp_path: Path) -> None:
     every = {"method": Exhaustive(), "evaluations": 1000}
-    plain = search(trained, tmp_path / "plain", **every)
+    plain = search(trained, tmp_path / "plain", **every, racing=None)
     raced = search(trained, tmp_path / "raced", **every, racing=Racing(first=4))
     fronts = [[(row["tier"], row["macs"], row["accuracy"]) for row in files.rows("front")] for files in (plain, raced)]
     assert fronts[0] == fronts[1]
@@ -266,7 +245,7 @@ def test_the_front_is_the_exhaustive_one(trained: Any, tmp_path: Path) -> None:
 
 
 def test_a_budget_is_spent_on_more_architectures(trained: Any, tmp_path: Path) -> None:
-    raced = search(trained, tmp_path, racing=RACING, evaluations=14, tiers=Budgets({"all": {"macs": 1e9}}))
+    raced = search(trained, tmp_path, evaluations=14, tiers=Budgets({"all": {"macs": 1e9}}))
     rows = raced.rows("evaluations")
     spent = sum(row["examples"] for row in rows)
     assert 14 * 40 <= spent < 15 * 40
@@ -285,7 +264,7 @@ def test_a_budget_ends_within_a_generation(trained: Any, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Standings, "candidate", noting)
     every = {"method": Exhaustive(), "tiers": Budgets({"all": {"macs": 1e9}})}
-    rows = search(trained, tmp_path, racing=RACING, evaluations=20, **every).rows("evaluations")
+    rows = search(trained, tmp_path, evaluations=20, **every).rows("evaluations")
     assert places[:20] == [*range(16), *range(4)]
     spent = sum(row["examples"] for row in rows)
     assert all(row["examples"] == 40 for row in rows[:16])
@@ -294,40 +273,26 @@ def test_a_budget_ends_within_a_generation(trained: Any, tmp_path: Path, monkeyp
 
 
 @pytest.fixture(scope="module")
-def straight(trained: Any, tmp_path_factory: pytest.TempPathFactory) -> SearchFiles:
-    files = search(trained, tmp_path_factory.mktemp("straight"), racing=RACING)
-    assert any(row["examples"] < 40 for row in files.rows("evaluations"))
-    return files
+def straight(trained: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    found = small.outcome(search(trained, tmp_path_factory.mktemp("straight")))
+    assert any(row["examples"] < 40 for row in found["evaluations"])
+    return found
 
 
-@pytest.mark.parametrize("stop_at", [2, 13, 17])
+@pytest.mark.parametrize("count", [2, 13])
 def test_stopped_and_resumed_equals_straight(
-    trained: Any, straight: SearchFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int
+    trained: Any, straight: dict[str, Any], tmp_path: Path, count: int
 ) -> None:
     """In the middle of what is scored together too."""
-    plain = TierSearch.__init__
-
-    def stopping(self: Any, settings: Any, evaluator: Any, files: Any, seed: int, *further: Any) -> None:
-        def stop(progress: Any) -> None:
-            if len(self.evaluations) == stop_at:
-                raise Stop
-
-        checkpoint, tiers, _, *others = further
-        plain(self, settings, evaluator, files, seed, checkpoint, tiers, stop, *others)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TierSearch, "__init__", stopping)
-        with pytest.raises(Stop):
-            search(trained, tmp_path, racing=RACING)
-    resumed = search(trained, tmp_path, racing=RACING)
-    assert without_seconds(resumed) == without_seconds(straight)
-
-
-def test_a_search_that_raced_goes_on_as_it_began(trained: Any, tmp_path: Path) -> None:
-    search(trained, tmp_path, racing=RACING)
-    for changed in ({"racing": None}, {"racing": RACING, "evaluations": 13}, {"racing": Racing(0.5, first=5)}):
+    with small.stopped_after(count):
+        search(trained, tmp_path)
+    assert small.outcome(search(trained, tmp_path)) == straight
+    for changed in ({"racing": None}, {"evaluations": 13}, {"racing": Racing(0.5, first=5)}):
         with pytest.raises(ConfigError, match="holds a search with other"):
             search(trained, tmp_path, **changed)
+
+
+# ---- errors -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -336,32 +301,25 @@ def test_a_search_that_raced_goes_on_as_it_began(trained: Any, tmp_path: Path) -
         ({"metric": "loss"}, r"search.racing: 'loss' is not a mean of what is between 0 and 1"),
         ({"racing": Racing(first=40)}, r"search.racing.first: 40 leaves nothing of 40 validation examples"),
         ({"racing": Racing(first=4), "validation_share": 0.1}, r"search.racing.first: 4 leaves nothing of 4"),
+        ({"federated": FederatedEvaluation()}, r"search.racing: scores on the server's validation data"),
     ],
 )
 def test_races_that_make_no_sense(trained: Any, tmp_path: Path, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        search(trained, tmp_path, **{"racing": RACING, **settings})
+        search(trained, tmp_path, **settings)
     assert not (tmp_path / "search").exists()
 
 
-def test_examples_that_depend_on_each_other_do_not_race(tmp_path: Path) -> None:
-    made = make_module(tiny_supernet(), evaluation=EvaluationSettings(["smallest"])), tiny_data()
+def test_examples_and_metrics_that_depend_on_each_other_do_not_race(trained: Any, tmp_path: Path) -> None:
+    made = make_module(evaluation=EvaluationSettings(["smallest"])), tiny_data()
     with pytest.raises(ConfigError, match=r"search.racing: norms use the statistics of the batch.*recalibrate_batches"):
-        search(made, tmp_path, racing=RACING)
-
-
-def test_metrics_that_are_no_means_do_not_race(trained: Any) -> None:
+        search(made, tmp_path)
     module, data = trained
     batches = list(data.val_dataloader())
     added = {"mse": MeanSquaredError()}
     evaluator = Evaluator(module.supernet, batches, module.evaluation, [batches[0][0]], data.task, added)
     with pytest.raises(ConfigError, match=r"search.racing: 'mse' of model.metrics is not a mean over examples"):
         Race(evaluator, RACING, "accuracy", 0)
-
-
-def test_clients_do_not_race() -> None:
-    with pytest.raises(ConfigError, match=r"search.racing: scores on the server's validation data"):
-        SearchSettings(racing=RACING, federated=FederatedEvaluation())
 
 
 @pytest.mark.parametrize("settings", [{"confidence": 1.0}, {"confidence": 0.0}, {"first": 0}])

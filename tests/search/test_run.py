@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from jsonargparse import ArgumentParser
 from torch.nn import functional
 
-from lit_fednas.assignment import RandomArchitectures
 from lit_fednas.data import Classification, NextToken
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedTrainer
+from lit_fednas.federation import EvaluationSettings
 from lit_fednas.federation.evaluation import recalibrated
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import (
@@ -31,63 +28,42 @@ from lit_fednas.search import (
 )
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.search.tier_search import TierSearch
-from lit_fednas.supernets import ElasticResNet
 from lit_fednas.testing.networks import batch
 from lit_fednas.tiers import ArchitectureCosts, Budgets, CumulativeCostTiers, TierSource
+from tests.search.small import TIERS, outcome, search, stopped_after, trained_run
 from tests.supernets.instances import INSTANCES, SPACES
-from tests.support import fit, linear_net, make_module, sgd, tiny_data, tiny_supernet
-
-TIERS = Budgets({"small": {"macs": 70_000.0}, "large": {"macs": 120_000.0, "parameters": 4_000.0}})
-
-
-class Stop(Exception):
-    pass
-
-
-def trainer() -> FederatedTrainer:
-    return FederatedTrainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+from tests.support import fit, linear_net, make_module, make_trainer, tiny_data, tiny_supernet
 
 
 @pytest.fixture(scope="module")
 def trained():
-    """A supernet after four rounds, whose subnets are right in 52 to 100 % of the cases."""
-    client = ClientSettings(sgd(0.2), batch_size=8)
-    evaluation = EvaluationSettings(["smallest", "largest"])
-    module, data = make_module(assignment=RandomArchitectures(), client=client, evaluation=evaluation), tiny_data()
-    fit(module, data, 4, check_val_every_n_rounds=4)
-    return module, data
+    return trained_run()
 
 
-def search(trained: Any, folder: Path, **settings: Any) -> SearchFiles:
-    module, data = trained
-    settings = {"tiers": TIERS, "method": NSGA2(population=8, sample=4), "evaluations": 16, **settings}
-    return Search(trainer(), module, data, folder).run(None, SearchSettings(**settings))
+@pytest.fixture(scope="module")
+def straight(trained, tmp_path_factory):
+    """A search that ran straight through. Read only."""
+    return search(trained, tmp_path_factory.mktemp("straight"))
 
 
-def without_seconds(files: SearchFiles) -> dict[str, Any]:
-    tables = {name: files.rows(name) for name in ("evaluations", "history", "front", "tiers")}
-    for table in tables.values():
-        for row in table:
-            row.pop("seconds", None)
-    networks = {tier: torch.load(files.tier_folder(tier) / "weights.pt") for tier in files.tier_names}
-    return {
-        **tables,
-        "settings": files.settings(),
-        "models": [files.tier_model(tier) for tier in files.tier_names],
-        "weights": {tier: {key: value.tolist() for key, value in found.items()} for tier, found in networks.items()},
-    }
+@pytest.fixture(scope="module")
+def exhaustive(trained, tmp_path_factory):
+    """A search of the whole space. Read only."""
+    return search(trained, tmp_path_factory.mktemp("exhaustive"), method=Exhaustive(), evaluations=1000)
 
 
-def test_a_search_writes_all_its_files(trained, tmp_path, capsys):
-    files = search(trained, tmp_path)
-    assert {path.name for path in files.folder.iterdir()} == {
+def test_a_search_writes_all_its_files(trained, straight):
+    assert {path.name for path in straight.folder.iterdir()} == {
         *("settings.json", "evaluations.csv", "history.csv", "front.csv", "tiers.csv", "tiers")
     }
-    assert files.settings()["complete"]
-    assert [row["tier"] for row in files.rows("tiers")] == ["small", "large"] == files.tier_names[::-1]
-    shown = capsys.readouterr().out
-    assert "small" in shown
-    assert "test accuracy" in shown
+    assert [row["tier"] for row in straight.rows("tiers")] == ["small", "large"] == straight.tier_names[::-1]
+    settings = json.loads((straight.folder / "settings.json").read_text())
+    assert settings["complete"]
+    method = {"class": "NSGA2", "population": 8, "sample": 4, "crossover_rate": 0.9, "mutation_rate": None}
+    assert settings["method"] == method
+    assert settings["tiers"][0] == {"name": "small", "at_most": {"macs": 70000.0}, "above": {}}
+    largest = trained[0].supernet.cost(trained[0].supernet.space.largest).macs
+    assert settings["reference"] == {"small": 70000.0, "large": 120000.0, "*": largest}
 
 
 @pytest.mark.parametrize("method", [RandomSearch(), NSGA2(population=8, sample=4), Evolution(population=8)], ids=repr)
@@ -109,33 +85,11 @@ def test_a_search_begins_with_what_is_known_without_it(trained, tmp_path, monkey
     assert best["large"] >= max(accuracies[str(arch)] for arch in (space.smallest, middle))
 
 
-def test_accuracies_are_those_of_validate_and_test(trained, tmp_path):
-    module, data = trained
-    files = search(trained, tmp_path, method=Exhaustive())
-    validated = trainer().validate(module, datamodule=data)[0]
-    rows = {row["arch"]: row for row in files.rows("evaluations")}
-    space = module.supernet.space
-    smallest = rows[str(space.smallest)]
-    assert smallest["accuracy"] == pytest.approx(validated["val/smallest/accuracy"], abs=1e-7)
-    assert smallest["loss"] == pytest.approx(validated["val/smallest/loss"], rel=1e-6)
-
-    (best, *_) = files.rows("tiers")
-    network = module.supernet.subnet(space.parse(best["arch"])).eval()
-    right = seen = 0
-    with torch.no_grad():
-        for inputs, targets in data.test_dataloader():
-            right += int((network(inputs).argmax(1) == targets).sum())
-            seen += len(targets)
-    assert best["test_accuracy"] == pytest.approx(right / seen, abs=1e-7)
-    assert best["test_accuracy"] > 0.4  # a quarter is chance
-
-
-def test_the_exhaustive_best_is_that_of_brute_force(trained, tmp_path):
+def test_the_exhaustive_best_is_that_of_brute_force(trained, exhaustive):
     """Every architecture extracted, evaluated and counted on its own, without the search's code."""
     module, data = trained
     supernet = module.supernet
-    files = search(trained, tmp_path, method=Exhaustive(), evaluations=1000)
-    rows = files.rows("evaluations")
+    rows = exhaustive.rows("evaluations")
     assert len(rows) == len({row["arch"] for row in rows}) <= supernet.space.size == 36
     assert len({row["accuracy"] for row in rows}) > 8
     ((inputs, targets),) = list(data.val_dataloader())
@@ -144,17 +98,36 @@ def test_the_exhaustive_best_is_that_of_brute_force(trained, tmp_path):
         arch = supernet.space.parse(row["arch"])
         network = supernet.subnet(arch).eval()
         with torch.no_grad():
-            accuracy = float((network(inputs).argmax(1) == targets).float().mean())
+            logits = network(inputs)
+        accuracy = float((logits.argmax(1) == targets).float().mean())
         assert row["accuracy"] == pytest.approx(accuracy, abs=1e-7)
+        assert row["loss"] == pytest.approx(float(functional.cross_entropy(logits, targets)), rel=1e-5)
         parameters = sum(parameter.numel() for parameter in network.parameters())
         assert (row["parameters"], row["macs"]) == (parameters, supernet.cost(arch).macs)
         truth[row["arch"]] = (accuracy, row["macs"], parameters)
     for tier, macs, most in (("small", 70_000, 10**9), ("large", 120_000, 4_000)):
-        (row,) = [row for row in files.rows("tiers") if row["tier"] == tier]
+        (row,) = [row for row in exhaustive.rows("tiers") if row["tier"] == tier]
         fitting = [value for value in truth.values() if value[1] <= macs and value[2] <= most]
         assert row["val_accuracy"] == pytest.approx(max(accuracy for accuracy, _, _ in fitting), abs=1e-7)
         assert row["macs"] == min(cost for accuracy, cost, _ in fitting if accuracy == row["val_accuracy"])
         assert row["evaluations"] == len(fitting)
+
+
+def test_accuracies_are_those_of_validate_and_test(trained, exhaustive):
+    module, data = trained
+    validated = make_trainer().validate(module, datamodule=data)[0]
+    rows = {row["arch"]: row for row in exhaustive.rows("evaluations")}
+    smallest = rows[str(module.supernet.space.smallest)]
+    assert smallest["accuracy"] == pytest.approx(validated["val/smallest/accuracy"], abs=1e-7)
+    assert smallest["loss"] == pytest.approx(validated["val/smallest/loss"], rel=1e-6)
+
+    (best, *_) = exhaustive.rows("tiers")
+    network = module.supernet.subnet(module.supernet.space.parse(best["arch"])).eval()
+    inputs, targets = (torch.cat(parts) for parts in zip(*data.test_dataloader(), strict=True))
+    with torch.no_grad():
+        accuracy = float((network(inputs).argmax(1) == targets).float().mean())
+    assert best["test_accuracy"] == pytest.approx(accuracy, abs=1e-7)
+    assert best["test_accuracy"] > 0.4  # a quarter is chance
 
 
 def test_budgets_are_kept_and_evaluations_are_counted_per_tier(trained, tmp_path):
@@ -170,41 +143,20 @@ def test_budgets_are_kept_and_evaluations_are_counted_per_tier(trained, tmp_path
     assert volumes == sorted(volumes)  # nothing that was found is lost
 
 
-@pytest.fixture(scope="module")
-def straight(trained, tmp_path_factory):
-    """A search that ran straight through. Read only."""
-    files = search(trained, tmp_path_factory.mktemp("straight"))
-    assert len(files.rows("evaluations")) > 15
-    return files
-
-
-@pytest.mark.parametrize("stop_at", [1, 8, 15])
-def test_stopped_and_resumed_equals_straight(trained, straight, tmp_path, monkeypatch, stop_at):
-    plain = TierSearch.__init__
-
-    def stopping(self, settings, evaluator, files, seed, checkpoint="", tiers=(), watch=None, *further):
-        def stop(progress):
-            if len(self.evaluations) == stop_at:
-                raise Stop
-
-        plain(self, settings, evaluator, files, seed, checkpoint, tiers, stop, *further)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TierSearch, "__init__", stopping)
-        with pytest.raises(Stop):
-            search(trained, tmp_path / "stopped")
-    stopped = SearchFiles(tmp_path / "stopped" / "search")
-    assert len(stopped.rows("evaluations")) == stop_at
+@pytest.mark.parametrize("count", [1, 15])
+def test_stopped_and_resumed_equals_straight(trained, straight, tmp_path, count):
+    with stopped_after(count):
+        search(trained, tmp_path)
+    stopped = SearchFiles(tmp_path / "search")
+    assert len(stopped.rows("evaluations")) == count < len(straight.rows("evaluations"))
     assert not stopped.settings()["complete"]
     with open(stopped.folder / "evaluations.csv", "a") as file:
         file.write("99,d: [0,")  # as a kill in mid-line leaves it
-
-    resumed = search(trained, tmp_path / "stopped")
-    assert without_seconds(resumed) == without_seconds(straight)
+    assert outcome(search(trained, tmp_path)) == outcome(straight)
 
 
-def test_going_on_evaluates_nothing_twice(trained, tmp_path, monkeypatch):
-    search(trained, tmp_path)
+def test_going_on_evaluates_nothing_twice_and_is_the_same_search(trained, tmp_path, monkeypatch):
+    search(trained, tmp_path, evaluations=8)
     seen = []
     plain = TierSearch.run
 
@@ -213,23 +165,19 @@ def test_going_on_evaluates_nothing_twice(trained, tmp_path, monkeypatch):
         seen.append(self.evaluations.fresh)
 
     monkeypatch.setattr(TierSearch, "run", counted)
-    search(trained, tmp_path)
+    search(trained, tmp_path, evaluations=8)
     assert seen == [0]
-    longer = search(trained, tmp_path, evaluations=24)
+    longer = search(trained, tmp_path, evaluations=14)
     assert seen[1] > 0
-    fresh = search(trained, tmp_path / "fresh", evaluations=24)
+    fresh = search(trained, tmp_path / "fresh", evaluations=14)
     assert longer.rows("history") == fresh.rows("history")
     assert longer.rows("tiers") == fresh.rows("tiers")
 
-
-def test_another_search_in_the_same_folder_is_refused(trained, tmp_path):
-    search(trained, tmp_path)
     with pytest.raises(ConfigError, match=r"holds a search with other method .*give search.name another name"):
         search(trained, tmp_path, method=RandomSearch())
-    search(trained, tmp_path, method=RandomSearch(), name="random")
-    other = make_module(tiny_supernet(seed=1)), trained[1]
+    search(trained, tmp_path, method=RandomSearch(), evaluations=3, name="random")
     with pytest.raises(ConfigError, match="other weights"):
-        search(other, tmp_path)
+        search((make_module(tiny_supernet(seed=1)), trained[1]), tmp_path)
 
 
 def test_a_search_ends_with_the_generation_that_reaches_its_target(tmp_path):
@@ -268,26 +216,27 @@ def test_norms_are_recalibrated_on_a_copy(tmp_path):
     evaluation = EvaluationSettings(["largest"], recalibrate_batches=3)
     module, data = make_module(evaluation=evaluation), tiny_data()
     fit(module, data, 1)
-    before = {name: tensor.clone() for name, tensor in module.supernet.shared_tensors().items()}
+    supernet = module.supernet
+    before = {name: tensor.clone() for name, tensor in supernet.shared_tensors().items()}
     files = search((module, data), tmp_path, method=RandomSearch(), evaluations=3)
-    row = files.rows("evaluations")[0]
-    module.evaluation = evaluation
     batches = module.recalibration_batches(data.clients)
     assert len(batches) == 3
-    network = recalibrated(module.supernet.subnet(module.supernet.space.parse(row["arch"])), batches)
+    row = files.rows("evaluations")[0]
+    arch = supernet.space.parse(row["arch"])
     ((inputs, targets),) = list(data.val_dataloader())
     with torch.no_grad():
-        assert row["accuracy"] == pytest.approx(float((network(inputs).argmax(1) == targets).float().mean()))
-        loss = functional.cross_entropy(network(inputs), targets)
-        assert row["loss"] == pytest.approx(float(loss), rel=1e-5)
-        as_it_is = module.supernet.eval()(inputs, module.supernet.space.parse(row["arch"]))
-        assert abs(float(functional.cross_entropy(as_it_is, targets)) - float(loss)) > 1e-3
-    for name, tensor in module.supernet.shared_tensors().items():
+        logits = recalibrated(supernet.subnet(arch), batches)(inputs)
+        as_it_is = supernet.eval()(inputs, arch)
+    loss = float(functional.cross_entropy(logits, targets))
+    assert row["accuracy"] == pytest.approx(float((logits.argmax(1) == targets).float().mean()))
+    assert row["loss"] == pytest.approx(loss, rel=1e-5)
+    assert abs(float(functional.cross_entropy(as_it_is, targets)) - loss) > 1e-3
+    for name, tensor in supernet.shared_tensors().items():
         assert torch.equal(tensor, before[name])
     model = files.tier_model("small")
     assert model.recalibrated
     kept = torch.load(files.tier_folder("small") / "weights.pt")
-    expected = recalibrated(module.supernet.subnet(module.supernet.space.parse(model.arch)), batches).state_dict()
+    expected = recalibrated(supernet.subnet(supernet.space.parse(model.arch)), batches).state_dict()
     assert kept.keys() == expected.keys()
     assert any("running_mean" in name for name in kept)
     assert all(torch.equal(kept[name], expected[name]) for name in kept)
@@ -298,8 +247,6 @@ def test_a_share_of_the_validation_data(trained, tmp_path):
     assert files.settings()["num_examples"] == 20
     half = {row["arch"]: row["accuracy"] * 20 for row in files.rows("evaluations")}
     assert all(right == pytest.approx(round(right)) for right in half.values())
-    with pytest.raises(ConfigError, match=r"validation_share: 0.001 of 40 examples"):
-        search(trained, tmp_path / "none", validation_share=0.001)
 
 
 def test_one_search_for_all_tiers(trained, tmp_path):
@@ -317,13 +264,12 @@ class ConstantEvaluator(Evaluator):
 def test_of_equally_good_architectures_the_cheapest_is_taken(tmp_path):
     supernet = tiny_supernet()
     evaluator = ConstantEvaluator(supernet, [(torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64))])
-    tiers = Budgets({"all": {"macs": 1e9}})
 
     class Downwards(SearchMethod):
         def search(self, feasible, rng):
             yield sorted(feasible.distinct(set(), 30, rng), key=lambda arch: -feasible.costs.cost(arch, "macs"))
 
-    settings = SearchSettings(tiers, Downwards(), evaluations=30)
+    settings = SearchSettings(Budgets({"all": {"macs": 1e9}}), Downwards(), evaluations=30)
     search_of_ties = TierSearch(settings, evaluator, SearchFiles(tmp_path), 0)
     search_of_ties.run()
     best = search_of_ties.evaluations[search_of_ties.best(search_of_ties.tiers[0])]
@@ -334,23 +280,27 @@ def test_of_equally_good_architectures_the_cheapest_is_taken(tmp_path):
 
 def test_the_loss_can_be_what_is_best(trained, tmp_path):
     files = search(trained, tmp_path, metric="loss", method=Exhaustive())
-    rows = files.rows("evaluations")
     (small, _) = files.rows("tiers")
-    assert small["val_loss"] == min(row["loss"] for row in rows if row["macs"] <= 70_000)
+    assert small["val_loss"] == min(row["loss"] for row in files.rows("evaluations") if row["macs"] <= 70_000)
 
 
 def test_a_network_that_is_no_supernet_has_one_tier(tmp_path):
+    costs = ArchitectureCosts(linear_net())  # of 64 inputs and 4 outputs: 256 MACs
+    assert tier_search._example_tiers(costs) == (
+        "{class_path: lit_fednas.tiers.Budgets, init_args: {budgets: {all: {macs: 256}}}}"
+    )
+    assert [tier_search._rounded_up(number) for number in (7, 999, 1000.5, 123_456)] == [7, 999, 1010, 124_000]
     module, data = make_module(linear_net()), tiny_data()
     fit(module, data, 1)
-    files = Search(trainer(), module, data, tmp_path).run(None, SearchSettings(CumulativeCostTiers()))
+    files = search((module, data), tmp_path, tiers=CumulativeCostTiers())
     assert [(row["tier"], row["arch"]) for row in files.rows("tiers")] == [("tier1", "whole")]
 
 
 def test_a_search_asks_for_tiers_that_its_networks_meet(trained, tmp_path):
     """What the error proposes is a setting that works; the smallest and the largest network fit one tier each."""
-    module, data = trained
+    module, _ = trained
     with pytest.raises(ConfigError, match=r"search\.tiers: null .* model\.tiers is null too; set one") as told:
-        Search(trainer(), module, data, tmp_path).run(None, SearchSettings())
+        search(trained, tmp_path, tiers=None)
     assert not list(tmp_path.rglob("*.csv"))
     proposed = re.search(r"--search\.tiers '(.*)'$", str(told.value))
     parser = ArgumentParser()
@@ -361,61 +311,40 @@ def test_a_search_asks_for_tiers_that_its_networks_meet(trained, tmp_path):
     small, large = (tiers.budgets[name]["macs"] for name in ("small", "large"))
     assert least < (least + most) / 2 <= small < 1.01 * (least + most) / 2
     assert most <= large < 1.01 * most
-    files = Search(trainer(), module, data, tmp_path).run(None, SearchSettings(tiers, Exhaustive()))
+    files = search(trained, tmp_path, tiers=tiers, method=Exhaustive())
     assert [row["tier"] for row in files.rows("tiers")] == ["small", "large"]
 
 
-def test_the_example_of_tiers_for_a_single_network():
-    costs = ArchitectureCosts(linear_net())  # of 64 inputs and 4 outputs: 256 MACs
-    assert tier_search._example_tiers(costs) == (
-        "{class_path: lit_fednas.tiers.Budgets, init_args: {budgets: {all: {macs: 256}}}}"
-    )
-    assert [tier_search._rounded_up(number) for number in (7, 999, 1000.5, 123_456)] == [7, 999, 1010, 124_000]
-
-
-def test_a_checkpoint_is_searched(trained, tmp_path):
-    module, data = trained
-    trained_in = fit(module, data, 1, default_root_dir=tmp_path)
-    trained_in.save_checkpoint(tmp_path / "a.ckpt")
-    settings = SearchSettings(tiers=TIERS, method=Exhaustive())
-    blank = make_module(tiny_supernet(seed=7))
-    one = Search(trainer(), blank, tiny_data(), tmp_path / "one").run(str(tmp_path / "a.ckpt"), settings)
-    two = Search(trainer(), module, data, tmp_path / "two").run(None, settings)
-    assert one.rows("tiers") == two.rows("tiers")
-    other = make_module(ElasticResNet((1, 8, 8), 4, stem_width=4, stage_widths=[8], depths=[0], ratios=[0.5]))
+def test_a_checkpoint_is_searched(tmp_path):
+    module, data = make_module(tiny_supernet(seed=1)), tiny_data()
+    fit(module, data, 1, default_root_dir=tmp_path).save_checkpoint(tmp_path / "a.ckpt")
+    settings = SearchSettings(TIERS, Exhaustive(), evaluations=20)
+    expected = Search(make_trainer(), module, data, tmp_path / "there").run(None, settings)
+    blank = Search(make_trainer(), make_module(tiny_supernet(seed=7)), tiny_data(), tmp_path / "blank")
+    assert blank.run(str(tmp_path / "a.ckpt"), settings).rows("tiers") == expected.rows("tiers")
+    other = make_module(tiny_supernet(stage_widths=[8], depths=[0], ratios=[0.5]))
     with pytest.raises(CheckpointError, match="differs in"):
-        Search(trainer(), other, data, tmp_path / "three").run(str(tmp_path / "a.ckpt"), settings)
+        Search(make_trainer(), other, data, tmp_path / "other").run(str(tmp_path / "a.ckpt"), settings)
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_every_supernet_can_be_searched(tmp_path, name):
+def test_every_kind_of_supernet_can_be_searched(tmp_path, name):
     supernet = INSTANCES[name]()
-    draws = torch.Generator().manual_seed(0)
     inputs = batch(supernet, 6)
     shape = supernet(inputs).shape[:-1]  # of classes, or of tokens at every position
-    targets = torch.randint(supernet.num_classes, shape, generator=draws)
+    targets = torch.randint(supernet.num_classes, shape, generator=torch.Generator().manual_seed(0))
     task = (NextToken if len(shape) > 1 else Classification)(supernet.num_classes)
-    settings = SearchSettings(tiers=CumulativeCostTiers(samples=8), method=NSGA2(4, 2), evaluations=6)
+    settings = SearchSettings(tiers=CumulativeCostTiers(count=3, samples=8), method=NSGA2(4, 2), evaluations=6)
     files = SearchFiles(tmp_path)
-    search = TierSearch(settings, Evaluator(supernet, [(inputs, targets)], task=task), files, 0)
-    search.run()
-    rows = search.write_tiers(search.evaluator)
+    run = TierSearch(settings, Evaluator(supernet, [(inputs, targets)], task=task), files, 0)
+    run.run()
+    rows = run.write_tiers(run.evaluator)
     assert rows
     for row in rows:
         assert row["val_accuracy"] == row["test_accuracy"]  # the same data
         arch, network = load_tier_network(supernet, files, row["tier"])
         torch.testing.assert_close(network(inputs), supernet.eval()(inputs, arch))
     assert {row["arch"] for row in files.rows("evaluations")} >= {row["arch"] for row in rows}
-
-
-def test_settings_are_written_for_a_reader(trained, tmp_path):
-    files = search(trained, tmp_path)
-    settings = json.loads((files.folder / "settings.json").read_text())
-    method = {"class": "NSGA2", "population": 8, "sample": 4, "crossover_rate": 0.9, "mutation_rate": None}
-    assert settings["method"] == method
-    assert settings["tiers"][0] == {"name": "small", "at_most": {"macs": 70000.0}, "above": {}}
-    largest = trained[0].supernet.cost(trained[0].supernet.space.largest).macs
-    assert settings["reference"] == {"small": 70000.0, "large": 120000.0, "*": largest}
 
 
 @pytest.mark.parametrize(
@@ -426,6 +355,7 @@ def test_settings_are_written_for_a_reader(trained, tmp_path):
         ({"name": "../x"}, "search.name"),
         ({"cost": "latency_ms"}, "search.latency: is null"),
         ({"tiers": Budgets({"tiny": {"macs": 10.0}})}, "search.tiers.tiny: no architecture was found"),
+        ({"validation_share": 0.001}, "search.validation_share: 0.001 of 40 examples"),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_is_evaluated(trained, tmp_path, settings, words):

@@ -1,11 +1,9 @@
-"""Search, fine-tuning, export, test and report of a run that was made smaller, through the command line."""
+"""Search, fine-tuning, export, test and report of runs whose models grew or shrank, through the command line."""
 
 from __future__ import annotations
 
 import csv
 import shutil
-import signal
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,13 @@ import torch
 import yaml
 
 from lit_fednas.cli import main
-from lit_fednas.finetune import finetuning
-from lit_fednas.records import FinetuneFiles, read_rounds, read_sequence
-from lit_fednas.tiers import DeviceSpeeds, Population
-from tests.finetune.small import cohorts, rounds, tier_weights
-from tests.finetune.test_commands import StopIn
-from tests.support import assert_same
+from lit_fednas.records import FinetuneFiles, read_sequence, read_suite
+from tests.finetune.small import cohorts, tier_weights
 
-CONFIG = str(Path(__file__).parents[2] / "configs" / "fednas" / "digits.yaml")
+pytestmark = pytest.mark.slow
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIG = str(CONFIGS / "fednas" / "digits.yaml")
 QUICK: dict[str, Any] = {
     "trainer": {"check_val_every_n_rounds": 5, "enable_progress_bar": False},
     "model": {
@@ -36,7 +33,6 @@ QUICK: dict[str, Any] = {
         "client": {"epochs": 1},
     },
     "prune_by_budgets": {"budget": 0.5, "first": 0.2, "rounds": {1: 2}, "groups": 2, "initial_rounds": 1},
-    "round_time": {},
     "data": {"num_clients": 8},
 }
 FINETUNE = {"finetune": {"models": ["model: 1", "smallest"], "in_groups": True, "rounds": 2}}
@@ -89,27 +85,19 @@ def test_the_search_finds_for_every_tier_a_model_that_fits(pruned: Path) -> None
     assert {row["arch"]: int(row["macs"]) for row in evaluated} == macs
 
 
-def test_the_models_are_tested_exported_and_reported(home: Path) -> None:
+def test_a_tiers_model_is_tested_and_exported(home: Path) -> None:
     assert main(["test", *OPTIONS, "--ckpt_path", "last"]) == 0
+    tested = {row["arch"]: int(row["macs"]) for row in rows(RUN / "subnets-test.csv")}
+    assert tested
+    assert tested.items() <= {name: entry["macs"] for name, entry in models(RUN).items()}.items()
     (tier, *_) = rows(RUN / "search" / "tiers.csv")
     assert main(["export", *OPTIONS, "--tier", tier["tier"]]) == 0
     exported = torch.export.load(RUN / "search" / "tiers" / tier["tier"] / "network.pt2").module()
     assert exported(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).shape == (2, 10)
-    assert main(["report", str(RUN)]) == 0
-    assert ">Pruned models<" in (RUN / "report.html").read_text()
 
 
-@pytest.mark.slow
-def test_named_models_are_fine_tuned_in_groups_and_exported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped in the second one's second round, and started again."""
-    command = ["finetune", *OPTIONS, "--config", "finetune.yaml"]
-    monkeypatch.setattr(StopIn, "made", 0)
-    with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "_Stop", StopIn)
-        assert main(command) == 128 + signal.SIGINT
-    assert [len(rounds(path)) for path in sorted((RUN / "finetune" / "runs").iterdir())] == [2, 1]
-    assert main(command) == 0
-
+def test_named_models_are_fine_tuned_in_groups_and_exported(home: Path) -> None:
+    assert main(["finetune", *OPTIONS, "--config", "finetune.yaml"]) == 0
     known = models(RUN)
     last = f"model: {len(known) - 1}"
     files = FinetuneFiles(RUN / "finetune")
@@ -135,12 +123,6 @@ def test_named_models_are_fine_tuned_in_groups_and_exported(home: Path, monkeypa
         assert any(torch.equal(one, tensor) for one in program.state_dict().values())
     assert main(["report", str(RUN)]) == 0
 
-    assert main([*command, "--finetune.name", "straight"]) == 0
-    straight = FinetuneFiles(RUN / "straight")
-    assert rows(straight.folder / "tiers.csv") == list(found.values())
-    for tier, tensors in tier_weights(files).items():
-        assert_same(tensors, tier_weights(straight)[tier])
-
 
 def test_what_is_no_model_is_told_in_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
@@ -150,30 +132,28 @@ def test_what_is_no_model_is_told_in_one_line(home: Path, capsys: pytest.Capture
     assert not (RUN / "finetune").exists()
 
 
-def test_simulated_time_follows_from_the_records(pruned: Path) -> None:
-    """Groups side by side, a group's candidates one after another; a test is a forward pass alone."""
-    known = models(pruned / RUN)
-    sequence = list(known.values())
-    units = {
-        f"candidate: {entry['number']} {one['unit']}": (one["group"], one["macs"])
-        for entry in sequence
-        for one in entry["candidates"]
-    }
-    population, speeds, total, statuses = Population(QUICK["data"]["num_clients"]), DeviceSpeeds(), 0.0, set()
-    for record in read_rounds(pruned / RUN):
-        slowest: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-        for row in record["clients"]:
-            group, macs = units.get(row["arch"], (-1 - row["client"], sequence[0]["macs"]))
-            tested = macs * row["num_tested"]
-            assert row["macs"] == macs * row["num_seen"] + tested > tested > 0
-            assert (row["bytes_up"] > 0) is (row["status"] == "ok")
-            speed = speeds.of(row["client"], population, 0)
-            computed = (3 * macs * row["num_seen"] + tested) / speed.macs_per_second
-            sent = (row["bytes_down"] + row["bytes_up"]) / (speed.bandwidth_mbps * 1e6 / 8)
-            slowest[group][row["arch"]] = max(slowest[group][row["arch"]], computed + sent)
-            statuses.add(row["status"])
-        seconds = max(sum(candidates.values()) for candidates in slowest.values())
-        total += seconds
-        assert record["metrics"]["time/round"] == pytest.approx(seconds, rel=1e-5)
-        assert record["metrics"]["time/total"] == pytest.approx(total, rel=1e-5)
-    assert statuses == {"ok", "withheld"}
+GROWN = str(CONFIGS / "fedtrans" / "digits.yaml")
+GROWN_RUN = Path("runs/fedtrans-digits/version_0")
+GROW = [
+    *("--trainer.max_rounds", "4", "--trainer.check_val_every_n_rounds", "2", "--model.client.steps", "2"),
+    *("--transform_on_convergence.gamma", "1", "--transform_on_convergence.delta", "1"),
+    *("--transform_on_convergence.threshold", "1e9", "--transform_on_convergence.window", "1"),
+]
+
+
+def test_a_run_whose_models_grew_is_searched_and_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["fit", "--config", GROWN, *GROW]) == 0
+    assert main(["search", "--config", GROWN, "--search.evaluations", "10"]) == 0
+    suite = read_suite(GROWN_RUN)
+    assert suite is not None
+    macs = {f"model: {model['number']}": model["macs"] for model in suite["models"]}
+    assert len(macs) == 3
+    tiers = rows(GROWN_RUN / "search" / "tiers.csv")
+    assert len(tiers) == 8
+    for place, tier in enumerate(tiers):
+        assert int(tier["macs"]) == macs[tier["arch"]] <= macs["model: 0"] * 29 ** (place / 7) + 1
+    evaluated = rows(GROWN_RUN / "search" / "evaluations.csv")
+    assert {row["arch"]: int(row["macs"]) for row in evaluated} == macs
+    assert main(["test", "--config", GROWN, "--ckpt_path", "last"]) == 0
+    assert [row["subnet"] for row in rows(GROWN_RUN / "subnets-test.csv")] == ["model0", "model1", "model2"]
