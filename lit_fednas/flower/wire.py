@@ -166,7 +166,8 @@ def read_result(fields: Mapping[str, Any], task: ClientTask, limits: FitLimits) 
         raise ValueError(f"status {status!r}")
     if fields["reports"].keys() != {kind.__name__ for kind in limits.reports}:
         raise ValueError(f"reports of {sorted(fields['reports'])}")
-    reports = tuple(kind.from_plain(fields["reports"][kind.__name__]) for kind in limits.reports)
+    kinds = {kind.__name__: kind for kind in limits.reports}
+    reports = tuple(kinds[name].from_plain(values) for name, values in fields["reports"].items())
     if any(MOST < abs(number) < inf for report in reports for number in report.numbers):
         raise ValueError(f"a report of more than {MOST:g}")
     steps = read_count("num_steps", fields["num_steps"], limits.steps, least=1)

@@ -180,7 +180,7 @@ def read_arena(path: Path) -> Arena:
 
 
 def _compare_options(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns the arguments of :func:`compared`, read as ``lit-fednas compare`` reads its options.
+    """Returns the arguments of ``compared``, read as ``lit-fednas compare`` reads its options.
 
     Raises:
         ConfigError: One is unknown, or its value cannot work.

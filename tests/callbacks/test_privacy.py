@@ -278,10 +278,10 @@ def test_a_resumed_run_is_the_same(tmp_path: Path, cohort: CohortSampler) -> Non
 def test_a_resumed_run_keeps_its_noise_and_its_account(tmp_path: Path) -> None:
     """Noise that was found for two rounds is not found anew for six, so the run stops; other settings do not fit."""
 
-    def run(rounds: int, cohort: CohortSampler, privacy: list[Any], resumed: bool = True) -> Any:
-        path = str(tmp_path / "run" / "only" / "checkpoints" / "last.ckpt")
+    def run(rounds: int, cohort: CohortSampler, privacy: list[Any], resumed: bool = True, name: str = "only") -> Any:
+        path = str(tmp_path / "run" / name / "checkpoints" / "last.ckpt")
         callbacks = [*privacy, RoundCheckpoint()]
-        logger = RunLogger(str(tmp_path), "run", "only")
+        logger = RunLogger(str(tmp_path), "run", name)
         trainer = make_trainer(rounds, callbacks=callbacks, logger=logger, enable_checkpointing=True)
         trainer.fit(module(cohort=cohort), datamodule=tiny_data(), ckpt_path=path if resumed else None)
         return trainer
@@ -300,12 +300,12 @@ def test_a_resumed_run_keeps_its_noise_and_its_account(tmp_path: Path) -> None:
     ):
         with pytest.raises(CheckpointError, match=message):
             run(6, cohort, [Privacy(**{"clip_norm": 1.0, "target_epsilon": 3.0, **given})])
-    run(3, all_clients, [Privacy(1.0, 0)], resumed=False)
+    run(3, all_clients, [Privacy(1.0, 0)], resumed=False, name="clipped")
     with pytest.raises(CheckpointError, match=r"privacy\.target_epsilon: 3 cannot be kept, .* begun without noise"):
-        run(6, all_clients, [Privacy(1.0, target_epsilon=3.0)])
-    run(3, all_clients, [], resumed=False)
+        run(6, all_clients, [Privacy(1.0, target_epsilon=3.0)], name="clipped")
+    run(3, all_clients, [], resumed=False, name="without")
     with pytest.raises(CheckpointError, match="has not accounted for its rounds"):
-        run(6, all_clients, [Privacy(1.0, 1.0)])
+        run(6, all_clients, [Privacy(1.0, 1.0)], name="without")
 
 
 class Killed(Exception):

@@ -1,6 +1,5 @@
 """The same parts, each broken in one way, and the promise that it breaks."""
 
-
 import numpy as np
 import own_suite
 import torch
