@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from typing import ClassVar
 
@@ -84,15 +85,14 @@ class AggregationContract(Contract):
         updates = self.updates(net, 5, largest=True, seed=3)
         tasks = [u.task for u in updates]
         whole = aggregate(aggregation, net, updates, tasks)
-        kinds = [type(aggregation).__new__(type(aggregation)) for _ in range(3)]
-        for rank, other in enumerate(kinds):
-            other.__dict__.update(aggregation.__dict__)
+        ranks = [copy(aggregation) for _ in range(3)]
+        for rank, other in enumerate(ranks):
             start(other, net, tasks)
             for one in updates[rank::3]:
                 other.add(one)
-        for totals in zip(*(other.sums() for other in kinds), strict=True):
+        for totals in zip(*(other.sums() for other in ranks), strict=True):
             totals[0].add_(totals[1]).add_(totals[2])
-        assert_equal(kinds[0].finish(), whole)
+        assert_equal(ranks[0].finish(), whole)
 
     def check_updates_are_neither_changed_nor_kept(self) -> None:
         """Updates are read, and their memory is free after ``add``."""
