@@ -468,6 +468,7 @@ def test_checkpoints_that_do_not_fit_are_one_clear_line(begun, capsys):
     assert "finds none" in refused(capsys, "test", *begun, "--ckpt_path", "best")
 
 
+@pytest.mark.slow
 def test_checkpoints_that_cannot_be_used_are_one_clear_line(begun, capsys):
     """For every command that takes one; none advises to load what may run code."""
     last = Path("runs/digits/version_0/checkpoints/last.ckpt")

@@ -205,15 +205,15 @@ def test_the_changes_of_all_overlays_are_listed():
 def test_an_overlay_changes_only_what_it_is_named_after(parsers, name):
     folder, _, overlay = name.partition("/")
     over = FILES[f"{folder}/overlays/{overlay}.yaml"]
-    for base in (FILES[f"{folder}/cifar10.yaml"], FILES[f"{folder}/digits.yaml"]):
-        before, after = (parsers["fit"].parse_args(words(*paths)).as_dict() for paths in ([base], [base, over]))
-        theirs, ours = (flat({**config, "config": None}) for config in (before, after))
-        differing = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
-        differing = [key for key in differing if not key.endswith(tuple(LINKED))]  # what the data give
-        allowed = (RUN_NAME, *CHANGES[name])
-        assert [key for key in differing if not any(f"{key}.".startswith(f"{one}.") for one in allowed)] == []
-        assert RUN_NAME not in differing or not any(word in ours[RUN_NAME] for word in ("cifar", "digits", "small"))
-        check_network(before, after)
+    base = FILES[f"{folder}/cifar10.yaml"]
+    before, after = (parsers["fit"].parse_args(words(*paths)).as_dict() for paths in ([base], [base, over]))
+    theirs, ours = (flat({**config, "config": None}) for config in (before, after))
+    differing = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+    differing = [key for key in differing if not key.endswith(tuple(LINKED))]  # what the data give
+    allowed = (RUN_NAME, *CHANGES[name])
+    assert [key for key in differing if not any(f"{key}.".startswith(f"{one}.") for one in allowed)] == []
+    assert RUN_NAME not in differing or not any(word in ours[RUN_NAME] for word in ("cifar", "digits", "small"))
+    check_network(before, after)
 
 
 def check_network(before: dict[str, Any], after: dict[str, Any]) -> None:

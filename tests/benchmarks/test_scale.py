@@ -114,6 +114,7 @@ def test_what_cannot_be_done_here_is_left_out(
     assert "left out" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_levers(tmp_path: Path) -> None:
     levers = ["fused optimizer", "channels last", "bf16", "stacked"]
     words = "levers --fits 1 --warmup 1 --tasks cnn-32 tiny-50 --tolerance 1e-5"

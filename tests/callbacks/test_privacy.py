@@ -139,7 +139,7 @@ def test_with_maxnet_the_largest_networks_client_spends_nearly_all(count_noise: 
     assert spent(trainer) == pytest.approx(accountant.epsilon(DELTA), rel=1e-6)
 
 
-@pytest.mark.parametrize("cohort", [UniformCohort(count=3), PoissonCohort(0.5)])
+@pytest.mark.parametrize("cohort", [UniformCohort(count=3), pytest.param(PoissonCohort(0.5), marks=pytest.mark.slow)])
 def test_the_run_ends_before_the_round_that_would_exceed_the_target(cohort: CohortSampler) -> None:
     trainer = fit(module(cohort=cohort), tiny_data(), 40, callbacks=[Privacy(1.0, 2.0, target_epsilon=6.0)])
     done = trainer.current_epoch
@@ -149,7 +149,7 @@ def test_the_run_ends_before_the_round_that_would_exceed_the_target(cohort: Coho
     assert spent(beyond) > 6.0
 
 
-@pytest.mark.parametrize("cohort", [UniformCohort(count=3), PoissonCohort(0.5)])
+@pytest.mark.parametrize("cohort", [UniformCohort(count=3), pytest.param(PoissonCohort(0.5), marks=pytest.mark.slow)])
 def test_the_noise_is_found_for_the_target_and_all_rounds(cohort: CohortSampler) -> None:
     privacy = Privacy(1.0, target_epsilon=3.0)
     trainer = fit(module(cohort=cohort), tiny_data(), 8, callbacks=[privacy])

@@ -49,6 +49,7 @@ def files_of(made: Trained) -> FinetuneFiles:
     return FinetuneFiles(made.folder / "finetune")
 
 
+@pytest.mark.slow
 def test_distinct_architectures_of_each_tier_are_trained(drawn):
     supernet = drawn.module.supernet
     found = archs(files_of(drawn))

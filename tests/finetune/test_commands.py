@@ -86,6 +86,7 @@ def home(trained_home, tmp_path, monkeypatch):
     return folder
 
 
+@pytest.mark.slow
 def test_finetune_and_export(home, capsys):
     capsys.readouterr()
     assert main(["finetune", *options(), "--config", "finetune.yaml"]) == 0

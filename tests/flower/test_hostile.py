@@ -15,7 +15,7 @@ import torch
 
 from tests.federation import methods
 from tests.federation.methods import METHODS
-from tests.support import make_module, tiny_data
+from tests.support import make_module, one_of_many, tiny_data
 
 loopback = pytest.importorskip("tests.flower.loopback")
 from lit_fednas.flower.link import Reply, _Newcomer  # noqa: E402
@@ -69,7 +69,7 @@ def replaced(tree: Any, factor: int = 1) -> Iterator[tuple[list[Any], Any]]:
                 yield way, changed
 
 
-@pytest.mark.parametrize("name", REPORTING)
+@pytest.mark.parametrize("name", one_of_many(REPORTING, "widths", "operators late"))
 def test_an_answer_with_a_wrong_value_is_one_client_s_failure(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome, found = FlowerRunner._outcome, []
 

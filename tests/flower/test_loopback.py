@@ -49,7 +49,7 @@ from lit_fednas.flower.link import Link  # noqa: E402
 from lit_fednas.flower.server import FlowerCLI, FlowerEvaluator, FlowerRunner, ServerData  # noqa: E402
 from lit_fednas.flower.wire import Packet, result_fields, task_fields  # noqa: E402
 
-QUICK = ("operators scale", "counting scale", "suites", "sequences", "exits away", "cells", "elastic away")
+QUICK = ("operators scale", "counting scale", "suites", "sequences", "exits away", "elastic away")
 
 
 class Notes(FederatedCallback):

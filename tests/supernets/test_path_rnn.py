@@ -38,6 +38,7 @@ def features(inputs: int = INPUTS) -> Tensor:
     return torch.randn(3, STEPS, inputs, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.slow
 def test_table_8s_models_and_tiers() -> None:
     net = PathRNN()
     costs = net.path_costs("operations")
