@@ -40,8 +40,7 @@ from lit_fednas.data import FederatedDataModule, Normalize
 from lit_fednas.data.transforms import as_float
 from lit_fednas.errors import CheckpointError, ConfigError, DataError
 from lit_fednas.federation import EvaluationSettings, FederatedLightningModule
-from lit_fednas.federation.client_evaluation import normalises_over_batches
-from lit_fednas.federation.evaluation import recalibrated
+from lit_fednas.federation.evaluation import RECALIBRATION_BATCHES, normalises_over_batches, recalibrated
 from lit_fednas.records import TierFiles
 from lit_fednas.records.files import check_output, replacing
 from lit_fednas.search.command import AfterTraining
@@ -64,9 +63,6 @@ SIZES = (1, 2)
 
 #: Examples that are compared.
 COMPARED = 256
-
-#: Batches of the clients' data from which norms without statistics get some.
-RECALIBRATION_BATCHES = 20
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,8 @@ from typing_extensions import override
 from lit_fednas.data import Classification, Task
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
-from lit_fednas.federation.client_evaluation import (
-    batches_of_clients,
-    client_scores,
-    normalises_over_batches,
-)
-from lit_fednas.federation.evaluation import recalibrated
+from lit_fednas.federation.client_evaluation import batches_of_clients, client_scores
+from lit_fednas.federation.evaluation import normalises_over_batches, recalibrated
 from lit_fednas.federation.ranks import deal
 from lit_fednas.federation.run_folder import keeps_files, run_folder
 from lit_fednas.ranges import PositiveInt, checked

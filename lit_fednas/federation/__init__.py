@@ -31,10 +31,10 @@ Your own rules over the rounds: :class:`FederatedCallback` and :class:`ServerRou
   each element's values out of its mean, 0.5 takes the median. Both keep a round's updates in memory, and are off by
   default.
 * **Batch norm has a stated policy.** ``--model.supernet.norm`` is ``GroupNorm``, ``BatchNorm`` (statistics averaged as
-  buffers), ``BatchNorm`` without running statistics (the default) or ``NoNorm`` (as SuperFed's published code);
-  ``--model.evaluation.recalibrate_batches`` gathers statistics on a copy before a subnet is evaluated. Evaluation
-  batches are a random mix of the classes, because a network that normalises by the batch depends on it; for the same
-  reason ``--model.client.drop_last true`` leaves a small last batch out.
+  buffers), ``BatchNorm`` without running statistics (the default) or ``NoNorm`` (as SuperFed's published code).
+  Where norms keep no statistics, these are gathered on 20 batches of the clients' training data before a subnet is
+  evaluated, on a copy (``--model.evaluation.recalibrate_batches``): an accuracy is that of the deployed network, one
+  example at a time. ``--model.client.drop_last true`` leaves a small last batch out of training.
 * **Subnets are really smaller.** What a client gets has its own small tensors, and its bytes are what is counted; they
   may travel in fewer bits, ``--model.transport.up Int8 --model.transport.down Float16`` (``lit_fednas.transport``).
 

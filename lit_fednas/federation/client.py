@@ -23,6 +23,7 @@ from lit_fednas.federation.channels_last import with_channels_last
 from lit_fednas.federation.client_evaluation import client_scores
 from lit_fednas.federation.client_module import ClientModule, ClientNetwork
 from lit_fednas.federation.compiled import MOST_ARCHITECTURES, check_compilable, compile_network
+from lit_fednas.federation.evaluation import RECALIBRATION_BATCHES, normalises_over_batches, recalibrated
 from lit_fednas.federation.interrupts import Interrupted, alarm
 from lit_fednas.federation.lightning_private import ClientTrainer
 from lit_fednas.federation.stacked import StackedClient, StackedModule, check_stackable
@@ -258,15 +259,17 @@ class LocalRunner(TaskRunner):
             return update
         arch, client = update.task.arch, update.task.client
         weights = update.weights if self.settings.validate == "trained" else self._received[client]
-        scores = client_scores(
-            partial(self.supernet.run, arch, weights),
-            self.data,
-            [client],
-            "val",
-            targets=partial(self.supernet.targets, arch),
-            # not in the order of the data: batches of single classes would mislead norms of batch statistics
-            shuffle=generator(0, "local-test", client),
-        )
+        network: Callable[[Tensor], Tensor] = partial(self.supernet.run, arch, weights)
+        if normalises_over_batches(self.supernet.skeleton(arch)):
+            copy = self.supernet.subnet(arch)
+            copy.load_state_dict(dict(weights))
+            draws = generator(self.seed, "local-statistics", client)
+            batches = self.data.batches(client, self.settings.batch_size, draws, augment=False)
+            # batch norm refuses a batch of one
+            inputs = (inputs for inputs, _ in islice(batches, RECALIBRATION_BATCHES) if len(inputs) > 1)
+            network = recalibrated(copy, inputs)
+        targets = partial(self.supernet.targets, arch)
+        scores = client_scores(network, self.data, [client], "val", targets=targets)
         for score in scores:
             tested = replace(update.result, tested=score.means, num_tested=score.num_examples)
             update = replace(update, result=tested)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 
 from lit_fednas.data import ClientData, Task
 from lit_fednas.federation.evaluation import EvaluationSettings
@@ -38,7 +37,6 @@ def client_scores(
     settings: EvaluationSettings = EvaluationSettings(),
     batch_size: int = 512,
     targets: Callable[[Tensor], Tensor] = lambda classes: classes,
-    shuffle: torch.Generator | None = None,
 ) -> list[ClientScore]:
     """Evaluates a network on clients' own splits, without training, in one batch for several clients.
 
@@ -51,7 +49,6 @@ def client_scores(
         settings: Precision, layout, top-k.
         batch_size: Examples per batch, where one client has more.
         targets: The labels that the network is to predict, given classes ``[batch]`` (``Supernet.targets``).
-        shuffle: Draws the order of examples; without it, it is that of the data.
 
     Returns:
         One score per client that has examples.
@@ -60,11 +57,11 @@ def client_scores(
     clients = [client for client in clients if data.size(client, split)]
     if not clients:
         return []
-    draws = shuffle or generator(0, "evaluation")
+    draws = generator(0, "evaluation")
     batches: Iterable[tuple[Tensor, Tensor]] = (
         batch
         for client in clients
-        for batch in data.batches(client, batch_size, draws, split=split, shuffle=shuffle is not None, augment=False)
+        for batch in data.batches(client, batch_size, draws, split=split, shuffle=False, augment=False)
     )
     if len(clients) > 1:
         inputs, classes = zip(*batches, strict=True)
@@ -121,14 +118,3 @@ def batches_of_clients(sizes: Mapping[int, int], batch_size: int) -> list[list[i
         groups[-1].append(client)
         room -= size
     return groups
-
-
-def normalises_over_batches(network: nn.Module) -> bool:
-    """Returns whether a network's output for an example depends on its batch, in evaluation mode too.
-
-    Example:
-        >>> normalises_over_batches(nn.BatchNorm2d(1)), normalises_over_batches(nn.BatchNorm2d(1, affine=False,
-        ...     track_running_stats=False))
-        (False, True)
-    """
-    return any(isinstance(module, _BatchNorm) and module.running_mean is None for module in network.modules())

@@ -29,6 +29,8 @@ from lit_fednas.supernets import Supernet
 
 #: The name of the mean over sampled architectures among the subnets.
 SAMPLED = "sampled"
+#: Batches of training data that statistics are gathered on, where none are asked for and norms need them.
+RECALIBRATION_BATCHES = 20
 
 
 @checked("evaluation")
@@ -42,7 +44,9 @@ class EvaluationSettings:
             If not given, those of the supernet (for SuperFed's those of Table 4).
         top_k: The accuracy counts a class among the k most likely as correct.
         recalibrate_batches: Batches of the clients' training data on which batch-norm statistics are gathered
-            anew, on a copy, before a subnet is evaluated; 0 for none.
+            anew, on a copy, before a subnet is evaluated. If not given, 20 where the norms keep no statistics, so that
+            metrics are those of the network once it is deployed, and none elsewhere. 0 for none: such norms then use
+            the statistics of each evaluated batch, which single examples do not have.
         precision: ``bf16-mixed`` or ``16-mixed`` run the subnets under autocast; metrics are float32 always.
         channels_last: Whether images keep the channels innermost in memory, which is often faster.
         sampled: Architectures that are drawn from the space for every validation and test; their mean is
@@ -56,7 +60,7 @@ class EvaluationSettings:
 
     subnets: Sequence[str] | None = None
     top_k: PositiveInt = 1
-    recalibrate_batches: NonNegativeInt = 0
+    recalibrate_batches: NonNegativeInt | None = None
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     channels_last: bool = False
     sampled: NonNegativeInt = 0
@@ -334,6 +338,17 @@ def recalibrated(network: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
         for inputs in batches:
             network(inputs)
     return network.eval()
+
+
+def normalises_over_batches(network: nn.Module) -> bool:
+    """Returns whether a network's output for an example depends on its batch, in evaluation mode too.
+
+    Example:
+        >>> normalises_over_batches(nn.BatchNorm2d(1)), normalises_over_batches(nn.BatchNorm2d(1, affine=False,
+        ...     track_running_stats=False))
+        (False, True)
+    """
+    return any(isinstance(module, _BatchNorm) and module.running_mean is None for module in network.modules())
 
 
 def fresh_statistics(network: nn.Module) -> list[_BatchNorm]:

@@ -26,10 +26,12 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.cohort import CohortSampler, UniformCohort
 from lit_fednas.federation.data_checks import check_data
 from lit_fednas.federation.evaluation import (
+    RECALIBRATION_BATCHES,
     SAMPLED,
     EvaluationSettings,
     Recalibration,
     SubnetMetrics,
+    normalises_over_batches,
     recalibration_batches,
 )
 from lit_fednas.federation.initial_weights import read_checkpoint
@@ -158,6 +160,11 @@ class FederatedLightningModule(pl.LightningModule):
         else:
             population = self.tiers.population(self.supernet, clients.num_clients, self.seed, clients.speeds)
         self.population = replace(population, sizes=clients.sizes)
+        if self.evaluation.recalibrate_batches == 0 and self._normalises_over_batches:
+            log.warning(
+                "evaluation.recalibrate_batches: 0 evaluates with the statistics of each evaluated batch, which a "
+                "deployed network does not have; leave it out for accuracies that hold on a device"
+            )
 
     def configure_optimizers(self) -> Optimizer:
         """Returns the server optimizer over the shared weights."""
@@ -299,16 +306,22 @@ class FederatedLightningModule(pl.LightningModule):
         return {f"{SAMPLED} {number}": self.supernet.space.sample(rng) for number in range(count)}
 
     def _network(self, name: str, arch: Any) -> Callable[[Tensor], Tensor]:
-        if self.evaluation.recalibrate_batches == 0:
-            return lambda inputs: self.supernet(inputs, arch)
         if self._recalibration is None:
             clients = self.trainer.datamodule.clients  # type: ignore[attr-defined]
             self._recalibration = Recalibration(self.recalibration_batches(clients))
+        if not self._recalibration.batches:
+            return lambda inputs: self.supernet(inputs, arch)
         return self._recalibration.network(name, self.supernet, arch)
+
+    @property
+    def _normalises_over_batches(self) -> bool:
+        return normalises_over_batches(self.supernet.skeleton(self.supernet.space.smallest))
 
     def recalibration_batches(self, clients: ClientData, count: int | None = None) -> list[Tensor]:
         """Returns so many batches of clients' training data; without ``count`` those that the settings ask for."""
         count = self.evaluation.recalibrate_batches if count is None else count
+        if count is None:
+            count = RECALIBRATION_BATCHES if self._normalises_over_batches else 0
         return recalibration_batches(clients.at_server, count, self.client.batch_size, self.seed)
 
     def _log_metrics(self, split: str, metrics: SubnetMetrics) -> None:

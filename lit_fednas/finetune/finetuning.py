@@ -360,7 +360,7 @@ class Finetuning:
             self.supernet,
             candidate.tier.name,
             candidate.arch,
-            recalibrated=self.evaluation.recalibrate_batches > 0,
+            recalibrated=bool(self.recalibration),
             costs={"macs": float(self.supernet.macs(candidate.arch))},
             metrics={f"val_{name}": row[f"val_{name}"] for name in self.directions if row[f"val_{name}"] is not None},
             finetuned=True,

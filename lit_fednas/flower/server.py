@@ -303,8 +303,6 @@ class FlowerEvaluator(FederatedEvaluator):
     def answers_of(self, archs: Sequence[Any], clients: Sequence[int]) -> Iterator[tuple[Any, np.ndarray]]:
         data = self.draw.clients
         assert isinstance(data, RemoteClients)
-        if self.recalibration:
-            raise ConfigError("model.evaluation.recalibrate_batches: devices score without new statistics; set it to 0")
         shared = self.supernet.shared_tensors()
         fields = {
             "archs": [str(arch) for arch in archs],
@@ -352,6 +350,11 @@ class FlowerSearch(Search):
     @override
     def federated(self, draw: ClientDraw, recalibration: Sequence[torch.Tensor]) -> FederatedEvaluator:
         model, size = self.model, self.datamodule.eval_batch_size
+        if recalibration:
+            raise ConfigError(
+                f"model.evaluation.recalibrate_batches: {model.evaluation.recalibrate_batches} gives networks new "
+                f"statistics before they are scored, which devices do not; set it to 0"
+            )
         check = self.interrupts.check
         return FlowerEvaluator(model.supernet, draw, model.evaluation, recalibration, size, check=check)
 

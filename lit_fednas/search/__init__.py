@@ -42,8 +42,8 @@ search:
 * **A client can search for itself** (SuperFed, App. I): ``--search.client 3 --search.name client3`` scores on that
   client's own ``data.client_val`` examples, for its tier or the limits in ``search.tiers``.
 * **Norms that use the batch's own statistics** (the default of ``ElasticResNet``) make a network depend on its batch.
-  With ``--model.evaluation.recalibrate_batches 20`` every subnet is given statistics of the clients' training data
-  before it is evaluated, and the tiers' networks keep them.
+  So every subnet is given statistics of 20 batches of the clients' training data before it is evaluated
+  (``--model.evaluation.recalibrate_batches``), and the tiers' networks keep them.
 
 To add a method, write a frozen dataclass that subclasses :class:`SearchMethod`, with one generator, ``search``, which
 yields architectures and is sent their scores; :class:`RandomSearch` is the shortest.

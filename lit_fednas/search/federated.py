@@ -24,8 +24,7 @@ from typing_extensions import override
 
 from lit_fednas.data import ClientData
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation.client_evaluation import normalises_over_batches
-from lit_fednas.federation.evaluation import EvaluationSettings
+from lit_fednas.federation.evaluation import EvaluationSettings, normalises_over_batches
 from lit_fednas.ranges import PositiveInt, checked
 from lit_fednas.records import ALL_TIERS, SearchFiles
 from lit_fednas.rng import generator, numpy_generator

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation.client_evaluation import normalises_over_batches
+from lit_fednas.federation.evaluation import normalises_over_batches
 from lit_fednas.ranges import PositiveInt, Range, checked
 from lit_fednas.rng import generator
 from lit_fednas.search.evaluator import Evaluator
@@ -219,7 +219,7 @@ class Race:
         if not evaluator.recalibration and normalises_over_batches(supernet.skeleton(supernet.space.smallest)):
             raise ConfigError(
                 "search.racing: norms use the statistics of the batch, so that examples cannot be left out of it; set "
-                "model.evaluation.recalibrate_batches to 20, or leave search.racing out"
+                "model.evaluation.recalibrate_batches to null, or leave search.racing out"
             )
         if racing.first >= evaluator.num_examples:
             raise ConfigError(
