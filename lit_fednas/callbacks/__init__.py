@@ -4,6 +4,7 @@ Every run has those of :func:`default_callbacks`, a :class:`CostLedger` and a :c
 switched on by their key in YAML:
 
 * ``beta_decay`` (:class:`BetaDecay`): the schedule of MaxNet's beta (SuperFed).
+* ``weight_average`` (:class:`WeightAverage`): the running mean of the server's weights is what is evaluated and kept.
 * ``privacy`` (:class:`Privacy`): user-level differential privacy (:mod:`lit_fednas.aggregation`).
 * ``transform_on_convergence`` (:class:`TransformOnConvergence`) and ``soft_average`` (:class:`SoftAverage`): FedTrans.
 * ``prune_by_budgets`` (:class:`PruneByBudgets`): FedNAS.
@@ -130,6 +131,7 @@ from lit_fednas.callbacks.soft_average import SoftAverage
 from lit_fednas.callbacks.subnet_table import SubnetTable
 from lit_fednas.callbacks.transform_on_convergence import TransformOnConvergence
 from lit_fednas.callbacks.wandb_logging import WandbLogging
+from lit_fednas.callbacks.weight_average import WeightAverage
 
 __all__ = [
     "OPTIONAL_CALLBACKS",
@@ -150,6 +152,7 @@ __all__ = [
     "SubnetTable",
     "TransformOnConvergence",
     "WandbLogging",
+    "WeightAverage",
     "default_callbacks",
 ]
 
@@ -161,6 +164,7 @@ OPTIONAL_CALLBACKS: dict[str, type[Callback]] = {
         PruneByBudgets,
         TransformOnConvergence,
         SoftAverage,
+        WeightAverage,
         BetaDecay,
         Privacy,
         DeviceAverage,

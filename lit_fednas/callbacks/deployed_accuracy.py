@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from lit_fednas.callbacks.weight_average import weights_evaluated
 from lit_fednas.data import Classification, Task
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer, ServerRound
@@ -125,7 +126,8 @@ class DeployedAccuracy(FederatedCallback):
         return {metric: float(np.mean(figures)), "iqr": float(high - low), "worst": worst}
 
     def _evaluate_and_log(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
-        self._evaluate(trainer, module)
+        with weights_evaluated(trainer, module):
+            self._evaluate(trainer, module)
         for name, value in self.figures().items():
             module.log(f"deployed/{name}", value, sync_dist=True)  # all ranks have it; Lightning wants to be told
 

@@ -6,6 +6,7 @@ of them is wrapped here into classes with a public interface:
 * :class:`RoundFitLoop`: Lightning's fit loop with a round for an epoch, and one server step for its batches;
 * :class:`ClientTrainer` with its loop and strategy: a Trainer whose ``fit`` costs a fraction of a millisecond,
   because it is made once, keeps the weights where they are, and runs batches without connectors between;
+* :class:`AveragedWeights`: Lightning's running mean of weights, which begins anew with each fit;
 * :class:`RankStrategy`: Lightning's DDP without its wrapper around the module, and with ranks that are watched.
 """
 
@@ -22,6 +23,7 @@ from typing import Any, ClassVar, TypeVar
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.overrides.distributed import _sync_module_states
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
@@ -31,6 +33,7 @@ from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSourc
 from lightning.pytorch.trainer.states import TrainerStatus
 from torch import distributed
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation.rank_watch import RankWatch
@@ -156,6 +159,24 @@ class ClientStrategy(SingleDeviceStrategy):
         self._optimizers = []
         self._lightning_module = None
         self.model = None
+
+
+class AveragedWeights(EMAWeightAveraging):
+    """A running mean of the weights, which there is in a fit alone; after it, it is the module's weights."""
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Starts the mean anew for a fit."""
+        self._average_model = None
+        super().setup(trainer, pl_module, stage)
+
+    @property
+    def average(self) -> AveragedModel | None:
+        """The mean."""
+        return self._average_model
+
+    def swap(self, module: pl.LightningModule) -> None:
+        """Exchanges the module's weights and their mean."""
+        self._swap_models(module)
 
 
 class ClientTrainer(pl.Trainer):

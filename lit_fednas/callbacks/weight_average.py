@@ -1,0 +1,84 @@
+"""The running mean of the server's weights over rounds, which is what is evaluated, searched and deployed.
+
+The weights after a round's step move with the clients that took part; their exponential mean over rounds moves less and
+is usually the better network (Polyak and Juditsky, 1992; for federated averaging as server-side averaging).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lit_fednas.federation import FederatedLightningModule, FederatedTrainer, ServerRound
+from lit_fednas.federation.lightning_private import AveragedWeights
+from lit_fednas.ranges import ShareBelowOne, checked
+
+
+@checked("weight_average")
+class WeightAverage(AveragedWeights):
+    """Lightning's ``EMAWeightAveraging`` over rounds: the mean is ``decay * mean + (1 - decay) * weights``.
+
+    Clients are sent the weights themselves, and train as without it. The mean is what is validated; what
+    checkpoints hold as the supernet's weights, so that search, fine-tuning, ``test`` and export take it; and what the
+    module has once training ends. Whether the callback is there is the one switch. A resumed run goes on exactly: its
+    checkpoints keep both (``current_model_state``).
+
+    Tensors that come in during training, or whose shape changes, start their mean anew. In a list of callbacks it
+    stands after those that change the supernet and before those that evaluate.
+
+    Args:
+        decay: The weight of the mean so far; 0.9 averages about the last ten rounds.
+
+    Raises:
+        ConfigError: ``decay`` is not at least 0 and below 1.
+    """
+
+    def __init__(self, decay: ShareBelowOne = 0.9) -> None:
+        super().__init__(decay=decay)
+        self.decay = decay
+
+    def on_train_batch_end(
+        self,
+        trainer: FederatedTrainer,
+        pl_module: FederatedLightningModule,
+        outputs: Any,
+        batch: ServerRound,
+        batch_idx: int,
+    ) -> None:
+        """Follows the supernet's structure, then adds the round's weights to the mean."""
+        self._follow(trainer, pl_module)
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def on_load_checkpoint(
+        self, trainer: FederatedTrainer, pl_module: FederatedLightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Restores the weights and their mean; without fitting, the mean are the checkpoint's weights."""
+        if self.average is not None:
+            self._follow(trainer, pl_module)
+            super().on_load_checkpoint(trainer, pl_module, checkpoint)
+
+    def _follow(self, trainer: FederatedTrainer, module: FederatedLightningModule) -> None:
+        """Gives the mean the structure that the supernet has by now."""
+        assert self.average is not None
+        before = self.average.state_dict()
+        count = before.pop("n_averaged")
+        shapes = {f"module.{name}": tensor.shape for name, tensor in module.state_dict().items()}
+        if shapes == {name: tensor.shape for name, tensor in before.items()}:
+            return
+        self.setup(trainer, module, "fit")
+        kept = {name: tensor for name, tensor in before.items() if shapes.get(name) == tensor.shape}
+        self.average.load_state_dict({**self.average.state_dict(), **kept, "n_averaged": count})
+
+
+@contextmanager
+def weights_evaluated(trainer: FederatedTrainer, module: FederatedLightningModule) -> Iterator[None]:
+    """Gives the module the weights that are evaluated while training: the running mean, if there is one."""
+    averages = [one for one in trainer.callbacks if isinstance(one, WeightAverage) and trainer.state.fn == "fit"]
+    for average in averages:
+        average.swap(module)
+    try:
+        yield
+    finally:
+        for average in averages:
+            average.swap(module)

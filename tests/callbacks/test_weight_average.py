@@ -1,0 +1,106 @@
+import pytest
+import torch
+
+from lit_fednas.callbacks import DeployedAccuracy, RoundCheckpoint, WeightAverage
+from lit_fednas.federation import FederatedCallback
+from lit_fednas.supernets import GrowablePerceptron, ModelSuite
+from tests.support import assert_same, fit, make_module, make_trainer, tiny_data, weights
+
+
+class Observed(FederatedCallback):
+    """The server's weights after every step, and the weights that are validated."""
+
+    def __init__(self):
+        self.after_steps, self.validated = [], []
+
+    def on_server_step(self, trainer, module, round):
+        self.after_steps.append(weights(module))
+
+    def on_validation_batch_end(self, trainer, module, *_):
+        self.validated.append(weights(module))
+
+
+def mean(history, decay=0.75):
+    """By hand: the first weights, then decay times the mean so far and the rest of the newest."""
+    found = history[0]
+    for newest in history[1:]:
+        found = {name: decay * found[name] + (1 - decay) * newest[name] for name in found}
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    module, observed = make_module(), Observed()
+    callbacks = [observed, WeightAverage(0.75), RoundCheckpoint(dirpath=str(folder))]
+    fit(module, tiny_data(), 4, callbacks=callbacks, enable_checkpointing=True)
+    return module, observed, folder / "last.ckpt"
+
+
+def test_the_mean_of_the_rounds_is_validated_and_kept_and_clients_train_as_without_it(run):
+    module, observed, _ = run
+    plain = Observed()
+    fit(make_module(), tiny_data(), 4, callbacks=[plain])
+    for number, (left, right) in enumerate(zip(observed.after_steps, plain.after_steps, strict=True)):
+        assert_same(left, right)
+        assert_same(observed.validated[number], mean(observed.after_steps[: number + 1]), rtol=1e-5, atol=1e-7)
+    assert_same(weights(module), mean(observed.after_steps), rtol=1e-5, atol=1e-7)
+
+
+def test_a_checkpoint_holds_the_mean_and_the_weights_and_a_resumed_run_goes_on_exactly(run, tmp_path):
+    module, _, path = run
+    saved = torch.load(path, weights_only=True)
+    own = {name.removeprefix("supernet."): tensor for name, tensor in saved["state_dict"].items()}
+    assert_same({name: own[name] for name in weights(module)}, weights(module))
+
+    tested = make_module()
+    make_trainer(callbacks=[WeightAverage(0.75)]).test(tested, tiny_data(), ckpt_path=str(path))
+    assert_same(weights(tested), weights(module))
+
+    def callbacks(name):
+        return [WeightAverage(0.75), RoundCheckpoint(dirpath=str(tmp_path / name))]
+
+    straight, resumed = make_module(), make_module()
+    fit(straight, tiny_data(), 6, callbacks=callbacks("straight"), enable_checkpointing=True)
+    trainer = make_trainer(6, callbacks=callbacks("resumed"), enable_checkpointing=True)
+    trainer.fit(resumed, tiny_data(), ckpt_path=str(path))
+    assert_same(weights(resumed), weights(straight))
+
+
+@pytest.mark.parametrize("every_n_rounds", [None, 3])
+def test_deployed_accuracies_are_those_of_the_mean(every_n_rounds):
+    class Recorded(DeployedAccuracy):
+        def _evaluate(self, trainer, module):
+            self.evaluated = weights(module)
+            super()._evaluate(trainer, module)
+
+    deployed, observed = Recorded(every_n_rounds=every_n_rounds), Observed()
+    fit(make_module(), tiny_data(client_test=0.3), 3, callbacks=[observed, WeightAverage(0.75), deployed])
+    assert_same(deployed.evaluated, mean(observed.after_steps), rtol=1e-5, atol=1e-7)
+
+
+def test_a_model_that_comes_in_starts_a_mean_of_its_own_and_the_others_keep_theirs(tmp_path):
+    class Grow(FederatedCallback):
+        def on_server_step(self, trainer, module, round):
+            if round.number == 1:
+                round.restructure(lambda: module.supernet.add(0, [], seed=0))
+
+    def run(rounds, observed, ckpt_path=None):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            module = make_module(supernet=ModelSuite((1, 8, 8), 4, GrowablePerceptron([8])))
+        callbacks = [Grow(), observed, WeightAverage(0.75), RoundCheckpoint(dirpath=str(tmp_path / str(rounds)))]
+        trainer = make_trainer(rounds, callbacks=callbacks, enable_checkpointing=True)
+        trainer.fit(module, tiny_data(), ckpt_path=ckpt_path)
+        return weights(module)
+
+    observed = Observed()
+    straight = run(4, observed)
+    first, rest = observed.after_steps[0], observed.after_steps[1:]
+    newer = {name: tensor for name, tensor in mean(rest).items() if name not in first}
+    older = mean([first, *({name: step[name] for name in first} for step in rest)])
+    assert len(newer) == len(older) == 4
+    assert_same(straight, {**older, **newer}, rtol=1e-5, atol=1e-7)
+
+    run(3, Observed())
+    assert_same(run(4, Observed(), str(tmp_path / "3" / "last.ckpt")), straight)
