@@ -2,6 +2,8 @@
 
 * :class:`FixedArchitecture`: everyone the same architecture (FedAvg).
 * :class:`RandomArchitectures`: an architecture drawn for each client in each round.
+* :class:`CostWeighted`: an architecture drawn for each client from a pool (:class:`WholeSpace`, a :class:`RisingPath`,
+  those :class:`Listed`), the cheaper the more often.
 * :class:`Sandwich`: one client the largest architecture, one the smallest, the others random ones.
 * :class:`TrackingSandwich`: a sandwich whose largest and smallest architectures go to the clients that trained them
   least often (SuperFed).
@@ -53,7 +55,9 @@ from lit_fednas.assignment.basic import FixedArchitecture, RandomArchitectures
 from lit_fednas.assignment.by_tier import ByTier
 from lit_fednas.assignment.by_utility import ByOwnUtility, ByUtility
 from lit_fednas.assignment.candidate_groups import CandidateGroups
+from lit_fednas.assignment.cost_weighted import CostWeighted
 from lit_fednas.assignment.invariant_units import InvariantUnits
+from lit_fednas.assignment.pools import Listed, Pool, RisingPath, WholeSpace
 from lit_fednas.assignment.random_bases import RandomBases
 from lit_fednas.assignment.rolling import RollingWidths
 from lit_fednas.assignment.sandwich import Sandwich, TrackingSandwich
@@ -65,13 +69,18 @@ __all__ = [
     "ByTier",
     "ByUtility",
     "CandidateGroups",
+    "CostWeighted",
     "FixedArchitecture",
     "InvariantUnits",
+    "Listed",
+    "Pool",
     "RandomArchitectures",
     "RandomBases",
+    "RisingPath",
     "RollingWidths",
     "Round",
     "Sandwich",
     "Subspaces",
     "TrackingSandwich",
+    "WholeSpace",
 ]

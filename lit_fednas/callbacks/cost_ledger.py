@@ -19,11 +19,13 @@ from lit_fednas.federation import (
     ServerRound,
 )
 from lit_fednas.federation.run_folder import keeps_files, run_folder
+from lit_fednas.ranges import PositiveFloat, checked
 from lit_fednas.records import write_ledger
 
 log = logging.getLogger(__name__)
 
 
+@checked("cost_ledger")
 class CostLedger(FederatedCallback):
     """Counts multiply-accumulates and bytes, per round and in total; each client's are in the records of its rounds.
 
@@ -36,13 +38,25 @@ class CostLedger(FederatedCallback):
             model that comes in training counts from then on, one that is evaluated no more not at all.
         secure_aggregation: If given, ``ledger.json`` also has the bytes that the rounds would take with it, under
             ``secure_aggregation``; all other numbers stay those of the run.
+        max_macs: A budget of multiply-accumulates: training ends after the round in which the run has spent it, if it
+            has not ended by ``trainer.max_rounds`` (-1: no end) or ``trainer.max_time``.
+        max_bytes: Likewise of bytes, down and up.
+
+    Raises:
+        ConfigError: A budget is not positive.
     """
 
     def __init__(
-        self, independent: Sequence[str] | None = None, secure_aggregation: SecureAggregation | None = None
+        self,
+        independent: Sequence[str] | None = None,
+        secure_aggregation: SecureAggregation | None = None,
+        max_macs: PositiveFloat | None = None,
+        max_bytes: PositiveFloat | None = None,
     ) -> None:
         self.independent = independent
         self.secure_aggregation = secure_aggregation
+        self.max_macs = max_macs
+        self.max_bytes = max_bytes
         self.rounds = 0
         self.total = RoundCost()
         self.baseline: dict[str, RoundCost] = {}
@@ -62,7 +76,7 @@ class CostLedger(FederatedCallback):
             raise ConfigError(f"cost_ledger.independent: {error}") from None
 
     def on_train_start(self, trainer: FederatedTrainer, pl_module: FederatedLightningModule) -> None:
-        """Validates that a resumed run continues the comparison that it began."""
+        """Validates that a resumed run continues the comparison that it began, and has something left to spend."""
         compared = self._compared(pl_module)
         grows = bool(pl_module.supernet.structure()) and self.independent is None  # a new model has no round yet
         same = self.baseline.keys() <= compared.keys() if grows else self.baseline.keys() == compared.keys()
@@ -71,6 +85,7 @@ class CostLedger(FederatedCallback):
                 f"cost_ledger.independent: the run so far was compared with {', '.join(self.baseline)}, now it "
                 f"would be with {', '.join(compared)}; give the former"
             )
+        self._end_if_spent(trainer)  # a resumed run's
 
     @override
     def on_server_step(self, trainer: FederatedTrainer, module: FederatedLightningModule, round: ServerRound) -> None:
@@ -96,6 +111,14 @@ class CostLedger(FederatedCallback):
         module.log("cost/bytes_up", float(spent.bytes_up))
         module.log("cost/total_macs", float(self.total.macs))
         module.log("cost/total_bytes", float(self.total.bytes))
+        self._end_if_spent(trainer)
+
+    def _end_if_spent(self, trainer: FederatedTrainer) -> None:
+        budgets = {"max_macs": (self.total.macs, self.max_macs), "max_bytes": (self.total.bytes, self.max_bytes)}
+        for name, (spent, budget) in budgets.items():
+            if budget is not None and spent >= budget:
+                log.info("cost_ledger.%s: %g are spent after %d rounds; training ends", name, spent, self.rounds)
+                trainer.should_stop = True
 
     def summary(self) -> dict[str, Any]:
         """Returns totals, and the comparison with independent training; plain values."""

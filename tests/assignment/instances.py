@@ -16,10 +16,12 @@ from lit_fednas.assignment import (
     ByTier,
     ByUtility,
     CandidateGroups,
+    CostWeighted,
     FixedArchitecture,
     InvariantUnits,
     RandomArchitectures,
     RandomBases,
+    RisingPath,
     RollingWidths,
     Sandwich,
     Subspaces,
@@ -30,6 +32,8 @@ from lit_fednas.testing.assignments import plan
 from lit_fednas.tiers import Population
 
 INSTANCES: dict[str, Callable[[], Assignment]] = {
+    "cost-weighted": CostWeighted,
+    "cost-weighted-path": lambda: CostWeighted(RisingPath(3), power=0.5, cost="bytes"),
     "fixed-largest": FixedArchitecture,
     "fixed-smallest": lambda: FixedArchitecture("smallest"),
     "random": RandomArchitectures,

@@ -8,13 +8,13 @@ import logging
 import pytest
 
 from lit_fednas.assignment import FixedArchitecture, RandomArchitectures
-from lit_fednas.callbacks import CostLedger, RunRecorder
+from lit_fednas.callbacks import CostLedger, RoundCheckpoint, RunRecorder
 from lit_fednas.costs import RoundCost
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FaultPolicy, UniformCohort
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.records import read_rounds
-from tests.support import fit, linear_net, make_module, sgd, tiny_data, tiny_supernet
+from tests.support import fit, linear_net, make_module, make_trainer, sgd, tiny_data, tiny_supernet
 
 FAMILY = ["smallest", "d: [0,1], e: 0.25", "largest"]
 
@@ -46,6 +46,21 @@ def test_a_linear_network_counted_by_hand(tmp_path):
         "cost/total_macs": 2 * 3 * 40 * 256,
         "cost/total_bytes": 2 * 2 * 3 * 1040,
     }
+
+
+@pytest.mark.parametrize(
+    ("budget", "rounds"), [({"max_macs": 2 * 3 * 40 * 256}, 2), ({"max_macs": 31_000}, 2), ({"max_bytes": 6240.5}, 2)]
+)
+def test_training_ends_after_the_round_in_which_a_budget_is_spent(tmp_path, budget, rounds):
+    def trained(ckpt_path=None):  # as above, a round costs 30,720 MACs and 6,240 bytes
+        module = make_module(linear_net(), client=ClientSettings(sgd(0.1), batch_size=8, epochs=2))
+        callbacks = [CostLedger(**budget), RoundCheckpoint(dirpath=str(tmp_path))]
+        trainer = make_trainer(-1, callbacks=callbacks, enable_checkpointing=True)
+        trainer.fit(module, tiny_data(), ckpt_path=ckpt_path)
+        return trainer.global_step
+
+    assert trained() == rounds
+    assert trained(str(tmp_path / "last.ckpt")) == rounds  # nothing is left
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

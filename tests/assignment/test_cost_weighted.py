@@ -1,0 +1,99 @@
+"""Draws by cost against their probabilities, and pools against brute force."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from lit_fednas.assignment import CostWeighted, Listed, RisingPath, WholeSpace
+from lit_fednas.errors import ConfigError
+from lit_fednas.supernets import PathCNN
+from lit_fednas.tiers import ArchitectureCosts, Population, Tier
+from tests.assignment.instances import planned
+from tests.support import tiny_supernet
+
+NET = tiny_supernet(depths=[0, 1, 2], ratios=[0.25, 0.5, 1.0])
+SPACE = NET.space
+
+
+def of_pool(pool, cost="macs"):
+    return pool.architectures(ArchitectureCosts(NET), cost)
+
+
+@pytest.mark.parametrize(("power", "cost"), [(1.0, "macs"), (0.5, "bytes"), (0.0, "macs")])
+def test_drawn_as_often_as_the_power_of_the_cost_says(power, cost):
+    assignment = CostWeighted(RisingPath(4), power, cost)
+    assignment.setup(NET, Population(1))
+    rng = np.random.default_rng(0)
+    drawn = Counter(planned(assignment, 0, [0] * 4000, SPACE, rng))
+    archs = of_pool(RisingPath(4), cost)
+    weights = np.array([getattr(NET.cost(arch), cost) ** -power for arch in archs])
+    expected = 4000 * weights / weights.sum()
+    deviations = (np.array([drawn[arch] for arch in archs]) - expected) / np.sqrt(expected)
+    assert len(drawn) == 4
+    assert np.abs(deviations).max() < 3.5
+
+
+def test_a_client_draws_from_what_its_tier_affords_and_the_mean_cost_is_told_before_training(caplog):
+    limit = NET.macs(SPACE.smallest) * 2
+    population = Population(2, (Tier("weak", {"macs": limit}), Tier("strong", {})), (0, 1))
+    assignment = CostWeighted(WholeSpace(20))
+    with caplog.at_level("INFO", "lit_fednas"):
+        assignment.setup(NET, population)
+    pool = of_pool(WholeSpace(20))
+    fitting = [arch for arch in pool if NET.macs(arch) <= limit]
+    archs, chances = assignment.chances(0)
+    assert archs == fitting
+    assert 1 < len(fitting) < len(pool)
+    assert assignment.chances(1)[0] == pool
+    mean = len(fitting) / sum(1 / NET.macs(arch) for arch in fitting)  # the harmonic mean
+    assert sum(chance * NET.macs(arch) for arch, chance in zip(archs, chances, strict=True)) == pytest.approx(mean)
+    assert f"{len(fitting)} architectures for tier weak" in caplog.text
+    assert f"on average {mean:.4g}" in caplog.text
+
+
+def test_costs_of_a_pool_of_the_whole_space_are_spread_evenly():
+    values = [NET.macs(arch) for arch in of_pool(WholeSpace(20))]
+    everything = sorted(NET.macs(arch) for arch in SPACE.each())
+    assert (values[0], values[-1]) == (everything[0], everything[-1])
+    assert len(set(values)) >= 15
+    assert max(np.diff(values)) < 2.5 * (values[-1] - values[0]) / 19
+
+
+def test_each_architecture_of_a_path_contains_the_one_before_and_costs_are_spread():
+    archs = of_pool(RisingPath(6))
+    assert (archs[0], archs[-1], len(archs)) == (SPACE.smallest, SPACE.largest, 6)
+    for smaller, larger in itertools.pairwise(archs):
+        held = {name: tensor.shape for name, tensor in NET.subnet(larger).named_parameters()}
+        for name, tensor in NET.subnet(smaller).named_parameters():
+            assert all(few <= many for few, many in zip(tensor.shape, held[name], strict=True))
+        assert NET.macs(smaller) < NET.macs(larger)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "net", "population", "message"),
+    [
+        (lambda: CostWeighted(power=-1), NET, Population(1), "assignment.power: -1"),
+        (lambda: CostWeighted(Listed([])), NET, Population(1), "assignment.pool.archs: is empty"),
+        (lambda: CostWeighted(Listed(["d: [9]"])), NET, Population(1), "d: \\[9\\]"),
+        (
+            lambda: CostWeighted(RisingPath()),
+            PathCNN((3, 8, 8), 4, width=4, stage_layers=[2], strides=[2]),
+            Population(1),
+            "assignment.pool: RisingPath",
+        ),
+        (
+            lambda: CostWeighted(Listed(["largest"])),
+            NET,
+            Population(1, (Tier("weak", {"macs": 10}),), (0,)),
+            "no architecture of Listed fits tier 'weak'",
+        ),
+    ],
+    ids=["power", "no pool", "unknown", "unordered", "tier"],
+)
+def test_refused_before_training(assignment, net, population, message):
+    with pytest.raises(ConfigError, match=message):
+        assignment().setup(net, population)
