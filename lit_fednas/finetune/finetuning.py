@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import FixedArchitecture
-from lit_fednas.callbacks import RoundCheckpoint, RoundProgress, RunRecorder
+from lit_fednas.callbacks import RoundCheckpoint, RoundProgress, RunRecorder, WeightAverage
 from lit_fednas.data import FederatedDataModule
 from lit_fednas.data.readers import EvalBatches
 from lit_fednas.errors import ConfigError, DataError
@@ -298,6 +298,7 @@ class Finetuning:
         device = self.trainer.strategy.root_device
         shows_progress = self.trainer.progress_bar_callback is not None
         progress = [RoundProgress()] if shows_progress else []  # Lightning refuses one that is turned off
+        averages = [WeightAverage(one.decay) for one in self.trainer.callbacks if isinstance(one, WeightAverage)]
         trainer = FederatedTrainer(
             max_rounds=rounds,
             check_val_every_n_rounds=min(self.settings.check_val_every_n_rounds, rounds),
@@ -305,7 +306,7 @@ class Finetuning:
             accelerator=device.type,
             devices=1 if device.index is None else [device.index],
             logger=RunLogger(str(folder.parent.parent), folder.parent.name, folder.name),
-            callbacks=[RunRecorder(), RoundCheckpoint(), _Stop(self.interrupts), *progress],
+            callbacks=[*averages, RunRecorder(), RoundCheckpoint(), _Stop(self.interrupts), *progress],
             enable_model_summary=False,
             enable_progress_bar=shows_progress,
         )
@@ -380,7 +381,8 @@ def averaging(
     """Returns federated averaging of one network.
 
     Args:
-        model: The run's module; clients fail as there, but none is a straggler, and weights travel as there.
+        model: The run's module; clients fail as there, but none is a straggler, weights travel as there, and the
+            server steps as there.
         network: The network.
         objective: What a client optimises.
         **settings: Of the module.
@@ -393,6 +395,7 @@ def averaging(
         faults=replace(model.faults, straggler_rate=0.0),
         evaluation=evaluation_of(model),
         transport=model.transport,
+        server_optimizer=model.server_optimizer,
         **settings,
     )
 

@@ -18,6 +18,8 @@ from lit_fednas.records.files import check_folder_name
 class FinetuneSettings:
     """Federated averaging of each tier's network (FedorAS, section 3.3, Tables 10 and 11), or of named models.
 
+    The server optimizer and the running mean of its weights (``weight_average``) are those of the run.
+
     Args:
         rounds: Rounds per tier.
         macs: What each network is trained for instead: multiply-accumulates of all clients' forward passes. The
