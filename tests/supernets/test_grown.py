@@ -92,14 +92,17 @@ def test_a_family_of_parts_that_cannot_be_written_is_not_described() -> None:
     assert described(GrowableCNN([4], norm=None)) is not None
 
 
-def changed(path: Path, **changes: Any) -> GrownModel:
+def changed(path: Path, change: Callable[[dict], None]) -> GrownModel:
     """The last model of a record in which something was changed."""
     record = json.loads((path / "suite.json").read_text())
-    (path / "suite.json").write_text(json.dumps({**record, **changes}))
+    change(record)
+    (path / "suite.json").write_text(json.dumps(record))
     return GrownModel(str(path))
 
 
-CNN = "lit_fednas.supernets.GrowableCNN"
+def of_family(path: Path, class_path: str, **settings: Any) -> GrownModel:
+    family = {"class_path": class_path, "init_args": settings}
+    return changed(path, lambda record: record.update(family=family))
 
 
 @pytest.mark.parametrize(
@@ -113,15 +116,15 @@ CNN = "lit_fednas.supernets.GrowableCNN"
             "begins with conv1 4, conv2 9, head.*with conv1 4, conv2 8, head",
         ),
         (
-            lambda path: changed(path, models=[{"steps": []}, {"parent": 0, "steps": [{"shrink": "conv1"}]}]),
-            "not a step",
+            lambda path: changed(path, lambda record: record["models"][1].update(steps=[{"shrink": "conv1"}])),
+            "not a step of a transformation",
         ),
-        (lambda path: changed(path, family={"class_path": CNN, "init_args": {"hidden": [0]}}), "GrowableCNN: .*hidden"),
+        (lambda path: of_family(path, "lit_fednas.supernets.GrowableCNN", hidden=[0]), "GrowableCNN: .*hidden"),
+        (lambda path: of_family(path, "no.where.Family"), "no.where.Family: cannot be made again"),
         (
-            lambda path: changed(path, family={"class_path": "no.where.Family", "init_args": {}}),
-            "no.where.Family: cannot be made again",
+            lambda path: changed(path, lambda record: record.update(family=None)),
+            "does not say with which model it began; give the family",
         ),
-        (lambda path: changed(path, family=None), "does not say with which model it began; give the family"),
     ],
 )
 @pytest.mark.usefixtures("suite")
