@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.rng import generator
@@ -277,11 +276,7 @@ def test_what_has_only_a_size_costs_what_a_network_does(name: str, norm: str) ->
     net = sequence(name, norm)
     cuts = [one_cut(net, group, 2) for group in net.models[0].sizes]
     for arch, cut in zip(net.propose(cuts), cuts, strict=True):
-        subnet = net.subnet(arch).eval()
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            subnet(torch.zeros(1, *SHAPE))
-        assert 2 * net.cost(arch).macs == counter.get_total_flops()
-        assert net.cost(arch).parameters == sum(parameter.numel() for parameter in subnet.parameters())
+        assert net.cost(arch).parameters == sum(parameter.numel() for parameter in net.subnet(arch).parameters())
         assert net.cost(UnitCounts.of(cut.sizes)) == net.cost(arch)
         assert net.sizes(arch) == net.sizes(UnitCounts.of(cut.sizes)) == cut.sizes
 
@@ -322,8 +317,7 @@ def test_models_candidates_and_names() -> None:
     assert net.select("conv3", round=7) == Model(1)
     assert net.models[1] == PrunedModel(1, "conv3", {"conv1": 4, "conv2": 6, "conv3": 6}, 7)
     assert net.models[0] == PrunedModel(0, "", {"conv1": 4, "conv2": 6, "conv3": 8}, None)
-    for name, tensor in net.subnet(Model(1)).named_parameters():
-        assert torch.equal(tensor, chosen[name])
+    assert all(torch.equal(tensor, chosen[name]) for name, tensor in net.subnet(Model(1)).named_parameters())
     assert [str(arch) for arch in net.space.each()] == ["model: 1", "model: 0"]
     assert (net.space.smallest, net.space.largest) == (Model(1), Model(0))
     assert not list(net.candidates.parameters())
@@ -388,12 +382,12 @@ def grown_small() -> PrunedSequence:
 def test_a_saved_sequence_comes_back() -> None:
     net = grown_small()
     structure = net.structure()
+    with pytest.raises(CheckpointError, match=r"sequence of models began with .*'conv2': 8.*'conv2': 9"):
+        PrunedSequence(SHAPE, CLASSES, SlicedMobileNet(1.0, (4, 6, 9), (1, 2, 1))).restore(structure)
     other = PrunedSequence(SHAPE, CLASSES, MAKE["mobilenet"](BatchNorm())).eval()
     other.restore(json.loads(json.dumps(structure)))
     other.load_state_dict(net.state_dict())
-    assert other.models == net.models
-    assert other.cuts == net.cuts
-    assert other.structure() == structure
+    assert (other.models, other.cuts, other.structure()) == (net.models, net.cuts, structure)
     assert other.fingerprint == net.fingerprint
     assert list(other.space.each()) == list(net.space.each()) == [Model(2), Model(1), Model(0)]
     candidates = [Model(3, "conv0"), Model(3, "conv2")]
@@ -421,12 +415,6 @@ def test_restoring_again_forgets_what_came_between() -> None:
         net.build(Model(1))
 
 
-def test_another_initial_model_is_refused() -> None:
-    other = PrunedSequence(SHAPE, CLASSES, SlicedMobileNet(1.0, (4, 6, 9), (1, 2, 1)))
-    with pytest.raises(CheckpointError, match=r"sequence of models began with .*'conv2': 8.*'conv2': 9"):
-        other.restore(grown_small().structure())
-
-
 # --- errors
 
 
@@ -445,10 +433,7 @@ class NoFilters(SlicedCNN):
             r"supernet.units.a: \['conv9'\] must be groups of SlicedMobileNet, .*conv0, conv1, conv2",
         ),
         (lambda: sequence("mobilenet", units={"a b": ["conv1"]}), "with a name without spaces"),
-        (
-            lambda: sequence("mobilenet", units={"a": ["conv1"], "b": ["conv1"]}),
-            "supernet.units.b: .* is duplicated",
-        ),
+        (lambda: sequence("cnn", units={"a": ["layer0"], "b": ["layer0"]}), "supernet.units.b: .* is duplicated"),
         (lambda: sequence("mobilenet", units={"a": ["conv1", "conv1"]}), "supernet.units.a: .* is duplicated"),
         (lambda: sequence("mobilenet", units={}), "supernet.units: is empty"),
         (
