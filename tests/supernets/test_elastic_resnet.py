@@ -150,6 +150,7 @@ def test_odd_images_fit_the_shortcut() -> None:
         ("d: 0, e: [0.1,0.1]", "2 expand ratios"),
         ("e: 0.1, d: 0", "e: 0.1, d: 0"),
         ("d: [0,0, e: 0.1", "cannot be read"),
+        ("d: true, e: 0.1", "true"),
         (None, "None"),
         ({"d": 0}, "{'d': 0}"),
         (ElasticArch((0, 0, 0, 7), (0.1,) * 12), "depth 7"),
@@ -180,6 +181,7 @@ def test_ratios_of_many_digits_go_round() -> None:
     [
         ({"depths": [1, 0]}, "supernet.depths"),
         ({"ratios": [0.0, 0.1]}, "supernet.ratios"),
+        ({"stage_widths": []}, "supernet.stage_widths"),
         ({"stem_width": 0}, "supernet.stem_width: 0 must be at least 1"),
         # the largest network's widths are multiples, a narrower one's are not
         ({"norm": GroupNorm(8), "stem_width": 8}, "norm.group_size: 8 does not divide a width of 4"),

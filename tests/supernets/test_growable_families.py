@@ -69,6 +69,7 @@ def test_every_cell_but_heads_and_patches_can_be_widened_and_deepened(name: str)
     for cell in blueprint.cells:
         if cell.name in {"head", "patches"}:
             assert not cell.growable
+            assert blueprint.grown_with(cell.name) == ()
         else:
             assert blueprint.grown_with(cell.name)
             assert cell.follower("next") is not None

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lit_fednas.costs import count_macs, count_operations, count_parameters
 from lit_fednas.errors import ConfigError
 from lit_fednas.rng import isolated
 from lit_fednas.supernets import PathRNN
@@ -42,28 +41,6 @@ def test_table_8s_models_and_tiers() -> None:
     models, _ = np.histogram(totals, [0, 7.8e6, 12.8e6, 17.8e6, 22.8e6, 33.8e6])
     assert models.sum() == 2352
     assert models == pytest.approx([316, 577, 787, 473, 196], rel=0.11)  # the paper's are of 2,349
-
-
-#: Multiply-accumulates, operations beside them, and parameters of one step.
-BY_HAND: dict[str, Callable[[int, int], tuple[int, int, int]]] = {
-    "lstm": lambda i, h: (4 * h * (i + h), 8 * h + 10 * h, 4 * h * (i + h + 2)),
-    "gru": lambda i, h: (3 * h * (i + h), 6 * h + 7 * h, 3 * h * (i + h + 2)),
-    "ligru": lambda i, h: (2 * h * (i + h), 2 * h, 2 * h * (i + h + 1)),
-    "qrnn": lambda i, h: (3 * h * i, 3 * h, 3 * h * (i + 1)),
-    "linear": lambda i, h: (h * i, 2 * h, h * (i + 1)),  # bias and sigmoid
-    "conv5": lambda i, h: (5 * h * i, 2 * h, h * (5 * i + 1)),
-    "id": lambda i, h: (0, 0, 0),
-    "zero": lambda i, h: (0, 0, 0),
-}
-
-
-@pytest.mark.parametrize("name", OPERATORS)
-def test_costs_by_hand(name: str) -> None:
-    macs, others, parameters = BY_HAND[name](INPUTS, WIDTH)
-    module = operator(name)
-    assert count_macs(module, (STEPS, INPUTS)) == STEPS * macs
-    assert count_operations(module, (STEPS, INPUTS)) == STEPS * (macs + others)
-    assert count_parameters(module) == parameters
 
 
 def of_torch(kind: type[nn.RNNBase]) -> Callable[[Tensor, dict[str, Tensor]], Tensor]:

@@ -29,6 +29,7 @@ from lit_fednas.supernets import (
     Width,
     WidthSupernet,
 )
+from lit_fednas.supernets.layers import Scaler
 from lit_fednas.supernets.width.space import WidthSpace
 from lit_fednas.testing.networks import batch
 from lit_fednas.testing.supernets import tensors
@@ -447,6 +448,7 @@ def reading(text: object) -> Callable[[], object]:
         (settings(family=SlicedSmallCNN(), input_shape=(1, 5, 8)), "6x6 or more"),
         (lambda: SlicedCNN((8, 0)), "family.hidden"),
         (lambda: SlicedResNet((8, 8), (1,)), "as many numbers as hidden"),
+        (lambda: Scaler(0), "scale: 0"),
         (lambda: SlicedSmallCNN((8,)), "must be two numbers"),
         (lambda: Width(0.5, -1), "architecture.shift: -1 must be at least 0"),
         (bound(lambda a, b: a + b), "dimension 0 of 0.weight in Bound has 8 entries and grows with a by 1;"),
