@@ -16,7 +16,7 @@ from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCoh
 from lit_fednas.objectives import PathSampling
 from lit_fednas.supernets import ElasticResNet, Operators, PathCNN, PathRNN, labelled_space, labels_of
 from lit_fednas.supernets.labels import LabelSets
-from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers
+from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers, Population
 from tests.support import fit, make_module, sgd, tiny_data
 
 COARSE = [0, 0, 1, 1]
@@ -106,6 +106,12 @@ def test_every_client_trains_the_classifier_of_its_labels_and_both_are_evaluated
             count += len(classes)
         assert float(trainer.callback_metrics[f"val/{name}/accuracy"]) == pytest.approx(right / count, abs=1e-6)
         assert right / count > {"fine": 0.4, "coarse": 0.8}[name], "by chance a quarter and a half"
+
+
+def test_an_assignment_may_name_the_labels() -> None:
+    subspaces = Subspaces(share=1.0, labels="halves")
+    subspaces.setup(net(), Population(2))
+    assert subspaces.draw(0, np.random.default_rng(0)).labels == "halves"
 
 
 def with_labels(labels: dict[str, str]) -> Callable[[], object]:
