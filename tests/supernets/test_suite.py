@@ -50,6 +50,13 @@ def test_without_warm_up_the_weights_are_new_and_the_structure_is_the_same() -> 
     assert torch.equal(cold.shared_tensors()[name], suite(2, warm_up=False).shared_tensors()[name]), "by its seed"
 
 
+def test_a_model_may_be_copied_without_a_step() -> None:
+    made = suite()
+    made.add(0, (), seed=0)
+    pairs = zip(made.networks[0].parameters(), made.networks[1].parameters(), strict=True)
+    assert all(torch.equal(one, two) and one is not two for one, two in pairs)
+
+
 def test_structure_comes_back_with_all_weights() -> None:
     grown = suite(4)
     structure = json.loads(json.dumps(grown.structure()))

@@ -310,6 +310,7 @@ def test_the_norm_stands_behind_the_scaler() -> None:
 
 def test_parameters_counted_by_hand() -> None:
     net = WidthSupernet()  # HeteroFL's network for CIFAR
+    assert net.default_eval_archs[::2] == ("width: 0.0625", "width: 0.25", "width: 1")
     for ratio in (1, 0.5, 0.25, 0.125, 0.0625):
         a, b, c, d = (int(full * ratio) for full in (64, 128, 256, 512))
         convolutions = (3 * 9 + 1) * a + (a * 9 + 1) * b + (b * 9 + 1) * c + (c * 9 + 1) * d
