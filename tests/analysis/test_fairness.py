@@ -65,9 +65,6 @@ def test_one_run_by_hand(one: Path) -> None:
 def test_figures_of_each_run_are_averaged(one: Path, two: Path, groups: dict, tmp_path: Path) -> None:
     table = fairness_table({"both": [one, two], "second": [two]}).set_index(["name", "tier"])
     assert table.loc[("both", "tier2"), FIGURES].tolist() == pytest.approx([2, 2, 0.65, 0.05, 0.6])  # 0.1 and 0
-    assert table.loc[("both", "tier1"), FIGURES[2:]].tolist() == pytest.approx(
-        [0.3, ((0.08 / 3) ** 0.5 + 0.02**0.5) / 2, 0.15]
-    )
     assert table.loc[("both", ALL_TIERS), "worst"] == pytest.approx((0.2 + 0.1) / 2)
     assert table.loc[("second", "tier10"), FIGURES].tolist() == pytest.approx([1, 1, 0.7, 0, 0.7])
     # a tier that a run has no client in
@@ -75,10 +72,8 @@ def test_figures_of_each_run_are_averaged(one: Path, two: Path, groups: dict, tm
     assert table.loc["tier10", ["runs", "mean"]].tolist() == [1, 0.9]
     assert table.loc["tier1", ["runs", "clients", "mean"]].tolist() == pytest.approx([2, 2, 0.45])
     # quartiles 0.2 and 0.4; 0.575 and 0.725
-    table = fairness_table(groups)
-    table = table[table["tier"] == "*"].set_index("name")[["runs", "clients", "mean", "iqr", "worst"]]
-    assert table.loc["ours"].tolist() == pytest.approx([2, 4.5, (0.38 + 0.65) / 2, (0.2 + 0.15) / 2, 0.3])
-    assert table.loc["theirs"].tolist() == pytest.approx([1, 3, 1.6 / 3, 0.05, 0.5])
+    table = fairness_table({"ours": groups["ours"]}).set_index("tier")[["runs", "clients", "mean", "iqr", "worst"]]
+    assert table.loc["*"].tolist() == pytest.approx([2, 4.5, (0.38 + 0.65) / 2, (0.2 + 0.15) / 2, 0.3])
 
 
 def test_as_text(one: Path, tmp_path: Path) -> None:
@@ -119,16 +114,12 @@ def test_clients_of_the_same_place_are_averaged(one: Path, two: Path, tmp_path: 
 def test_boxes_by_hand(groups: dict, tmp_path: Path) -> None:
     (axes,) = client_boxes(groups).axes
     assert [text.get_text() for text in axes.get_xticklabels()] == ["ours", "theirs"]
-    assert axes.get_xticks().tolist() == [0, 1]
-    assert len(axes.patches) == 2
     heights = axes.patches[0].get_path().vertices[:, 1]
     assert (heights.min(), heights.max()) == pytest.approx((30, 70))  # of all runs' clients
     lines = [set(np.round(line.get_ydata(), 6)) for line in axes.lines if np.allclose(line.get_xdata(), 0, atol=0.4)]
-    for ends in ({50.0}, {10.0, 30.0}, {70.0, 90.0}):  # the median, and whiskers to the ends
-        assert ends in lines
+    assert all(ends in lines for ends in ({50.0}, {10.0, 30.0}, {70.0, 90.0}))  # the median, and whiskers to the ends
     theirs = [line.get_ydata().tolist() for line in axes.lines if line.get_marker() == "D"][1]
     assert theirs == pytest.approx([160 / 3])  # the mean, where it is not the median
-    assert {text.get_rotation() for text in axes.get_xticklabels()} == {0}
     (axes,) = client_boxes({f"a long name {number}": groups["ours"] for number in range(4)}).axes
     assert {text.get_rotation() for text in axes.get_xticklabels()} == {25}
     (axes,) = client_boxes({"x": [write(tmp_path / "beyond", {"a": [0.5, 0.5, 0.51, 0.52, 0.52, 0.99]})]}).axes

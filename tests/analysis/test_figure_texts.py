@@ -45,11 +45,6 @@ def _searches(name: str) -> dict[str, list[SearchResult]]:
     return {name: [result], "b": [result]}
 
 
-def _sweep(name: str, folder: Path) -> Figure:
-    table = pd.DataFrame({"p": [name, "b"], "seed": 0, "status": "finished", "rounds": 1, "folder": ""}, dtype=object)
-    return sweep_figure(table.assign(**{"val/mean/accuracy": [0.1, 0.2], "val/largest/accuracy": [0.3, 0.2]}))
-
-
 def _compared(name: str, folder: Path) -> Figure:
     subnets = {"s": 10, "l": 40}
     run = made_run(folder / "r", {"val/s/accuracy": [0.1, 0.5], "val/l/accuracy": [0.2, 0.6]}, seed=0, subnets=subnets)
@@ -65,14 +60,13 @@ def _rows(name: str, folder: Path) -> Figure:
     return figure
 
 
-def _effects(name: str, folder: Path) -> Figure:
-    row = {"where": name, "claim": "", "low": 0, "high": 1, "effect": 0, "verdict": "seen", "by": "ratio"}
-    return effects_figure(pd.DataFrame([row], dtype=object))
-
-
 def _groups(name: str, folder: Path) -> dict[str, list[Path]]:
     clients = write(folder / "clients", {"t": [0.5, 0.75]})
     return {name: [clients], "b": [clients]}
+
+
+EFFECT = pd.DataFrame([{"where": "", "claim": "", "low": 0, "high": 1, "effect": 0, "verdict": "seen", "by": "ratio"}])
+SWEEP = pd.DataFrame({"p": "", "seed": 0, "status": "finished", "folder": "", "val/mean/accuracy": [0.1, 0.2]})
 
 
 FIGURES: dict[str, Callable[[str, Path], Figure]] = {
@@ -80,10 +74,10 @@ FIGURES: dict[str, Callable[[str, Path], Figure]] = {
     "pareto": lambda name, folder: pareto_figure(_searches(name)["b"][0]),
     "fronts": lambda name, folder: fronts_figure(_searches(name), "b"),
     "progress": lambda name, folder: progress_figure(_searches(name), "b"),
-    "sweep": _sweep,
+    "sweep": lambda name, folder: sweep_figure(SWEEP.assign(p=pd.Series([name, "b"], dtype=object))),
     "compare": _compared,
     "rows": _rows,
-    "effects": _effects,
+    "effects": lambda name, folder: effects_figure(EFFECT.assign(where=name)),
     "fairness": lambda name, folder: fairness_figure(_groups(name, folder)),
     "boxes": lambda name, folder: client_boxes(_groups(name, folder)),
 }
@@ -105,7 +99,6 @@ def test_users_texts_are_drawn_as_they_are(kind: str, tmp_path: Path) -> None:
 
 def test_folders_whose_names_are_no_text_are_classes() -> None:
     figure = plot_partition(np.array([[1, 2]]), ["cat\udcff", "b"])
-    figure.draw_without_rendering()
     assert [one.get_text() for one in figure.axes[0].get_yticklabels()] == ["cat?", "b"]
 
 
