@@ -52,7 +52,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_median_after_the_warm_up(clock: Clock) -> None:
     network = Slow(clock, [900, 800, 5, 1, 9, 3, 200])  # sorted without the first two: 1 3 5 9 200
     assert MeasuredLatency(warmup=2, repeats=5).milliseconds(network, (3,)) == pytest.approx(5)
-    assert len(clock.seen) == 7
 
 
 def test_how_a_pass_runs(clock: Clock) -> None:
