@@ -95,8 +95,7 @@ def elastic(seed: int) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("make", "shape"),
-    [(lambda: elastic(0), (3, 16, 16)), (lambda: SmallCNN((1, 12, 12)).subnet("whole"), (1, 12, 12))],
+    ("make", "shape"), [(lambda: elastic(0), (3, 16, 16)), (lambda: SmallCNN((1, 12, 12)).subnet("whole"), (1, 12, 12))]
 )
 def test_peaks_by_running_node_by_node(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     network = make()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -132,14 +131,6 @@ def test_batch_statistics_become_running_ones(monkeypatch: pytest.MonkeyPatch) -
 def test_nonsense_is_refused(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"latency\.{field}: '?{value}"):
         MeasuredLatency(**{field: value})
-
-
-def test_the_description_is_plain_json() -> None:
-    settings = MeasuredLatency(batch_size=2, threads=3, warmup=4, repeats=5)
-    found = json.loads(json.dumps(settings.prepare([], (3,))))
-    assert found.pop("device_name")
-    assert found.pop("torch") == torch.__version__
-    assert found == {"batch_size": 2, "threads": 3, "warmup": 4, "repeats": 5, "device": "cpu"}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -101,12 +101,6 @@ def test_tiers_of_a_trace_by_hand():
     assert TraceTiers(Given(speeds), full=0.5).places(limits, 9, rng()).tolist() == [0, 0, 1, 2, 3, 3, 3, 3, 3]
 
 
-def test_full_says_how_many_reach_the_most_capable_tier():
-    for share, trace_tiers in ((0.5, TraceTiers(SyntheticTrace(), full=0.5)), (0.9, TraceTiers(SyntheticTrace()))):
-        top = counts(trace_tiers.places(tiers(1e6, 2e6, 3e6, 4e6), 20_000, rng()), 4)[3] / 20_000
-        assert top == pytest.approx(1 - share, abs=5 * (share * (1 - share) / 20_000) ** 0.5)
-
-
 def test_the_cost_that_speed_is_compared_with():
     """Devices of 20, 60 and 100 afford 0.8, 2.4 and 4 operations, or 20, 60 and 100 MACs."""
     limits = [
