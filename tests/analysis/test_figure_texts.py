@@ -20,9 +20,7 @@ from lit_fednas.analysis.report.charts import front_chart, line_chart
 from lit_fednas.analysis.spreads import draw_rows
 from lit_fednas.analysis.style import legend, new_figure
 from lit_fednas.analysis.sweeps import sweep_figure
-from lit_fednas.comparison import comparison_figure, comparison_table, methods_of
 from lit_fednas.data.statistics import plot_partition
-from tests.analysis.made_runs import made_run
 from tests.analysis.test_fairness import write
 
 #: What is given, and what is to be read in the figure.
@@ -43,14 +41,6 @@ def _searches(name: str) -> dict[str, list[SearchResult]]:
     settings = {"cost": "macs", "tiers": [{"name": name}, {"name": "b"}]}
     result = SearchResult("search", settings, rows, history, rows, rows.assign(val_accuracy=0.5), {})
     return {name: [result], "b": [result]}
-
-
-def _compared(name: str, folder: Path) -> Figure:
-    subnets = {"s": 10, "l": 40}
-    run = made_run(folder / "r", {"val/s/accuracy": [0.1, 0.5], "val/l/accuracy": [0.2, 0.6]}, seed=0, subnets=subnets)
-    methods = methods_of({name: [run], "b": [run]})
-    tiers = {"s": {"macs": 10.0}, name: {"macs": 40.0}}
-    return comparison_figure(methods, tiers, comparison_table(methods, tiers))
 
 
 def _rows(name: str, folder: Path) -> Figure:
@@ -75,7 +65,6 @@ FIGURES: dict[str, Callable[[str, Path], Figure]] = {
     "fronts": lambda name, folder: fronts_figure(_searches(name), "b"),
     "progress": lambda name, folder: progress_figure(_searches(name), "b"),
     "sweep": lambda name, folder: sweep_figure(SWEEP.assign(p=pd.Series([name, "b"], dtype=object))),
-    "compare": _compared,
     "rows": _rows,
     "effects": lambda name, folder: effects_figure(EFFECT.assign(where=name)),
     "fairness": lambda name, folder: fairness_figure(_groups(name, folder)),

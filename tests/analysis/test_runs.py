@@ -14,14 +14,7 @@ import pytest
 
 from lit_fednas.analysis import Run, newest_run, read_run, read_search
 from lit_fednas.analysis.report import write_report
-from lit_fednas.analysis.tables import (
-    client_table,
-    family_costs,
-    independent_costs,
-    stairs,
-    subnet_metric,
-    total_costs,
-)
+from lit_fednas.analysis.tables import client_table, family_costs, independent_costs, stairs, subnet_metric, total_costs
 from lit_fednas.comparison import Result, comparison_table, methods_of, networks
 from lit_fednas.errors import DataError
 from lit_fednas.records import ROUNDS_FILE, FinetuneFiles, SearchFiles, append_round

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +15,19 @@ from matplotlib.collections import LineCollection
 
 from lit_fednas.analysis.sweeps import SWEEP_FILE, compare, read_sweep, sweep_figure, swept
 from lit_fednas.errors import DataError
-from lit_fednas.records import append_round
+from tests.analysis.made_runs import made_run
 
 LR, DECAY = "model.lr", "beta_decay.decay"
 
 
-def write_run(folder: Path, accuracies: list[float | None], settings: dict[str, Any] | None = None) -> Path:
+def write_run(folder: Path, accuracies: list[float | None], settings: Mapping[str, Any] = {}) -> Path:
     """A run whose largest architecture was validated where there is an accuracy."""
-    folder.mkdir(parents=True)
-    for number, accuracy in enumerate(accuracies):
-        metrics = {"clients/loss": 1.0 / (number + 1)}
-        if accuracy is not None:
-            metrics |= {"val/largest/accuracy": accuracy, "val/smallest/accuracy": accuracy / 2}
-        append_round(folder, {"round": number, "metrics": metrics, "clients": []})
-    if settings is not None:
-        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
-    return folder
+    halves = [accuracy and accuracy / 2 for accuracy in accuracies]
+    losses = [1 / (number + 1) for number in range(len(accuracies))]
+    values = {"clients/loss": losses, "val/largest/accuracy": accuracies, "val/smallest/accuracy": halves}
+    run = made_run(folder, values)
+    (folder / "config.yaml").write_text(yaml.safe_dump(dict(settings)))
+    return run.folder
 
 
 @pytest.fixture

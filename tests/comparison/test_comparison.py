@@ -333,11 +333,10 @@ def test_the_command_writes_what_it_prints(tmp_path: Path, methods: dict, capsys
     assert "finds no run" in capsys.readouterr().err
 
 
-def test_rounds_without_clients_cost_nothing(tmp_path: Path) -> None:
+def test_rounds_without_clients_cost_nothing_and_uncounted_ones_are_unknown(tmp_path: Path) -> None:
     run = made_run(tmp_path / "a", {SMALL: [0.1]}, subnets=SUBNETS)
     append_round(run.folder, {"round": 1, "metrics": {SMALL: 0.2}, "clients": []})
-    table = history(Result(Run(run.folder)))
-    assert table["spent_macs"].tolist() == [100, 100]
+    assert history(Result(Run(run.folder)))["spent_macs"].tolist() == [100, 100]
     uncounted = made_run(tmp_path / "b", {SMALL: [0.1]}, macs=None, subnets=SUBNETS)
     assert history(Result(uncounted))["spent_macs"].isna().all()
     with pytest.raises(DataError, match="records do not count them"):
