@@ -286,6 +286,8 @@ def test_methods_are_found_by_patterns(tmp_path: Path, methods: dict) -> None:
         ("{}", "holds no budgets; write"),
         ("search: {method: {class_path: x}}", "method.class_path: is not a known cost; choose from macs"),
         ("small: 5", "small: 5 is not a budget"),
+        ("small: {flops: 5}", "small.flops: is not a known cost; choose from macs, parameters, bytes"),
+        ("small: {macs: big}", "small.macs: big is not a number above 0"),
         ("small: {macs: -1}", "small.macs: -1 is not a number above 0"),
         ("a: b: c", "cannot be read"),
     ],

@@ -156,14 +156,13 @@ class TestTables:
         assert train.inputs.tolist() == [[1, 0], [0, 1]]
 
     def test_parquet(self, table: str) -> None:
-        pytest.importorskip("pyarrow")
-        paths = [Path(table).with_name(f"{split}.csv") for split in ("train", "test")]
-        for path in paths:
+        pyarrow = pytest.importorskip("pyarrow")
+        for path in (Path(table), Path(table).with_name("test.csv")):
             pd.read_csv(path).astype({"kind": "category"}).to_parquet(path.with_suffix(".parquet"))
         path = table.replace(".csv", ".parquet")
         assert torch.equal(load(self.source(path)).inputs, load(self.source(table)).inputs)
         assert torch.equal(load(self.source(path)).targets, load(self.source(table)).targets)
-        columns = pytest.importorskip("pyarrow").table([[1], [2], [3]], names=["x", "price", "price"])
+        columns = pyarrow.table([[1], [2], [3]], names=["x", "price", "price"])
         pytest.importorskip("pyarrow.parquet").write_table(columns, path)
         with pytest.raises(DataError, match=r"train\.parquet has 2 columns 'price'"):
             load(self.source(path))
@@ -186,17 +185,19 @@ class TestArrays:
     def test_images_stay_uint8(self, tmp_path: Path) -> None:
         images = np.arange(3 * 1 * 2 * 2, dtype=np.uint8).reshape(3, 1, 2, 2)
         targets, site = np.array([0, 2, 1], dtype=np.int32), np.array(["a", "b", "a"])
-        source = ArrayFiles(
-            {"train": self.write(tmp_path / "a.npz", inputs=images, targets=targets, site=site)}, client="site"
-        )
+        path = self.write(tmp_path / "a.npz", inputs=images, targets=targets, site=site)
+        source = ArrayFiles({"train": path}, client="site")
         train = load(source)
         assert (train.inputs.dtype, source.input_dtype, source.input_shape) == (torch.uint8, torch.float32, (1, 2, 2))
         assert (train.targets.tolist(), source.num_classes) == ([0, 2, 1], 3)
         assert train.columns["site"].tolist() == ["a", "b", "a"]
         assert source.load("test") is None
-        scaled = ArrayFiles({"train": str(tmp_path / "a.npz")}, standardize=True).normalization
+        scaled = ArrayFiles({"train": path}, standardize=True).normalization
         assert scaled is not None
         assert scaled.mean == pytest.approx([5.5 / 255])
+        path = self.write(tmp_path / "b.npz", inputs=np.zeros((2, 3)), targets=np.array([[True, False], [True, True]]))
+        labels = load(ArrayFiles({"train": path}, task=MultiLabel(2)))
+        assert (labels.targets.tolist(), labels.inputs.dtype) == ([[1, 0], [1, 1]], torch.float32)
 
     def test_tokens_stay_whole_numbers(self, tmp_path: Path) -> None:
         np.save(tmp_path / "inputs.npy", np.array([[1, 2], [3, 0]], dtype=np.int64))
@@ -207,11 +208,6 @@ class TestArrays:
         assert train.targets.tolist() == [[2, 3], [1, 0]]
         with pytest.raises(ConfigError, match=r"standardize: torch\.int64 inputs"):
             load(ArrayFiles({"train": str(tmp_path)}, task=NextToken(4, 0), standardize=True))
-
-    def test_labels(self, tmp_path: Path) -> None:
-        path = self.write(tmp_path / "a.npz", inputs=np.zeros((2, 3)), targets=np.array([[True, False], [True, True]]))
-        assert load(ArrayFiles({"train": path}, task=MultiLabel(2))).targets.tolist() == [[1, 0], [1, 1]]
-        assert load(ArrayFiles({"train": path}, task=MultiLabel(2))).inputs.dtype == torch.float32
 
     @pytest.mark.parametrize(
         ("files", "settings", "message"),

@@ -4,18 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from lit_fednas.data import (
-    ClientData,
-    Examples,
-    LoaderReader,
-    Normalize,
-    RandomCrop,
-    RandomFlip,
-    TensorReader,
-    readers,
-)
+from lit_fednas.data import ClientData, Examples, LoaderReader, Normalize, RandomCrop, RandomFlip, TensorReader, readers
 from lit_fednas.data.readers import Batch
-from lit_fednas.data.rows import ClientRows
 from lit_fednas.errors import DataError
 from lit_fednas.rng import generator
 
@@ -49,39 +39,14 @@ def test_sizes_and_what_there_is_not(kind: type[readers.Reader]) -> None:
     data = clients(kind)
     assert (data.num_clients, data.sizes.tolist()) == (3, [10, 30, 1])
     assert [data.size(client, "val") for client in range(3)] == [2, 1, 0]
-    assert data.size(0, "test") == 0
+    assert (data.size(0, "test"), data.split_sizes("test").tolist()) == (0, [0, 0, 0])
+    with pytest.raises(ValueError, match="read-only"):
+        data.sizes[0] = 1
     for client, split in ((2, "val"), (0, "test")):
         assert list(data.batches(client, 8, generator(0, "b"), split=split)) == []
     for client, split, field in ((3, "train", "client"), (-1, "train", "client"), (0, "training", "split")):
         with pytest.raises(DataError, match=f"{field}: "):
             data.batches(client, 8, generator(0, "b"), split=split)
-
-
-class Untouched(ClientRows):
-    """Notes who was asked for."""
-
-    def __init__(self) -> None:
-        self.sizes = np.array([2, 0, 1])
-        self.asked: list[int] = []
-
-    def of(self, client: int) -> np.ndarray:
-        self.asked.append(client)
-        return np.arange(client, client + self.sizes[client])
-
-
-def test_rows_are_made_when_a_client_is_asked_for() -> None:
-    rows = Untouched()
-    data = ClientData(TensorReader(examples()), {"train": rows})
-    assert data.sizes.tolist() == data.split_sizes("train").tolist() == [2, 0, 1]
-    assert data.split_sizes("val").tolist() == [0, 0, 0]
-    assert (data.num_clients, data.size(2), len(data.rows(1))) == (3, 1, 0)
-    assert rows.asked == []
-    assert data.rows(2).tolist() == [2]
-    assert rows.asked == [2]
-    with pytest.raises(ValueError, match="read-only"):
-        data.sizes[0] = 1
-    with pytest.raises(DataError, match="split: 'dev'"):
-        data.split_sizes("dev")
 
 
 def test_classes_and_their_counts(kind: type[readers.Reader]) -> None:
@@ -186,9 +151,7 @@ def test_move_to_gives_the_same_order_on_a_gpu(kind: type[readers.Reader]) -> No
     here, there = clients(kind), clients(kind, augmentation=[RandomCrop(1), RandomFlip()])
     there.move_to("cuda")
     plain = zip(
-        here.batches(1, 8, generator(0, "b")),
-        there.batches(1, 8, generator(0, "b"), augment=False),
-        strict=True,
+        here.batches(1, 8, generator(0, "b")), there.batches(1, 8, generator(0, "b"), augment=False), strict=True
     )
     for (x, y), (u, v) in plain:
         assert u.device.type == v.device.type == "cuda"
@@ -196,3 +159,11 @@ def test_move_to_gives_the_same_order_on_a_gpu(kind: type[readers.Reader]) -> No
         assert torch.equal(y, v.cpu())
     first, again = (torch.cat([x for x, _ in there.batches(1, 8, generator(0, "b"))]) for _ in range(2))
     assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize(
+    ("targets", "columns", "field"), [(2, {}, "targets"), (3, {"site": np.array([1])}, "site")], ids=["targets", "site"]
+)
+def test_examples_of_which_something_is_missing(targets: int, columns: dict[str, np.ndarray], field: str) -> None:
+    with pytest.raises(DataError, match=rf"{field}: \d rows for 3 inputs; give one row per input"):
+        Examples(torch.zeros(3), torch.zeros(targets), columns)

@@ -89,33 +89,11 @@ def test_targets_are_what_the_partition_indexes() -> None:
         assert data.targets[rows].tolist() == examples().targets[client_values(data, client)].tolist()
 
 
-def test_everything_follows_the_seed_alone() -> None:
-    def layout(seed: int, partitioner: Partitioner, **settings: Any) -> list[list[int]]:
-        data = module(partitioner, seed=seed, **settings)
-        clients = range(data.clients.num_clients)
-        return [
-            values(data.val_dataloader()),
-            *(client_values(data, client, split) for split in ("train", "val", "test") for client in clients),
-        ]
-
-    state = torch.get_rng_state()
-    first, again, other = (layout(seed, IID(), client_val=0.2) for seed in (0, 0, 1))
-    assert first == again
-    assert (first[0] != other[0], first[1] != other[1]) == (True, True)
-    natural = {"num_clients": 10, "server_val": 0}  # this partition itself knows no seed
-    for settings, changed in (({"client_val": 0.5}, 11), ({"client_test": "official"}, 21)):
-        first, again, other = (layout(seed, ByColumn("site"), **natural, **settings) for seed in (0, 0, 1))
-        assert first == again
-        assert first[changed:] != other[changed:]
-    assert torch.equal(state, torch.get_rng_state())
-
-
 def test_client_splits_are_each_drawn_from_the_clients_own_generator() -> None:
     """Whoever is asked first, and again after many others."""
     data = module(Dirichlet(1.0, min_size=2), 40, source=ArraySource(examples(2000)), client_val=0.3, client_test=0.1)
     pool = np.setdiff1d(np.arange(2000), values(data.val_dataloader()))
-    order = np.random.default_rng(0).permutation(np.repeat(np.arange(40), 3))
-    for client in order.tolist():
+    for client in np.random.default_rng(0).permutation(np.repeat(np.arange(40), 3)).tolist():
         rows = pool[data.partition[client]]
         drawn = numpy_generator(0, "client-split", client).permutation(rows)
         num_val, num_test = round(0.3 * len(rows)), round(0.1 * len(rows))
@@ -246,3 +224,13 @@ def test_evaluation_batches_are_a_fair_mix_of_a_sorted_set(in_memory: bool) -> N
         for _, targets in batches:
             assert torch.bincount(targets, minlength=4).min() >= 12  # of 25 expected
         assert values(loader) == values(batches)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_move_to_takes_everything_along() -> None:
+    data = module()
+    before = client_values(data, 2)
+    data.move_to("cuda")
+    for batches in (data.val_dataloader(), data.test_dataloader(), data.clients.batches(0, 9, generator(0, "b"))):
+        assert {x.device.type for x, _ in batches} == {"cuda"}
+    assert client_values(data, 2) == before

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from jsonargparse import ArgumentParser
 from PIL import Image
 
 from lit_fednas.data import (
@@ -57,17 +56,11 @@ def module(source: DataSource, least: int = 1, **settings: Any) -> FederatedData
     return data
 
 
-def client_targets(data: FederatedDataModule, split: str = "train") -> list[list[int]]:
+def client_targets(data: FederatedDataModule) -> list[list[int]]:
     """The targets of each client, read through its batches."""
-    return [
-        [
-            int(target)
-            for inputs, targets in data.clients.batches(client, 2, generator(0, "b"), split=split, shuffle=False)
-            for target in targets
-            if inputs.shape[1:] == data.input_shape and inputs.dtype == torch.float32
-        ]
-        for client in range(data.clients.num_clients)
-    ]
+    clients = data.clients
+    batches = [clients.batches(client, 2, generator(0, "b"), shuffle=False) for client in range(clients.num_clients)]
+    return [[int(target) for _, targets in batches_of_one for target in targets] for batches_of_one in batches]
 
 
 @pytest.fixture
@@ -102,7 +95,7 @@ class TestImageTable:
         write_table(tmp_path / "list.csv", ["file", "label", "client", "split"], ROWS)
         return tmp_path / "list.csv"
 
-    def test_rows_become_examples(self, table: Path) -> None:
+    def test_rows_become_examples(self, table: Path, tmp_path: Path) -> None:
         source = ImageTable(table)
         assert (source.num_classes, source.class_names) == (4, ("ant", "cat", "cow", "dog"))
         assert source.input_shape == (3, 8, 8)
@@ -110,20 +103,12 @@ class TestImageTable:
         assert values(train) == [10, 0, 20, 30]
         assert train.targets.tolist() == [3, 1, 0, 3]
         assert train.columns["client"].tolist() == ["bob", "ann", "bob", "ann"]
-        assert values(load(source, "val")) == [40]
-        assert load(source, "test").targets.tolist() == [2]
-        write_table(table, ["file", "label", "client"], [row[:3] for row in ROWS])
-        source = ImageTable(table)  # without splits all goes to the clients
-        assert values(load(source)) == [10, 0, 20, 30, 40, 50]
+        assert (values(load(source, "val")), load(source, "test").targets.tolist()) == ([40], [2])
+        (tmp_path / "lists").mkdir()
+        write_table(tmp_path / "lists" / "b.csv", ["path", "kind", "site"], [row[:3] for row in ROWS])
+        source = ImageTable(tmp_path / "lists" / "b.csv", tmp_path, file="path", label="kind", client="site")
+        assert values(load(source)) == [10, 0, 20, 30, 40, 50]  # without splits all goes to the clients
         assert source.load("val") is source.load("test") is None
-
-    def test_names_of_columns_and_root_are_settings(self, table: Path, tmp_path: Path) -> None:
-        other = tmp_path / "lists" / "b.csv"
-        other.parent.mkdir()
-        write_table(other, ["path", "kind", "site", "part", "client"], [(*row, "x") for row in ROWS])
-        source = ImageTable(other, tmp_path, file="path", label="kind", client="site", split="part")
-        assert values(load(source, "test")) == [50]
-        assert load(source).columns["client"].tolist() == ["bob", "ann", "bob", "ann"]
 
     @pytest.mark.parametrize(
         ("labels", "names", "targets"),
@@ -161,7 +146,8 @@ class TestImageTable:
             ({"table": "none.csv"}, r"table: .*none\.csv is not a file"),
             ({"client": "site"}, r"client: .* no column 'site'; .* one of: file, label, client, split"),
             ({"split": "part"}, r"split: .* no column 'part'"),
-            ({"mean": [0.5] * 3}, r"data\.source\.mean: "),
+            ({"mean": [0.5] * 3}, r"data\.source\.mean: .* do not belong together"),
+            ({"mean": [0.5], "std": [0.5]}, r"data\.source\.mean: \[0\.5\] are not one per channel; give 3"),
         ],
     )
     def test_settings_that_cannot_be_right(self, table: Path, settings: dict[str, Any], message: str) -> None:
@@ -362,7 +348,7 @@ class TestCelebA:
         with pytest.raises(DataError, match=r"img_align_celeba is missing; put CelebA's aligned images into it"):
             CelebA(root, least=1).load("train")
         for bad in ({"attributes": []}, {"attributes": ["Male", "Male"]}, {"deal": "val"}, {"least": 0}):
-            with pytest.raises(ConfigError):
+            with pytest.raises(ConfigError, match=next(iter(bad))):
                 CelebA(root, **bad)  # type: ignore[arg-type]
 
 
@@ -387,51 +373,29 @@ def test_splits_of_small_clients(caplog: pytest.LogCaptureFixture) -> None:
     assert module(natural([9, 2, 1]), least=3, client_val=0.4, client_test=0.4).clients.num_clients == 1
 
 
-class TestLeast:
-    COLUMN = np.random.default_rng(0).permutation(np.repeat(np.arange(5), (4, 1, 5, 2, 4)))
+def test_values_with_few_examples_go_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="lit_fednas")
+    column = np.random.default_rng(0).permutation(np.repeat(np.arange(5), (4, 1, 5, 2, 4)))
 
-    def rows(self, least: int, num_clients: int | None = None) -> list[list[int]]:
+    def rows(least: int, num_clients: int | None = None) -> list[list[int]]:
         partitioner = ByColumn("client", least)
-        partition = partitioner.partition(np.zeros(16, dtype=int), num_clients, 0, {"client": self.COLUMN})
-        assert partition.num_examples == 16
+        partition = partitioner.partition(np.zeros(16, dtype=int), num_clients, 0, {"client": column})
         return [part.tolist() for part in partition]
 
-    def test_values_with_few_examples_go_to_nobody(self, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO, logger="lit_fednas")
-        for least, kept in ((1, [0, 1, 2, 3, 4]), (2, [0, 2, 3, 4]), (4, [0, 2, 4]), (5, [2])):
-            expected = [np.flatnonzero(value == self.COLUMN).tolist() for value in kept]
-            assert self.rows(least) == self.rows(least, len(kept)) == expected
-            assert bool(caplog.records) == (least > 1)
-        assert sorted(map(len, self.rows(4, 2))) in ([4, 9], [5, 8])  # fewer clients share the values that remain
-        assert "3 examples of clients with fewer than 4 are left out" in caplog.text
-
-    def test_refuses(self) -> None:
-        with pytest.raises(ConfigError, match="least: 0"):
-            ByColumn("client", 0)
-        with pytest.raises(DataError, match=r"least: 6 .*give at most 5"):
-            self.rows(6)
-        with pytest.raises(DataError, match="num_clients: 4 for 3 values of 'client' with 4 examples or more"):
-            self.rows(4, 4)
-
-    def test_counts_what_the_server_leaves(self) -> None:
-        """Half of the data go to the server; a client of 6 that keeps 3 is below 4."""
-        data = module(natural([6, 6, 40]), least=4, server_val=0.5)
-        assert min(data.clients.sizes) >= 4
-        assert len(data.targets) == 26
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("ImageTable", {"table": "x.csv", "label": "kind", "image_size": 64}),
-        ("LeafImages", {"root": "x", "images": "y", "augmentation": [{"class_path": "RandomFlip"}]}),
-        ("LeafText", {"root": "x", "deal": "all"}),
-    ],
-)
-def test_sources_without_a_configuration_can_be_named_in_one(name: str, settings: dict[str, Any]) -> None:
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(FederatedDataModule, "data")
-    source = {"class_path": f"lit_fednas.data.{name}", "init_args": settings}
-    partitioner = {"class_path": "ByColumn", "init_args": {"column": "client", "least": 3}}
-    made = parser.instantiate(parser.parse_object({"data": {"source": source, "partitioner": partitioner}})).data
-    assert (type(made.source).__name__, made.partitioner.least) == (name, 3)
+    for least, kept in ((1, [0, 1, 2, 3, 4]), (2, [0, 2, 3, 4]), (4, [0, 2, 4]), (5, [2])):
+        expected = [np.flatnonzero(value == column).tolist() for value in kept]
+        assert rows(least) == rows(least, len(kept)) == expected
+        assert bool(caplog.records) == (least > 1)
+    assert "3 examples of clients with fewer than 4 are left out" in caplog.text
+    assert sorted(map(len, rows(4, 2))) in ([4, 9], [5, 8])  # fewer clients share the values that remain
+    for least, num_clients, message in (
+        (0, None, "least: 0"),
+        (6, None, r"least: 6 .*give at most 5"),
+        (4, 4, "num_clients: 4 for 3 values of 'client' with 4 examples or more"),
+    ):
+        with pytest.raises((ConfigError, DataError), match=message):
+            rows(least, num_clients)
+    # half of the data go to the server; a client of 6 that keeps 3 is below 4
+    data = module(natural([6, 6, 40]), least=4, server_val=0.5)
+    assert min(data.clients.sizes) >= 4
+    assert len(data.targets) == 26

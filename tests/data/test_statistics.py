@@ -88,17 +88,14 @@ def test_of_many_classes_the_most_frequent_are_shown() -> None:
     counts[:, frequent] += 10
     counts[:, frequent[::5]] += 10
     names = [f"c{label}" for label in range(250)]
-    for given in (counts, csr_array(counts)):
-        axes = plot_partition(given, names).axes[0]
-        assert axes.get_title() == "80 of 150 clients, evenly spaced by number; the 100 most frequent of 250 classes"
-        where = axes.collections[0].get_offsets().astype(int)
-        assert sorted(where.tolist()) == np.argwhere(counts[np.arange(80) * 150 // 80][:, frequent]).tolist()
-        assert [label.get_text() for label in axes.get_yticklabels()] == [f"c{label}" for label in frequent[::2]]
-        header, *lines = (line.split() for line in partition_table(given, names).splitlines())
-        assert header == ["client", "size", *(f"c{label}" for label in frequent[::5]), "..."]
-        assert lines[7] == ["7", str(counts[7].sum()), *map(str, counts[7, frequent[::5]]), "..."]
-        assert lines[150] == ["total", str(counts.sum()), *map(str, counts[:, frequent[::5]].sum(axis=0)), "..."]
-        assert lines[152][:2] == ["150", "clients"]
+    axes = plot_partition(csr_array(counts), names).axes[0]
+    assert axes.get_title() == "80 of 150 clients, evenly spaced by number; the 100 most frequent of 250 classes"
+    where = axes.collections[0].get_offsets().astype(int)
+    assert sorted(where.tolist()) == np.argwhere(counts[np.arange(80) * 150 // 80][:, frequent]).tolist()
+    header, *lines = (line.split() for line in partition_table(csr_array(counts), names).splitlines())
+    assert header == ["client", "size", *(f"c{label}" for label in frequent[::5]), "..."]
+    assert lines[7] == ["7", str(counts[7].sum()), *map(str, counts[7, frequent[::5]]), "..."]
+    assert lines[150] == ["total", str(counts.sum()), *map(str, counts[:, frequent[::5]].sum(axis=0)), "..."]
 
 
 def test_no_table_is_written_of_more_clients_than_one_reads(

@@ -74,12 +74,7 @@ def test_numbers_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("task", "outputs"),
-    [
-        (Classification(4), (4,)),
-        (NextToken(4, ignored=0), (5, 4)),
-        (MultiLabel(3), (3,)),
-        (Regression(2), (2,)),
-    ],
+    [(Classification(4), (4,)), (NextToken(4, ignored=0), (5, 4)), (MultiLabel(3), (3,)), (Regression(2), (2,))],
     ids=lambda value: type(value).__name__ if isinstance(value, Task) else None,
 )
 def test_a_task_agrees_with_itself(task: Task, outputs: tuple[int, ...]) -> None:
