@@ -87,9 +87,6 @@ def calls(run: str) -> list[list[str]]:
     return [json.loads(line) for line in Path("runs/small", run, "calls").read_text().splitlines()]
 
 
-# ---- as W&B does it ------------------------------------------------------------------------------------
-
-
 def agents_command(file: dict[str, Any], values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What W&B's agent starts for a combination; its files go into the working directory."""
     started = []
@@ -160,9 +157,6 @@ def test_distributions_are_wandbs(parameter: dict[str, Any]) -> None:
             assert quantile(parameter, u) == pytest.approx(expected)
 
 
-# ---- combinations --------------------------------------------------------------------------------------
-
-
 def test_a_grid_is_every_combination(small: Path) -> None:
     parameters = {"b": {"values": [1, 2]}, "a": {"value": 0}, "c": {"values": ["x", "y"]}}
     found = combinations(read_sweep_file(write(small, parameters=parameters)), None)
@@ -188,15 +182,8 @@ def test_folders_are_named_by_what_differs() -> None:
         folder_names([{"a.lr": 0.1}, {"a.lr": 0.1000000001}])
 
 
-# ---- what is refused -----------------------------------------------------------------------------------
-
-
 def parameter(**settings: Any) -> dict[str, Any]:
     return {"parameters": {"x": settings}}
-
-
-def drawn(**settings: Any) -> dict[str, Any]:
-    return {"method": "random", **parameter(**settings)}
 
 
 @pytest.mark.parametrize(
@@ -205,34 +192,31 @@ def drawn(**settings: Any) -> dict[str, Any]:
         ({"method": "bayes"}, "", "method: bayes needs W&B's server"),
         ({"early_terminate": {"type": "hyperband", "min_iter": 3}}, "", "early_terminate: works with W&B"),
         ({"parameters": None}, "", "parameters: missing"),
-        ({"parameters": ["x"]}, "", "parameters: missing"),
         ({"parameters": {"x": 5}}, "", "parameters.x: 5 is not settings; write {value: 5}"),
         ({"parameters": {5: {"value": 1}}}, "", "parameters.5: "),
         (parameter(min=1, max=3), "", "parameters.x: int_uniform is not among constant, cat"),
-        (parameter(parameters={"y": {"value": 1}}), "", "parameters.x: nested is not among"),
         (parameter(values=[]), "", "parameters.x: {'values': []} leaves nothing to choose from"),
-        (parameter(values="abc"), "", "leaves nothing to choose from"),
-        (drawn(distribution="normal"), "--count 2", "parameters.x: normal is not among constant, categorical, int_"),
-        (drawn(min=3, max=1), "--count 2", "leaves nothing to choose"),
-        (drawn(min="1e-3", max=1), "--count 2", "'min': '1e-3'} leaves"),
+        (
+            {"method": "random", **parameter(distribution="normal")},
+            "--count 2",
+            "parameters.x: normal is not among constant, categorical, int_",
+        ),
+        ({"method": "random", **parameter(min=3, max=1)}, "--count 2", "leaves nothing to choose"),
         ({"method": "random"}, "", "count: None for a random sweep"),
-        ({"method": "random"}, "--count 0", "count: 0 for a random sweep"),
         ({}, "--jobs 0", "jobs: 0 must be at least 1"),
         ({}, "--count 2", "count: 2 is for random sweeps"),
         ({"parameters": {"seed_everything": {"values": [0, 1]}}}, "", "give seeds to the command instead"),
         ({"program": None}, "", "program: missing; the command needs it"),
         ({"command": "lit-fednas fit"}, "", "command: 'lit-fednas fit' is not a list of words"),
         ({"command": ["${args_append_hydra}"]}, "", "command: ${args_append_hydra} is none of ${env}"),
-        ({"command": ["a${args}"]}, "", "command: a${args} is none of"),
         ({"command": ["nowhere", "${args}"]}, "", "command: 'nowhere' cannot be started: No such file"),
-        ({"command": ["false"]}, "", "exit status 1"),
         ({"command": ["${interpreter}", "nowhere.py"]}, "", "can't open file"),
         ({"command": ["${interpreter}", "-c", "print('trainer: {logger: true}')"]}, "", "trainer.logger: a sweep's"),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
 def test_what_cannot_be_run_here_is_one_line(
-    small: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], options: str, message: str
+    small: Path, capsys: Any, changes: dict[str, Any], options: str, message: str
 ) -> None:
     write(small, **{**parameter(values=[1, 2]), **changes})
     assert main([str(small), *options.split()]) == 2
@@ -241,20 +225,7 @@ def test_what_cannot_be_run_here_is_one_line(
     assert not Path("runs").exists()
 
 
-def test_a_file_that_cannot_be_read_is_one_line(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nowhere.yaml"]) == 2
-    assert "nowhere.yaml cannot be read" in capsys.readouterr().err
-    small.write_bytes("# über".encode("latin-1"))
-    assert main([str(small)]) == 2
-    assert "cannot be read: 'utf-8' codec can't decode" in capsys.readouterr().err
-
-
-# ---- running -------------------------------------------------------------------------------------------
-
-
-def test_every_combination_runs_with_every_seed_in_a_folder_of_its_own(
-    small: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_combination_runs_with_every_seed_in_a_folder_of_its_own(small: Path, capsys: Any) -> None:
     assert main([str(small), "--seeds", "0", "5", "0", "--", "--more", "--words=1"]) == 0
     runs = runs_of()
     assert set(runs) == {f"x={x}/seed{seed}" for x in (1, 2, 3) for seed in (0, 5)}
@@ -274,9 +245,7 @@ def test_every_combination_runs_with_every_seed_in_a_folder_of_its_own(
     assert Path("runs/small/sweep.json").read_text() == before
 
 
-def test_the_folder_has_the_files_name_and_rounds_that_are_not_validated_are_told(
-    small: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_folder_has_the_files_name_and_rounds_that_are_not_validated_are_told(small: Path, capsys: Any) -> None:
     """Two run side by side: each waits for the other."""
     parameters = {"x": {"value": 1}, "trainer.max_rounds": {"values": [4, 7]}}
     assert main([str(write(small, name="named", parameters=parameters)), "--jobs", "2", "--", "--together"]) == 0
@@ -286,9 +255,7 @@ def test_the_folder_has_the_files_name_and_rounds_that_are_not_validated_are_tol
     assert line == f"lit-fednas: {said}"
 
 
-def test_a_failing_run_is_named_the_others_go_on_and_it_goes_on_from_its_checkpoint(
-    small: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failing_run_is_named_the_others_go_on_and_it_goes_on_from_its_checkpoint(small: Path, capsys: Any) -> None:
     assert main([str(small), "--", "--broken=1"]) == 1
     assert statuses() == ["failed", "finished", "finished"]
     (line,) = capsys.readouterr().err.strip().splitlines()
