@@ -1,8 +1,7 @@
-"""Search, fine-tuning, export, test and report of runs whose models grew or shrank, through the command line."""
+"""Search, fine-tuning, export, test and report of a run whose models shrank, through the command line."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import torch
 import yaml
 
 from lit_fednas.cli import main
-from lit_fednas.records import FinetuneFiles, read_sequence, read_suite
-from tests.finetune.small import cohorts, tier_weights
+from lit_fednas.records import FinetuneFiles, read_sequence
+from tests.finetune.small import cohorts, rows, tier_weights
 
 pytestmark = pytest.mark.slow
 
@@ -44,11 +43,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[
         sequence = read_sequence(RUN)
         assert sequence is not None
         yield {f"model: {entry['number']}": entry for entry in sequence["models"]}
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_a_tiers_model_is_found_tested_and_exported(models: dict[str, dict[str, Any]]) -> None:
@@ -91,30 +85,3 @@ def test_named_models_are_fine_tuned_in_groups_and_exported(models: dict[str, di
     for tensor in weights:
         assert any(torch.equal(one, tensor) for one in program.state_dict().values())
     assert main(["report", str(RUN)]) == 0
-
-
-GROWN = str(CONFIGS / "fedtrans" / "digits.yaml")
-GROWN_RUN = Path("runs/fedtrans-digits/version_0")
-GROW = [
-    *("--trainer.max_rounds", "4", "--trainer.check_val_every_n_rounds", "2", "--model.client.steps", "2"),
-    *("--transform_on_convergence.gamma", "1", "--transform_on_convergence.delta", "1"),
-    *("--transform_on_convergence.threshold", "1e9", "--transform_on_convergence.window", "1"),
-]
-
-
-def test_a_run_whose_models_grew_is_searched_and_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["fit", "--config", GROWN, *GROW]) == 0
-    assert main(["search", "--config", GROWN, "--search.evaluations", "10"]) == 0
-    suite = read_suite(GROWN_RUN)
-    assert suite is not None
-    macs = {f"model: {model['number']}": model["macs"] for model in suite["models"]}
-    assert len(macs) == 3
-    tiers = rows(GROWN_RUN / "search" / "tiers.csv")
-    assert len(tiers) == 8
-    for place, tier in enumerate(tiers):
-        assert int(tier["macs"]) == macs[tier["arch"]] <= macs["model: 0"] * 29 ** (place / 7) + 1
-    evaluated = rows(GROWN_RUN / "search" / "evaluations.csv")
-    assert {row["arch"]: int(row["macs"]) for row in evaluated} == macs
-    assert main(["test", "--config", GROWN, "--ckpt_path", "last"]) == 0
-    assert [row["subnet"] for row in rows(GROWN_RUN / "subnets-test.csv")] == ["model0", "model1", "model2"]
