@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,6 +72,10 @@ class Trained(NamedTuple):
         command = Finetune(make_trainer(), self.module, self.data, self.folder)
         return command.run(None, FinetuneSettings(**{"rounds": ROUNDS, **settings}))
 
+    @property
+    def files(self) -> FinetuneFiles:
+        return FinetuneFiles(self.folder / "finetune")
+
     def path(self, tier: str, number: int = 0, name: str = "finetune") -> Path:
         """A candidate's folder."""
         return self.folder / name / "runs" / f"{tier}-{number}"
@@ -138,22 +143,17 @@ def tier_weights(files: FinetuneFiles) -> dict[str, dict[str, Tensor]]:
 
 def everything(files: FinetuneFiles) -> dict[str, Any]:
     """All that two equal fine-tunings have in common."""
-    records = {}
-    for path in sorted((files.folder / "runs").iterdir()):
-        records[path.name] = rounds(path)
-        for record in records[path.name]:
-            for client in record["clients"]:
-                del client["seconds"]
-    tables = ("candidates.csv", "tiers.csv", "clients.csv", "models.csv", "models-clients.csv")
-    found = {name: (files.folder / name).read_text() for name in tables if (files.folder / name).exists()}
+    runs = sorted((files.folder / "runs").iterdir())
+    records = {path.name: rounds(path) for path in runs}
+    for record in itertools.chain(*records.values()):
+        for client in record["clients"]:
+            del client["seconds"]
+    weights = {**tier_weights(files), **{path.name: last_weights(path) for path in runs}}
     return {
-        **found,
+        **{path.name: path.read_text() for path in files.folder.glob("*.csv")},
         "settings": files.settings(),
         "records": records,
-        "last": {
-            name: {key: t.tolist() for key, t in last_weights(files.folder / "runs" / name).items()} for name in records
-        },
-        "weights": {tier: {key: t.tolist() for key, t in w.items()} for tier, w in tier_weights(files).items()},
+        "weights": {name: {key: t.tolist() for key, t in tensors.items()} for name, tensors in weights.items()},
         "models": [files.tier_model(tier) for tier in files.tier_names],
     }
 

@@ -42,7 +42,7 @@ def drawn(searched_once, tmp_path_factory) -> Trained:
 
 @pytest.fixture
 def files(drawn) -> FinetuneFiles:
-    return FinetuneFiles(drawn.folder / "finetune")
+    return drawn.files
 
 
 def archs(files: FinetuneFiles) -> dict[str, list[str]]:

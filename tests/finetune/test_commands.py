@@ -124,7 +124,7 @@ def test_what_cannot_work_is_told_in_one_line(home, capsys, words, expected):
 
 
 def test_a_tiers_network_is_what_was_trained(tuned_once):
-    files = FinetuneFiles(tuned_once.folder / "finetune")
+    files = tuned_once.files
     data = tuned_once.data
     batches = {"val": only_batch(data.val_dataloader()), "test": only_batch(data.test_dataloader())}
     for tier, row in by_tier(files).items():

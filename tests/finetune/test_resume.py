@@ -50,7 +50,7 @@ class StopIn(FederatedCallback):
 
 @pytest.fixture
 def straight(tuned_once):
-    return everything(FinetuneFiles(tuned_once.folder / "finetune"))
+    return everything(tuned_once.files)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_in_the_first_round_of_all_and_in_the_second_candidates_second(
         patch.setattr(finetuning, "_Stop", StopIn(candidate, candidate, how))
         with pytest.raises(STOPS[how]):
             trained.finetune()
-    files = FinetuneFiles(trained.folder / "finetune")
+    files = trained.files
     assert {path.parent.name: len(rounds(path.parent)) for path in files.folder.glob("runs/*/rounds.jsonl")} == done
     assert not files.settings()["complete"]
     assert not (files.folder / "tiers.csv").exists()
@@ -126,7 +126,7 @@ def test_after_the_last_candidate_the_rest_is_made_up_for_and_nothing_is_trained
 
 def test_another_fine_tuning_in_the_same_folder_is_refused(trained):
     trained.finetune(rounds=1)
-    before = everything(FinetuneFiles(trained.folder / "finetune"))
+    before = everything(trained.files)
     for changed, word in [
         ({"rounds": 2}, r"other rounds \(there 1, now 2\)"),
         ({"rounds": 1, "initial": "random"}, "other initial, weights"),
@@ -134,7 +134,7 @@ def test_another_fine_tuning_in_the_same_folder_is_refused(trained):
     ]:
         with pytest.raises(ConfigError, match=rf"^finetune.name: .*a fine-tuning with {word}.*another name$"):
             trained.finetune(**changed)
-    assert everything(FinetuneFiles(trained.folder / "finetune")) == before
+    assert everything(trained.files) == before
     shutil.copytree(trained.folder / "search", trained.folder / "search2")
     with pytest.raises(ConfigError, match=r"^finetune.name: .*search2 holds a fine-tuning with other rounds"):
         trained.finetune(rounds=1, name="search2")
