@@ -151,10 +151,7 @@ def test_distributions_are_wandbs(parameter: dict[str, Any]) -> None:
     quantile = DISTRIBUTIONS[distribution(parameter)]
     for u in (0.001, 0.1, 0.26, 0.49, 0.51, 0.74, 0.999):
         expected = HyperParameter("x", parameter).ppf(u)
-        if isinstance(expected, str | None):
-            assert quantile(parameter, u) == expected
-        else:
-            assert quantile(parameter, u) == pytest.approx(expected)
+        assert quantile(parameter, u) == (expected if isinstance(expected, str | None) else pytest.approx(expected))
 
 
 def test_a_grid_is_every_combination(small: Path) -> None:
@@ -238,11 +235,6 @@ def test_every_combination_runs_with_every_seed_in_a_folder_of_its_own(small: Pa
     assert len(Path("runs/small/sweep.csv").read_text().splitlines()) == 7
     assert Path("runs/small/sweep.png").stat().st_size > 5000
     assert "20.00 (20.00-20.00)" in capsys.readouterr().out
-    before = Path("runs/small/sweep.json").read_text()
-    assert main([str(small), "--seeds", "0", "--", "--more=1"]) == 2
-    told = "runs/small/x=1/seed0 was begun with other options; remove it or give another --out"
-    assert told in capsys.readouterr().err
-    assert Path("runs/small/sweep.json").read_text() == before
 
 
 def test_the_folder_has_the_files_name_and_rounds_that_are_not_validated_are_told(small: Path, capsys: Any) -> None:
@@ -260,8 +252,11 @@ def test_a_failing_run_is_named_the_others_go_on_and_it_goes_on_from_its_checkpo
     assert statuses() == ["failed", "finished", "finished"]
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line == "lit-fednas: x=1/seed0 failed; see runs/small/x=1/seed0/sweep.log"
+    before = Path("runs/small/sweep.json").read_text()
     assert main([str(small), "--", "--broken=2"]) == 2
-    assert "runs/small/x=1/seed0 was begun with other options" in capsys.readouterr().err
+    told = "runs/small/x=1/seed0 was begun with other options; remove it or give another --out"
+    assert told in capsys.readouterr().err
+    assert Path("runs/small/sweep.json").read_text() == before
     main([str(small), "--seeds", "0", "1", "--", "--broken=1"])
     assert [len(calls(f"x={x}/seed0")) for x in (1, 2, 3)] == [2, 1, 1]  # what is finished is left out
     first, second = calls("x=1/seed0")
@@ -296,7 +291,6 @@ def test_loggers_are_told_of_the_run_and_the_sweep() -> None:
     ]
     option, _, value = in_folder(loggers, Path("runs/s"), "x=1/seed0").partition("=")
     assert option == "--trainer.logger"
-    assert [logger["class_path"] for logger in json.loads(value)] == [logger["class_path"] for logger in loggers]
     run, wandb, other = [logger["init_args"] for logger in json.loads(value)]
     assert run == {"save_dir": "runs/s", "name": "x=1", "version": "seed0"}
     assert wandb == {"project": "p", "save_dir": "runs/s", "name": "x=1/seed0", "group": "s"}
@@ -313,9 +307,8 @@ def test_the_command_line_has_its_settings_read_and_takes_a_runs_folder(monkeypa
     assert settings["model"]["client"]["optimizer"]["init_args"]["lr"] == 0.3
     option = in_folder(loggers_of(settings), Path("runs/s"), "lr=0.3/seed0")
     (namespace,) = parsed([[*command[2:], option]])
-    run, wandb = (logger.init_args for logger in namespace.fit.trainer.logger)
+    run, _ = (logger.init_args for logger in namespace.fit.trainer.logger)
     assert (run.save_dir, run.name, run.version) == ("runs/s", "lr=0.3", "seed0")
-    assert (wandb.save_dir, wandb.name, wandb.group) == ("runs/s", "lr=0.3/seed0", "s")
 
 
 def test_a_run_finds_this_pythons_commands_and_its_share_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
