@@ -15,7 +15,7 @@ from lit_fednas.federation import UniformCohort
 from lit_fednas.finetune import finetuning
 from lit_fednas.finetune.candidates import dealt, named_architectures, own_tiers
 from lit_fednas.objectives import CrossEntropy
-from lit_fednas.supernets import Cut, PlainNetwork, PrunedSequence, SlicedCNN, WidthSupernet
+from lit_fednas.supernets import PlainNetwork, SlicedCNN, WidthSupernet
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers, Tier
 from tests.finetune.small import (
     CLIENT,
@@ -35,6 +35,7 @@ from tests.finetune.small import (
 )
 from tests.finetune.test_resume import Stop, StopIn
 from tests.supernets.instances import SPACES, kept_instance
+from tests.supernets.sequences import pruned_sequence
 from tests.support import assert_same, fit, make_module
 
 ALL = [0, 1, 2, 3, 4, 5]
@@ -57,20 +58,6 @@ def slug(text: str) -> str:
     return text.replace(" ", "-")
 
 
-def sequence() -> PrunedSequence:
-    """Four models, of which the last two are as large: model 3 has other filters in other layers."""
-    made = PrunedSequence((1, 8, 8), 4, SlicedCNN((8, 16)))
-    for removed, sizes in [
-        ({"layer0": 2}, {"layer0": 6, "layer1": 16}),
-        ({"layer1": 8}, {"layer0": 6, "layer1": 8}),
-        ({"layer1": 0}, {"layer0": 6, "layer1": 8}),
-    ]:
-        (unit,) = removed
-        made.propose([Cut(unit, removed, sizes, 0.0)])
-        made.select(unit)
-    return made
-
-
 def test_named_models_are_trained_without_a_search_by_all_clients(bare, paths):
     files = bare.finetune(models=["largest", paths[1]])
     found = by_tier(files)
@@ -80,9 +67,7 @@ def test_named_models_are_trained_without_a_search_by_all_clients(bare, paths):
     assert settings["models"] == [paths[2], paths[1]]
     assert (settings["complete"], settings["in_groups"], settings["tier_aware"]) == (True, False, False)
     assert settings["tiers"] == [{"name": tier, "at_most": {}} for tier in found]
-    assert (
-        settings["eligible"] == dict.fromkeys(found, 6) == {tier: int(row["eligible"]) for tier, row in found.items()}
-    )
+    assert settings["eligible"] == dict.fromkeys(found, 6)
     assert not (files.folder / "clients.csv").exists()
     assert [row["arch"] for row in rows(files.folder / "models.csv")] == [paths[2], paths[1]]
     supernet = bare.module.supernet
@@ -152,40 +137,40 @@ def test_the_largest_of_at_most_a_share_of_the_macs():
 
 
 def test_models_of_a_sequence():
-    net = sequence()
-    macs = {str(arch): net.macs(arch) for arch in net.space.each()}
-    assert macs["model: 0"] > macs["model: 1"] > macs["model: 2"] == macs["model: 3"]
-    half = macs["model: 1"] / macs["model: 0"]
+    net = pruned_sequence(hidden=(8, 16), steps=3)
+    macs = [net.macs(arch) for arch in net.space.each()]
+    share = macs[1] / macs[0]
     for texts, expected in (
         (["1 of macs"], ["model: 0"]),
-        ([f"{half + 0.01} of macs", "0"], ["model: 1", "model: 0"]),
+        ([f"{share + 0.01} of macs", "0"], ["model: 1", "model: 0"]),
+        ([f"{share - 0.01} of macs"], ["model: 2"]),
         (["all"], ["model: 0", "model: 1", "model: 2", "model: 3"]),
     ):
         assert [str(arch) for arch in named_architectures(net, texts)] == expected
-    (small,) = named_architectures(net, [f"{half - 0.01} of macs"])
-    assert str(small) in ("model: 2", "model: 3")
     assert [tier.name for tier in own_tiers(named_architectures(net, ["model: 3", "2"]))] == ["model-3", "model-2"]
-    net.propose([Cut("layer0", {"layer0": 1}, {"layer0": 5, "layer1": 8}, 0.0)])
-    refused(net, ["candidate: 4 layer0"], "'candidate: 4 layer0' is not a model of PrunedSequence (architecture cand")
-    refused(net, ["0.01 of macs"], "no model has at most 0.01 of macs; the smallest has 0.")
 
 
-def refused(net: Any, texts: list[str], told: str) -> None:
+SEQUENCE = pruned_sequence(steps=1, candidates=True)
+
+
+@pytest.mark.parametrize(
+    ("net", "texts", "told"),
+    [
+        (SEQUENCE, ["0", "model: 9"], "'model: 9' is not a model of PrunedSequence (architecture model: 9: name "),
+        (SEQUENCE, ["candidate: 2 conv1"], "'candidate: 2 conv1' is not a model of PrunedSequence (architecture cand"),
+        (SEQUENCE, ["half of macs"], "'half of macs' is not a model of PrunedSequence ("),
+        (SEQUENCE, ["0.5 of bytes"], "'0.5 of bytes' is not a model of PrunedSequence ("),
+        (SEQUENCE, ["0.01 of macs"], "no model has at most 0.01 of macs; the smallest has 0."),
+        (SEQUENCE, ["model: 0", "model: 0"], "names model: 0 twice, as 'model: 0'; name each once"),
+        (SEQUENCE, ["all", "1"], "names model: 1 twice, as 'all' and '1'"),
+        (path_cnn(), ["0.5 of macs"], "'0.5 of macs' chooses from a row of models, which PathCNN does not have"),
+        (kept_instance("suite-resnet"), ["model: 0 | model: 1"], "'model: 0 | model: 1' is not a model of ModelSuite"),
+    ],
+)
+def test_models_that_are_not_there(net, texts, told):
     with pytest.raises(ConfigError, match=re.escape(f"finetune.models: {told}")) as caught:
         named_architectures(net, texts)
     assert "\n" not in str(caught.value)
-
-
-def test_models_that_are_not_there():
-    net = sequence()
-    refused(net, ["model: 0", "model: 9"], "'model: 9' is not a model of PrunedSequence (architecture model: 9: name ")
-    for text in ("nonsense", "half of macs", "0.5 of bytes"):
-        refused(net, [text], f"'{text}' is not a model of PrunedSequence (")
-    refused(net, ["model: 0", "model: 0"], "names model: 0 twice, as 'model: 0'; name each once")
-    refused(net, ["all", "1"], "names model: 1 twice, as 'all' and '1'")
-    refused(path_cnn(), ["0.5 of macs"], "'0.5 of macs' chooses from a row of models, which PathCNN does not have")
-    told = "'model: 0 | model: 1' is not a model of ModelSuite (architecture model: 0 | model: 1: is not one network"
-    refused(kept_instance("suite-resnet"), ["model: 0 | model: 1"], told)
 
 
 def label_counts(client: int, num_classes: int, splits: list[str]) -> np.ndarray:

@@ -139,11 +139,16 @@ def test_a_program_of_torch_runs_without_the_package(kept, tmp_path):
     assert found.stdout == "ran\n", found.stderr
 
 
-def test_equal_files_quietly_and_without_examples_or_paths(kept, tmp_path, capfd, caplog, recwarn):
+def test_equal_files_quietly_and_without_examples_or_paths_of_a_network_that_stays(
+    kept, tmp_path, capfd, caplog, recwarn
+):
     network, made = kept
     content = made.path.read_bytes()
+    network = copy.deepcopy(network).train()
     again = exported(kept_instance(NAME), network, tmp_path / "other", made.format)
     assert again.path.read_bytes() == content
+    assert all(module.training for module in network.modules())
+    assert_same(network.state_dict(), kept[0].state_dict())
     assert batch(kept_instance(NAME), 12)[0, 0].numpy().tobytes() not in content
     assert str(Path(lit_fednas.__file__).parents[1]).encode() not in content
     assert not any(str(one.path.parent).encode() in content for one in (made, again))
@@ -157,23 +162,13 @@ def test_onnx_names_its_ends_and_leaves_the_batch_open(kept):
     import onnx
 
     graph = onnx.load(str(kept[1].path), load_external_data=False).graph
-    ends = {}
-    for end in (*graph.input, *graph.output):
-        ends[end.name] = [size.dim_param or size.dim_value for size in end.type.tensor_type.shape.dim]
+    ends = {
+        end.name: [size.dim_param or size.dim_value for size in end.type.tensor_type.shape.dim]
+        for end in (*graph.input, *graph.output)
+    }
     assert ends == {"inputs": ["batch", 3, 8, 8], "logits": ["batch", 5]}
     assert not any(tensor.external_data for tensor in graph.initializer)
     assert "BatchNormalization" not in {node.op_type for node in graph.node}
-
-
-def test_the_network_is_left_as_it_is(tmp_path):
-    net = kept_instance(NAME)
-    network = subnet(net, "smallest").train()
-    before = copy.deepcopy(network)
-    exported(net, network, tmp_path / "network.pt2", "torch-export")
-    assert str(network) == str(before)
-    assert all(module.training for module in network.modules())
-    assert all(weight.requires_grad for weight in network.parameters())
-    assert_same(network.state_dict(), before.state_dict())
 
 
 def test_the_logits_are_compared_in_batches_of_every_size():

@@ -36,11 +36,6 @@ def table(count: int, seed: int) -> Examples:
     return Examples(inputs, targets, {"site": np.arange(count) % 4})
 
 
-def numbers() -> FederatedDataModule:
-    source = ArraySource(table(160, 0), table(60, 1), table(60, 2), task=Regression())
-    return FederatedDataModule(source, ByColumn("site"), client_test=0.2, client_val=0.2, seed=0)
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[FederatedLightningModule, FederatedDataModule, Path]:
     folder = tmp_path_factory.mktemp("numbers")
@@ -55,7 +50,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[FederatedLightnin
         tiers=ClientTiers(BUDGETS, TierShares()),
         metrics={"r2": R2Score(), "correlation": PearsonCorrCoef()},  # a correlation does not say what is better
     )
-    data = numbers()
+    source = ArraySource(table(160, 0), table(60, 1), table(60, 2), task=Regression())
+    data = FederatedDataModule(source, ByColumn("site"), client_test=0.2, client_val=0.2, seed=0)
     target = RoundsToTarget({"val/largest/rmse": [1.0, 1e-6]})
     callbacks = [RunRecorder(), SubnetTable(), PartitionFiles(), target]
     fit(module, data, 6, logger=RunLogger(str(folder), "a", "b"), callbacks=callbacks, check_val_every_n_rounds=1)
@@ -103,14 +99,11 @@ def test_front_and_hypervolume_of_errors(trained: Any) -> None:
     """The dominated area, stair by stair, as a share of the budget and of the first row's error."""
     files = searched(trained, "front")
     rows = files.rows("evaluations")
-    within_budget = [row for row in rows if row["macs"] <= 250]
+    fitting = [row for row in rows if row["macs"] <= 250]
     front = [row for row in files.rows("front") if row["tier"] == "small"]
-    for row in within_budget:
-        dominated = any(
-            other["macs"] <= row["macs"] and other["rmse"] <= row["rmse"] and other is not row
-            for other in within_budget
-        )
-        assert dominated != (row["arch"] in {one["arch"] for one in front})
+    for row in fitting:
+        no_worse = [one for one in fitting if one["macs"] <= row["macs"] and one["rmse"] <= row["rmse"]]
+        assert (no_worse == [row]) == (row["arch"] in {one["arch"] for one in front})
     area, best = 0.0, 1.0
     corners = sorted((row["macs"] / 250, row["rmse"] / rows[0]["rmse"]) for row in front)
     for (cost, error), (following, _) in zip(corners, [*corners[1:], (1.0, 0.0)], strict=True):
@@ -149,16 +142,14 @@ def test_metrics_that_cannot_choose(trained: Any, settings: dict[str, Any], said
     assert not (trained[2] / "none").exists()
 
 
-@pytest.mark.parametrize(("metric", "best"), [(None, min), ("r2", max)])
-def test_the_best_candidate_of_a_tier_is_kept(trained: Any, metric: str | None, best: Any) -> None:
+@pytest.mark.parametrize(("name", "best"), [("rmse", min), ("r2", max)])
+def test_the_best_candidate_of_a_tier_is_kept(trained: Any, name: str, best: Any) -> None:
     module, data, folder = trained
-    name = metric or "rmse"
-    settings = FinetuneSettings(rounds=1, architectures=3, metric=metric, name=f"tuned-{name}")
+    settings = FinetuneSettings(rounds=1, architectures=3, metric=name, name=f"tuned-{name}")
     files = Finetune(make_trainer(), module, data, folder).run(None, settings)
-    candidates = files.rows("candidates")
     for row in files.rows("tiers"):
-        values = [one[f"val_{name}"] for one in candidates if one["tier"] == row["tier"]]
-        assert len(set(values)) == 3
+        values = {one[f"val_{name}"] for one in files.rows("candidates") if one["tier"] == row["tier"]}
+        assert len(values) == 3
         assert row[f"val_{name}"] == best(values)
         metrics = files.tier_model(row["tier"]).metrics
         assert set(metrics) == {f"val_{one}" for one in ("rmse", "mae", "loss", "r2", "correlation")}
