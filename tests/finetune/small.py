@@ -1,7 +1,5 @@
 """A tiny run with three tiers of clients, its search, and its fine-tunings."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

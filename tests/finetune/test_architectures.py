@@ -1,7 +1,5 @@
 """Architectures drawn in place of the search's: which, how many, and that the best is kept (App. F.1)."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Single clients' accuracies on their own data, each with its tier's network."""
 
-from __future__ import annotations
-
 import shutil
 from copy import deepcopy
 

@@ -1,7 +1,5 @@
 """``lit-fednas finetune`` and ``export`` as a user types them, on a run of digits; and the networks on disk."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from pathlib import Path

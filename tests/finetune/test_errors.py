@@ -1,7 +1,5 @@
 """What cannot work is told in one line, before anything is trained or written."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

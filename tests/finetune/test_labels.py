@@ -1,7 +1,5 @@
 """Label sets that differ by tier, through search and fine-tuning (FedorAS, App. H)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

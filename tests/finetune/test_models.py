@@ -1,7 +1,5 @@
 """Models that are named are fine-tuned, one after another or in groups of clients (FedNAS, section 4.4)."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Stopped anywhere and started again = run straight through, exactly."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

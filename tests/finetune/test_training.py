@@ -1,7 +1,5 @@
 """Who trains which network from which weights, and that it is federated averaging."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

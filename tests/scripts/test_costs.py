@@ -1,7 +1,5 @@
 """What methods cost, of which scripts make tables, against counts by hand and enumeration."""
 
-from __future__ import annotations
-
 import csv
 import re
 import sys

@@ -1,7 +1,5 @@
 """The experiments of the findings: run once, and gone on with."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

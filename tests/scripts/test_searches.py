@@ -1,7 +1,5 @@
 """The studies of federated scores and of races, on runs of a round."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A tiny supernet that was trained, its searches, and searches that are stopped."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``lit-fednas search | export | report`` as a user types them, on a run of digits."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """A file that was exported computes what the network computes, by itself."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging

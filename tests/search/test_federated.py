@@ -1,7 +1,5 @@
 """A search that clients score: whom it asks, what the scores are, what it costs, and that it can be stopped."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What every search method must do, and what each does better than drawing at random."""
 
-from __future__ import annotations
-
 from itertools import product
 from types import SimpleNamespace
 from typing import Any

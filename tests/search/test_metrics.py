@@ -1,7 +1,5 @@
 """A search and a fine-tuning by other metrics than accuracy, on numbers that are predicted from a table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Racing: its test by brute force, who may drop whom by hand, and searches that race."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Search, fine-tuning, export, test and report of a run whose models shrank, through the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

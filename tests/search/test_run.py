@@ -1,7 +1,5 @@
 """A search over a supernet: what it evaluates, what it writes, and that it can be stopped anywhere."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """What is written of a tier's network is what is read."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Arena files, and running them; a stand-in for lit-fednas notes how it was called."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

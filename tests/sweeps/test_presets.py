@@ -1,7 +1,5 @@
 """The sweep files, arenas and experiments that are kept here: the command line takes every command of them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

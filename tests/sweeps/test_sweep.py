@@ -1,7 +1,5 @@
 """Sweep files, and running them without a server; as W&B would, as far as it can be asked here."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
