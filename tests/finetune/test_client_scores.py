@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from lit_fednas.assignment import CandidateGroups
-from lit_fednas.federation import EvaluationSettings
 from lit_fednas.records import SearchFiles
 from lit_fednas.rng import generator
 from lit_fednas.search.tier_models import load_tier_network, write_clients
@@ -79,14 +78,6 @@ def test_all_clients_test_every_model_of_a_sequence_before_and_after(tmp_path):
             assert int(one["num_examples"]) == count
             assert float(one["accuracy_before"]) == pytest.approx(expected[client] / count)
             assert one["accuracy"] == ("" if tuned is None else str(tuned[client] / count))
-
-
-def test_they_are_evaluated_as_the_run_is(tuned_once, tmp_path):
-    folder = shutil.copytree(tuned_once.folder / "search", tmp_path / "search")
-    module = module_of(tuned_once.module.supernet, evaluation=EvaluationSettings(["largest"], top_k=4))
-    module.meet(tuned_once.data.clients)
-    write_clients(module, tuned_once.data, SearchFiles(folder))
-    assert {row["accuracy"] for row in rows(folder / "clients.csv")} == {"1.0"}
 
 
 def test_what_is_not_there_is_not_written(tuned_once, tmp_path):

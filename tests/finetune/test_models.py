@@ -14,7 +14,7 @@ from lit_fednas.finetune import finetuning
 from lit_fednas.finetune.candidates import dealt, named_architectures, own_tiers
 from lit_fednas.objectives import CrossEntropy
 from lit_fednas.supernets import PlainNetwork, SlicedCNN, WidthSupernet
-from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers, Tier
+from lit_fednas.tiers import Tier
 from tests.finetune.small import (
     CLIENT,
     COUNT,
@@ -25,7 +25,6 @@ from tests.finetune.small import (
     cohorts,
     everything,
     last_weights,
-    module_of,
     path_cnn,
     rounds,
     rows,
@@ -57,7 +56,8 @@ def slug(text: str) -> str:
 
 
 def test_named_models_are_trained_without_a_search_by_all_clients(bare, paths):
-    files = bare.finetune(models=["largest", paths[1]])
+    """Also by those of the tiers below, whatever ``tier_aware`` says."""
+    files = bare.finetune(models=["largest", paths[1]], tier_aware=True)
     found = by_tier(files)
     assert {tier: row["arch"] for tier, row in found.items()} == {slug(paths[2]): paths[2], slug(paths[1]): paths[1]}
     assert {path.name for path in (files.folder / "runs").iterdir()} == {f"{tier}-0" for tier in found}
@@ -75,18 +75,6 @@ def test_named_models_are_trained_without_a_search_by_all_clients(bare, paths):
     expected = dict(network.network.state_dict())
     assert_same(expected, last_weights(bare.path(slug(paths[1]))))
     assert_same(expected, tier_weights(files)[slug(paths[1])])
-
-
-def test_clients_of_all_tiers_train_whatever_tier_aware_says(bare, paths):
-    """The one client of the highest tier alone could train the largest path, were it a tier's, whatever its name."""
-    members = {"least": [0, 1, 2, 4, 5], slug(paths[2]): [3]}
-    tiers = ClientTiers(Budgets({"least": {"macs": 10.0}, slug(paths[2]): {"macs": 1e9}}), ListedTiers(members))
-    made = bare._replace(module=module_of(bare.module.supernet, tiers=tiers))
-    once = {"rounds": 1, "cohort": UniformCohort(count=6)}
-    files = made.finetune(models=["largest"], tier_aware=True, **once)
-    assert cohorts(bare.path(slug(paths[2]))) == [ALL]
-    assert files.settings()["eligible"] == {slug(paths[2]): 6}
-    made.finetune(models=[paths[2]], tier_aware=False, **once)  # the same
 
 
 @pytest.mark.parametrize("name", SPACES)

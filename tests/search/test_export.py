@@ -137,9 +137,7 @@ def test_a_program_of_torch_runs_without_the_package(kept, tmp_path):
     assert found.stdout == "ran\n", found.stderr
 
 
-def test_equal_files_quietly_and_without_examples_or_paths_of_a_network_that_stays(
-    kept, tmp_path, capfd, caplog, recwarn
-):
+def test_equal_files_quietly_without_examples_or_paths(kept, tmp_path, capfd, caplog, recwarn):
     network, made = kept
     content = made.path.read_bytes()
     network = copy.deepcopy(network).train()

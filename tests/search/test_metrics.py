@@ -77,7 +77,7 @@ def by_hand(module: FederatedLightningModule, arch: Any, examples: Examples) -> 
 
 
 @pytest.mark.parametrize(("metric", "best"), [(None, min), ("mae", min), ("r2", max)])
-def test_the_best_of_every_tier_by_any_metric(trained: Any, metric: str | None, best: Any) -> None:
+def test_the_best_of_every_tier_by_any_metric(trained, metric, best):
     module, _, _ = trained
     files = searched(trained, f"by-{metric}", metric=metric)
     name = metric or "rmse"
@@ -93,7 +93,7 @@ def test_the_best_of_every_tier_by_any_metric(trained: Any, metric: str | None, 
     assert small[f"best_{name}"] == files.rows("tiers")[0][f"val_{name}"]
 
 
-def test_front_and_hypervolume_of_errors(trained: Any) -> None:
+def test_front_and_hypervolume_of_errors(trained):
     """The dominated area, stair by stair, as a share of the budget and of the first row's error."""
     files = searched(trained, "front")
     rows = files.rows("evaluations")
@@ -112,7 +112,7 @@ def test_front_and_hypervolume_of_errors(trained: Any) -> None:
     assert len(front) > 1
 
 
-def test_clients_score_numbers_as_the_server_would(trained: Any) -> None:
+def test_clients_score_numbers_as_the_server_would(trained):
     """All clients are asked, so that the best is that of all their validation examples together."""
     module, data, _ = trained
     files = searched(trained, "federated", federated=FederatedEvaluation(rounds=4))
@@ -134,14 +134,14 @@ def test_clients_score_numbers_as_the_server_would(trained: Any) -> None:
         ({"metric": "r2", "federated": FederatedEvaluation(4)}, "'r2' is not measured here; .* rmse, mae, loss$"),
     ],
 )
-def test_metrics_that_cannot_choose(trained: Any, settings: dict[str, Any], said: str) -> None:
+def test_metrics_that_cannot_choose(trained, settings, said):
     with pytest.raises(ConfigError, match=f"search.metric: {said}"):
         searched(trained, "none", **settings)
     assert not (trained[2] / "none").exists()
 
 
 @pytest.mark.parametrize(("name", "best"), [("rmse", min), ("r2", max)])
-def test_the_best_candidate_of_a_tier_is_kept(trained: Any, name: str, best: Any) -> None:
+def test_the_best_candidate_of_a_tier_is_kept(trained, name, best):
     module, data, folder = trained
     settings = FinetuneSettings(rounds=1, architectures=3, metric=name, name=f"tuned-{name}")
     files = Finetune(make_trainer(), module, data, folder).run(None, settings)
@@ -155,7 +155,7 @@ def test_the_best_candidate_of_a_tier_is_kept(trained: Any, name: str, best: Any
         Finetune(make_trainer(), module, data, folder).run(None, FinetuneSettings(metric="accuracy", name="none"))
 
 
-def test_what_a_run_says_of_itself(trained: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_run_says_of_itself(trained, tmp_path, capsys):
     """Tables, targets, fairness, figures and exports of errors: less is better."""
     module, data, folder = trained
     files = searched(trained, "search")

@@ -43,7 +43,7 @@ POPULATIONS = {
 
 
 @pytest.mark.parametrize("population", POPULATIONS.values(), ids=POPULATIONS)
-def test_evidence_by_all_orders(population: list[float]) -> None:
+def test_evidence_by_all_orders(population):
     """Of a mean of zero it is 1 on average after any number of draws, of a lower one at most; and Ville's bound."""
     orders = list(itertools.permutations(population))
     paths = np.exp([[evidence(np.array(order[:seen]), 6) for seen in range(1, 7)] for order in orders])
@@ -55,7 +55,7 @@ def test_evidence_by_all_orders(population: list[float]) -> None:
         assert (paths.max(1) >= 1 / level).mean() <= level
 
 
-def test_evidence_by_hand() -> None:
+def test_evidence_by_hand():
     """Six of ten are one: the other four cannot make up for it; five and a half can. The fewer are left, the surer."""
     assert evidence(np.array([1.0] * 6), 10) == float("inf") == evidence(np.array([1.0] * 5 + [0.0]), 10)
     assert np.isfinite(evidence(np.array([1.0] * 5), 10))
@@ -65,14 +65,14 @@ def test_evidence_by_hand() -> None:
     assert evidence(-better, 2000) < 0
 
 
-def test_levels_add_up_to_what_is_left_of_the_confidence() -> None:
+def test_levels_add_up_to_what_is_left_of_the_confidence():
     racing = Racing(confidence=0.95)
     levels = [racing.level(count) for count in range(10_000)]
     assert levels == sorted(levels, reverse=True)
     assert 0.0499 < sum(levels) <= 0.05
 
 
-def test_rivals_by_hand() -> None:
+def test_rivals_by_hand():
     """The least error of those that cost no more and fit every tier that the candidate fits."""
     standings = Standings(Racing(confidence=0.94))
     assert standings.candidate("x", 5, BOTH, 0) == Candidate("x")  # nobody is known
@@ -87,7 +87,7 @@ def test_rivals_by_hand() -> None:
     assert standings.candidate("x", 9, BOTH, 0).rival == "dear"
 
 
-def test_improvements_are_counted() -> None:
+def test_improvements_are_counted():
     """Those that have a rival and are no worse; each lowers the level, and so does every place before."""
     standings = Standings(Racing(confidence=0.94))
     standings.add(Candidate("a"), 2, 0.5, BOTH)
@@ -101,7 +101,7 @@ def test_improvements_are_counted() -> None:
     assert standings.candidate("x", 2, BOTH, 0).level == pytest.approx(0.06 / 12)
 
 
-def test_mistakes_are_as_rare_as_was_said() -> None:
+def test_mistakes_are_as_rare_as_was_said():
     """The hardest case: every candidate is better than its rival, by one of 60 examples; half of the races may fail."""
     size, mistakes = 60, 0
     for seed in range(100):
@@ -134,7 +134,7 @@ def evaluator_of(trained: Any, metrics: Any = None) -> Evaluator:
     return Evaluator(module.supernet, batches, module.evaluation, recalibration, data.task, metrics)
 
 
-def test_scores_in_full_are_the_evaluators(trained: Any) -> None:
+def test_scores_in_full_are_the_evaluators(trained):
     evaluator = evaluator_of(trained)
     race = Race(evaluator, RACING, "accuracy", 0)
     whole = evaluator._examples[0].untyped_storage().data_ptr()
@@ -147,7 +147,7 @@ def test_scores_in_full_are_the_evaluators(trained: Any) -> None:
         assert race.evaluator.answering(arch)(torch.tensor([3, 0, 17]))[:, 0].tolist() == right[[3, 0, 17]].tolist()
 
 
-def test_what_is_dropped_has_its_rivals_accuracy_less_the_difference(trained: Any) -> None:
+def test_what_is_dropped_has_its_rivals_accuracy_less_the_difference(trained):
     evaluator = evaluator_of(trained)
     race = Race(evaluator, RACING, "accuracy", 0)
     archs = sorted(evaluator.supernet.space.each(), key=lambda arch: evaluator(arch)["accuracy"])
@@ -166,32 +166,31 @@ def test_what_is_dropped_has_its_rivals_accuracy_less_the_difference(trained: An
     assert race.order(worst).tolist() != race.order(best).tolist()  # each its own draw
 
 
-def test_several_processes_scores_are_written_at_once(
-    trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first row comes when all that were scored with it are in the file; here the first process scores all."""
+class Both(Processes):
+    """The first of two processes, which scores all."""
 
-    class Both(Processes):
-        def send(self, candidates: Any) -> Any:
-            return candidates
+    def send(self, candidates: Any) -> Any:
+        return candidates
 
-        def gather(self, found: Any) -> Any:
-            return found
+    def gather(self, found: Any) -> Any:
+        return found
 
+
+@pytest.mark.parametrize(("processes", "written"), [(Both(Ranks(0, 2)), 16), (Processes(), 1)], ids=["two", "one"])
+def test_what_is_scored_together_is_written_at_once(trained, tmp_path, monkeypatch, processes, written):
     monkeypatch.setattr(evaluations, "deal", lambda work, ranks: [range(len(work)), ()])
     evaluator = evaluator_of(trained)
     archs = list(evaluator.supernet.space.each())[:20]
-    for processes, written in ((Both(Ranks(0, 2)), 16), (Processes(), 1)):
-        files = SearchFiles(tmp_path / str(written))
-        scorer = Scorer(evaluator, ArchitectureCosts(evaluator.supernet), None, processes)
-        rows = Evaluations(scorer, files).of("*", 0, archs, 20)
-        first = next(rows)
-        assert [row["arch"] for row in files.rows("evaluations")] == [str(arch) for arch in archs[:written]]
-        assert [{"examples": None, **row} for row in (first, *rows)] == files.rows("evaluations")
-        assert len(files.rows("evaluations")) == 20
+    files = SearchFiles(tmp_path)
+    scorer = Scorer(evaluator, ArchitectureCosts(evaluator.supernet), None, processes)
+    rows = Evaluations(scorer, files).of("*", 0, archs, 20)
+    first = next(rows)
+    assert [row["arch"] for row in files.rows("evaluations")] == [str(arch) for arch in archs[:written]]
+    assert [{"examples": None, **row} for row in (first, *rows)] == files.rows("evaluations")
+    assert len(files.rows("evaluations")) == 20
 
 
-def test_the_front_is_the_exhaustive_one(trained: Any, tmp_path: Path) -> None:
+def test_the_front_is_the_exhaustive_one(trained, tmp_path):
     every = {"method": Exhaustive(), "evaluations": 1000}
     plain = search(trained, tmp_path / "plain", **every, racing=None)
     raced = search(trained, tmp_path / "raced", **every, racing=Racing(first=4))
@@ -212,7 +211,7 @@ def test_the_front_is_the_exhaustive_one(trained: Any, tmp_path: Path) -> None:
     assert plain.rows("evaluations")[0]["examples"] is None
 
 
-def test_a_budget_ends_within_a_generation(trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_ends_within_a_generation(trained, tmp_path, monkeypatch):
     """Of 36 proposals the first 16 are known to each other by their places alone, then what is left of the budget.
 
     It is spent on more architectures than it would be in full.
@@ -236,7 +235,7 @@ def test_a_budget_ends_within_a_generation(trained: Any, tmp_path: Path, monkeyp
     assert files.rows("history")[-1]["evaluations"] == 21 - (spent == 20 * 40)
 
 
-def test_stopped_and_resumed_equals_straight(trained: Any, tmp_path: Path) -> None:
+def test_stopped_and_resumed_equals_straight(trained, tmp_path):
     """In the middle of what is scored together too."""
     straight = small.outcome(search(trained, tmp_path / "straight"))
     assert any(row["examples"] < 40 for row in straight["evaluations"])
@@ -261,15 +260,13 @@ def test_stopped_and_resumed_equals_straight(trained: Any, tmp_path: Path) -> No
         ({"first": 0}, {}, r"search.racing.first"),
     ],
 )
-def test_races_that_make_no_sense(
-    trained: Any, tmp_path: Path, racing: dict[str, Any], settings: dict[str, Any], words: str
-) -> None:
+def test_races_that_make_no_sense(trained, tmp_path, racing, settings, words):
     with pytest.raises(ConfigError, match=words):
         search(trained, tmp_path, racing=Racing(**racing), **settings)
     assert not (tmp_path / "search").exists()
 
 
-def test_examples_and_metrics_that_depend_on_each_other_do_not_race(trained: Any, tmp_path: Path) -> None:
+def test_examples_and_metrics_that_depend_on_each_other_do_not_race(trained, tmp_path):
     with pytest.raises(ConfigError, match=r"search.racing: norms use the statistics of the batch.*recalibrate_batches"):
         search((make_module(), tiny_data()), tmp_path)
     evaluator = evaluator_of(trained, {"mse": MeanSquaredError()})

@@ -1,6 +1,5 @@
 """Search, fine-tuning, export, test and report of a run whose models shrank, through the command line."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +26,20 @@ RUN = Path("runs/fednas-digits/version_0")
 OPTIONS = ["--config", str(CONFIGS / "fednas" / "digits.yaml"), "--config", "quick.yaml"]
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Any]]]:
-    """What a run of several models, which was searched, says of each; the working directory is where it was made."""
-    home = tmp_path_factory.mktemp("pruned")
+def test_a_run_of_several_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for name, content in (("quick", QUICK), ("finetune", FINETUNE)):
-        (home / f"{name}.yaml").write_text(yaml.safe_dump(content))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(home)
-        assert main(["fit", *OPTIONS]) == 0
-        tiers = ["--search.tiers", "lit_fednas.tiers.CumulativeCostTiers"]
-        assert main(["search", *OPTIONS, *tiers, "--search.evaluations", "10"]) == 0
-        sequence = read_sequence(RUN)
-        assert sequence is not None
-        yield {f"model: {entry['number']}": entry for entry in sequence["models"]}
-
-
-def test_a_tiers_model_is_found_tested_and_exported(models: dict[str, dict[str, Any]]) -> None:
+        Path(f"{name}.yaml").write_text(yaml.safe_dump(content))
+    assert main(["fit", *OPTIONS]) == 0
+    sequence = read_sequence(RUN)
+    assert sequence is not None
+    models = {f"model: {entry['number']}": entry for entry in sequence["models"]}
     macs = {name: entry["macs"] for name, entry in models.items()}
     assert len(macs) >= 3
     assert sorted(macs.values(), reverse=True) == list(macs.values())
+
+    tiers_of_search = ["--search.tiers", "lit_fednas.tiers.CumulativeCostTiers"]
+    assert main(["search", *OPTIONS, *tiers_of_search, "--search.evaluations", "10"]) == 0
     tiers = rows(RUN / "search" / "tiers.csv")
     assert all(int(tier["macs"]) == macs[tier["arch"]] for tier in tiers)
     assert {row["arch"]: int(row["macs"]) for row in rows(RUN / "search" / "evaluations.csv")} == macs
@@ -59,8 +52,6 @@ def test_a_tiers_model_is_found_tested_and_exported(models: dict[str, dict[str, 
     exported = torch.export.load(RUN / "search" / "tiers" / name / "network.pt2").module()
     assert exported(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).shape == (2, 10)
 
-
-def test_named_models_are_fine_tuned_in_groups_and_exported(models: dict[str, dict[str, Any]]) -> None:
     assert main(["finetune", *OPTIONS, "--config", "finetune.yaml"]) == 0
     last = f"model: {len(models) - 1}"
     files = FinetuneFiles(RUN / "finetune")

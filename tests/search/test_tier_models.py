@@ -1,6 +1,7 @@
 """What is written of a tier's network is what is read."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import nn
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.evaluation import fresh_statistics, recalibrated
 from lit_fednas.records import SearchFiles, TierModel
-from lit_fednas.search.tier_models import load_tier_network, save_tier_model
+from lit_fednas.search.tier_models import load_tier_network, save_tier_model, tier_model
 from lit_fednas.supernets import PlainNetwork, Supernet
 from lit_fednas.testing.networks import batch
 from tests.supernets.instances import SPACES, instance, kept_instance
@@ -23,16 +24,7 @@ def files(tmp_path: Path) -> SearchFiles:
 
 
 def model_of(net: Supernet, arch: Any, /, **changes: Any) -> TierModel:
-    said = {
-        "tier": "small",
-        "arch": str(arch),
-        "encoding": list(net.space.encode(arch)),
-        "supernet": type(net).__name__,
-        "input_shape": list(net.input_shape),
-        "num_classes": net.num_classes,
-        "recalibrated": False,
-    }
-    return TierModel(**{**said, **changes})
+    return replace(tier_model(net, "small", arch, recalibrated=False), **changes)
 
 
 def saved(files: SearchFiles, net: Supernet, **changes: Any) -> None:

@@ -105,9 +105,7 @@ def agents_command(file: dict[str, Any], values: dict[str, Any], monkeypatch: py
     return started[0]
 
 
-def test_files_are_valid_for_wandb_and_commands_those_of_its_agent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_valid_for_wandb_and_commands_those_of_its_agent(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     for path in SWEEPS:
         assert schema_violations_from_proposed_config(read(path)) == []
