@@ -188,6 +188,7 @@ def parameter(**settings: Any) -> dict[str, Any]:
         ({"parameters": {"x": 5}}, "", "parameters.x: 5 is not settings; write {value: 5}"),
         ({"parameters": {5: {"value": 1}}}, "", "parameters.5: "),
         (parameter(min=1, max=3), "", "parameters.x: int_uniform is not among constant, cat"),
+        (parameter(parameters={"y": {"value": 1}}), "", "parameters.x: nested is not among"),
         (parameter(values=[]), "", "parameters.x: {'values': []} leaves nothing to choose from"),
         (
             {"method": "random", **parameter(distribution="normal")},
@@ -203,6 +204,7 @@ def parameter(**settings: Any) -> dict[str, Any]:
         ({"command": "lit-fednas fit"}, "", "command: 'lit-fednas fit' is not a list of words"),
         ({"command": ["${args_append_hydra}"]}, "", "command: ${args_append_hydra} is none of ${env}"),
         ({"command": ["nowhere", "${args}"]}, "", "command: 'nowhere' cannot be started: No such file"),
+        ({"command": ["false"]}, "", "exit status 1"),
         ({"command": ["${interpreter}", "nowhere.py"]}, "", "can't open file"),
         ({"command": ["${interpreter}", "-c", "print('trainer: {logger: true}')"]}, "", "trainer.logger: a sweep's"),
     ],
@@ -216,6 +218,14 @@ def test_what_cannot_be_run_here_is_one_line(
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line
     assert not Path("runs").exists()
+
+
+def test_a_file_that_cannot_be_read_is_one_line(small: Path, capsys: Any) -> None:
+    small.write_bytes("# über".encode("latin-1"))
+    assert main([str(small)]) == main(["nowhere.yaml"]) == 2
+    first, second = capsys.readouterr().err.strip().splitlines()
+    assert "cannot be read: 'utf-8' codec can't decode" in first
+    assert "nowhere.yaml cannot be read" in second
 
 
 def test_every_combination_runs_with_every_seed_in_a_folder_of_its_own(small: Path, capsys: Any) -> None:
