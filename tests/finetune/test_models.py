@@ -75,6 +75,15 @@ def test_named_models_are_trained_without_a_search_by_all_clients(bare, paths):
     expected = dict(network.network.state_dict())
     assert_same(expected, last_weights(bare.path(slug(paths[1]))))
     assert_same(expected, tier_weights(files)[slug(paths[1])])
+    same = {"models": paths[:0:-1], "tier_aware": False}
+    bare.finetune(**same)
+    for changed, word in [
+        ({**same, "models": paths[1:]}, "other models, "),
+        ({**same, "in_groups": True}, r"other in_groups, eligible \(there False, now True\)"),
+        ({"architectures": 1}, "other tier_aware, architectures, models, "),
+    ]:
+        with pytest.raises(ConfigError, match=rf"^finetune.name: .*a fine-tuning with {word}"):
+            bare.finetune(**changed)
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -210,16 +219,3 @@ def test_each_model_has_a_group_of_clients_also_if_it_is_stopped_and_goes_on(bar
             bare.finetune(**settings)
     assert len(rounds(bare.path(slug(paths[1])))) == 1
     assert everything(bare.finetune(**settings)) == everything(files)
-
-
-def test_other_models_in_the_same_folder_are_refused(bare, paths):
-    once = {"rounds": 1, "cohort": UniformCohort(count=1)}
-    bare.finetune(models=paths[:2], **once)
-    bare.finetune(models=["smallest", paths[1]], **once)  # the same
-    for changed, word in [
-        ({"models": paths[1::-1]}, "other models, "),
-        ({"models": paths[:2], "in_groups": True}, r"other in_groups, eligible \(there False, now True\)"),
-        ({"architectures": 1}, "other tier_aware, architectures, models, "),
-    ]:
-        with pytest.raises(ConfigError, match=rf"^finetune.name: .*a fine-tuning with {word}"):
-            bare.finetune(**once, **changed)
