@@ -81,6 +81,8 @@ def test_a_search_begins_with_what_is_known_without_it(trained, tmp_path, monkey
     starts = [str(space.smallest), str(space.largest), str(middle)]
     once = search(trained, tmp_path / "once", method=method, evaluations=3, per_tier=False)
     assert [row["arch"] for row in once.rows("evaluations")] == starts
+    assert {row["tier"] for row in once.rows("history")} == {"*"}
+    assert [row["tier"] for row in once.rows("tiers")] == ["small", "large"]
 
     files = search(trained, tmp_path / "tiers", method=method, evaluations=8)
     accuracies = {row["arch"]: row["accuracy"] for row in files.rows("evaluations")}
@@ -210,13 +212,6 @@ def test_a_share_of_the_validation_data(trained, tmp_path):
     assert files.settings()["num_examples"] == 20
     half = {row["arch"]: row["accuracy"] * 20 for row in files.rows("evaluations")}
     assert all(right == pytest.approx(round(right)) for right in half.values())
-
-
-def test_one_search_for_all_tiers(trained, tmp_path):
-    files = search(trained, tmp_path, per_tier=False, evaluations=30)
-    assert {row["tier"] for row in files.rows("history")} == {"*"}
-    assert len(files.rows("evaluations")) == 30
-    assert [row["tier"] for row in files.rows("tiers")] == ["small", "large"]
 
 
 class Downwards(SearchMethod):
