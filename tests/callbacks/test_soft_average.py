@@ -17,9 +17,8 @@ from lit_fednas.messages import ClientTask
 from lit_fednas.rng import generator
 from lit_fednas.supernets import BatchNorm, Model, ModelSuite
 from lit_fednas.testing.updates import aggregate
-from tests.supernets.instances import kept_instance
 from tests.supernets.suites import GROWTH, grown_suite
-from tests.support import fit, make_module, tiny_data, tiny_supernet, weights
+from tests.support import fit, make_module, tiny_data, weights
 
 SUITE = grown_suite(norm=BatchNorm())
 BORN = [0, *(round for _, _, round in GROWTH)]
@@ -145,16 +144,13 @@ def test_weights_do_not_shrink():
         torch.testing.assert_close(tensor, torch.full_like(tensor, 2.5))
 
 
-def test_late_rounds_leave_models_alone():
+def test_late_rounds_and_one_model_are_left_alone():
     averages = averages_of(SUITE)
     for name, tensor in SoftAverage().mix(SUITE, 5000, averages).items():
         torch.testing.assert_close(tensor, averages[name], rtol=1e-6, atol=1e-7)
-
-
-def test_one_model_is_left_alone():
-    suite = grown_suite(models=1)
-    averages = averages_of(suite)
-    mixed = SoftAverage(from_larger=True).mix(suite, 0, averages)
+    alone = grown_suite(models=1)
+    averages = averages_of(alone)
+    mixed = SoftAverage(from_larger=True).mix(alone, 0, averages)
     assert all(torch.equal(mixed[name], tensor) for name, tensor in averages.items())
 
 
@@ -241,7 +237,6 @@ def test_share_of_the_others():
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"decay": 0.0}, r"soft_average.decay: 0.0 must be above 0 and at most 1"),
         ({"decay": 1.5}, r"soft_average.decay: 1.5 must be above 0 and at most 1"),
         ({"decay_from": "death"}, r"soft_average.decay_from: 'death' is unknown; choose from start, birth"),
     ],
@@ -249,11 +244,3 @@ def test_share_of_the_others():
 def test_errors(settings, text):
     with pytest.raises(ConfigError, match=text):
         SoftAverage(**settings)
-
-
-def test_nothing_but_suites():
-    text = r"soft_average: SoftAverage does not work with model.supernet {}; use ModelSuite"
-    with pytest.raises(ConfigError, match=text.format("PlainNetwork")):
-        SoftAverage().check_supernet(kept_instance("plain"))
-    with pytest.raises(ConfigError, match=text.format("ElasticResNet")):
-        fit(make_module(tiny_supernet()), tiny_data(), callbacks=[SoftAverage()])

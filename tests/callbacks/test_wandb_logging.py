@@ -6,6 +6,7 @@ import json
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +59,20 @@ def searched(folder: Path) -> SearchFiles:
     return files
 
 
+@contextmanager
+def offline(folder: Path, name: str) -> Iterator[WandbLogger]:
+    """The logger of an offline run, which is finished at the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_SILENT", "true")
+        yield WandbLogger(name, save_dir=str(folder), project="test", offline=True)
+        wandb.finish()
+
+
 @pytest.fixture(scope="module")
 def logged(searched: SearchFiles, folder: Path) -> list[Record]:
     """All records of a run that was told of the search's end."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WANDB_SILENT", "true")
-        logger = WandbLogger("a=1,b/seed0", save_dir=str(folder), project="test", offline=True)
+    with offline(folder, "a=1,b/seed0") as logger:
         WandbLogging().on_search_end(make_trainer(logger=logger), make_module(), searched.folder)
-        wandb.finish()
     return written(folder)
 
 
@@ -97,27 +104,24 @@ def table_of(key: str, logged: list[Record], folder: Path) -> list[dict[str, Any
     return [dict(zip(table["columns"], cells, strict=True)) for cells in table["data"]]
 
 
-def test_the_front_is_logged(logged: list[Record], searched: SearchFiles, folder: Path) -> None:
-    assert table_of("search/front", logged, folder) == searched.rows("front")
-
-
-def test_all_evaluations_are_logged_with_the_fronts_they_are_on(
-    logged: list[Record], searched: SearchFiles, folder: Path
-) -> None:
+def test_a_search_is_logged_as_tables(logged: list[Record], searched: SearchFiles, folder: Path) -> None:
     front = searched.rows("front")
+    assert table_of("search/front", logged, folder) == front
     found = table_of("search/evaluations_table", logged, folder)
-    marks = [row.pop("front") for row in found]
+    marks = [row.pop("front").split() for row in found]
     assert found == searched.rows("evaluations")
     for row, mark in zip(found, marks, strict=True):
-        assert mark.split() == [one["tier"] for one in front if one["number"] == row["number"]]
-    assert sum(len(mark.split()) for mark in marks) == len(front)
-
-
-def test_every_front_is_a_line(logged: list[Record], searched: SearchFiles, folder: Path) -> None:
-    points = table_of("search/fronts_table", logged, folder)
+        assert mark == [one["tier"] for one in front if one["number"] == row["number"]]
+    assert sum(map(len, marks)) == len(front)
+    points = table_of("search/fronts_table", logged, folder)  # every front is a line
     assert [(point["lineKey"], point["step"], point["lineVal"]) for point in points] == [
-        (row["tier"], row["macs"], row["accuracy"]) for row in searched.rows("front")
+        (row["tier"], row["macs"], row["accuracy"]) for row in front
     ]
+    summary = last_of(logged, "summary")
+    for row in searched.rows("tiers"):
+        for name in ("arch", "val_accuracy", "test_accuracy", "macs", "hypervolume"):
+            assert summary[f"search/{row['tier']}/{name}"] == row[name]
+        assert f"search/{row['tier']}/latency_ms" not in summary
 
 
 def test_the_charts_show_accuracy_against_the_traded_cost(tmp_path: Path) -> None:
@@ -127,14 +131,6 @@ def test_the_charts_show_accuracy_against_the_traded_cost(tmp_path: Path) -> Non
     charts = search_charts(searched)
     assert charts["evaluations"].spec.fields == {"x": "bytes", "y": "accuracy"}
     assert {row[0] for row in charts["fronts"].table.data} <= {row["bytes"] for row in searched.rows("front")}
-
-
-def test_the_summary_has_the_best_of_every_tier(logged: list[Record], searched: SearchFiles) -> None:
-    summary = last_of(logged, "summary")
-    for row in searched.rows("tiers"):
-        for name in ("arch", "val_accuracy", "test_accuracy", "macs", "hypervolume"):
-            assert summary[f"search/{row['tier']}/{name}"] == row[name]
-        assert f"search/{row['tier']}/latency_ms" not in summary
 
 
 def test_each_tiers_network_is_an_artifact(logged: list[Record], searched: SearchFiles) -> None:
@@ -174,20 +170,6 @@ class Grow(FederatedCallback):
             batch.restructure(lambda: pl_module.supernet.add(parent, [steps[batch.number]], 0, batch.number))
 
 
-@pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelSuite, list[Record], Path]:
-    """A suite that has grown twice in four rounds, and what was logged."""
-    folder = tmp_path_factory.mktemp("grown")
-    suite = ModelSuite((1, 8, 8), 4, GrowableCNN([4]))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WANDB_SILENT", "true")
-        logger = WandbLogger("grown", save_dir=str(folder), project="test", offline=True)
-        trainer = make_trainer(4, logger=logger, callbacks=[Grow(), WandbLogging()])
-        trainer.fit(make_module(suite), datamodule=tiny_data())
-        wandb.finish()
-    return suite, written(folder), folder
-
-
 def entries(records: list[Record], key: str) -> list[dict[str, Any]]:
     """All history records that have a key."""
     every = [
@@ -198,39 +180,29 @@ def entries(records: list[Record], key: str) -> list[dict[str, Any]]:
     return [one for one in every if key in one]
 
 
-def test_each_new_model_is_an_event_in_its_round(grown: tuple[ModelSuite, list[Record], Path]) -> None:
-    suite, records, _ = grown
+def test_each_new_model_of_a_suite_is_an_event_in_its_round_and_a_row(tmp_path: Path) -> None:
+    suite = ModelSuite((1, 8, 8), 4, GrowableCNN([4]))
+    with offline(tmp_path, "grown") as logger:
+        fit(make_module(suite), tiny_data(), 4, logger=logger, callbacks=[Grow(), WandbLogging()])
+    records = written(tmp_path)
+    costs = [suite.cost(Model(number)) for number in range(3)]
     found = entries(records, "suite/model")
-    costs = [suite.cost(Model(number)) for number in (1, 2)]
-    assert [one["suite/model"] for one in found] == [1, 2]
-    assert [one["suite/macs"] for one in found] == [cost.macs for cost in costs]
-    assert [one["suite/parameters"] for one in found] == [cost.parameters for cost in costs]
+    assert [(one["suite/model"], one["suite/macs"], one["suite/parameters"]) for one in found] == [
+        (number, costs[number].macs, costs[number].parameters) for number in (1, 2)
+    ]
     steps = {one["epoch"]: one["trainer/global_step"] for one in entries(records, "clients/loss")}
     assert [one["trainer/global_step"] for one in found] == [steps[1], steps[2]]
-
-
-def test_the_table_has_all_models(grown: tuple[ModelSuite, list[Record], Path]) -> None:
-    suite, records, folder = grown
-    rows = table_of("suite/models", records, folder)
+    rows = table_of("suite/models", records, tmp_path)
     assert [" ".join(row) for row in rows] == ["number parent round cells steps macs parameters bytes"] * 3
-    assert [(row["number"], row["parent"], row["round"]) for row in rows] == [
-        (0, None, None),
-        (1, 0, 1),
-        (2, 1, 2),
+    assert [tuple(row.values())[:5] for row in rows] == [
+        (0, None, None, "conv1 4, head", ""),
+        (1, 0, 1, "conv1 8, head", "widen conv1"),
+        (2, 1, 2, "conv1 8, conv1_m2, head", "deepen conv1"),
     ]
-    assert [row["steps"] for row in rows] == ["", "widen conv1", "deepen conv1"]
-    assert [row["cells"] for row in rows] == ["conv1 4, head", "conv1 8, head", "conv1 8, conv1_m2, head"]
-    for row in rows:
-        cost = suite.cost(Model(row["number"]))
-        assert (row["macs"], row["parameters"], row["bytes"]) == (cost.macs, cost.parameters, cost.bytes)
-
-
-def test_the_summary_has_all_models(grown: tuple[ModelSuite, list[Record], Path]) -> None:
-    suite, records, _ = grown
+    assert [tuple(row.values())[5:] for row in rows] == [(cost.macs, cost.parameters, cost.bytes) for cost in costs]
     summary = last_of(records, "summary")
-    assert summary["suite/2/parent"] == 1
-    assert summary["suite/2/steps"] == "deepen conv1"
-    assert summary["suite/0/macs"] == suite.cost(Model(0)).macs
+    assert (summary["suite/2/parent"], summary["suite/2/steps"]) == (1, "deepen conv1")
+    assert summary["suite/0/macs"] == costs[0].macs
     assert "suite/0/parent" not in summary
 
 
@@ -255,41 +227,24 @@ class Select(FederatedCallback):
         batch.restructure(lambda: sequence.select(group, batch.number))
 
 
-@pytest.fixture(scope="module")
-def pruned(tmp_path_factory: pytest.TempPathFactory) -> tuple[PrunedSequence, list[Record], Path]:
-    """A sequence of three models, and what was logged of the run that selected them."""
-    folder = tmp_path_factory.mktemp("pruned")
+def test_each_model_of_a_sequence_is_an_event_and_a_row(tmp_path: Path) -> None:
     sequence = PrunedSequence((1, 8, 8), 4, SlicedCNN((8, 16)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WANDB_SILENT", "true")
-        logger = WandbLogger("pruned", save_dir=str(folder), project="test", offline=True)
+    with offline(tmp_path, "pruned") as logger:
         fit(make_module(sequence), tiny_data(), 5, logger=logger, callbacks=[Select(), WandbLogging()])
-        wandb.finish()
-    return sequence, written(folder), folder
-
-
-def test_each_model_of_a_sequence_is_an_event_and_a_row(pruned: tuple[PrunedSequence, list[Record], Path]) -> None:
-    sequence, records, folder = pruned
+    records = written(tmp_path)
     costs = [sequence.cost(Model(number)) for number in range(3)]
     found = entries(records, "sequence/model")
-    assert [one["sequence/model"] for one in found] == [1, 2]
-    assert [one["sequence/macs"] for one in found] == [cost.macs for cost in costs[1:]]
-    assert [one["sequence/parameters"] for one in found] == [cost.parameters for cost in costs[1:]]
-    rows = table_of("sequence/models", records, folder)
+    assert [(one["sequence/model"], one["sequence/macs"], one["sequence/parameters"]) for one in found] == [
+        (number, costs[number].macs, costs[number].parameters) for number in (1, 2)
+    ]
+    rows = table_of("sequence/models", records, tmp_path)
     assert [" ".join(row) for row in rows] == ["number unit round sizes macs parameters bytes"] * 3
-    assert [(row["number"], row["unit"], row["round"]) for row in rows] == [
-        (0, None, None),
-        (1, "layer1", 3),
-        (2, "layer0", 4),
+    assert [tuple(row.values())[:4] for row in rows] == [
+        (0, None, None, "layer0 8, layer1 16"),
+        (1, "layer1", 3, "layer0 8, layer1 10"),
+        (2, "layer0", 4, "layer0 4, layer1 10"),
     ]
-    assert [row["sizes"] for row in rows] == [
-        "layer0 8, layer1 16",
-        "layer0 8, layer1 10",
-        "layer0 4, layer1 10",
-    ]
-    assert [(row["macs"], row["parameters"], row["bytes"]) for row in rows] == [
-        (cost.macs, cost.parameters, cost.bytes) for cost in costs
-    ]
+    assert [tuple(row.values())[4:] for row in rows] == [(cost.macs, cost.parameters, cost.bytes) for cost in costs]
     summary = last_of(records, "summary")
     assert (summary["sequence/2/unit"], summary["sequence/0/macs"]) == ("layer0", costs[0].macs)
     assert "sequence/0/unit" not in summary
