@@ -22,8 +22,7 @@ from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives import SideObjective
 from lit_fednas.supernets import BatchNorm, EarlyExitResNet, GroupNorm, Norm
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TierShares
-from tests.federation.test_resume import StopAt
-from tests.support import assert_same, make_module, make_trainer, sgd, tiny_data, tiny_examples, weights
+from tests.support import assert_same, fit, make_module, make_trainer, sgd, tiny_data, tiny_examples, weights
 
 ROUNDS = 4
 
@@ -95,8 +94,7 @@ class Logged(FederatedCallback):
 def test_by_hand(weighted):
     average, witness, logged = DeviceAverage(weighted), Witness(weighted), Logged()
     module = method()
-    trainer = make_trainer(ROUNDS, callbacks=[average, witness, logged])
-    trainer.fit(module, datamodule=data())
+    trainer = fit(module, data(), ROUNDS, callbacks=[average, witness, logged])
     assert len(witness.last) > 3  # more than a cohort
     assert len(logged.values) == ROUNDS
     for found, wanted in zip(logged.values, witness.wanted, strict=True):
@@ -108,16 +106,15 @@ def test_by_hand(weighted):
 
 def test_training_is_not_touched():
     with_it, without = method(), method()
-    make_trainer(ROUNDS, callbacks=[DeviceAverage()]).fit(with_it, datamodule=data())
-    make_trainer(ROUNDS).fit(without, datamodule=data())
+    fit(with_it, data(), ROUNDS, callbacks=[DeviceAverage()])
+    fit(without, data(), ROUNDS)
     assert_same(weights(with_it), weights(without))
 
 
 def test_a_device_counts_with_its_last_architecture():
     average = DeviceAverage()
     module = method(assignment=RandomArchitectures(), cohort=UniformCohort(ratio=1.0))
-    trainer = make_trainer(1, callbacks=[average])
-    trainer.fit(module, datamodule=data())
+    fit(module, data(), 1, callbacks=[average])
     last = [device.arch for device in average._devices.values()]
     by_arch = [last.count(str(arch)) for arch in module.subnets.values()]
     assert sum(by_arch) == 8
@@ -125,51 +122,30 @@ def test_a_device_counts_with_its_last_architecture():
     assert average.average("exits: 2") is None
 
 
-def test_statistics_are_averaged_or_gathered_anew():
-    for batches in (0, 2):
-        average = DeviceAverage()
-        evaluation = EvaluationSettings(["simple = smallest"], recalibrate_batches=batches)
-        norm = BatchNorm(running_statistics=batches == 0)
-        module = method(norm, evaluation=evaluation)
-        trainer = make_trainer(2, callbacks=[average])
-        trainer.fit(module, datamodule=data())
-        mean = average.average("exits: 1")
-        (network,) = average._networks.values()
-        name = "stages.0.0.block.norm1"
-        if batches:
-            assert f"{name}.running_mean" not in mean
-            gathered = network.get_submodule(name)
-            assert gathered.num_batches_tracked == batches
-            assert gathered.running_mean.abs().sum() > 0
-        else:
-            assert torch.equal(network.get_submodule(name).running_mean, mean[f"{name}.running_mean"])
-            assert mean[f"{name}.running_mean"].abs().sum() > 0
-        assert not network.training
+@pytest.mark.parametrize("batches", [0, 2])
+def test_statistics_are_averaged_or_gathered_anew(batches):
+    average, name = DeviceAverage(), "stages.0.0.block.norm1"
+    evaluation = EvaluationSettings(["simple = smallest"], recalibrate_batches=batches)
+    fit(method(BatchNorm(running_statistics=batches == 0), evaluation=evaluation), data(), 2, callbacks=[average])
+    mean = average.average("exits: 1")
+    (network,) = average._networks.values()
+    norm = network.get_submodule(name)
+    assert norm.running_mean.abs().sum() > 0
+    assert not network.training
+    if batches:
+        assert f"{name}.running_mean" not in mean
+        assert norm.num_batches_tracked == batches
+    else:
+        assert torch.equal(norm.running_mean, mean[f"{name}.running_mean"])
 
 
 def resumable(folder, rounds, *callbacks, **settings):
+    """The values that were logged, and the callback; of a run that is saved in a folder."""
     logged, average = Logged(), DeviceAverage()
-    trainer = make_trainer(
-        rounds,
-        enable_checkpointing=True,
-        callbacks=[average, logged, RoundCheckpoint(dirpath=folder), *callbacks],
-        default_root_dir=str(folder),
-    )
+    callbacks = [average, logged, RoundCheckpoint(dirpath=folder), *callbacks]
+    trainer = make_trainer(rounds, enable_checkpointing=True, callbacks=callbacks, default_root_dir=str(folder))
     trainer.fit(method(), datamodule=data(), **settings)
     return logged.values, average
-
-
-def known(average) -> dict[int, tuple[str, int]]:
-    devices = average.state_dict()["devices"].items()
-    return {client: (device["arch"], device["num_examples"]) for client, device in devices}
-
-
-def test_a_resumed_run_reports_alike(tmp_path):
-    straight, whole = resumable(tmp_path / "straight", ROUNDS)
-    resumable(tmp_path / "parts", 2)
-    rest, resumed = resumable(tmp_path / "parts", ROUNDS, ckpt_path=str(tmp_path / "parts" / "last.ckpt"))
-    assert rest == straight[2:]
-    assert known(resumed) == known(whole)
 
 
 def test_checkpoints_refer_to_files_that_are_kept_as_long_as_they_do(tmp_path, caplog):
@@ -242,14 +218,6 @@ def test_a_checkpoint_moves_with_its_files(tmp_path):
         resumable(tmp_path / "more", ROUNDS, ckpt_path=str(tmp_path / "last.ckpt"))
 
 
-def test_an_interrupted_round_leaves_no_trace(tmp_path):
-    straight, _ = resumable(tmp_path / "straight", ROUNDS)
-    with pytest.raises(RuntimeError, match="out of the blue"):
-        resumable(tmp_path / "parts", ROUNDS, StopAt(2, 3, "error"))  # the last client of the third round
-    rest, _ = resumable(tmp_path / "parts", ROUNDS, ckpt_path=str(tmp_path / "parts" / "last.ckpt"))
-    assert rest == straight[2:]
-
-
 def test_what_an_interrupted_round_had_trained_is_forgotten():
     average, module = DeviceAverage(), method()
     trainer = make_trainer(1, callbacks=[average])
@@ -268,8 +236,7 @@ def test_what_an_interrupted_round_had_trained_is_forgotten():
 
 def test_the_test_set_is_evaluated_likewise():
     average, module = DeviceAverage(), method()
-    trainer = make_trainer(2, callbacks=[average])
-    trainer.fit(module, datamodule=data())
+    trainer = fit(module, data(), 2, callbacks=[average])
     trainer.test(module, datamodule=data())
     network = module.supernet.subnet(module.supernet.space.largest).eval()
     network.load_state_dict(average.average("exits: 1,2"))
