@@ -84,17 +84,6 @@ def test_without_choices_it_is_federated_averaging() -> None:
             torch.testing.assert_close(one[key], other[key], rtol=1e-6, atol=1e-6)
 
 
-def test_elements_of_one_client_alone_stay_as_well() -> None:
-    """Where architectures share parts of a tensor, clients are counted element by element."""
-    net = kept_instance("rolling")
-    made = [update(net, 0, (0, 4), 10), update(net, 1, (0, 2), 30)]
-    result = aggregate(OperatorAverage(), net, made)["network.0.bias"]
-    old = net.shared_tensors()["network.0.bias"]
-    assert torch.equal(result[2:], old[2:])
-    expected = (10 * made[0].weights["0.bias"][:2] + 30 * made[1].weights["0.bias"][:2]) / 40
-    torch.testing.assert_close(result[:2], expected)
-
-
 def test_how_far_a_round_was_from_a_plain_average() -> None:
     """Of 24 operators with weights four were trained by two clients, and mb1_e2 of layer 2 by one that alone held it.
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from lit_fednas.aggregation import Aggregation, MaxNet, OperatorAverage, OverlapAverage
-from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate, OperatorReport
-from lit_fednas.supernets import Model, Operators, SlicedCNN, Supernet, WidthSupernet
+from lit_fednas.messages import ClientTask, ClientUpdate, OperatorReport
+from lit_fednas.supernets import Model, Operators, Supernet
 from lit_fednas.testing.updates import aggregate, changed, start, update
 from tests.aggregation.instances import INSTANCES, Vector, vector_update
 from tests.supernets.instances import kept_instance
@@ -169,37 +169,6 @@ OVERLAP, OPERATORS = OverlapAverage(), OperatorAverage(min_clients=2)
 def test_by_hand(aggregation: OverlapAverage, rejected: list, expected: list[float]) -> None:
     result = aggregate(aggregation, Vector(), VECTORS, rejected=rejected, by_architecture=True)
     torch.testing.assert_close(result["network.w"], torch.tensor(expected))
-
-
-def constant(net: Supernet, archs: dict, **settings: Any) -> dict[str, Tensor]:
-    """The aggregate of a client per architecture, each sending one number everywhere."""
-    updates = []
-    for client, (arch, value) in enumerate(archs.items()):
-        weights = {name: torch.full_like(tensor, value) for name, tensor in net.views(arch).items()}
-        updates.append(ClientUpdate(ClientResult(ClientTask(0, client, arch, 2 + client)), weights))
-    return aggregate(OverlapAverage(), net, updates, by_architecture=True, **settings)
-
-
-def test_networks_side_by_side_keep_what_they_had() -> None:
-    sequence = pruned_sequence(candidates=True)
-    one, other = Model(1, "conv1"), Model(1, "conv2")
-    result = constant(sequence, {one: 1.0, other: 2.0}, rejected={other})
-    for name, tensor in sequence.shared_tensors().items():
-        if name.startswith("candidates.0."):
-            assert torch.equal(result[name], torch.ones_like(tensor))
-        else:
-            assert torch.equal(result[name], tensor)
-
-
-def test_a_part_of_the_weights_keeps_what_it_had() -> None:
-    supernet = WidthSupernet((1, 8, 8), 4, SlicedCNN((4, 6), norm=None), widths=[1, 0.5])
-    narrow = supernet.space.smallest
-    assert any(region.index is not None for region in supernet.regions(narrow).values())
-    weight = supernet.network.layer0.conv.weight
-    assert not torch.equal(constant(supernet, {narrow: 1.0})["network.layer0.conv.weight"], weight)
-    result = constant(supernet, {narrow: 1.0}, rejected={narrow})
-    for name, tensor in supernet.shared_tensors().items():
-        assert torch.equal(result[name], tensor)
 
 
 def test_sums_of_networks_side_by_side_take_no_more_memory() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import re
+import statistics
 from types import SimpleNamespace
 
 import numpy as np
@@ -104,20 +105,11 @@ class Witness(FederatedCallback):
 
 
 def figures(rows):
-    """By hand: the quartiles of sorted values, between neighbours in proportion."""
-    values = sorted(row[3] for row in rows.values())
-
-    def quantile(share):
-        place = share * (len(values) - 1)
-        low = int(place)
-        high = min(low + 1, len(values) - 1)
-        return values[low] + (place - low) * (values[high] - values[low])
-
-    return {
-        "deployed/accuracy": sum(values) / len(values),
-        "deployed/iqr": quantile(0.75) - quantile(0.25),
-        "deployed/worst": values[0],
-    }
+    """With the standard library's quartiles, between neighbours in proportion."""
+    values = [row[3] for row in rows.values()]
+    low, _, high = statistics.quantiles(values, method="inclusive")
+    mean, worst = statistics.fmean(values), min(values)
+    return {"deployed/accuracy": mean, "deployed/iqr": high - low, "deployed/worst": worst}
 
 
 def run(folder, callback, module=None, rounds=ROUNDS, extra=(), datamodule=None, ckpt_path=None, **settings):

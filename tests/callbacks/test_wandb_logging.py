@@ -135,25 +135,20 @@ def test_the_charts_show_accuracy_against_the_traded_cost(tmp_path: Path) -> Non
 
 def test_each_tiers_network_is_an_artifact(logged: list[Record], searched: SearchFiles) -> None:
     found = {record.artifact.name: record.artifact for record in logged if record.artifact.type == "model"}
-    assert set(found) == {"a-1-b-seed0-small", "a-1-b-seed0-large"}
-    for name, artifact in found.items():
-        tier = name.rsplit("-", 1)[1]
+    files = list(tier_artifacts(searched, "run"))
+    assert [artifact.name for artifact in files] == ["run-large", "run-small"]
+    assert len({artifact.manifest.entries["architecture.json"].digest for artifact in files}) == 2
+    for number, tier in enumerate(("large", "small")):
+        artifact = found.pop(f"a-1-b-seed0-{tier}")
         row = next(row for row in searched.rows("tiers") if row["tier"] == tier)
         metadata = json.loads(artifact.metadata)
         assert metadata["arch"] == row["arch"]
         assert metadata["costs"]["macs"] == row["macs"]
         assert metadata["metrics"]["val_accuracy"] == row["val_accuracy"]
         assert {entry.path for entry in artifact.manifest.contents} == {"weights.pt", "architecture.json"}
-
-
-def test_an_artifact_holds_the_tiers_own_files(searched: SearchFiles) -> None:
-    artifacts = list(tier_artifacts(searched, "run"))
-    assert [artifact.name for artifact in artifacts] == ["run-large", "run-small"]
-    for number, artifact in enumerate(artifacts):
-        weights = torch.load(artifact.manifest.entries["weights.pt"].local_path, weights_only=True)
+        weights = torch.load(files[number].manifest.entries["weights.pt"].local_path, weights_only=True)
         assert weights["weight"].tolist() == [number] * 3
-    digests = {artifact.manifest.entries["architecture.json"].digest for artifact in artifacts}
-    assert len(digests) == 2
+    assert not found
 
 
 def test_without_a_wandb_logger_nothing_happens(searched: SearchFiles) -> None:
@@ -180,32 +175,6 @@ def entries(records: list[Record], key: str) -> list[dict[str, Any]]:
     return [one for one in every if key in one]
 
 
-def test_each_new_model_of_a_suite_is_an_event_in_its_round_and_a_row(tmp_path: Path) -> None:
-    suite = ModelSuite((1, 8, 8), 4, GrowableCNN([4]))
-    with offline(tmp_path, "grown") as logger:
-        fit(make_module(suite), tiny_data(), 4, logger=logger, callbacks=[Grow(), WandbLogging()])
-    records = written(tmp_path)
-    costs = [suite.cost(Model(number)) for number in range(3)]
-    found = entries(records, "suite/model")
-    assert [(one["suite/model"], one["suite/macs"], one["suite/parameters"]) for one in found] == [
-        (number, costs[number].macs, costs[number].parameters) for number in (1, 2)
-    ]
-    steps = {one["epoch"]: one["trainer/global_step"] for one in entries(records, "clients/loss")}
-    assert [one["trainer/global_step"] for one in found] == [steps[1], steps[2]]
-    rows = table_of("suite/models", records, tmp_path)
-    assert [" ".join(row) for row in rows] == ["number parent round cells steps macs parameters bytes"] * 3
-    assert [tuple(row.values())[:5] for row in rows] == [
-        (0, None, None, "conv1 4, head", ""),
-        (1, 0, 1, "conv1 8, head", "widen conv1"),
-        (2, 1, 2, "conv1 8, conv1_m2, head", "deepen conv1"),
-    ]
-    assert [tuple(row.values())[5:] for row in rows] == [(cost.macs, cost.parameters, cost.bytes) for cost in costs]
-    summary = last_of(records, "summary")
-    assert (summary["suite/2/parent"], summary["suite/2/steps"]) == (1, "deepen conv1")
-    assert summary["suite/0/macs"] == costs[0].macs
-    assert "suite/0/parent" not in summary
-
-
 def test_a_model_of_another_supernet_is_not_logged() -> None:
     class Refuse(WandbLogging):
         def _log_models(self, *settings: Any) -> None:
@@ -227,24 +196,51 @@ class Select(FederatedCallback):
         batch.restructure(lambda: sequence.select(group, batch.number))
 
 
-def test_each_model_of_a_sequence_is_an_event_and_a_row(tmp_path: Path) -> None:
-    sequence = PrunedSequence((1, 8, 8), 4, SlicedCNN((8, 16)))
-    with offline(tmp_path, "pruned") as logger:
-        fit(make_module(sequence), tiny_data(), 5, logger=logger, callbacks=[Select(), WandbLogging()])
-    records = written(tmp_path)
-    costs = [sequence.cost(Model(number)) for number in range(3)]
-    found = entries(records, "sequence/model")
-    assert [(one["sequence/model"], one["sequence/macs"], one["sequence/parameters"]) for one in found] == [
-        (number, costs[number].macs, costs[number].parameters) for number in (1, 2)
+COSTS = "macs parameters bytes"
+SUITE = [
+    (0, None, None, "conv1 4, head", ""),
+    (1, 0, 1, "conv1 8, head", "widen conv1"),
+    (2, 1, 2, "conv1 8, conv1_m2, head", "deepen conv1"),
+]
+SEQUENCE = [
+    (0, None, None, "layer0 8, layer1 16"),
+    (1, "layer1", 3, "layer0 8, layer1 10"),
+    (2, "layer0", 4, "layer0 4, layer1 10"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "net", "callback", "columns", "wanted"),
+    [
+        ("suite", lambda: ModelSuite((1, 8, 8), 4, GrowableCNN([4])), Grow, "number parent round cells steps", SUITE),
+        (
+            "sequence",
+            lambda: PrunedSequence((1, 8, 8), 4, SlicedCNN((8, 16))),
+            Select,
+            "number unit round sizes",
+            SEQUENCE,
+        ),
+    ],
+    ids=["suite", "sequence"],
+)
+def test_each_new_model_is_an_event_in_its_round_and_a_row(
+    tmp_path: Path, name: str, net: Any, callback: Any, columns: str, wanted: list[tuple]
+) -> None:
+    supernet = net()
+    with offline(tmp_path, name) as logger:
+        fit(make_module(supernet), tiny_data(), 5, logger=logger, callbacks=[callback(), WandbLogging()])
+    logged = written(tmp_path)
+    costs = [(one.macs, one.parameters, one.bytes) for one in (supernet.cost(Model(number)) for number in range(3))]
+    found = entries(logged, f"{name}/model")
+    assert [(one[f"{name}/model"], one[f"{name}/macs"], one[f"{name}/parameters"]) for one in found] == [
+        (number, *costs[number][:2]) for number in (1, 2)
     ]
-    rows = table_of("sequence/models", records, tmp_path)
-    assert [" ".join(row) for row in rows] == ["number unit round sizes macs parameters bytes"] * 3
-    assert [tuple(row.values())[:4] for row in rows] == [
-        (0, None, None, "layer0 8, layer1 16"),
-        (1, "layer1", 3, "layer0 8, layer1 10"),
-        (2, "layer0", 4, "layer0 4, layer1 10"),
-    ]
-    assert [tuple(row.values())[4:] for row in rows] == [(cost.macs, cost.parameters, cost.bytes) for cost in costs]
-    summary = last_of(records, "summary")
-    assert (summary["sequence/2/unit"], summary["sequence/0/macs"]) == ("layer0", costs[0].macs)
-    assert "sequence/0/unit" not in summary
+    steps = {one["epoch"]: one["trainer/global_step"] for one in entries(logged, "clients/loss")}
+    assert [one["trainer/global_step"] for one in found] == [steps[row[2]] for row in wanted[1:]]
+    rows = table_of(f"{name}/models", logged, tmp_path)
+    assert [" ".join(row) for row in rows] == [f"{columns} {COSTS}"] * 3
+    assert [tuple(row.values()) for row in rows] == [(*row, *cost) for row, cost in zip(wanted, costs, strict=True)]
+    summary, second = last_of(logged, "summary"), columns.split()[1]
+    assert summary[f"{name}/2/{second}"] == wanted[2][1]
+    assert summary[f"{name}/0/macs"] == costs[0][0]
+    assert f"{name}/0/{second}" not in summary
