@@ -52,7 +52,7 @@ def data() -> Any:
 
 
 class Witness(FederatedCallback):
-    """Computes the averages and their accuracy by hand, at every validation."""
+    """Computes the averages and their accuracy by hand, at every validation and test."""
 
     def __init__(self, weighted: bool) -> None:
         self.weighted = weighted
@@ -63,9 +63,14 @@ class Witness(FederatedCallback):
         copied = {name: tensor.clone() for name, tensor in update.weights.items()}
         self.last[update.task.client] = (str(update.task.arch), update.task.num_examples, copied)
 
-    @torch.no_grad()
     def on_validation_epoch_end(self, trainer, module):
-        examples = tiny_examples(40, 1)
+        self.evaluate(module, "val", tiny_examples(40, 1))
+
+    def on_test_epoch_end(self, trainer, module):
+        self.evaluate(module, "test", tiny_examples(40, 2))
+
+    @torch.no_grad()
+    def evaluate(self, module, split, examples):
         x, y = examples.inputs.float() / 255, examples.targets
         found = {}
         for name, arch in module.subnets.items():
@@ -76,8 +81,8 @@ class Witness(FederatedCallback):
             total = sum(n for n, _ in of)
             network.load_state_dict({key: sum(n * w[key].double() for n, w in of) / total for key in of[0][1]})
             logits = network(x)
-            found[f"val/devices/{name}/accuracy"] = float((logits.argmax(1) == y).float().mean())
-            found[f"val/devices/{name}/loss"] = float(functional.cross_entropy(logits, y))
+            found[f"{split}/devices/{name}/accuracy"] = float((logits.argmax(1) == y).float().mean())
+            found[f"{split}/devices/{name}/loss"] = float(functional.cross_entropy(logits, y))
         self.wanted.append(found)
 
 
@@ -89,6 +94,8 @@ class Logged(FederatedCallback):
         found = {name: float(value) for name, value in trainer.callback_metrics.items() if "/devices/" in name}
         self.values.append(found)
 
+    on_test_end = on_validation_end
+
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_by_hand(weighted):
@@ -96,12 +103,13 @@ def test_by_hand(weighted):
     module = method()
     trainer = fit(module, data(), ROUNDS, callbacks=[average, witness, logged])
     assert len(witness.last) > 3  # more than a cohort
-    assert len(logged.values) == ROUNDS
-    for found, wanted in zip(logged.values, witness.wanted, strict=True):
-        assert found == pytest.approx(wanted, abs=1e-5)
     assert set(average.metric_names) == set(logged.values[-1])
     final = trainer.callback_metrics
     assert float(final["val/devices/complex/loss"]) != pytest.approx(float(final["val/complex/loss"]), abs=1e-4)
+    trainer.test(module, datamodule=data())
+    assert len(logged.values) == ROUNDS + 1
+    for found, wanted in zip(logged.values, witness.wanted, strict=True):
+        assert found == pytest.approx(wanted, abs=1e-5)
 
 
 def test_training_is_not_touched():
@@ -208,14 +216,14 @@ def test_a_checkpoint_that_holds_the_weights_itself_is_refused(tmp_path):
 
 
 def test_a_checkpoint_moves_with_its_files(tmp_path):
-    straight, _ = resumable(tmp_path / "straight", ROUNDS)
-    resumable(tmp_path / "run", 2)
-    (tmp_path / "run").rename(tmp_path / "moved")
-    rest, _ = resumable(tmp_path / "further", ROUNDS, ckpt_path=str(tmp_path / "moved" / "last.ckpt"))
+    straight, _ = resumable(tmp_path / "run", 3)
+    resumable(tmp_path / "moved", 2)
+    moved = (tmp_path / "moved").rename(tmp_path / "here") / "last.ckpt"
+    rest, _ = resumable(tmp_path / "further", 3, ckpt_path=str(moved))
     assert rest == straight[2:]
-    (tmp_path / "moved" / "last.ckpt").rename(tmp_path / "last.ckpt")
+    alone = moved.rename(tmp_path / "last.ckpt")
     with pytest.raises(CheckpointError, match=r"device_average: \d-\d-\w+.pt .* move a checkpoint together with"):
-        resumable(tmp_path / "more", ROUNDS, ckpt_path=str(tmp_path / "last.ckpt"))
+        resumable(tmp_path / "more", 3, ckpt_path=str(alone))
 
 
 def test_what_an_interrupted_round_had_trained_is_forgotten():
@@ -232,21 +240,3 @@ def test_what_an_interrupted_round_had_trained_is_forgotten():
     average.on_client_end(trainer, module, result, ClientUpdate(result, weights))
     average.on_server_step(trainer, module, ServerRound(1, module.restructure))
     assert_same(average.average(str(arch)), {name: tensor.detach() for name, tensor in weights.items()})
-
-
-def test_the_test_set_is_evaluated_likewise():
-    average, module = DeviceAverage(), method()
-    trainer = fit(module, data(), 2, callbacks=[average])
-    trainer.test(module, datamodule=data())
-    network = module.supernet.subnet(module.supernet.space.largest).eval()
-    network.load_state_dict(average.average("exits: 1,2"))
-    examples = tiny_examples(40, 2)  # the test set
-    logits = network(examples.inputs.float() / 255).detach()
-    logged = {name: float(value) for name, value in trainer.callback_metrics.items() if "/devices/complex/" in name}
-    assert logged == pytest.approx(
-        {
-            "test/devices/complex/accuracy": float((logits.argmax(1) == examples.targets).float().mean()),
-            "test/devices/complex/loss": float(functional.cross_entropy(logits, examples.targets)),
-        },
-        abs=1e-5,
-    )

@@ -82,14 +82,6 @@ def test_by_hand(tmp_path, speeds, caplog):
     assert f"the rounds took {total:.4g} s" in said
 
 
-def test_a_slow_tier_makes_its_clients_wait_no_longer(tmp_path):
-    """With speeds of tiers and models of tiers, an example takes the same time on all devices."""
-    made, records = run(tmp_path, RoundTime(DeviceSpeeds(latency_ms=20)))
-    for client in (client for record in records for client in record["clients"]):
-        speed = DeviceSpeeds(latency_ms=20).of(client["client"], made.population, made.seed)
-        assert client["macs"] / client["num_seen"] / speed.macs_per_second == pytest.approx(0.02)
-
-
 def test_a_new_run_of_a_callback_begins_anew(tmp_path):
     callback = RoundTime(SPEEDS)
     _, first = run(tmp_path / "first", callback)
