@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 from types import SimpleNamespace
@@ -85,7 +86,9 @@ def test_by_hand(tmp_path, speeds, caplog):
 def test_a_new_run_of_a_callback_begins_anew(tmp_path):
     callback = RoundTime(SPEEDS)
     _, first = run(tmp_path / "first", callback)
-    times = callback.times
+    times, restored = callback.times, RoundTime(SPEEDS)
+    restored.load_state_dict(json.loads(json.dumps(callback.state_dict())))
+    assert restored.times == times
     _, second = run(tmp_path / "second", callback)
     assert callback.times == times
     assert [record["metrics"] for record in second] == [record["metrics"] for record in first]
