@@ -11,15 +11,12 @@ import pytest
 
 from lit_fednas.assignment import ByOwnUtility, ByUtility
 from lit_fednas.assignment.by_utility import standardised
-from lit_fednas.callbacks import SoftAverage
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation import UniformCohort
 from lit_fednas.messages import ClientResult, ClientTask
 from lit_fednas.supernets import Model, ModelSuite
-from lit_fednas.tiers import Budgets, ClientTiers, Population, Tier
+from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
 from tests.supernets.suites import GROWTH, grown_suite
-from tests.support import fit, make_module, tiny_data, weights
 
 SUITE = grown_suite()
 MACS = [SUITE.macs(Model(number)) for number in range(4)]  # 0, 3, 1, 2 from the cheapest to the dearest
@@ -103,12 +100,6 @@ def test_two_rounds_by_hand():
     assert state.keys() == {7, 8, 9}
 
 
-def test_only_the_trained_model():
-    assignment = by_utility(similar=False)
-    assignment.observe([result(0, 2, 1.0), result(1, 1, 3.0)])
-    assert assignment.state_dict() == {"utilities": {0: [0.0, 0.0, 1.0, 0.0], 1: [0.0, -1.0, 0.0, 0.0]}}
-
-
 def test_what_failed_does_not_count():
     assignment = by_utility(similar=False)
     failed = [result(2, 0, float("nan"), "non-finite"), result(3, 0, 99.0, "error")]
@@ -176,28 +167,6 @@ def test_deployed():
 # ---- what is remembered -------------------------------------------------------------------------------
 
 
-def test_a_resumed_run_goes_on_alike():
-    straight = by_utility()
-    for round in range(3):
-        archs = given(straight, range(6), seed=round)
-        straight.observe([result(client, arch, 0.1 * client + arch) for client, arch in enumerate(archs)])
-    state = straight.state_dict()
-    resumed = by_utility()
-    resumed.load_state_dict(state)
-    kept = by_utility()
-    kept.load_state_dict(state)
-    for assignment in (straight, resumed):
-        assignment.observe([result(client, client % 4, float(client)) for client in range(6)])
-    assert resumed.state_dict() == straight.state_dict() != state
-    assert given(resumed, range(6)) == given(straight, range(6))
-    assert kept.state_dict() == state
-    for saved in (state, kept.state_dict()):
-        saved["utilities"][0][0] = 77.0
-        assert kept.utilities(0)[0] != 77.0
-    kept.load_state_dict({"utilities": {}})  # an interrupted first round is forgotten
-    assert kept.state_dict() == {"utilities": {}}
-
-
 def test_clients_that_nobody_has_seen_cost_nothing():
     assignment = by_utility(clients=10**9)
     given(assignment, [0, 10**9 - 1])
@@ -205,17 +174,9 @@ def test_clients_that_nobody_has_seen_cost_nothing():
     assert assignment.state_dict() == {"utilities": {}}
 
 
-def test_another_run_starts_anew():
-    assignment = by_utility()
-    assignment.observe([result(0, 0, 1.0), result(1, 1, 2.0)])
-    assignment.setup(SUITE, Population(10))
-    assert assignment.state_dict() == {"utilities": {}}
-
-
 @pytest.mark.parametrize(
     ("state", "text"),
     [
-        ({}, "the checkpoint holds no state, and ByUtility keeps utilities"),
         ({"utilities": {}, "more": 1}, "the checkpoint holds more, utilities, and ByUtility keeps utilities"),
         ({"utilities": {10: [0.0]}}, "utilities of client 10, the data have 10 clients; set data.num_clients"),
         ({"utilities": {-1: [0.0]}}, "utilities of client -1"),
@@ -231,37 +192,10 @@ def test_states_that_do_not_fit(state, text):
     assert assignment.utilities(0) == [1.0] * 4
 
 
-# ---- settings -----------------------------------------------------------------------------------------
-
-
 def test_a_tier_that_can_run_nothing():
     poor = Tier("poor", {"macs": MACS[0] - 1})
     with pytest.raises(ConfigError, match=f"'poor' cannot afford the first model: macs .*{MACS[0]}.*raise its"):
         by_utility(clients=2, tiers=(poor, STRONG), places=(0, 1))
-
-
-# ---- a run --------------------------------------------------------------------------------------------
-
-
-def run(*callbacks) -> tuple[dict, ByUtility]:
-    tiers = ClientTiers(Budgets({"weak": {"macs": float(MACS[0])}, "strong": {"macs": float(MACS[2])}}))
-    assignment = ByUtility()
-    module = make_module(grown_suite(), assignment, cohort=UniformCohort(count=6), tiers=tiers)
-    fit(module, tiny_data(), max_rounds=3, callbacks=list(callbacks))
-    return weights(module), assignment
-
-
-def test_a_run():
-    """All six clients are seen; models lend each other weights; who is weak uses the first model."""
-    alone, _ = run()
-    mixed, assignment = run(SoftAverage())
-    state = assignment.state_dict()["utilities"]
-    assert sorted(state) == list(range(6))
-    assert any(utility for utilities in state.values() for utility in utilities)
-    bias = "networks.{}.cells.head.classifier.bias"
-    assert not alone[bias.format(1)].equal(mixed[bias.format(1)])
-    deployed = {client: assignment.deployed(client).number for client in range(6)}
-    assert {deployed[client] for client in assignment._population.members("weak")} == {0}
 
 
 # ---- a client's models against each other -------------------------------------------------------------
@@ -277,7 +211,6 @@ def test_own_losses_by_hand():
     other = 1.0 - 0.5 * SUITE.similarity(0, 1)
     assert own.state_dict()["losses"] == {3: pytest.approx({0: 1.5, 1: other}), 5: {1: 9.0}}
     assert own.utilities(3) == pytest.approx([-1.0, 1.0, 1.0, 1.0])  # what it has not tried is as good as its best
-    assert by_own(similar=False)._similarity(0, 1) == 0.0
     draws = 4000
     counts = Counter(given(own, [3] * draws))
     total = exp(-1) + 3 * exp(1)

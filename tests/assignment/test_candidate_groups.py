@@ -11,13 +11,13 @@ from lit_fednas.assignment import CandidateGroups, Round
 from lit_fednas.assignment.candidate_groups import CandidateSchedule
 from lit_fednas.callbacks import PruneByBudgets
 from lit_fednas.callbacks.candidate_trials import CandidateTrials, Trial
-from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ServerRound
 from lit_fednas.messages import ClientTask, RoundValues
 from lit_fednas.supernets import Model, PrunedSequence
 from lit_fednas.tiers import Population, Tier
 from tests.supernets.sequences import pruned_sequence
-from tests.support import make_module, tiny_supernet
+from tests.support import make_module
 
 
 def prepared(sequence: PrunedSequence, clients: int = 8, **settings) -> CandidateGroups:
@@ -81,9 +81,6 @@ def test_before_the_first_iteration_the_initial_model_is_trained() -> None:
     assert plan(some, [3]) == newest([3])
     assert plan(some, []) == []
     assert plan(some, range(8), CandidateSchedule()) == newest(range(8))  # it is measured, by all
-
-
-def test_the_newest_model_is_trained_without_candidates() -> None:
     assert plan(prepared(pruned_sequence(steps=2)), [1, 4]) == newest([1, 4], Model(2))
 
 
@@ -122,20 +119,6 @@ def test_what_a_client_uses_is_the_largest_that_its_tier_affords() -> None:
         assignment.deployed(0)
 
 
-def test_it_has_no_state() -> None:
-    assignment = prepared(pruned_sequence())
-    assert assignment.state_dict() == {}
-    assignment.load_state_dict({})
-    with pytest.raises(CheckpointError, match="CandidateGroups"):
-        assignment.load_state_dict({"trials": {}})
-
-
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"assignment.initial_clients: 0 must be at least 1"):
         CandidateGroups(initial_clients=0)
-
-
-def test_another_supernet_is_refused() -> None:
-    words = r"model.assignment: CandidateGroups does not work with model.supernet ElasticResNet; use PrunedSequence"
-    with pytest.raises(ConfigError, match=words):
-        CandidateGroups().setup(tiny_supernet(), Population(2))

@@ -13,7 +13,6 @@ from lit_fednas.supernets import BaseNetworks, Bases
 from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
-from tests.support import linear_net
 
 NET = BaseNetworks((1, 4, 4), 3, SlicedCNN((10, 10)), 5)
 ONE = NET.cost(Bases((0,)))
@@ -84,12 +83,3 @@ def test_wrong_counts(counts, words):
     tiers = (Tier("weak", {"macs": 1.0 * ONE.macs}), Tier("strong", {}))
     with pytest.raises(ConfigError, match=words):
         dealt([0, 1], counts, tiers)
-
-
-def test_wrong_surroundings():
-    with pytest.raises(ConfigError, match=r"RandomBases does not work with .* PlainNetwork; use BaseNetworks"):
-        RandomBases().setup(linear_net(), Population(2))
-    with pytest.raises(ConfigError, match=r"model.tiers: is null, and the assignment goes by tiers"):
-        RandomBases({"weak": 1}).setup(NET, Population(2))
-    with pytest.raises(ConfigError, match="no architecture fits tier 'weak'"):
-        dealt([0], None, (Tier("weak", {"macs": ONE.macs - 1.0}),))
