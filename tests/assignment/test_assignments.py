@@ -7,10 +7,13 @@ from lit_fednas.assignment import Assignment, FixedArchitecture, RandomArchitect
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.messages import ClientResult
 from lit_fednas.rng import numpy_generator
+from lit_fednas.supernets import Model
 from lit_fednas.supernets.elastic_space import ElasticSpace
 from lit_fednas.testing.assignments import plan
+from lit_fednas.tiers import Population
 from tests.assignment.instances import planned, set_up
 from tests.references.superfed import least_seen
+from tests.supernets.suites import GROWTH, grown_suite
 
 LARGE = ElasticSpace((0, 1, 2), (0.1, 0.14, 0.18, 0.22, 0.25), (256, 512, 1024, 2048), 8)  # no bound by chance
 TINY = ElasticSpace((0,), (0.1, 0.25), (256,), 8)  # nothing but the smallest and the largest
@@ -81,10 +84,7 @@ def test_tracking_follows_the_rule(size: int) -> None:
             assert len(smallest) == 1
             assert smallest[0] in least_seen(smallest_seen, others)
             smallest_seen[smallest[0]] += 1
-    assert tracking.state_dict() == {
-        "largest_seen": seen(largest_seen),
-        "smallest_seen": seen(smallest_seen),
-    }
+    assert tracking.state_dict() == {"largest_seen": seen(largest_seen), "smallest_seen": seen(smallest_seen)}
 
 
 def test_random_draws_that_are_bounds_are_counted() -> None:
@@ -151,6 +151,20 @@ def test_fixed_gives_what_it_was_told() -> None:
         fixed = FixedArchitecture(text)
         set_up(fixed, LARGE, 5)
         assert draw(fixed, 3, [1, 4], LARGE) == [arch, arch]
+        assert fixed.deployed(1) == arch
+
+
+def test_the_largest_is_deployed_as_it_is_at_the_end():
+    """A suite grows while it trains."""
+    suite = grown_suite(models=1)
+    (fixed := FixedArchitecture()).setup(suite, Population(3))
+    suite.add(*GROWTH[0][:2], seed=0, round=4)
+    assert fixed.deployed(0) == Model(1)
+
+
+def test_not_all_define_what_is_deployed():
+    with pytest.raises(ConfigError, match=r"assignment: Sandwich does not define which architecture client 2 uses"):
+        Sandwich().deployed(2)
 
 
 def test_a_wrong_architecture_is_told_before_training() -> None:

@@ -2,23 +2,12 @@
 
 import time
 from fractions import Fraction
-from itertools import product
 
 import numpy as np
 import pytest
 
-from lit_fednas.assignment.client_groups import (
-    GroupReport,
-    balanced_groups,
-    group_report,
-    imbalance,
-    random_groups,
-)
+from lit_fednas.assignment.client_groups import GroupReport, balanced_groups, group_report, imbalance, random_groups
 from lit_fednas.errors import ConfigError
-
-
-def mean_distance(counts: np.ndarray, groups: list[list[int]]) -> float:
-    return float(np.mean([report.distance for report in group_report(counts, groups)]))
 
 
 def draw(seed: int, clients: int, sizes: tuple[int, int], classes: int = 3, alpha: float = 0.3) -> np.ndarray:
@@ -58,17 +47,6 @@ def slow_groups(counts: list[list[int]], groups: int, balance: Fraction) -> list
     return [sorted(members) for members in found]
 
 
-def best_balanced(counts: np.ndarray, groups: int, balance: float) -> float | None:
-    """The smallest mean distance of all partitions that are balanced; None where none is."""
-    owners = np.array([(0, *rest) for rest in product(range(groups), repeat=len(counts) - 1)])
-    held = np.einsum("pnk,nc->pkc", owners[:, :, None] == np.arange(groups), counts)
-    sizes = held.sum(axis=2)
-    fits = (sizes.min(axis=1) > 0) & (sizes.max(axis=1) <= balance * sizes.min(axis=1) + 1e-9)
-    everyone = counts.sum(axis=0) / counts.sum()
-    means = np.abs(held / np.maximum(sizes, 1)[..., None] - everyone).sum(axis=2).mean(axis=1)
-    return float(means[fits].min()) if fits.any() else None
-
-
 class TestBalancedGroups:
     COUNTS = np.array([[6, 0], [0, 5], [0, 4], [3, 0], [2, 0]])
 
@@ -103,25 +81,6 @@ class TestBalancedGroups:
         assert 1.15 * 100 < 115
         assert balanced_groups(np.array([[110, 0], [0, 100], [0, 5]]), 2, 1.15) == [[0, 2], [1]]
         assert balanced_groups(np.array([[110, 0], [0, 100], [0, 6]]), 2, 1.15) == [[0], [1, 2]]
-
-    def test_is_not_far_from_the_best_of_all_partitions(self) -> None:
-        """Of ten clients in two groups, 1022 partitions: measured 0.09 to 0.18 above the best on average.
-
-        Random groups are 0.17 to 0.27 above it.
-        """
-        for alpha in (0.1, 0.3, 1.0):
-            gaps, random = [], []
-            for seed in range(40):
-                counts = draw(seed, 10, (1, 20), alpha=alpha)
-                best = best_balanced(counts, 2, 1.3)
-                assert best is not None
-                groups = balanced_groups(counts, 2, 1.3)
-                assert imbalance(group_report(counts, groups)) <= 1.3
-                gaps.append(mean_distance(counts, groups) - best)
-                random.append(mean_distance(counts, random_groups(10, 2, np.random.default_rng(seed))) - best)
-            assert min(gaps) > -1e-9
-            assert np.mean(gaps) < 0.2
-            assert np.mean(gaps) < 0.85 * np.mean(random)
 
     def test_clients_without_examples_leave_no_group_without_a_client(self) -> None:
         counts = np.array([[0, 0], [3, 1], [0, 0], [0, 0]])

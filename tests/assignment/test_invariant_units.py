@@ -44,18 +44,9 @@ def changes(first, second) -> dict[str, list[float]]:
     return {"layer0": list(first), "layer1": list(second)}
 
 
-# ---- which units --------------------------------------------------------------------------------------
-
-
 def test_by_hand():
     """The majority of three is two: with a threshold of 0.2 those are 0.2s of units 1 and 2, and unit 4."""
-    seen = np.array(
-        [
-            [0.1, 0.2, 0.9, 0.8, 0.2],
-            [0.7, 0.1, 0.2, 0.8, 0.1],
-            [0.7, 0.9, 0.1, 0.8, 0.1],
-        ]
-    )
+    seen = np.array([[0.1, 0.2, 0.9, 0.8, 0.2], [0.7, 0.1, 0.2, 0.8, 0.1], [0.7, 0.9, 0.1, 0.8, 0.1]])
     # 0.1: unit 4 alone, so once; times two: 1, 2 and 4; their means are 0.4, 0.4 and 0.13
     assert left_out(seen, 1, step=2.0) == [4]
     assert left_out(seen, 2, step=2.0) == [2, 4]  # of equals the last
@@ -121,13 +112,11 @@ def test_a_threshold_that_is_just_reached_is_enough():
             assert len(left_out(np.array([seen]), count, step)) == count
 
 
-# ---- who gets which -----------------------------------------------------------------------------------
-
-
 def test_stragglers_keep_what_changes():
     """4 and 6 units; half keeps 2 and 3, a quarter 1 and 2."""
     assignment = invariant()
     assert given(assignment, (0, 1, 2, 0)) == [Width(0.5), Width(0.25), Width(1.0), Width(0.5)]  # the first, so far
+    assert [assignment.deployed(client) for client in (0, 2)] == [Width(0.5), Width(1.0)]
     assignment.observe([result(2, changes([0.4, 0.1, 0.3, 0.2], [0.1, 0.6, 0.2, 0.5, 0.3, 0.4]))])
     slow, slower, fast, again = given(assignment, (0, 1, 2, 0))
     assert slow == again == UnitMask(((0, 2), (1, 3, 5)))
@@ -187,8 +176,7 @@ def test_a_run():
         cohort=UniformCohort(count=4),
         objective=UnitChanges(),
         tiers=ClientTiers(
-            ArchitectureTiers({"slow": "smallest", "fast": "largest"}),
-            ListedTiers({"slow": [0, 1, 2], "fast": [3]}),
+            ArchitectureTiers({"slow": "smallest", "fast": "largest"}), ListedTiers({"slow": [0, 1, 2], "fast": [3]})
         ),
     )
     fit(module, tiny_data(4), max_rounds=2)
@@ -199,22 +187,12 @@ def test_a_run():
     assert [module.assignment.deployed(client) for client in (0, 3)] == [kept[1], Width(1.0)]
 
 
-# ---- what is remembered -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    "state",
-    [
-        {"unit_changes": [{"layer0": [0.1] * 4}]},
-        {"unit_changes": [{"layer0": [0.1] * 4, "layer1": [0.1] * 5}]},
-    ],
+    "state", [{"unit_changes": [{"layer0": [0.1] * 4}]}, {"unit_changes": [{"layer0": [0.1] * 4, "layer1": [0.1] * 5}]}]
 )
 def test_a_state_of_something_else(state):
     with pytest.raises(CheckpointError, match=r"assignment: the checkpoint.*run was started with"):
         invariant().load_state_dict(state)
-
-
-# ---- errors -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

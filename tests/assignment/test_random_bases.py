@@ -57,6 +57,13 @@ def test_without_tiers_everybody_trains_all():
     assignment.setup(NET, Population(3))
     archs = planned(assignment, 0, [0, 2], NET.space, np.random.default_rng(0))
     assert archs == [NET.space.largest] * 2
+    assert assignment.deployed(2) == NET.space.largest
+
+
+def test_the_first_bases_are_deployed():
+    assignment = RandomBases(COUNTS)
+    assignment.setup(NET, Population(3, TIERS, (0, 1, 2)))
+    assert [assignment.deployed(client).members for client in range(3)] == [(0,), (0, 1), (0, 1, 2, 3, 4)]
 
 
 def test_the_most_that_fit():

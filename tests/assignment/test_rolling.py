@@ -61,6 +61,7 @@ def test_the_window_is_the_publication_s():
 def test_steps_and_rounds_between_them(settings, shifts):
     assignment = rolling(**settings)
     assert [given(assignment, j)[0] for j in range(7)] == [Width(0.5, shift) for shift in shifts]
+    assert [assignment.deployed(client) for client in (0, 1)] == [Width(0.5), Width(1.0)]  # not a round's window
 
 
 def test_what_is_whole_does_not_roll():
