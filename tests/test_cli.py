@@ -204,10 +204,10 @@ def test_a_resumed_run_keeps_the_settings_that_training_depends_on(begun, capsys
     assert main([*as_it_was_last, "--trainer.max_rounds", "3"]) == 0
     assert main([*as_it_was_last, "--trainer.max_rounds", "3"]) == 0
     assert "trainer.max_rounds: 3, and the checkpoint has 3 rounds" in capsys.readouterr().err
-    newer = Path("runs/digits/version_1")
+    newer = Path("runs/digits/version_2")
     newer.mkdir()
     (newer / "config.yaml").write_text("{}")
-    assert "version_1, has no checkpoint yet" in refused(capsys, *resume)
+    assert "version_2, has no checkpoint yet" in refused(capsys, *resume)
 
 
 def test_a_resumed_run_keeps_the_callbacks_of_the_user(begun, capsys):
