@@ -103,7 +103,7 @@ EXITS = EarlyExitResNet((1, 8, 8), 4, width=4, norm=GroupNorm(2), blocks=[1, 1],
         ({"supernet": tiny_supernet(depths=[0, 1, 2])}, r"client.compile: true .* supernet's \d+ .*compile to false"),
         ({"supernet": SmallCNN((1, 8, 8), 4), "clients_per_fit": 2}, "cannot compile dropout for 2 clients"),
         ({"supernet": EXITS, "objective": SideObjective()}, r"client.compile: true .* SideObjective runs parts"),
-        ({"supernet": EXITS, "objective": Proximal(SideObjective())}, r"client.compile: true .* SideObjective runs"),
+        ({"supernet": EXITS, "objective": Proximal(SideObjective())}, r"client.compile: true .* Proximal runs parts"),
     ],
     ids=["architectures", "dropout", "side", "wrapped"],
 )

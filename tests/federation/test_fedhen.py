@@ -12,7 +12,7 @@ from torch import Tensor
 from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.assignment import ByTier, FixedArchitecture
 from lit_fednas.data import Dirichlet
-from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
+from lit_fednas.federation import ClientSettings, FederatedCallback, UniformCohort
 from lit_fednas.objectives import CrossEntropy, SideObjective
 from lit_fednas.supernets import EarlyExitResNet, GroupNorm, SeparateNetworks
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, ListedTiers, TierShares
@@ -37,19 +37,10 @@ def tiers(allocation: Any = None) -> ClientTiers:
 
 
 def method(**settings: Any) -> Any:
-    return make_module(
-        **{
-            "supernet": net(),
-            "tiers": tiers(),
-            "assignment": ByTier(),
-            "objective": SideObjective(),
-            "aggregation": OverlapAverage(weighted=False),
-            "cohort": UniformCohort(count=5),
-            "client": ClientSettings(sgd(0.1), batch_size=8, epochs=2, clip_norm=10.0),
-            "evaluation": EvaluationSettings(["smallest", "largest"]),
-            **settings,
-        }
-    )
+    parts = {"supernet": net(), "tiers": tiers(), "assignment": ByTier(), "objective": SideObjective()}
+    parts |= {"aggregation": OverlapAverage(weighted=False), "cohort": UniformCohort(count=5)}
+    client = ClientSettings(sgd(0.1), batch_size=8, epochs=2, clip_norm=10.0)
+    return make_module(**{**parts, "client": client, **settings})
 
 
 def run(module: Any, rounds: int = 1) -> dict[int, tuple[Any, dict[str, Tensor]]]:

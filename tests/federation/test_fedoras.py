@@ -14,12 +14,7 @@ from lit_fednas.aggregation import OperatorAverage
 from lit_fednas.assignment import Subspaces
 from lit_fednas.callbacks import CostLedger, RoundCheckpoint, RunRecorder
 from lit_fednas.costs import RoundCost
-from lit_fednas.federation import (
-    ClientSettings,
-    EvaluationSettings,
-    FederatedCallback,
-    UniformCohort,
-)
+from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
 from lit_fednas.messages import ClientResult, MacsReport, OperatorReport
 from lit_fednas.objectives import PathSampling
 from lit_fednas.records import read_rounds

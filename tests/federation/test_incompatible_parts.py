@@ -52,8 +52,8 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
     ({"objective": SideObjective}, "model.objective: SideObjective trains several outputs, and ElasticResNet has one"),
     ({"assignment": ByUtility}, f"model.assignment: ByUtility {OTHER} ModelSuite"),
     ({"assignment": CandidateGroups}, f"model.assignment: CandidateGroups {OTHER} PrunedSequence"),
-    ({"assignment": invariant_units}, f"model.assignment: InvariantUnits {OTHER} WidthSupernet"),
     ({"assignment": RandomBases}, f"model.assignment: RandomBases {OTHER} BaseNetworks"),
+    ({"assignment": invariant_units}, f"model.assignment: InvariantUnits {OTHER} WidthSupernet"),
     ({"assignment": RollingWidths}, f"model.assignment: RollingWidths {OTHER} WidthSupernet"),
     ({"assignment": lambda: Subspaces(share=0.5)}, f"model.assignment: Subspaces {OTHER} PathSupernet"),
     (
@@ -70,10 +70,7 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
     ),
     ({"callbacks": SoftAverage}, f"soft_average: SoftAverage {OTHER} ModelSuite"),
     ({"callbacks": lambda: PruneByBudgets(0.5)}, f"prune_by_budgets: PruneByBudgets {OTHER} PrunedSequence"),
-    (
-        {"callbacks": TransformOnConvergence},
-        f"transform_on_convergence: TransformOnConvergence {OTHER} ModelSuite",
-    ),
+    ({"callbacks": TransformOnConvergence}, f"transform_on_convergence: TransformOnConvergence {OTHER} ModelSuite"),
     (
         {"callbacks": BetaDecay},
         "beta_decay: gives a Beta, which neither model.assignment FixedArchitecture nor model.aggregation Overlap",

@@ -59,7 +59,7 @@ def test_threads_are_set_for_the_block(three_threads, monkeypatch):
 
 def test_a_run_and_an_evaluation_compute_with_the_trainers_threads(three_threads):
     seen, module, data = [], make_module(linear_net()), tiny_data()
-    module.supernet.network.register_forward_pre_hook(lambda *parts: seen.append(torch.get_num_threads()))
+    module.supernet.register_forward_pre_hook(lambda *parts: seen.append(torch.get_num_threads()))
     trainer = fit(module, data, 1, threads=2)
     assert set(seen) == {2}
     for evaluate in (trainer.validate, trainer.test):

@@ -23,13 +23,7 @@ from lit_fednas.federation.lightning_private import AtomicCheckpointIO
 from lit_fednas.records import read_rounds
 from lit_fednas.supernets import ElasticResNet, NoNorm
 from tests.federation.runs import LAST, run_in
-from tests.support import (
-    assert_same,
-    make_module,
-    run_record,
-    tiny_supernet,
-    weights,
-)
+from tests.support import assert_same, make_module, run_record, tiny_supernet, weights
 
 ROUNDS = 5
 

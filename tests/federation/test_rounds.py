@@ -235,37 +235,24 @@ def test_local_scheduler_steps_after_every_batch():
 
 
 @pytest.mark.parametrize(
-    ("settings", "steps"),
-    # 20 examples per client: 3 steps an epoch of batches of 8, so 7 steps are two epochs and one batch
+    ("settings", "of_twenty"),
     [
-        ({"steps": 7}, (7, 20 + 20 + 8)),
-        ({"epochs": 2, "drop_last": True}, (4, 32)),
-        ({"epochs": 1, "drop_last": True, "batch_size": 32}, (1, 20)),
-    ],
-)
-def test_steps_and_examples_of_a_fit(settings, steps):
-    seen = Seen()
-    client = ClientSettings(sgd(0.1), **{"batch_size": 8, **settings})
-    fit(make_module(linear_net(), client=client), tiny_data(), 1, callbacks=[seen])
-    assert [(one.num_steps, one.num_seen) for one in seen.results] == [steps] * 3
-    assert client.examples(20) == steps[1]
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"batch_size": 3, "epochs": 3},
-        {"batch_size": 8, "epochs": 2, "drop_last": True},
-        {"batch_size": 50, "epochs": 2, "drop_last": True},
-        {"batch_size": 3, "steps": 7},
-        {"batch_size": 8, "steps": 1},
+        ({"batch_size": 8, "steps": 7}, 20 + 20 + 8),  # three steps are an epoch
+        ({"batch_size": 3, "epochs": 3}, 60),
+        ({"batch_size": 8, "epochs": 2, "drop_last": True}, 32),
+        ({"batch_size": 50, "epochs": 2, "drop_last": True}, 40),
+        ({"batch_size": 8, "steps": 1}, 8),
     ],
     ids=str,
 )
-def test_the_examples_of_a_fit_are_known_before(settings):
+def test_the_examples_of_a_fit_are_known_before(settings, of_twenty):
     seen, client = Seen(), ClientSettings(sgd(0.0), **settings)
     data = tiny_data(partitioner=Dirichlet(1.0, min_size=6))
-    fit(make_module(linear_net(), client=client, cohort=UniformCohort(count=6)), data, 1, callbacks=[seen])
+    trainer = fit(make_module(linear_net(), client=client, cohort=UniformCohort(count=6)), data, 1, callbacks=[seen])
     found = {one.task.num_examples: one.num_seen for one in seen.results}
     assert len(found) > 3
     assert found == {size: client.examples(size) for size in found}
+    assert client.examples(20) == of_twenty
+    assert "steps" not in settings or {one.num_steps for one in seen.results} == {settings["steps"]}
+    loss = sum(one.loss * one.num_seen for one in seen.results) / sum(one.num_seen for one in seen.results)
+    assert float(trainer.callback_metrics["clients/loss"]) == pytest.approx(loss)

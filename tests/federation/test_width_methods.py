@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_fednas.aggregation import ClassAverage, OverlapAverage
+from lit_fednas.aggregation import ClassAverage
 from lit_fednas.assignment import ByTier, InvariantUnits, RandomBases, RollingWidths
 from lit_fednas.data import Dirichlet
-from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
+from lit_fednas.federation import ClientSettings, UniformCohort
 from lit_fednas.objectives import (
     CrossEntropy,
     IndependentBases,
@@ -21,16 +21,7 @@ from lit_fednas.objectives import (
     Proximal,
     UnitChanges,
 )
-from lit_fednas.supernets import (
-    BaseNetworks,
-    BatchNorm,
-    GrowableViT,
-    PlainNetwork,
-    SlicedCNN,
-    UnitMask,
-    Width,
-    WidthSupernet,
-)
+from lit_fednas.supernets import BaseNetworks, BatchNorm, PlainNetwork, SlicedCNN, WidthSupernet
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers
 from tests.support import assert_same, fit, make_module, sgd, tiny_data, weights
 
@@ -38,10 +29,10 @@ ROUNDS, SHAPE, CLASSES = 3, (1, 8, 8), 4
 FAMILY = SlicedCNN((8, 16), BatchNorm())
 
 
-def net(widths=(1, 0.5, 0.25), scaler=False, family=FAMILY) -> WidthSupernet:
+def net(widths=(1, 0.5, 0.25), scaler=False) -> WidthSupernet:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return WidthSupernet(SHAPE, CLASSES, family, widths, scaler)
+        return WidthSupernet(SHAPE, CLASSES, FAMILY, widths, scaler)
 
 
 def tiers(**archs: str) -> ClientTiers:
@@ -49,22 +40,14 @@ def tiers(**archs: str) -> ClientTiers:
 
 
 def method(supernet: Any, **settings: Any) -> Any:
-    return make_module(
-        **{
-            "supernet": supernet,
-            "cohort": UniformCohort(count=4),
-            "client": ClientSettings(sgd(0.1, momentum=0.9), batch_size=8, epochs=2, clip_norm=1.0),
-            "evaluation": EvaluationSettings(["largest"]),
-            "aggregation": OverlapAverage(),
-            **settings,
-        }
-    )
+    client = ClientSettings(sgd(0.1, momentum=0.9), batch_size=8, epochs=2, clip_norm=1.0)
+    return make_module(supernet, **{"cohort": UniformCohort(count=4), "client": client, **settings})
 
 
-def trained(module: Any, rounds: int = ROUNDS, *callbacks: Any) -> dict[str, Tensor]:
+def trained(module: Any) -> dict[str, Tensor]:
     data = tiny_data(7, partitioner=Dirichlet(alpha=1.0, min_size=4))
     before = weights(module)
-    fit(module, data, rounds, callbacks=list(callbacks))
+    fit(module, data, ROUNDS)
     after = weights(module)
     assert any(not torch.equal(after[name], before[name]) for name in before)
     return after
@@ -121,32 +104,3 @@ def test_who_has_all_classes_needs_no_mask():
     fit(plain, tiny_data(3), ROUNDS)
     assert all(data.clients.classes(client) == (0, 1, 2, 3) for client in range(3))
     assert_same(weights(masked), weights(plain), rtol=1e-5, atol=1e-6)
-
-
-class Assigned(FederatedCallback):
-    """Keeps what each round's clients were asked to train."""
-
-    def __init__(self) -> None:
-        self.archs: list[dict[str, Any]] = []
-
-    def on_cohort_start(self, trainer, module, round):
-        self.archs.append({task.tier: task.arch for task in round.tasks})
-
-
-@pytest.mark.parametrize("family", [FAMILY, GrowableViT(dim=16, heads=4, depth=1, patch_size=4)])
-def test_invariant_dropout_leaves_units_out_once_it_has_seen_changes(family):
-    seen = Assigned()
-    module = method(
-        net((1, 0.5), family=family),
-        tiers=tiers(),
-        assignment=InvariantUnits(),
-        objective=UnitChanges(CrossEntropy()),
-        cohort=UniformCohort(ratio=1.0),
-    )
-    trained(module, 3, seen)
-    assert seen.archs[0] == {"small": Width(0.5), "large": Width(1.0)}
-    for archs in seen.archs[1:]:
-        assert isinstance(archs["small"], UnitMask)
-        sizes = module.supernet.sizes(0.5)
-        assert [len(kept) for kept in archs["small"].units] == [sizes[group] for group in module.supernet.units]
-        assert archs["large"] == Width(1.0)
