@@ -119,33 +119,25 @@ def test_every_example_is_counted_once_per_layer(straight):
         assert set(examples) <= received
 
 
-def test_the_ledger_counts_the_paths_and_the_subspaces(straight):
+def test_records_and_ledger_count_the_paths_and_the_subspaces(straight):
     folder, module, witness = straight
     ledger = json.loads((folder / "ledger.json").read_text())
+    clients = [client for record in read_rounds(folder) for client in record["clients"]]
     total, supernet = RoundCost(), module.supernet
-    for result in witness.results:
-        size = supernet.cost(result.task.arch).bytes
-        spent = RoundCost(result.report(MacsReport).macs, size, size)
-        assert spent.macs < supernet.cost(result.task.arch).macs * result.num_seen  # of the dearest path
-        assert size <= supernet.cost(supernet.space.superset).bytes
+    for told, result in zip(clients, witness.results, strict=True):
+        assert (told["client"], told["tier"]) == (result.task.client, result.task.tier)
+        assert supernet.space.parse(told["arch"]) == result.task.arch
+        cost = supernet.cost(result.task.arch)
+        spent = RoundCost(result.report(MacsReport).macs, cost.bytes, cost.bytes)
+        assert (told["macs"], told["bytes_down"], told["bytes_up"]) == (spent.macs, cost.bytes, cost.bytes)
+        assert spent.macs < cost.macs * result.num_seen  # of the dearest path
         total += spent
     assert ledger["total"] == {"macs": total.macs, "bytes_down": total.bytes_down, "bytes_up": total.bytes_up}
     seen = sum(result.num_seen for result in witness.results)
     for name in ("smallest", "largest"):  # what it is compared with runs whole, whatever was reported
-        arch = getattr(supernet.space, name)
-        assert ledger["independent"][name]["macs"] == supernet.cost(arch).macs * seen
-        assert ledger["independent"][name]["bytes_down"] == supernet.cost(arch).bytes * len(witness.results)
-
-
-def test_records_tell_the_tier(straight):
-    folder, module, witness = straight
-    clients = [client for record in read_rounds(folder) for client in record["clients"]]
-    for told, result in zip(clients, witness.results, strict=True):
-        assert told["client"] == result.task.client
-        assert told["tier"] == result.task.tier
-        assert told["macs"] == result.report(MacsReport).macs
-        assert told["bytes_down"] == told["bytes_up"] == module.supernet.cost(result.task.arch).bytes
-        assert module.supernet.space.parse(told["arch"]) == result.task.arch
+        cost = supernet.cost(getattr(supernet.space, name))
+        assert ledger["independent"][name]["macs"] == cost.macs * seen
+        assert ledger["independent"][name]["bytes_down"] == cost.bytes * len(witness.results)
 
 
 def test_sampled_architectures_are_evaluated(straight):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from lit_fednas.loggers import RunLogger
 from lit_fednas.supernets import ElasticTCN, PlainNetwork, Supernet
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers
 from tests.federation.tokens import LENGTH, PAD, VOCABULARY, by_hand, token_data, token_examples
-from tests.support import fit, make_module, make_trainer, sgd
+from tests.support import fit, make_module, sgd
 
 
 def token_net(seed: int = 0) -> PlainNetwork:
@@ -50,34 +49,37 @@ def metrics_of(supernet: Supernet, examples: Examples, arch: Any = None) -> dict
 
 
 def test_tokens_are_learned_and_measured_one_by_one() -> None:
-    module = make_module(token_net(), client=ClientSettings(sgd(2.0), batch_size=8, epochs=2))
-    before = metrics_of(module.supernet, token_examples(30, 1))
+    """A further metric, too: macro F1 is the mean over tokens that occur of 2 hits / (times named + times meant)."""
+    client = ClientSettings(sgd(2.0), batch_size=8, epochs=2)
+    module = make_module(token_net(), client=client, metrics={"f1": MulticlassF1Score(VOCABULARY, average="macro")})
+    examples = token_examples(30, 1)
+    before = metrics_of(module.supernet, examples)
     trainer = fit(module, token_data(eval_batch_size=7), 6)
-    after = metrics_of(module.supernet, token_examples(30, 1))
-    for name, value in after.items():
-        assert float(trainer.callback_metrics[f"val/largest/{name}"]) == pytest.approx(value, rel=1e-5)
-    assert float(trainer.callback_metrics["val/mean/perplexity"]) == pytest.approx(after["perplexity"], rel=1e-5)
+    after = metrics_of(module.supernet, examples)
     assert after["perplexity"] < 1.2 < before["perplexity"]
-
-
-#: All callbacks of the registries that do not belong to a kind of supernet.
-CALLBACKS: list[Callable[[], Any]] = [
-    lambda: BetaDecay(period=0.5),
-    DeviceAverage,
-    lambda: DeployedAccuracy(split="val"),
-    RoundTime,
-    lambda: RoundsToTarget({"val/largest/perplexity": [1.01, 100], "val/devices/largest/accuracy": [0.01]}),
-    CostLedger,
-    lambda: Privacy(clip_norm=5.0, noise_multiplier=0.01, noise_seed=0),
-    lambda: RoundCheckpoint(monitor="val/mean/perplexity"),
-    default_callbacks,
-]
+    with torch.no_grad():
+        named = module.supernet.eval()(examples.inputs).argmax(-1)[examples.targets != PAD]
+    meant = examples.targets[examples.targets != PAD]
+    hits, times = (one.bincount(minlength=VOCABULARY) for one in (named[named == meant], torch.cat([named, meant])))
+    after["f1"] = float((2 * hits / times)[times > 0].mean())
+    found = {name: float(trainer.callback_metrics[f"val/largest/{name}"]) for name in after}
+    assert found == pytest.approx(after, rel=1e-5)
+    assert float(trainer.callback_metrics["val/mean/perplexity"]) == pytest.approx(after["perplexity"], rel=1e-5)
 
 
 def followed(folder: Path) -> tuple[FederatedTrainer, dict[str, list[dict[str, str]]]]:
-    """A run of tiers with all of them: its trainer, and the tables that it has written."""
-    made = [make() for make in CALLBACKS]
-    callbacks = [*made[:-1], *made[-1]]
+    """A run of tiers with all callbacks that suit any supernet: its trainer, and the tables that it has written."""
+    callbacks = [
+        BetaDecay(period=0.5),
+        DeviceAverage(),
+        DeployedAccuracy(split="val"),
+        RoundTime(),
+        RoundsToTarget({"val/largest/perplexity": [1.01, 100], "val/devices/largest/accuracy": [0.01]}),
+        CostLedger(),
+        Privacy(clip_norm=5.0, noise_multiplier=0.01, noise_seed=0),
+        RoundCheckpoint(monitor="val/mean/perplexity"),
+        *default_callbacks(),
+    ]
     of_any = {kind for kind in OPTIONAL_CALLBACKS.values() if getattr(kind, "supernet_kind", None) is None}
     assert of_any <= set(map(type, callbacks))
     with torch.random.fork_rng():
@@ -94,8 +96,8 @@ def followed(folder: Path) -> tuple[FederatedTrainer, dict[str, list[dict[str, s
         faults=FaultPolicy(min_survivors=0, max_failed_rounds=None, on_client_error="skip"),
     )
     logger = RunLogger(str(folder), "run", "only")
-    trainer = make_trainer(3, logger=logger, enable_checkpointing=True, callbacks=callbacks)
-    trainer.fit(module, datamodule=token_data(client_val=0.3))
+    data = token_data(client_val=0.3)
+    trainer = fit(module, data, 3, logger=logger, enable_checkpointing=True, callbacks=callbacks)
     files = (folder / "run" / "only").glob("*.csv")
     return trainer, {path.name: list(csv.DictReader(path.read_text().splitlines())) for path in files}
 
@@ -148,20 +150,6 @@ def test_tables_with_numbers_and_labels(task: Task) -> None:
         right = float(((outputs > 0) == (truth > 0)).double().mean())
         assert float(trainer.callback_metrics["val/mean/accuracy"]) == pytest.approx(right)
         assert right > 0.8
-
-
-def test_further_metrics_are_of_tokens_that_count() -> None:
-    """Macro F1 by hand: the mean over the tokens that occur of 2 hits / (times named + times meant)."""
-    module = make_module(token_net(), metrics={"f1": MulticlassF1Score(VOCABULARY, average="macro")})
-    trainer = fit(module, token_data(eval_batch_size=7), 2)
-    examples = token_examples(30, 1)
-    with torch.no_grad():
-        named = module.supernet.eval()(examples.inputs).argmax(-1)[examples.targets != PAD]
-    meant = examples.targets[examples.targets != PAD]
-    hits = named[named == meant].bincount(minlength=VOCABULARY)
-    times = torch.cat([named, meant]).bincount(minlength=VOCABULARY)
-    scores = (2 * hits / times)[times > 0]
-    assert float(trainer.callback_metrics["val/largest/f1"]) == pytest.approx(float(scores.mean()), rel=1e-5)
 
 
 @pytest.mark.parametrize("token", [VOCABULARY, -1])

@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import FederatedCallback, FederatedTrainer
+from lit_fednas.federation import FederatedTrainer
 from lit_fednas.federation.lightning_private import AtomicCheckpointIO
 from lit_fednas.supernets import ElasticResNet
 from tests.support import assert_same, fit, make_module, make_trainer, tiny_data, weights
@@ -27,17 +27,6 @@ from tests.support import assert_same, fit, make_module, make_trainer, tiny_data
 def test_arguments_that_are_refused(name, value, message):
     with pytest.raises(ConfigError, match=rf"^trainer\.{name}: {value} {message}"):
         FederatedTrainer(**{name: value})
-
-
-def test_validation_comes_every_n_rounds():
-    seen = []
-
-    class Seen(FederatedCallback):
-        def on_validation_end(self, trainer, pl_module):
-            seen.append(trainer.current_epoch)
-
-    fit(make_module(), tiny_data(), 7, check_val_every_n_rounds=3, callbacks=[Seen()])
-    assert seen == [2, 5]
 
 
 def test_early_stopping_stops_after_a_round():
