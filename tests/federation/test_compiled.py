@@ -72,6 +72,13 @@ def test_a_client_is_not_timed_while_its_network_is_compiled(monkeypatch):
     run(rounds=1, compile=True, faults=FaultPolicy(time_limit=0.8))
 
 
+def test_global_generator_is_not_moved(compiled_by):
+    dropout = SmallCNN((1, 8, 8), 4)
+    before = torch.get_rng_state()
+    run(dropout, compile=True)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_compilation_that_fails_is_no_clients_fault(monkeypatch):
     compile = torch.compile
 

@@ -85,7 +85,7 @@ def test_a_bound_that_nobody_exceeds_changes_nothing() -> None:
 def test_scaled_to_the_bound() -> None:
     """One weight matrix, so that the bound is twice the median norm of the cohort, as anyone would compute it."""
     net = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 4, bias=False)), (1, 8, 8), 4)
-    (start,), changes = net.shared_tensors().values(), []
+    start, changes = net.network[1].weight.detach(), []
     for faults in (FaultPolicy(), FaultPolicy(norm_bound=2, on_wild_update="scale")):
         told, parts = Told(), {"aggregation": OverlapAverage(weighted=False), "cohort": UniformCohort(count=6)}
         module = make_module(copy.deepcopy(net), objective=Wild(-50), faults=faults, **parts)

@@ -211,7 +211,7 @@ def moved(client: ClientSettings, rounds: int = 1, **settings) -> torch.Tensor:
     start = linear_net()
     module = make_module(copy.deepcopy(start), client=client, **settings)
     fit(module, tiny_data(), rounds)
-    return torch.cat([(weights(module)[name] - old).flatten() for name, old in start.shared_tensors().items()])
+    return torch.cat([(weights(module)[name] - old.detach()).flatten() for name, old in start.shared_tensors().items()])
 
 
 def test_clipping_bounds_a_step():
