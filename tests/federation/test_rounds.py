@@ -165,8 +165,9 @@ def test_server_momentum_is_that_of_torch():
 
     class Kept(OverlapAverage):
         def finish(self, rejected=()):
-            aggregates.append({name: value.clone() for name, value in super().finish(rejected).items()})
-            return aggregates[-1]
+            result = super().finish(rejected)
+            aggregates.append({name: value.clone() for name, value in result.items()})
+            return result
 
     module = make_module(copy.deepcopy(start), aggregation=Kept(), server_optimizer=sgd(0.5, momentum=0.9))
     fit(module, tiny_data(), 2)

@@ -163,7 +163,7 @@ CASES = {
     "clip_norm": {"local": {"epochs": 2, "optimizer": sgd(0.5), "clip_norm": 0.2}},
     "bare": {"supernet": lambda: tiny_supernet(norm=BARE), "local": SHORT},
     "affine": {"supernet": lambda: tiny_supernet(norm=AFFINE), "local": SHORT},
-    "running": {"supernet": tiny_supernet, "local": SHORT},
+    "running": {"supernet": lambda: tiny_supernet(norm=BatchNorm()), "local": SHORT},
     "tcn": {
         "supernet": lambda: ElasticTCN((LENGTH,), VOCABULARY, channels=10, embedding=4, tied=False),
         "data": token_data,
