@@ -15,22 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from lit_fednas import assignment, objectives
 from lit_fednas.aggregation import Aggregation, ClassAverage, MaxNet, OperatorAverage, OverlapAverage
-from lit_fednas.assignment import (
-    Assignment,
-    ByOwnUtility,
-    ByTier,
-    ByUtility,
-    CandidateGroups,
-    FixedArchitecture,
-    InvariantUnits,
-    RandomArchitectures,
-    RandomBases,
-    RollingWidths,
-    Sandwich,
-    Subspaces,
-    TrackingSandwich,
-)
+from lit_fednas.assignment import Assignment
 from lit_fednas.callbacks import (
     AdaptiveNorm,
     BetaDecay,
@@ -40,16 +27,7 @@ from lit_fednas.callbacks import (
     SoftAverage,
     TransformOnConvergence,
 )
-from lit_fednas.data import (
-    IID,
-    ArraySource,
-    Dirichlet,
-    Examples,
-    FederatedDataModule,
-    MultiLabel,
-    Regression,
-    Task,
-)
+from lit_fednas.data import IID, ArraySource, Dirichlet, Examples, FederatedDataModule, MultiLabel, Regression, Task
 from lit_fednas.federation import (
     ClientSettings,
     EvaluationSettings,
@@ -61,20 +39,7 @@ from lit_fednas.federation import (
     PoissonCohort,
     UniformCohort,
 )
-from lit_fednas.objectives import (
-    CrossEntropy,
-    DifferentiableSearch,
-    HeadOnly,
-    IndependentBases,
-    MaskedCrossEntropy,
-    Objective,
-    OrderedDropout,
-    PathSampling,
-    Proximal,
-    SideObjective,
-    TaskLoss,
-    UnitChanges,
-)
+from lit_fednas.objectives import Objective
 from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.supernets import (
     BaseNetworks,
@@ -187,39 +152,39 @@ class Troubled(WrappedObjective):
 
 
 LOSSES: dict[str, Callable[[], Objective]] = {
-    "task": TaskLoss,
-    "entropy": lambda: CrossEntropy(label_smoothing=0.1),
-    "masked": MaskedCrossEntropy,
+    "task": objectives.TaskLoss,
+    "entropy": lambda: objectives.CrossEntropy(label_smoothing=0.1),
+    "masked": objectives.MaskedCrossEntropy,
 }
 OBJECTIVES: dict[str, Callable[[Objective], Objective]] = {
     "-": lambda loss: loss,
-    "proximal": lambda loss: Proximal(loss, mu=0.5),
-    "paths": PathSampling,
-    "head": lambda loss: HeadOnly(PathSampling(loss)),
-    "ordered": OrderedDropout,
-    "distilled": lambda loss: OrderedDropout(loss, distill=True),
-    "changes": UnitChanges,
-    "bases": IndependentBases,
-    "side": SideObjective,
-    "search": DifferentiableSearch,
+    "proximal": lambda loss: objectives.Proximal(loss, mu=0.5),
+    "paths": objectives.PathSampling,
+    "head": lambda loss: objectives.HeadOnly(objectives.PathSampling(loss)),
+    "ordered": objectives.OrderedDropout,
+    "distilled": lambda loss: objectives.OrderedDropout(loss, distill=True),
+    "changes": objectives.UnitChanges,
+    "bases": objectives.IndependentBases,
+    "side": objectives.SideObjective,
+    "search": objectives.DifferentiableSearch,
 }
 ASSIGNMENTS: dict[str, Callable[[], Assignment]] = {
-    "largest": FixedArchitecture,
-    "smallest": lambda: FixedArchitecture("smallest"),
-    "mixture": lambda: FixedArchitecture("mixture"),
-    "random": RandomArchitectures,
-    "sandwich": Sandwich,
-    "tracking": TrackingSandwich,
-    "by-tier": ByTier,
-    "share": lambda: Subspaces(share=0.5),
-    "bytes": lambda: Subspaces(at_most=20_000, size="bytes"),
-    "invariant": lambda: InvariantUnits({"weak": 0.5, "strong": 1}),
-    "rolling": lambda: RollingWidths({"weak": "width: 0.5", "strong": "largest"}),
-    "bases": lambda: RandomBases({"weak": 1, "strong": 3}),
-    "utility": ByUtility,
-    "own": ByOwnUtility,
-    "groups": CandidateGroups,
-    "few-groups": lambda: CandidateGroups(initial_clients=2),
+    "largest": assignment.FixedArchitecture,
+    "smallest": lambda: assignment.FixedArchitecture("smallest"),
+    "mixture": lambda: assignment.FixedArchitecture("mixture"),
+    "random": assignment.RandomArchitectures,
+    "sandwich": assignment.Sandwich,
+    "tracking": assignment.TrackingSandwich,
+    "by-tier": assignment.ByTier,
+    "share": lambda: assignment.Subspaces(share=0.5),
+    "bytes": lambda: assignment.Subspaces(at_most=20_000, size="bytes"),
+    "invariant": lambda: assignment.InvariantUnits({"weak": 0.5, "strong": 1}),
+    "rolling": lambda: assignment.RollingWidths({"weak": "width: 0.5", "strong": "largest"}),
+    "bases": lambda: assignment.RandomBases({"weak": 1, "strong": 3}),
+    "utility": assignment.ByUtility,
+    "own": assignment.ByOwnUtility,
+    "groups": assignment.CandidateGroups,
+    "few-groups": lambda: assignment.CandidateGroups(initial_clients=2),
 }
 AGGREGATIONS: dict[str, type[Aggregation]] = {
     "overlap": OverlapAverage,
