@@ -121,9 +121,6 @@ def test_a_function_is_a_command(measuring, capsys):
     shown = capsys.readouterr().out
     assert "do measure" in shown
     assert "report" not in shown
-
-
-def test_a_functions_errors_are_one_clear_line(measuring, capsys):
     assert main(["do", "measure", "a", "--limit", "0"]) == 2
     assert capsys.readouterr().err == "lit-fednas: limit: 0 is too little; give more\n"
     assert main(["do", "measure", "a", "--sizes", "3", "x"]) == 2

@@ -182,42 +182,34 @@ def test_no_circles_between_parts(ours: list[Import]) -> None:
     TopologicalSorter(used).prepare()
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "expected"),
-    [
-        ("assignment/x.py", "from lit_fednas.aggregation import MaxNet", "lit_fednas.aggregation"),
-        ("assignment/x.py", "import lit_fednas.federation.loop", "lit_fednas.federation.loop"),
-        ("assignment/x.py", "from lit_fednas import data", "lit_fednas.data"),
-        ("assignment/x.py", "from lit_fednas.federation import loop", "lit_fednas.federation.loop"),
-        ("supernets/x.py", "from ..federation.loop import f", "lit_fednas.federation.loop"),
-        ("supernets/__init__.py", "from ..federation import loop", "lit_fednas.federation.loop"),
-        ("rng.py", "def f():\n    from .errors import E", "lit_fednas.errors"),
-        ("data/x.py", "if TYPE_CHECKING:\n    from lit_fednas.messages import M", "lit_fednas.messages"),
-        ("analysis/x.py", "class C:\n    import lit_fednas.rng", "lit_fednas.rng"),
-    ],
-)
-def test_wrong_directions_are_seen(tmp_path: Path, path: str, text: str, expected: str) -> None:
-    for name in ("aggregation", "federation", "data", "assignment", "supernets", "analysis"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").touch()
-    for name in ("__init__", "federation/loop", "errors", "messages", "rng"):
-        (tmp_path / f"{name}.py").touch()
-    (tmp_path / path).write_text(text)
-    assert [one.target for one in imports(tmp_path)] == [expected]
-    assert len(wrong_directions(imports(tmp_path))) == 1
+#: A package with four wrong directions, and modules that would import each other in a circle.
+WRONG = {
+    "__init__": "",
+    "aggregation/__init__": "",
+    "errors": "",
+    "federation/__init__": "",
+    "federation/loop": "",
+    "data/__init__": "from ..federation import loop",
+    "data/x": "from lit_fednas.aggregation import MaxNet",
+    "data/y": "def f():\n    import lit_fednas.federation.loop",
+    "rng": "class C:\n    from .errors import E",
+    "supernets/__init__": "",
+    "supernets/a": "if TYPE_CHECKING:\n    from lit_fednas.supernets.b import f",
+    "supernets/b": "def f():\n    from lit_fednas.supernets import c",
+    "supernets/c": "import lit_fednas.supernets.a",
+}
 
 
-def test_circles_are_seen(tmp_path: Path) -> None:
-    for name in ("__init__", "data/__init__", "data/a", "data/b", "data/c"):
+def test_wrong_directions_and_circles_are_seen(tmp_path: Path) -> None:
+    for name, text in WRONG.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / f"{name}.py").touch()
-    (tmp_path / "data/a.py").write_text("from lit_fednas.data.b import f")
-    (tmp_path / "data/b.py").write_text("def f():\n    from lit_fednas.data import c")
-    assert circle(imports(tmp_path)) == []
-    (tmp_path / "data/c.py").write_text("if TYPE_CHECKING:\n    from lit_fednas.data.a import g")
-    assert circle(imports(tmp_path)) == []
-    (tmp_path / "data/c.py").write_text("def g():\n    import lit_fednas.data.a")
-    assert set(circle(imports(tmp_path))) == {f"lit_fednas.data.{name}" for name in "abc"}
-    (tmp_path / "data/c.py").write_text("from lit_fednas.data import thing")
-    (tmp_path / "data/__init__.py").write_text("from lit_fednas.data.a import f")
-    assert circle(imports(tmp_path))
+        (tmp_path / f"{name}.py").write_text(text)
+    assert wrong_directions(imports(tmp_path)) == [
+        "lit_fednas.data:1 imports lit_fednas.federation.loop",
+        "lit_fednas.data.x:1 imports lit_fednas.aggregation",
+        "lit_fednas.data.y:2 imports lit_fednas.federation.loop",
+        "lit_fednas.rng:2 imports lit_fednas.errors",
+    ]
+    assert circle(imports(tmp_path)) == []  # imports for type checkers make none
+    (tmp_path / "supernets/a.py").write_text("from lit_fednas.supernets.b import f")
+    assert set(circle(imports(tmp_path))) == {f"lit_fednas.supernets.{name}" for name in "abc"}

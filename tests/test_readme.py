@@ -35,7 +35,7 @@ def test_the_yaml_that_is_shown_is_the_quickstarts():
 def test_commands_that_are_shown_exist():
     shown = commands()
     assert {words[0] for words in shown} == {
-        *("fit", "search", "finetune", "export", "partition", "report", "sweep", "compare", "arena"),
+        *("fit", "search", "finetune", "export", "partition", "report", "sweep", "compare", "arena")
     }
     for words in shown:
         for word in words:
@@ -43,13 +43,13 @@ def test_commands_that_are_shown_exist():
                 assert find(word).exists(), word
 
 
-@pytest.mark.parametrize("words", [words for words in commands() if "X.yaml" not in words], ids=" ".join)
-def test_options_that_are_shown_exist(words: list[str], capsys):
+@pytest.mark.parametrize("name", sorted({words[0] for words in commands() if "X.yaml" not in words}))
+def test_options_that_are_shown_exist(name: str, capsys):
     with pytest.raises(SystemExit):
-        main([words[0], "--help"])
+        main([name, "--help"])
     shown = capsys.readouterr().out
-    for option in (word for word in words if word.startswith("--")):
-        assert option in shown, option
+    named = [words for words in commands() if words[0] == name and "X.yaml" not in words]
+    assert [word for words in named for word in words if word.startswith("--") and word not in shown] == []
 
 
 @pytest.mark.slow

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
+from torch import nn
 
 from lit_fednas.aggregation import Aggregation, ClassAverage, MaxNet, OperatorAverage, OverlapAverage
-from lit_fednas.messages import ClientUpdate
+from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate, OperatorReport
+from lit_fednas.supernets import Ladder, NestedSupernet, Region
 
 INSTANCES: dict[str, Callable[[], Aggregation]] = {
     "classes": ClassAverage,
@@ -38,3 +41,24 @@ def weights_of(updates: Sequence[ClientUpdate]) -> list:
 
 def examples_of(updates: Sequence[ClientUpdate]) -> np.ndarray:
     return np.array([u.task.num_examples for u in updates], dtype=float)
+
+
+class Vector(NestedSupernet):
+    """Four shared numbers, of which an architecture has some adjacent ones."""
+
+    def __init__(self) -> None:
+        super().__init__((1,), 1)
+        self.space = Ladder([(0, 2), (0, 4)])
+        self.network = nn.ParameterDict({"w": torch.tensor([10.0, 20.0, 30.0, 40.0])})
+
+    def build(self, arch: tuple[int, int]) -> nn.Module:
+        return nn.ParameterDict({"w": torch.zeros(arch[1] - arch[0])})
+
+    def index(self, arch: tuple[int, int]) -> dict[str, Region]:
+        return {"w": Region("network.w", None if arch == (0, 4) else (slice(*arch),))}
+
+
+def vector_update(client: int, arch: tuple[int, int], examples: int, *values: float) -> ClientUpdate:
+    """What a client of a vector sends: a value for each of its numbers, or one for all."""
+    result = ClientResult(ClientTask(0, client, arch, examples), num_seen=examples, reports=(OperatorReport({}),))
+    return ClientUpdate(result, {"w": torch.tensor(values).expand(arch[1] - arch[0]).clone()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lit_fednas.aggregation import Aggregation, ClassAverage, OverlapAverage
+from lit_fednas.aggregation import ClassAverage, OverlapAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, ClientUpdate
-from lit_fednas.objectives import CrossEntropy, MaskedCrossEntropy
 from lit_fednas.supernets import (
     Ladder,
     NestedSupernet,
@@ -26,19 +24,6 @@ from lit_fednas.supernets import (
 )
 from lit_fednas.testing.updates import aggregate, changed, random_updates, start, update
 from tests.supernets.instances import kept_instance
-
-
-def places(net: Supernet, region: Region) -> Tensor:
-    """For every element of the subnet's tensor its flat number in the shared one."""
-    shape = net.shared_tensors()[region.name].shape
-    numbers = torch.arange(shape.numel()).view(shape)
-    return numbers if region.index is None else numbers[region.index]
-
-
-def classes_of(update: ClientUpdate) -> Sequence[int]:
-    report = update.result.report(ClassesReport)
-    assert report is not None
-    return report.classes
 
 
 def with_classes(update: ClientUpdate, classes: Sequence[int]) -> ClientUpdate:
@@ -56,10 +41,10 @@ def by_element(net: Supernet, updates: Sequence[ClientUpdate], classifier: str, 
             for own, region in net.regions(one.task.arch).items():
                 if region.name != name:
                     continue
-                where, value = places(net, region), one.weights[own]
+                where, value = region.of(torch.arange(old.numel()).view(old.shape)), one.weights[own]
                 for row in range(len(where)) if where.dim() else [None]:
                     in_classifier = own in (f"{classifier}.weight", f"{classifier}.bias")
-                    if in_classifier and row not in classes_of(one):
+                    if in_classifier and row not in one.result.report(ClassesReport).classes:  # type: ignore[union-attr]
                         continue
                     at, said = (where, value) if row is None else (where[row], value[row])
                     for place, element in zip(at.flatten().tolist(), said.flatten().tolist(), strict=True):
@@ -135,19 +120,11 @@ def test_a_loop_over_elements(name: str, weighted: bool) -> None:
     aggregation.weighted = weighted
     result = aggregate(aggregation, net, updates)
     assert_close(net, result, by_element(net, updates, aggregation.classifier, weighted))
-    weight = f"network.{aggregation.classifier}.weight"
     plain = aggregate(OverlapAverage(weighted), net, updates)
-    assert not torch.allclose(result[weight], plain[weight])  # the rows mattered
-
-
-@pytest.mark.parametrize("name", NETS)
-def test_rows_that_nobody_has_stay_exactly(name: str) -> None:
-    net, aggregation, updates = made_for(name, seed=2)
-    result = aggregate(aggregation, net, updates)
-    row = 2 if name == "crossed" else 1
-    for kind in ("weight", "bias"):
-        key = f"network.{aggregation.classifier}.{kind}"
-        assert torch.equal(result[key][row], net.shared_tensors()[key][row].detach())
+    nobodys = 2 if name == "crossed" else 1  # the row of a class that nobody has
+    for key in (f"network.{aggregation.classifier}.{kind}" for kind in ("weight", "bias")):
+        assert not torch.allclose(result[key], plain[key])  # the rows mattered
+        assert torch.equal(result[key][nobodys], net.shared_tensors()[key][nobodys].detach())
 
 
 def test_by_hand() -> None:
@@ -182,44 +159,19 @@ def test_with_all_classes_it_is_overlap_averaging(name: str) -> None:
         torch.testing.assert_close(tensor, expected[key], rtol=1e-6, atol=1e-6, msg=key)
 
 
-@pytest.mark.parametrize("name", ["elastic-batchnorm", "rolling", "plain"])
-def test_each_client_on_a_rank_of_its_own(name: str) -> None:
-    """No rank alone has all classes; the sums hold all that is to be added."""
-    net, aggregation, updates = made_for(name, seed=4)
-    tasks = [one.task for one in updates]
-    expected = by_element(net, updates, aggregation.classifier, weighted=True)
-    ranks: list[Aggregation] = [copy.copy(aggregation) for _ in updates]
-    for rank, one in zip(ranks, updates, strict=True):
-        start(rank, net, tasks)
-        rank.add(one)
-    for totals in zip(*(rank.sums() for rank in ranks), strict=True):
-        for other in totals[1:]:
-            totals[0].add_(other)
-    assert_close(net, ranks[0].finish(), expected)
-
-
 def test_a_client_without_any_class_says_nothing_of_the_classifier() -> None:
     net, aggregation, updates = made_for("rolling", seed=5)
     silent = with_classes(updates[0], [])
     result = aggregate(aggregation, net, [silent])
-    for kind in ("weight", "bias"):
-        assert torch.equal(
-            result[f"network.classifier.{kind}"], net.shared_tensors()[f"network.classifier.{kind}"].detach()
-        )
+    for name in ("network.classifier.weight", "network.classifier.bias"):
+        assert torch.equal(result[name], net.shared_tensors()[name].detach())
     assert_close(net, result, by_element(net, [silent], "classifier", weighted=True))
 
 
 # ---- what it cannot work with -------------------------------------------------------------------------
 
 
-def test_classes_must_be_reported() -> None:
-    words = r"model.aggregation: ClassAverage needs every client's ClassesReport, .* CrossEntropy does not give"
-    with pytest.raises(ConfigError, match=words):
-        ClassAverage().check_reports(CrossEntropy().report_types, "CrossEntropy")
-    ClassAverage().check_reports(MaskedCrossEntropy().report_types, "MaskedCrossEntropy")
-
-
-@pytest.mark.parametrize("classifier", ["head", "3", "0", "", "classifier.weight"])
+@pytest.mark.parametrize("classifier", ["head", "0", "classifier.weight"])
 def test_a_classifier_that_is_none_is_refused_at_setup(classifier: str) -> None:
     net = kept_instance("plain")
     with pytest.raises(

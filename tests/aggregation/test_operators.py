@@ -8,9 +8,8 @@ import torch
 from lit_fednas.aggregation import OperatorAverage, OverlapAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientResult, ClientUpdate, OperatorReport
-from lit_fednas.objectives import CrossEntropy, PathSampling, Proximal
 from lit_fednas.supernets import Operators
-from lit_fednas.testing.updates import aggregate, changed, start, update
+from lit_fednas.testing.updates import aggregate, changed, update
 from tests.references.fedoras import equation_5
 from tests.supernets.instances import kept_instance
 
@@ -61,23 +60,19 @@ def test_equation_5(min_clients: int) -> None:
     assert changed
 
 
-def test_what_one_client_alone_has_trained_stays_with_it() -> None:
-    """Client 1 alone trained mb1_e2 of layer 2; nothing of it may be seen in the aggregate."""
-    result = aggregate(OperatorAverage(), NET, updates())
-    alone = [name for name in NET.shared_tensors() if ".2.mb1_e2." in name]
-    assert alone
-    for name in alone:
-        assert torch.equal(result[name], NET.shared_tensors()[name].to(result[name].dtype)), name
+def test_who_held_an_operator_and_did_not_train_it_does_not_count() -> None:
+    """Client 0 held mb3_e1 of layer 1, but no example went through: the two others decide.
 
-
-def test_a_client_that_held_an_operator_and_did_not_train_it_does_not_count() -> None:
-    """Client 0 held mb3_e1 of layer 1, but no example went through: the two others decide."""
-    made = updates()
+    Client 1 alone trained mb1_e2 of layer 2; nothing of it may be seen in the aggregate.
+    """
+    made, shared = updates(), NET.shared_tensors()
     result = aggregate(OperatorAverage(), NET, made)
-    name = next(name for name in NET.shared_tensors() if ".1.mb3_e1." in name)
+    name = next(name for name in shared if ".1.mb3_e1." in name)
     short = name.removeprefix("network.")
-    expected = (12 * made[1].weights[short] + 2 * made[2].weights[short]) / 14
-    torch.testing.assert_close(result[name], expected)
+    torch.testing.assert_close(result[name], (12 * made[1].weights[short] + 2 * made[2].weights[short]) / 14)
+    alone = [name for name in shared if ".2.mb1_e2." in name]
+    assert alone
+    assert all(torch.equal(result[name], shared[name].to(result[name].dtype)) for name in alone)
 
 
 def test_without_choices_it_is_federated_averaging() -> None:
@@ -87,44 +82,6 @@ def test_without_choices_it_is_federated_averaging() -> None:
         one, other = aggregate(OperatorAverage(), net, made), aggregate(OverlapAverage(), net, made)
         for key in one:
             torch.testing.assert_close(one[key], other[key], rtol=1e-6, atol=1e-6)
-
-
-def test_elements_of_one_client_alone_stay_as_well() -> None:
-    """Where architectures share parts of a tensor, clients are counted element by element."""
-    net = kept_instance("rolling")
-    made = [update(net, 0, (0, 4), 10), update(net, 1, (0, 2), 30)]
-    result = aggregate(OperatorAverage(), net, made)["network.0.bias"]
-    old = net.shared_tensors()["network.0.bias"]
-    assert torch.equal(result[2:], old[2:])
-    expected = (10 * made[0].weights["0.bias"][:2] + 30 * made[1].weights["0.bias"][:2]) / 40
-    torch.testing.assert_close(result[:2], expected)
-
-
-@pytest.mark.parametrize("name", ["path-cnn", "rolling"])
-def test_clients_are_counted_over_all_ranks(name: str) -> None:
-    """One client on each of three ranks: none has two by itself, and together they do."""
-    net = kept_instance(name)
-    made = updates() if name == "path-cnn" else [update(net, k, arch, 10) for k, arch in enumerate([(0, 4), (0, 2)])]
-    whole = aggregate(OperatorAverage(), net, made)
-    ranks = [OperatorAverage() for _ in made]
-    for rank, one in zip(ranks, made, strict=True):
-        start(rank, net, [other.task for other in made])
-        rank.add(one)
-    for totals in zip(*(rank.sums() for rank in ranks), strict=True):
-        for other in totals[1:]:
-            totals[0].add_(other)
-    result = ranks[0].finish()
-    for key, expected in whole.items():
-        torch.testing.assert_close(result[key], expected, rtol=1e-5, atol=1e-5, msg=key)
-    assert any(not torch.equal(whole[key], old.to(whole[key].dtype)) for key, old in net.shared_tensors().items())
-
-
-def test_examples_must_be_reported() -> None:
-    words = r"model.aggregation: OperatorAverage needs every client's OperatorReport, .* CrossEntropy does not"
-    with pytest.raises(ConfigError, match=words):
-        OperatorAverage().check_reports(CrossEntropy().report_types, "CrossEntropy")
-    OperatorAverage().check_reports(PathSampling().report_types, "PathSampling")
-    OperatorAverage().check_reports(Proximal(PathSampling()).report_types, "Proximal")
 
 
 def test_how_far_a_round_was_from_a_plain_average() -> None:
@@ -140,18 +97,18 @@ def test_how_far_a_round_was_from_a_plain_average() -> None:
         12 / 14 - 101 / 303,  # mb3_e1 of layer 1, by all; 0 did not train it
         25 / 30 - 100 / 201,  # sep_e2 of layer 2, by 0 and 1
     ]
+
+    def metrics(min_clients: int, results: list[ClientResult]) -> dict[str, float]:
+        aggregation = OperatorAverage(min_clients)
+        aggregation.setup(NET)
+        return aggregation.metrics(results)
+
     for min_clients, expected in ((2, distances), (1, [*distances, 0])):
         assert metrics(min_clients, results) == {
             "aggregation/changed": len(expected) / 24,
             "aggregation/total_variation": pytest.approx(sum(expected) / len(expected)),
         }
     assert metrics(4, results) == metrics(1, []) == {"aggregation/changed": 0}
-
-
-def metrics(min_clients: int, results: list[ClientResult]) -> dict[str, float]:
-    aggregation = OperatorAverage(min_clients)
-    aggregation.setup(NET)
-    return aggregation.metrics(results)
 
 
 def test_a_privacy_rule_below_one_is_refused() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lit_fednas.aggregation import Beta, GaussianMechanism, MaxNet, OverlapAverage, Released
 from lit_fednas.aggregation.private import PrivateSums
@@ -18,12 +18,13 @@ from lit_fednas.messages import ClientTask, ClientUpdate, RoundValues
 from lit_fednas.rng import generator
 from lit_fednas.supernets import Supernet
 from lit_fednas.testing import networks
-from lit_fednas.testing.updates import random_updates, start, update
+from lit_fednas.testing.updates import aggregate, random_updates, start, update
 
 NORM = 0.7
 
 
 def nested() -> Supernet:
+    """Without buffers, so that norms are those of all its tensors."""
     return networks.kept("private", lambda: networks.elastic(stage_widths=[8, 8], stem_width=2))
 
 
@@ -38,6 +39,28 @@ def given(*values: Any) -> RoundValues:
     return round_values
 
 
+def alike(beta: float | None = None) -> OverlapAverage:
+    return OverlapAverage(weighted=False) if beta is None else MaxNet(weighted=False)
+
+
+def flat(tensors: dict[str, Tensor]) -> Tensor:
+    return torch.cat([tensor.detach().flatten() for tensor in tensors.values()])
+
+
+def step(net: Supernet, updates: list[ClientUpdate], tasks: list[ClientTask], one: GaussianMechanism) -> Tensor:
+    """By how much a round moves the shared weights."""
+    return flat(aggregate(alike(), net, updates, tasks, values=given(one))) - flat(net.shared_tensors())
+
+
+def holders(net: Supernet, tasks: list[ClientTask], weight: float = 1.0) -> Tensor:
+    """How many of the tasks hold each element."""
+    held = {name: torch.zeros(tensor.shape) for name, tensor in net.shared_tensors().items()}
+    for task in tasks:
+        for region in net.regions(task.arch).values():
+            region.add_to(held[region.name], 1.0, weight)
+    return flat(held)
+
+
 def undivided(aggregation: OverlapAverage, net: Supernet, updates: list[ClientUpdate], tasks: Any, *values: Any) -> Any:
     """The sum without noise, as one vector, and the greatest coefficient."""
     start(aggregation, net, tasks, values=given(mechanism(), *values))
@@ -45,7 +68,7 @@ def undivided(aggregation: OverlapAverage, net: Supernet, updates: list[ClientUp
         aggregation.add(one)
     (sums,) = aggregation._sums.values()
     assert isinstance(sums, PrivateSums)
-    return torch.cat([tensor.flatten() for tensor in sums.values.values()]).double(), sums.greatest
+    return flat(sums.values).double(), sums.greatest
 
 
 def moved(net: Supernet, one: ClientUpdate, size: float, seed: int) -> ClientUpdate:
@@ -64,8 +87,7 @@ def moved(net: Supernet, one: ClientUpdate, size: float, seed: int) -> ClientUpd
 @pytest.mark.parametrize("beta", [None, 0.9, 0.02])
 def test_no_client_moves_the_sum_by_more_than_the_bound_and_one_reaches_it(beta: float | None) -> None:
     """Over random cohorts of nested networks; each client in turn sends another update, or none."""
-    net = nested()
-    aggregation = OverlapAverage(weighted=False) if beta is None else MaxNet(weighted=False)
+    net, aggregation = nested(), alike(beta)
     values = [] if beta is None else [Beta(beta)]
     shares = []
     for seed in range(12):
@@ -109,26 +131,15 @@ def by_hand(net: Supernet, updates: list[ClientUpdate], tasks: list[ClientTask],
 @pytest.mark.parametrize("beta", [None, 0.6])
 def test_the_average_is_that_of_the_formulas_also_if_a_client_fails(beta: float | None) -> None:
     net = nested()
-    aggregation = OverlapAverage(weighted=False) if beta is None else MaxNet(weighted=False)
     asked = random_updates(net, 6, largest=True, seed=5)
     tasks = [one.task for one in asked]
-    updates = [
-        moved(net, one, size, place)
-        for place, (one, size) in enumerate(zip(asked, [1e-4, 1, 2, 1e-3, 3, 1], strict=True))
-    ]
+    sizes = [1e-4, 1, 2, 1e-3, 3]  # the last one fails
+    updates = [moved(net, asked[place], size, place) for place, size in enumerate(sizes)]
     values = given(mechanism(), *([] if beta is None else [Beta(beta)]))
-    start(aggregation, net, tasks, values=values)
-    for one in updates[:-1]:  # the last one fails
-        aggregation.add(one)
     largest = next(task.client for task in tasks if task.arch == net.space.largest)
-    expected = by_hand(
-        net,
-        updates[:-1],
-        tasks,
-        lambda task: 1.0 if beta is None else beta if task.client == largest else (1 - beta) / 5,
-    )
-    result = aggregation.finish()
-    for name, tensor in result.items():
+    share = lambda task: 1.0 if beta is None else beta if task.client == largest else (1 - beta) / 5  # noqa: E731
+    expected = by_hand(net, updates, tasks, share)
+    for name, tensor in aggregate(alike(beta), net, updates, tasks, values=values).items():
         torch.testing.assert_close(tensor.double(), expected[name], rtol=1e-4, atol=1e-6, msg=name)
     released = values.get(Released)
     assert released is not None
@@ -142,28 +153,16 @@ def test_the_average_is_that_of_the_formulas_also_if_a_client_fails(beta: float 
 def test_the_noise_has_the_stated_deviation_per_element_and_none_where_nobody_trains() -> None:
     """Two clients, of which one trains the largest network: half of the deviation where both hold an element."""
     net, noise = nested(), 1.5
-    tasks = [ClientTask(0, 0, net.space.smallest, 9), ClientTask(0, 1, net.space.smallest, 9)]
     for second, everywhere in ((net.space.largest, True), (net.space.smallest, False)):
-        asked = [tasks[0], replace(tasks[1], arch=second)]
-        draws = []
-        for round in range(400):
-            aggregation = OverlapAverage(weighted=False)
-            start(aggregation, net, asked, values=given(GaussianMechanism(NORM, noise, 3, round)))
-            result = aggregation.finish()
-            old = net.shared_tensors()
-            draws.append(torch.cat([(result[name] - old[name]).flatten() for name in result]))
-        deviations = torch.stack(draws).std(dim=0)
-        held = {name: torch.zeros(tensor.shape) for name, tensor in net.shared_tensors().items()}
-        for task in asked:
-            for region in net.regions(task.arch).values():
-                region.add_to(held[region.name], 1.0)
-        clients = torch.cat([tensor.flatten() for tensor in held.values()])
+        asked = [ClientTask(0, 0, net.space.smallest, 9), ClientTask(0, 1, second, 9)]
+        draws = torch.stack([step(net, [], asked, GaussianMechanism(NORM, noise, 3, round)) for round in range(400)])
+        deviations, clients = draws.std(dim=0), holders(net, asked)
         assert bool((deviations[clients == 0] == 0).all())
         assert (clients == 0).any() != everywhere
         for count in clients[clients > 0].unique():
             mean = float(deviations[clients == count].square().mean().sqrt())
             assert mean == pytest.approx(noise * NORM / float(count), rel=0.02)
-    correlations = torch.corrcoef(torch.stack(draws)[:, clients > 0][:, :60].T) - torch.eye(60)
+    correlations = torch.corrcoef(draws[:, clients > 0][:, :60].T) - torch.eye(60)
     assert float(correlations.abs().max()) < 0.25  # independent from element to element
 
 
@@ -171,11 +170,8 @@ def test_noise_is_drawn_once_for_all_ranks_by_round() -> None:
     net = nested()
     asked = random_updates(net, 5, largest=True, seed=8)
     tasks = [one.task for one in asked]
-    whole = OverlapAverage(weighted=False)
-    start(whole, net, tasks, values=given(mechanism(1.0)))
-    for one in asked:
-        whole.add(one)
-    ranks = [OverlapAverage(weighted=False) for _ in range(2)]
+    whole = step(net, asked, tasks, mechanism(1.0))
+    ranks = [alike() for _ in range(2)]
     for rank, aggregation in enumerate(ranks):
         start(aggregation, net, tasks, values=given(mechanism(1.0)))
         for one in asked[rank::2]:
@@ -184,44 +180,37 @@ def test_noise_is_drawn_once_for_all_ranks_by_round() -> None:
         added = totals[0] + totals[1]
         for total in totals:
             total.copy_(added)
-    expected, results = whole.finish(), [aggregation.finish() for aggregation in ranks]
-    start(whole, net, tasks, values=given(replace(mechanism(1.0), round=1)))
-    for one in asked:
-        whole.add(one)
-    later = whole.finish()
-    for name in expected:
-        torch.testing.assert_close(results[0][name], expected[name], rtol=1e-5, atol=1e-5)
-        assert torch.equal(results[0][name], results[1][name])
-        assert not torch.equal(later[name], expected[name])
+    first, second = (flat(aggregation.finish()) - flat(net.shared_tensors()) for aggregation in ranks)
+    torch.testing.assert_close(first, whole, rtol=1e-5, atol=1e-5)
+    assert torch.equal(first, second)
+    later = step(net, asked, tasks, replace(mechanism(1.0), round=1))
+    assert float((later - whole).abs().min()) > 0
 
 
 def test_running_statistics_are_a_group_of_their_own_and_counters_and_frozen_weights_stay() -> None:
     net = networks.kept("plain", networks.plain)
     task = ClientTask(0, 0, net.space.largest, 5)
-    sent = update(net, 0, net.space.largest, 5)
     old = {name: tensor.detach().clone() for name, tensor in net.shared_tensors().items()}
     buffers = [name for name, one in net.named_buffers() if one.is_floating_point()]
     trained = [name for name, one in net.named_parameters() if one.requires_grad]
     kept = [name for name in old if name not in (*buffers, *trained)]
-    assert len(buffers) == 2
-    assert len(kept) == 2
-    aggregation = OverlapAverage(weighted=False)
-    start(aggregation, net, [task], values=given(mechanism(buffer_norm=0.05)))
-    aggregation.add(sent)
-    result = aggregation.finish()
+    assert (len(buffers), len(kept)) == (2, 2)
+
+    def result(one: GaussianMechanism, *updates: ClientUpdate) -> dict[str, Tensor]:
+        return aggregate(alike(), net, updates, [task], values=given(one))
+
+    def moves(found: dict[str, Tensor], names: list[str]) -> Tensor:
+        return torch.cat([(found[name] - old[name]).flatten() for name in names])
+
+    found = result(mechanism(buffer_norm=0.05), update(net, 0, net.space.largest, 5))
+    assert all(torch.equal(found[name].to(old[name].dtype), old[name]) for name in kept)
+    noised = [result(GaussianMechanism(NORM, 0.1, 3, round, buffer_norm=0.05)) for round in range(300)]
     for names, norm in ((trained, NORM), (buffers, 0.05)):
-        moves = torch.cat([(result[name] - old[name]).flatten() for name in names])
-        assert float(moves.norm()) == pytest.approx(norm, rel=1e-5)
-    assert all(torch.equal(result[name].to(old[name].dtype), old[name]) for name in kept)
-    noised = []
-    for round in range(300):
-        start(aggregation, net, [task], values=given(GaussianMechanism(NORM, 0.1, 3, round, buffer_norm=0.05)))
-        noised.append(aggregation.finish())
-    for names, norm in ((trained, NORM), (buffers, 0.05)):
-        moves = torch.stack([torch.cat([(one[name] - old[name]).flatten() for name in names]) for one in noised])
-        assert float(moves.square().mean().sqrt()) == pytest.approx(sqrt(2) * 0.1 * norm, rel=0.03)
-    start(aggregation, net, [task], values=given(GaussianMechanism(NORM, 50.0, 3, 0, buffer_norm=0.5)))
-    variance = next(value for name, value in aggregation.finish().items() if name.endswith("running_var"))
+        assert float(moves(found, names).norm()) == pytest.approx(norm, rel=1e-5)
+        squares = torch.stack([moves(one, names) for one in noised]).square()
+        assert float(squares.mean().sqrt()) == pytest.approx(sqrt(2) * 0.1 * norm, rel=0.03)
+    found = result(GaussianMechanism(NORM, 50.0, 3, 0, buffer_norm=0.5))
+    variance = next(value for name, value in found.items() if name.endswith("running_var"))
     assert float(variance.min()) == 0
 
 
@@ -229,28 +218,21 @@ def test_sampled_rounds_divide_by_the_expected_cohort_and_add_noise_without_any_
     """Two clients are expected, of which a fourth trains only the smallest network, as in the public plan."""
     net = nested()
     everyone = [ClientTask(0, client, net.space.largest, 5) for client in range(8)]
-    sampled = {"planned": [replace(everyone[0], arch=net.space.smallest), *everyone[1:4]], "expected": 2.0}
-    covered = {name: torch.zeros(tensor.shape) for name, tensor in net.shared_tensors().items()}
-    for task in sampled["planned"]:
-        for region in net.regions(task.arch).values():
-            region.add_to(covered[region.name], 1.0, 2 / 4)
-    held = torch.cat([tensor.flatten() for tensor in covered.values()])
+    sampled: dict[str, Any] = {
+        "planned": [replace(everyone[0], arch=net.space.smallest), *everyone[1:4]],
+        "expected": 2.0,
+    }
+    held = holders(net, sampled["planned"], 2 / 4)
     assert held.unique().tolist() == [1.5, 2]
-    old = {name: tensor.detach().clone() for name, tensor in net.shared_tensors().items()}
     changed = moved(net, update(net, 3, net.space.largest, 5), 5.0, 1)
-    steps = []
-    for clients in ([3], [3, 4], [3, 4, 5]):  # others change nothing: their number must not show
-        aggregation = OverlapAverage(weighted=False)
-        start(aggregation, net, [everyone[client] for client in clients], values=given(mechanism(**sampled)))
-        aggregation.add(changed)
-        result = aggregation.finish()
-        steps.append(torch.cat([(result[name] - old[name]).flatten() for name in old]))
-    assert float((steps[0] * held).norm()) == pytest.approx(NORM, rel=1e-5)
-    torch.testing.assert_close(steps[1], steps[0], rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(steps[2], steps[0], rtol=1e-5, atol=1e-7)
-    start(aggregation, net, [], values=given(mechanism(1.0, **sampled)))
-    result = aggregation.finish()
-    noise = torch.cat([(result[name] - old[name]).flatten() for name in old])
+    first, *others = (
+        step(net, [changed], [everyone[client] for client in clients], mechanism(**sampled))
+        for clients in ([3], [3, 4], [3, 4, 5])  # others change nothing: their number must not show
+    )
+    assert float((first * held).norm()) == pytest.approx(NORM, rel=1e-5)
+    for other in others:
+        torch.testing.assert_close(other, first, rtol=1e-5, atol=1e-7)
+    noise = step(net, [], [], mechanism(1.0, **sampled))
     for clients in (1.5, 2):
         assert float(noise[held == clients].std()) == pytest.approx(NORM / clients, rel=0.1)
 
@@ -264,15 +246,9 @@ def test_the_count_of_updates_within_the_norm_has_noise_that_the_multiplier_incl
 
     def within(noise: float, round: int = 0, count: int = 4) -> float:
         values = given(GaussianMechanism(NORM, noise, 3, round, count_noise=0.8))
-        aggregation = OverlapAverage(weighted=False)
-        start(aggregation, net, [one.task for one in asked], values=values)
-        for one in updates[:count]:
-            aggregation.add(one)
-        aggregation.finish()
+        aggregate(alike(), net, updates[:count], [one.task for one in asked], values=values)
         released = values.get(Released)
-        assert released is not None
-        assert released.within is not None
-        return released.within
+        return released.within  # type: ignore[union-attr,return-value]
 
     assert within(0.0) == pytest.approx(3 / 4)
     assert within(0.0, count=2) == pytest.approx((2 + 2 / 2) / 4)  # who fails counts one half
@@ -305,7 +281,6 @@ class _Larger(OverlapAverage):
 
 REFUSED: dict[str, tuple[OverlapAverage, dict[str, Any], str]] = {
     "examples": (OverlapAverage(), {}, "set weighted to false"),
-    "examples of MaxNet": (MaxNet(), {}, "set weighted to false"),
     "trim": (OverlapAverage(False, trim=0.1), {}, r"trim 0\.1 leaves out values"),
     "own weights": (_ByOwn(False), {}, r"_ByOwn merges in a way of its own \(weight\)"),
     "own sums": (_Twice(False), {}, r"_Twice merges in a way of its own \(add, accepted, finish\)"),
@@ -326,8 +301,3 @@ def test_what_has_no_known_bound_is_refused(name: str) -> None:
     values = given(mechanism(**({"planned": tasks, "expected": 1.5} if settings.get("sampled") else {})), Beta(0.5))
     with pytest.raises(ConfigError, match=rf"model\.aggregation: no bound .*{message}.*set privacy to null"):
         start(aggregation, net, tasks, values=values, by_architecture=settings.get("by_architecture", False))
-
-
-def test_parameters_are_what_the_supernet_trains() -> None:
-    """The supernet of these tests has no buffers, so that norms are those of all its tensors."""
-    assert all(isinstance(tensor, nn.Parameter) for tensor in nested().shared_tensors().values())

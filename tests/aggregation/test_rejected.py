@@ -8,22 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lit_fednas.aggregation import Aggregation, MaxNet, OperatorAverage, OverlapAverage
-from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate, OperatorReport
-from lit_fednas.supernets import (
-    Ladder,
-    Model,
-    NestedSupernet,
-    Operators,
-    Region,
-    SlicedCNN,
-    Supernet,
-    WidthSupernet,
-)
+from lit_fednas.messages import ClientTask, ClientUpdate, OperatorReport
+from lit_fednas.supernets import Model, Operators, Supernet
 from lit_fednas.testing.updates import aggregate, changed, start, update
-from tests.aggregation.instances import INSTANCES
+from tests.aggregation.instances import INSTANCES, Vector, vector_update
 from tests.supernets.instances import kept_instance
 from tests.supernets.sequences import pruned_sequence
 
@@ -65,27 +56,18 @@ def trained(arch: Operators, count: int) -> dict[str, int]:
     return {f"layers.{layer}.{names[0]}": count for layer, names in enumerate(arch.layers)}
 
 
-def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor], rounded: bool = False) -> None:
+    """To the bit, or but for roundings, where a half of a counter may go up or down."""
     assert one.keys() == other.keys()
     for name, tensor in one.items():
-        assert torch.equal(tensor, other[name]), name
-
-
-def assert_close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    assert one.keys() == other.keys()
-    for name, tensor in one.items():
-        counter = tensor.dtype == torch.float64  # counters are rounded: a half may go up or down
-        torch.testing.assert_close(tensor, other[name], rtol=1e-5, atol=1 if counter else 1e-6, msg=name)
+        rtol, atol = (1e-5, 1 if tensor.dtype == torch.float64 else 1e-6) if rounded else (0, 0)
+        torch.testing.assert_close(tensor, other[name], rtol=rtol, atol=atol, msg=name)
 
 
 def rejections(updates: Sequence[ClientUpdate]) -> list[list[Any]]:
     """None, one that several clients have trained, the largest, two, all."""
     archs = list(dict.fromkeys(one.task.arch for one in updates))
     return [[], archs[:1], archs[-1:], archs[1:3], archs]
-
-
-def without(updates: Sequence[ClientUpdate], rejected: Sequence[Any]) -> list[ClientUpdate]:
-    return [one for one in updates if one.task.arch not in rejected]
 
 
 # ---- every aggregation --------------------------------------------------------------------------------
@@ -99,9 +81,9 @@ def test_what_was_rejected_was_never_there(pair: tuple[Supernet, str]) -> None:
     results = []
     for rejected in rejections(updates):
         result = aggregate(made(pair), net, updates, tasks, rejected, by_architecture=True)
-        left = without(updates, rejected)
+        left = [one for one in updates if one.task.arch not in rejected]
         assert_equal(result, aggregate(made(pair), net, left, tasks, by_architecture=True))
-        assert_close(result, aggregate(made(pair), net, left, tasks))
+        assert_equal(result, aggregate(made(pair), net, left, tasks), rounded=True)
         results.append(result)
     for name, old in net.shared_tensors().items():
         assert torch.equal(results[-1][name], old.to(results[-1][name].dtype)), name  # all were rejected
@@ -140,7 +122,7 @@ def test_over_several_ranks(pair: tuple[Supernet, str]) -> None:
         for totals in zip(*(rank.sums() for rank in ranks), strict=True):
             totals[0].add_(totals[1])
         whole = aggregate(made(pair), net, updates, tasks, rejected, by_architecture=True)
-        assert_close(ranks[0].finish(rejected), whole)
+        assert_equal(ranks[0].finish(rejected), whole, rounded=True)
 
 
 def test_rounds_do_not_touch_each_other(pair: tuple[Supernet, str]) -> None:
@@ -148,35 +130,13 @@ def test_rounds_do_not_touch_each_other(pair: tuple[Supernet, str]) -> None:
     net, aggregation = pair[0], made(pair)
     first, second = cohort(net, [30, 7, 12, 9, 40]), cohort(net, [5, 8, 2, 6, 1], seed=1)
     for updates, place in ((first, 0), (second, 1), (first, None), (first, 2)):
-        by_architecture = place is not None
         rejected = [] if place is None else [updates[place].task.arch]
-        settings = {"rejected": rejected, "by_architecture": by_architecture}
-        result = aggregate(aggregation, net, updates, **settings)  # type: ignore[arg-type]
-        assert_equal(result, aggregate(made(pair), net, updates, **settings))  # type: ignore[arg-type]
+        settings: dict[str, Any] = {"rejected": rejected, "by_architecture": place is not None}
+        result = aggregate(aggregation, net, updates, **settings)
+        assert_equal(result, aggregate(made(pair), net, updates, **settings))
 
 
 # ---- by hand ------------------------------------------------------------------------------------------
-
-
-class Vector(NestedSupernet):
-    """Four shared numbers, of which an architecture has some adjacent ones."""
-
-    def __init__(self) -> None:
-        super().__init__((1,), 1)
-        self.space = Ladder([(0, 2), (0, 4)])
-        self.network = nn.ParameterDict({"w": torch.tensor([10.0, 20.0, 30.0, 40.0])})
-
-    def build(self, arch: tuple[int, int]) -> nn.Module:
-        return nn.ParameterDict({"w": torch.zeros(arch[1] - arch[0])})
-
-    def index(self, arch: tuple[int, int]) -> dict[str, Region]:
-        return {"w": Region("network.w", None if arch == (0, 4) else (slice(*arch),))}
-
-
-def vector_update(client: int, arch: tuple[int, int], examples: int, value: float) -> ClientUpdate:
-    task = ClientTask(0, client, arch, examples)
-    result = ClientResult(task, num_seen=examples, reports=(OperatorReport({}),))
-    return ClientUpdate(result, {"w": torch.full((arch[1] - arch[0],), value)})
 
 
 VECTORS = [
@@ -187,66 +147,28 @@ VECTORS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("rejected", "expected"),
-    [
-        ([], [3.5, (2 + 12 + 18) / 7, (18 + 8) / 4, 8.0]),
-        ([(0, 2)], [10.0, 6.0, (18 + 8) / 4, 8.0]),
-        ([(1, 3)], [3.5, 3.5, 8.0, 8.0]),
-        ([(0, 2), (2, 4)], [10.0, 6.0, 6.0, 40.0]),
-        ([(0, 2), (1, 3), (2, 4)], [10.0, 20.0, 30.0, 40.0]),
-        ([(5, 9)], [3.5, (2 + 12 + 18) / 7, (18 + 8) / 4, 8.0]),  # nobody has trained it
-    ],
-)
-def test_elements_that_others_trained_take_their_average(rejected: list, expected: list[float]) -> None:
-    result = aggregate(OverlapAverage(), Vector(), VECTORS, rejected=rejected, by_architecture=True)
-    torch.testing.assert_close(result["network.w"], torch.tensor(expected))
+OVERLAP, OPERATORS = OverlapAverage(), OperatorAverage(min_clients=2)
 
 
 @pytest.mark.parametrize(
-    ("rejected", "expected"),
+    ("aggregation", "rejected", "expected"),
     [
-        ([], [3.5, (2 + 12 + 18) / 7, (18 + 8) / 4, 40.0]),
-        ([(0, 2)], [10.0, 20.0, (18 + 8) / 4, 40.0]),  # of element 1 one client alone is left
-        ([(1, 3)], [3.5, 3.5, 30.0, 40.0]),
-        ([(0, 2), (2, 4)], [10.0, 20.0, 30.0, 40.0]),
+        (OVERLAP, [], [3.5, (2 + 12 + 18) / 7, (18 + 8) / 4, 8.0]),
+        (OVERLAP, [(0, 2)], [10.0, 6.0, (18 + 8) / 4, 8.0]),
+        (OVERLAP, [(1, 3)], [3.5, 3.5, 8.0, 8.0]),
+        (OVERLAP, [(0, 2), (2, 4)], [10.0, 6.0, 6.0, 40.0]),
+        (OVERLAP, [(0, 2), (1, 3), (2, 4)], [10.0, 20.0, 30.0, 40.0]),
+        (OVERLAP, [(5, 9)], [3.5, (2 + 12 + 18) / 7, (18 + 8) / 4, 8.0]),  # nobody has trained it
+        # elements that fewer than two accepted clients have trained keep their value
+        (OPERATORS, [], [3.5, (2 + 12 + 18) / 7, (18 + 8) / 4, 40.0]),
+        (OPERATORS, [(0, 2)], [10.0, 20.0, (18 + 8) / 4, 40.0]),  # of element 1 one client alone is left
+        (OPERATORS, [(1, 3)], [3.5, 3.5, 30.0, 40.0]),
+        (OPERATORS, [(0, 2), (2, 4)], [10.0, 20.0, 30.0, 40.0]),
     ],
 )
-def test_rejected_clients_do_not_count_for_privacy(rejected: list, expected: list[float]) -> None:
-    """Elements that fewer than two accepted clients have trained keep their value."""
-    result = aggregate(OperatorAverage(min_clients=2), Vector(), VECTORS, rejected=rejected, by_architecture=True)
+def test_by_hand(aggregation: OverlapAverage, rejected: list, expected: list[float]) -> None:
+    result = aggregate(aggregation, Vector(), VECTORS, rejected=rejected, by_architecture=True)
     torch.testing.assert_close(result["network.w"], torch.tensor(expected))
-
-
-def constant(net: Supernet, archs: dict, **settings: Any) -> dict[str, Tensor]:
-    """The aggregate of a client per architecture, each sending one number everywhere."""
-    updates = []
-    for client, (arch, value) in enumerate(archs.items()):
-        weights = {name: torch.full_like(tensor, value) for name, tensor in net.views(arch).items()}
-        updates.append(ClientUpdate(ClientResult(ClientTask(0, client, arch, 2 + client)), weights))
-    return aggregate(OverlapAverage(), net, updates, by_architecture=True, **settings)
-
-
-def test_networks_side_by_side_keep_what_they_had() -> None:
-    sequence = pruned_sequence(candidates=True)
-    one, other = Model(1, "conv1"), Model(1, "conv2")
-    result = constant(sequence, {one: 1.0, other: 2.0}, rejected={other})
-    for name, tensor in sequence.shared_tensors().items():
-        if name.startswith("candidates.0."):
-            assert torch.equal(result[name], torch.ones_like(tensor))
-        else:
-            assert torch.equal(result[name], tensor)
-
-
-def test_a_part_of_the_weights_keeps_what_it_had() -> None:
-    supernet = WidthSupernet((1, 8, 8), 4, SlicedCNN((4, 6), norm=None), widths=[1, 0.5])
-    narrow = supernet.space.smallest
-    assert any(region.index is not None for region in supernet.regions(narrow).values())
-    weight = supernet.network.layer0.conv.weight
-    assert not torch.equal(constant(supernet, {narrow: 1.0})["network.layer0.conv.weight"], weight)
-    result = constant(supernet, {narrow: 1.0}, rejected={narrow})
-    for name, tensor in supernet.shared_tensors().items():
-        assert torch.equal(result[name], tensor)
 
 
 def test_sums_of_networks_side_by_side_take_no_more_memory() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import statistics
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,7 +13,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientUpdate
 from lit_fednas.supernets import Supernet
 from lit_fednas.testing.updates import aggregate, random_updates
-from tests.aggregation.test_rejected import Vector, vector_update
+from tests.aggregation.instances import Vector, vector_update
 from tests.supernets.instances import kept_instance
 
 
@@ -54,18 +52,6 @@ def test_every_element(net_name: str, trim: float) -> None:
         torch.testing.assert_close(
             tensor.double(), expected[name], rtol=1e-5, atol=0.51 if counter else 1e-6, msg=f"{name} {trim}"
         )
-
-
-def test_half_is_the_median() -> None:
-    net = kept_instance("plain")
-    for size in (4, 5):
-        updates = random_updates(net, size, largest=True, seed=size)
-        result = aggregate(OverlapAverage(weighted=False, trim=0.5), net, updates)
-        for inner, region in net.regions(net.space.largest).items():
-            rows = np.stack([one.weights[inner].double().numpy() for one in updates]).reshape(size, -1)
-            medians = [statistics.median(row) for row in rows.T]
-            if result[region.name].dtype != torch.float64:
-                np.testing.assert_allclose(result[region.name].flatten().numpy(), medians, rtol=1e-5, atol=1e-7)
 
 
 # the elements' holders: 0 has a, b; 1 has a, b, c, d; 2 has a, b, c; 3 has a, b, c

@@ -12,16 +12,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from lit_fednas.analysis.report import Charts, Table, frame_table, picture, write_page
-from lit_fednas.analysis.report.blocks import Chart, Code
+from lit_fednas.analysis.report import Charts, frame_table, picture, write_page
+from lit_fednas.analysis.report.blocks import Chart
 from lit_fednas.analysis.report.charts import GREY, Event, Mark, dot_plot, front_chart, line_chart, plain, tree_chart
 from lit_fednas.analysis.report.search_sections import draw_all
 from lit_fednas.analysis.style import PALETTE, look, new_figure
 from lit_fednas.errors import ConfigError
 from lit_fednas.records import TierModel
 from tests.analysis.pages import Page, hover_texts
-
-FRAME = pd.DataFrame({"method": ["a", "<b>"], "accuracy": [0.51239, None], "runs": [3, 1200], "arch": ["x,y", "y"]})
 
 
 def traces(chart: Chart) -> list[dict[str, Any]]:
@@ -47,28 +45,18 @@ def test_lines_are_read_at_every_x() -> None:
     chart = line_chart("title", lines, "round", "loss", zero=True, band=bounds)
     band, first, second = traces(chart)
     assert list(zip(band["x"], band["y"], strict=True)) == [(0, 0.5), (2, 2.0), (2, 0.75), (0, 0.0)]
-    assert (band["fill"], band["hoverinfo"]) == ("toself", "skip")
     assert band["fillcolor"] == first["line"]["color"] != second["line"]["color"]
     assert [(one["name"], one["x"], one["y"], one["mode"]) for one in (first, second)] == [
         ("a", [0, 2], [0.0, 1.0], "lines"),
         ("b", [2, 4], [0.25, 0.5], "lines"),
     ]
     assert said(chart) == ["round 0\na: 0", "round 2\na: 1\nb: 0.25", "round 4\nb: 0.5"]
-    assert layout(chart)["yaxis"]["rangemode"] == "tozero"
-    legend = [(one.name, one.traces) for one in chart.legend]
-    assert legend == [("a", [0, 1]), ("b", [2])]  # the band goes with its line
+    assert {one.name: one.traces for one in chart.legend} == {"a": [0, 1], "b": [2]}  # the band goes with its line
     alone = line_chart("title", {"a": line([1], [3])}, "round", "loss")
     assert not alone.legend
-    assert layout(alone)["yaxis"]["rangemode"] == "normal"
     assert traces(alone)[0]["mode"] == "markers"
-    assert line_chart("t", {}, "x", "y").figure
-
-
-def test_no_ticks_between_few_rounds() -> None:
-    ticks = layout(line_chart("t", {"a": line([1, 8], [3, 4])}, "round", "loss"))["xaxis"]["tickvals"]
-    assert ticks == [1, 8]
-    assert "tickvals" in layout(line_chart("t", pd.DataFrame({"a": range(8)}), "round", "loss"))["xaxis"]
-    assert "tickvals" not in layout(line_chart("t", pd.DataFrame({"a": range(9)}), "round", "loss"))["xaxis"]
+    long = line_chart("t", pd.DataFrame({"a": range(9)}), "round", "loss")
+    assert [layout(one)["xaxis"].get("tickvals") for one in (alone, long)] == [[1], None]  # none between few rounds
 
 
 def test_no_two_of_28_lines_look_alike() -> None:
@@ -90,11 +78,8 @@ def test_a_name_looks_the_same_in_every_chart() -> None:
     assert found["c"]["line"] == looks["c"]
     assert {one.name: one.index for one in some.legend} == {"new": 4, "all": None, "c": 2}
     assert found["new"]["line"]["color"] not in {one["color"] for one in looks.values()}
-    wide, other = found["all"], found["c"]  # grey, behind the others
-    assert wide["line"]["color"] == GREY
-    assert wide["zorder"] < other["zorder"]
-    assert wide["opacity"] < other["opacity"]
-    assert wide["line"]["width"] > 2 * other["line"]["width"]
+    assert found["all"]["line"]["color"] == GREY
+    assert found["all"]["zorder"] < found["c"]["zorder"]
 
 
 def test_events_are_upright_and_their_labels_do_not_touch() -> None:
@@ -115,31 +100,19 @@ def test_texts_are_plain_to_plotly() -> None:
 
 def test_front() -> None:
     front, best = [Mark(1, 0.2, "one"), Mark(3, 0.6, "two")], [Mark(3, 0.6, "best")]
-    cloud = [(1.0, 0.2), (3.0, 0.6), (5.0, 0.4)]
-    chart, first = (
-        front_chart("title", index, pd.Series(dict(cloud)), front, best, [4.0], ("MACs", "accuracy"))
-        for index in (8, 1)
-    )
+    cloud = [(1.0, 0.2), (3.0, 0.6), (25.0, 0.4)]
+    chart = front_chart("title", 8, pd.Series(dict(cloud)), front, best, [4.0], ("MACs", "accuracy"))
     points, limit, stairs, star = traces(chart)
     assert list(zip(points["x"], points["y"], strict=True)) == cloud
-    assert (limit["x"], limit["y"], limit["line"]["dash"]) == ([4.0, 4.0], [0.2, 0.6], "dash")
+    assert (limit["x"], limit["y"]) == ([4.0, 4.0], [0.2, 0.6])
     assert (stairs["x"], stairs["y"], stairs["line"]["shape"]) == ([1, 3], [0.2, 0.6], "hv")
     assert (star["marker"]["symbol"], star["x"]) == ("star", [3])
     assert {one["line"]["color"] for one in (limit, stairs)} == {star["marker"]["color"]} == {"var(--series-1)"}
-    for part, name in (("line", "dash"), ("marker", "symbol")):  # the eighth and the first of the colour
-        assert stairs[part][name] != traces(first)[2][part][name]
     assert said(chart) == ["one", "two", "best"]
-    titles = [layout(chart)[axis]["title"]["text"] for axis in ("xaxis", "yaxis")]
-    assert titles == ["MACs", "accuracy"]
-
-
-def test_costs_beyond_a_factor_of_twenty_have_a_logarithmic_axis() -> None:
-    def ticks(*xs: float) -> Any:
-        axis = layout(front_chart("t", 0, pd.Series(0.5, list(xs)), [], [], [], ("MACs", "accuracy")))["xaxis"]
-        return axis.get("dtick") if axis.get("type") == "log" else None
-
-    assert [ticks(*xs) for xs in ((1, 20), (0, 21), (), (3,))] == [None] * 4
-    assert [ticks(*xs) for xs in ((1, 21), (1, 999), (1, 1000))] == ["D2", "D2", 1]
+    assert [layout(chart)[axis]["title"]["text"] for axis in ("xaxis", "yaxis")] == ["MACs", "accuracy"]
+    assert layout(chart)["xaxis"]["dtick"] == "D2"  # logarithmic beyond a factor of 20
+    linear = front_chart("t", 0, pd.Series(0.5, [1, 20]), [], [], [], ("MACs", "accuracy"))
+    assert layout(linear)["xaxis"].get("type") != "log"
 
 
 def test_dots_have_areas_by_count() -> None:
@@ -150,27 +123,13 @@ def test_dots_have_areas_by_count() -> None:
     assert (dots["marker"]["size"], dots["marker"]["sizemode"]) == ([16, 4, 1], "area")
     radius = (16 / (2 * dots["marker"]["sizeref"])) ** 0.5
     assert 20 < 2 * radius < 22  # the largest fills its cell
-    assert said(chart) == [*("client 0, cat: 16", "client 7, cat: 4", "client 7, a very long class name: 1")]
+    assert said(chart) == ["client 0, cat: 16", "client 7, cat: 4", "client 7, a very long class name: 1"]
     assert chart.title == "Examples per client and class; the largest dot is 16"
     assert layout(chart)["xaxis"]["ticktext"] == ["0", "7"]
     assert layout(chart)["yaxis"]["ticktext"] == ["cat", "a very long cla…"]
-    assert layout(chart)["yaxis"]["range"] == [1.5, -0.5]  # the first is above
-    assert traces(dot_plot(table.assign(cat=0, **{"a very long class name": 0})))[0]["x"] == []
-
-
-def test_of_many_clients_some_are_drawn_and_wide_plots_scroll() -> None:
-    def plot(count: int) -> Chart:
-        return dot_plot(pd.DataFrame({"client": range(count), "size": 2, "cat": 2}))
-
-    chart = plot(1000)
-    (dots,) = traces(chart)
-    assert chart.title == "Examples per client; the largest dot is 2; 200 of 1,000 clients, evenly spaced"
-    assert dots["hovertext"] == [f"client {client}, cat: 2" for client in range(0, 1000, 5)]
-    assert layout(chart)["xaxis"]["ticktext"][:2] == ["0", "25"]
-    assert "evenly" not in plot(200).title
-    assert (plot(100).width or 0) - (plot(10).width or 0) == 90 * 22
-    assert layout(plot(21))["xaxis"]["tickvals"] == [0, 5, 10, 15, 20]
-    assert layout(plot(20))["xaxis"]["tickvals"] == list(range(20))
+    many = dot_plot(pd.DataFrame({"client": range(1000), "size": 2, "cat": 2}))
+    assert many.title == "Examples per client; the largest dot is 2; 200 of 1,000 clients, evenly spaced"
+    assert traces(many)[0]["hovertext"] == [f"client {client}, cat: 2" for client in range(0, 1000, 5)]
 
 
 def test_a_tree() -> None:
@@ -181,12 +140,7 @@ def test_a_tree() -> None:
     paths = [(one["x"], one["y"]) for one in branches]
     assert paths == [([1000, 1000, 4000], [0, 1, 1]), ([1000, 1000, 2000], [0, 2, 2])]
     assert (points["x"], points["y"], points["text"]) == ([1000, 4000, 2000], [0, 1, 2], ["0", "1", "2"])
-    assert points["marker"]["line"]["color"] == [f"var(--series-{number})" for number in (0, 1, 2)]
     assert said(chart) == ["root", "left", "right"]
-    low, high = layout(chart)["xaxis"]["range"]  # of logarithms
-    assert 2.7 < low < 3
-    assert 3.602 < high < 3.9
-    assert layout(chart)["yaxis"]["range"] == [2.5, -0.5]
     assert layout(chart)["yaxis"]["ticktext"] == ["start", "round 1", "round 2"]
     assert [one["text"] for one in layout(chart)["annotations"]] == ["1 k", "4 k<br>widen", "2 k"]
 
@@ -198,56 +152,37 @@ def test_all_drawings_have_one_measure() -> None:
         return TierModel("t", arch, [], "", [], 2, False, stages=stages)
 
     models = {"a": tier("x", [["0.1", 0.1], None]), "b": tier("y", [["0.4", 0.4]], [["0.2", 0.2], ["id", 0]])}
-    note, charts = draw_all({"a": "x", "b": "y", "c": "z"}, models)
-    assert isinstance(note, str)
-    drawn = [
-        (one.title, one.arch, [[bar and (bar.text, bar.share) for bar in stage] for stage in one.stages])
-        for one in charts.charts
-    ]
-    assert drawn == [
-        ("a", "x", [[("0.1", 0.25), None]]),
-        ("b", "y", [[("0.4", 1)], [("0.2", 0.5), ("id", 0)]]),
-        ("c", "z", []),
-    ]
-    (charts,) = draw_all({"a": "d: [0], e: 0.1"}, {"a": tier("d: [0], e: 0.1")})
-    assert [(one.arch, one.stages) for one in charts.charts] == [("d: [0], e: 0.1", [])]
+    _, charts = draw_all({"a": "x", "b": "y", "c": "z"}, models)
+    drawn = {
+        one.title: [[bar and (bar.text, bar.share) for bar in stage] for stage in one.stages] for one in charts.charts
+    }
+    assert drawn == {"a": [[("0.1", 0.25), None]], "b": [[("0.4", 1)], [("0.2", 0.5), ("id", 0)]], "c": []}
 
 
 def test_a_page_of_a_table_and_a_picture_has_no_script(tmp_path: Path) -> None:
-    sections = {"Results": ["Said.", frame_table(FRAME), Charts([picture("By round", new_figure(2))])]}
+    table = pd.DataFrame({"method": ["a", "<b>"], "accuracy": [0.51239, None], "runs": [3, 1200], "arch": ["x,y", "y"]})
+    sections = {"Results": ["Said.", frame_table(table), Charts([picture("By round", new_figure(2))])]}
     words = {"summary": "Three seeds.", "tiles": [("runs", "6", "of two methods")], "notes": ["The end."]}
     page = Page(write_page("Two <methods>", sections, tmp_path / "compare.html", **words))
     assert (page.texts["h1"], page.texts["h2"]) == (["Two <methods>"], ["Results"])
     assert page.texts["td"] == ["a", "0.5124", "3", "<b>", "–", "1,200"]
+    assert re.findall(r'<th scope="col"( class="number")?>', page.text) == ["", *[' class="number"'] * 2, ""]
     assert page.texts["code"] == ["x,", "y", "y"]  # it may break behind the comma
     assert page.texts["p"] == ["Three seeds.", "Said.", "The end."]
-    assert page.texts["strong"] == ["6"]
     assert "script" not in page.count
     (source,) = re.findall(r'src="data:image/png;base64,([^"]*)"', page.text)
-    width, height = struct.unpack(">II", base64.b64decode(source)[16:24])
-    assert (width, height) == (7.2 * 200, 3.0 * 200)
+    assert struct.unpack(">II", base64.b64decode(source)[16:24]) == (7.2 * 200, 3.0 * 200)
     assert "min-width:648px" in page.text  # 90 pixels an inch
-    assert len(re.findall(r"https?:|url\(", page.text)) == 0
     with pytest.raises(ConfigError, match="output"):
         write_page("t", {}, tmp_path)
-
-
-def test_numbers_are_aligned_and_words_are_not(tmp_path: Path) -> None:
-    rows = [["0", "1.5 k", "–", "widen layer1", Code("d: 1")], ["1", "–", "50%", "–", Code("d: 2")]]
-    page = Page(write_page("t", {"s": [Table(["n", "MACs", "share", "done", "arch"], rows)]}, tmp_path / "page.html"))
-    heads = re.findall(r'<th scope="col"( class="number")?>(\w+)', page.text)
-    assert heads == [("", "n"), (' class="number"', "MACs"), (' class="number"', "share"), ("", "done"), ("", "arch")]
-    assert len(re.findall(r'<td class="number">', page.text)) == 2 * 2
 
 
 def test_a_legend_names_the_lines_and_their_traces(tmp_path: Path) -> None:
     lines = {name: pd.Series([0.5, 1.0]) for name in ("a", "<b>", "all")}
     chart = line_chart("t", lines, "x", "y", names=[*map(str, range(8)), "a"], wide="all")
     page = Page(write_page("t", {"s": [Charts([chart])]}, tmp_path / "page.html"))
-    assert page.count["script"] == 1
     assert page.names == ["a", "<b>", "all"]
     assert re.findall(r'data-traces="(.*?)"', page.text) == ["0", "1", "2"]
     keys = re.findall(r'class="(key.*?)".*?<path d="M0 4h26"(?: style="stroke:var\(--series-(\d)\)")?', page.text, re.S)
     assert keys == [("key dash-1", "1"), ("key dash-1", "2"), ("key wide", "")]
-    for place, colour in enumerate(PALETTE):
-        assert f"--series-{place}: {colour};" in page.text
+    assert all(f"--series-{place}: {colour};" in page.text for place, colour in enumerate(PALETTE))

@@ -20,9 +20,7 @@ from lit_fednas.analysis.report.charts import front_chart, line_chart
 from lit_fednas.analysis.spreads import draw_rows
 from lit_fednas.analysis.style import legend, new_figure
 from lit_fednas.analysis.sweeps import sweep_figure
-from lit_fednas.comparison import comparison_figure, comparison_table, methods_of
 from lit_fednas.data.statistics import plot_partition
-from tests.analysis.made_runs import made_run
 from tests.analysis.test_fairness import write
 
 #: What is given, and what is to be read in the figure.
@@ -45,19 +43,6 @@ def _searches(name: str) -> dict[str, list[SearchResult]]:
     return {name: [result], "b": [result]}
 
 
-def _sweep(name: str, folder: Path) -> Figure:
-    table = pd.DataFrame({"p": [name, "b"], "seed": 0, "status": "finished", "rounds": 1, "folder": ""}, dtype=object)
-    return sweep_figure(table.assign(**{"val/mean/accuracy": [0.1, 0.2], "val/largest/accuracy": [0.3, 0.2]}))
-
-
-def _compared(name: str, folder: Path) -> Figure:
-    subnets = {"s": 10, "l": 40}
-    run = made_run(folder / "r", {"val/s/accuracy": [0.1, 0.5], "val/l/accuracy": [0.2, 0.6]}, seed=0, subnets=subnets)
-    methods = methods_of({name: [run], "b": [run]})
-    tiers = {"s": {"macs": 10.0}, name: {"macs": 40.0}}
-    return comparison_figure(methods, tiers, comparison_table(methods, tiers))
-
-
 def _rows(name: str, folder: Path) -> Figure:
     figure, table = new_figure(), pd.DataFrame({"mean": [1.0], "min": [0.0], "max": [2.0]}, [name])
     draw_rows(figure.axes[0], {name: table, "b": table}, name)
@@ -65,14 +50,13 @@ def _rows(name: str, folder: Path) -> Figure:
     return figure
 
 
-def _effects(name: str, folder: Path) -> Figure:
-    row = {"where": name, "claim": "", "low": 0, "high": 1, "effect": 0, "verdict": "seen", "by": "ratio"}
-    return effects_figure(pd.DataFrame([row], dtype=object))
-
-
 def _groups(name: str, folder: Path) -> dict[str, list[Path]]:
     clients = write(folder / "clients", {"t": [0.5, 0.75]})
     return {name: [clients], "b": [clients]}
+
+
+EFFECT = pd.DataFrame([{"where": "", "claim": "", "low": 0, "high": 1, "effect": 0, "verdict": "seen", "by": "ratio"}])
+SWEEP = pd.DataFrame({"p": "", "seed": 0, "status": "finished", "folder": "", "val/mean/accuracy": [0.1, 0.2]})
 
 
 FIGURES: dict[str, Callable[[str, Path], Figure]] = {
@@ -80,10 +64,9 @@ FIGURES: dict[str, Callable[[str, Path], Figure]] = {
     "pareto": lambda name, folder: pareto_figure(_searches(name)["b"][0]),
     "fronts": lambda name, folder: fronts_figure(_searches(name), "b"),
     "progress": lambda name, folder: progress_figure(_searches(name), "b"),
-    "sweep": _sweep,
-    "compare": _compared,
+    "sweep": lambda name, folder: sweep_figure(SWEEP.assign(p=pd.Series([name, "b"], dtype=object))),
     "rows": _rows,
-    "effects": _effects,
+    "effects": lambda name, folder: effects_figure(EFFECT.assign(where=name)),
     "fairness": lambda name, folder: fairness_figure(_groups(name, folder)),
     "boxes": lambda name, folder: client_boxes(_groups(name, folder)),
 }
@@ -105,7 +88,6 @@ def test_users_texts_are_drawn_as_they_are(kind: str, tmp_path: Path) -> None:
 
 def test_folders_whose_names_are_no_text_are_classes() -> None:
     figure = plot_partition(np.array([[1, 2]]), ["cat\udcff", "b"])
-    figure.draw_without_rendering()
     assert [one.get_text() for one in figure.axes[0].get_yticklabels()] == ["cat?", "b"]
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from lit_fednas.analysis.runs import Run
@@ -15,8 +14,6 @@ from lit_fednas.analysis.suite import ALL_CLIENTS, model_rounds, suite_table
 from lit_fednas.errors import DataError
 from lit_fednas.records import write_sequence
 from tests.analysis.made_runs import made_run, made_sequence, made_suite
-
-NAN = float("nan")
 
 
 def client(number: int, model: str, loss: float | None, seen: int = 10, **further: Any) -> dict[str, Any]:
@@ -44,15 +41,13 @@ def pruned(tmp_path: Path) -> Run:
 
 def test_losses_are_weighted_by_the_examples_and_clients_are_those_that_ended(grown: Run) -> None:
     losses, counts = model_rounds(grown)
-    expected = {
-        "model 0": [(40 + 30) / 40, 2.0, 3.0, NAN],
-        "model 1": [NAN, NAN, (10 + 80) / 30, NAN],
-        "model 2": [NAN, NAN, NAN, 0.5],
+    assert losses.fillna(-1).to_dict("list") == {
+        "model 0": [(40 + 30) / 40, 2.0, 3.0, -1],
+        "model 1": [-1, -1, (10 + 80) / 30, -1],
+        "model 2": [-1, -1, -1, 0.5],
         ALL_CLIENTS: [70 / 40, 2.0, (10 + 30 + 80) / 40, 0.5],
     }
-    pd.testing.assert_frame_equal(losses, pd.DataFrame(expected), check_index_type=False, check_names=False)
-    models = {"model 0": [2, 1, 1, 0], "model 1": [0, 0, 2, 0], "model 2": [0, 0, 0, 1]}
-    assert counts.to_dict("list") == models
+    assert counts.to_dict("list") == {"model 0": [2, 1, 1, 0], "model 1": [0, 0, 2, 0], "model 2": [0, 0, 0, 1]}
     losses, counts = model_rounds(grown, window=2)  # over the rounds before
     assert losses["model 0"].tolist() == pytest.approx([70 / 40, 90 / 50, 50 / 20, 3.0])
     assert losses["model 1"].tolist()[2:] == pytest.approx([3.0, 3.0])
@@ -70,19 +65,12 @@ def test_models_come_by_number_and_combinations_by_themselves(tmp_path: Path) ->
 
 
 def test_the_models_of_a_suite(grown: Run, tmp_path: Path) -> None:
-    table = suite_table(grown).to_dict("list")
-    expected = {
-        "number": [0, 1, 2],
-        "parent": [None, 0, 1],
-        "round": [None, 1, 2],
-        "macs": [1000, 2500, 6_000_000],
-        "parameters": [100, 250, 600_000],
-        "bytes": [400, 1000, 2_400_000],
-        "clients": [2, 2, 1],  # model 0: clients 0 and 1
-        "trainings": [4, 2, 1],
-        "done": ["", "widen conv1", "widen conv1; deepen conv2"],
-    }
-    assert {name: table[name] for name in expected} == expected
+    columns = ["number", "parent", "round", "macs", "parameters", "bytes", "clients", "trainings", "done"]
+    assert suite_table(grown)[columns].astype(object).fillna("").to_numpy().tolist() == [
+        [0, "", "", 1000, 100, 400, 2, 4, ""],  # of clients 0 and 1
+        [1, 0, 1, 2500, 250, 1000, 2, 2, "widen conv1"],
+        [2, 1, 2, 6_000_000, 600_000, 2_400_000, 1, 1, "widen conv1; deepen conv2"],
+    ]
     untrained = made_suite(tmp_path, [(None, None, 10, [])])
     assert suite_table(untrained)["trainings"].tolist() == [0]
     assert model_rounds(untrained)[0].empty
@@ -93,30 +81,19 @@ def test_the_models_of_a_sequence(pruned: Run) -> None:
 
     Iteration t costs t MB up of all ten clients, ten times as many down, and 1000 MACs per byte up.
     """
-    found = sequence_table(pruned)
-    table = found.to_dict("list")
-    expected = {
-        "number": [0, 1, 2, 3],
-        "round": [None, 1, 4, 8],
-        "unit": ["", "conv2", "fc", "conv2"],
-        "share": [1, 0.75, 0.6, 0.4],
-        "macs": [1000, 750, 600, 400],
-        "parameters": [100, 75, 60, 40],
-        "accuracy": [0.75, 0.7, 0.5, 0.625],
-        "rounds": [0, 2, 3, 4],
-        "candidates": [0, 2, 2, 2],
-    }
-    assert {name: table[name] for name in expected} == expected
-    np.testing.assert_equal(table["budget"], [NAN, 770, 620, 420])
-    np.testing.assert_allclose(found[["up_mb", "down_mb"]].T, [[0, 0.1, 0.3, 0.6], [0, 1, 3, 6]])
-    np.testing.assert_allclose(table["client_macs"], [0, 1e8, 3e8, 6e8])
-
-
-def test_shares_are_of_the_resource_that_budgets_limit(pruned: Run) -> None:
-    sequence = {**sequence_of(pruned), "resource": "bytes", "initial": 400}
-    for model in sequence["models"]:
-        model["resource"] = model["bytes"]
-    sequence["models"][3]["resource"] = 80
+    table = sequence_table(pruned)
+    columns = ["number", "round", "unit", "budget", "share", "parameters", "accuracy", "rounds", "candidates"]
+    assert table[columns].astype(object).fillna("").to_numpy().tolist() == [
+        [0, "", "", "", 1, 100, 0.75, 0, 0],
+        [1, 1, "conv2", 770, 0.75, 75, 0.7, 2, 2],
+        [2, 4, "fc", 620, 0.6, 60, 0.5, 3, 2],
+        [3, 8, "conv2", 420, 0.4, 40, 0.625, 4, 2],
+    ]
+    spent = table[["up_mb", "down_mb", "client_macs"]].T
+    np.testing.assert_allclose(spent, [[0, 0.1, 0.3, 0.6], [0, 1, 3, 6], [0, 1e8, 3e8, 6e8]])
+    sequence = {**sequence_of(pruned), "resource": "bytes", "initial": 400}  # shares are of what budgets limit
+    for model, size in zip(sequence["models"], (400, 300, 240, 80), strict=True):
+        model["resource"] = size
     write_sequence(pruned.folder, sequence)
     assert sequence_table(pruned)["share"].tolist() == [1, 0.75, 0.6, 0.2]
 

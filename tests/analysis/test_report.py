@@ -13,7 +13,6 @@ import pytest
 from lit_fednas.analysis import read_run
 from lit_fednas.analysis.report import write_report
 from lit_fednas.cli import main
-from lit_fednas.errors import DataError
 from lit_fednas.records import ROUNDS_FILE, SearchFiles, write_sequence
 from lit_fednas.records.run import write_client_scores
 from tests.analysis.made_runs import by_clients, made_sequence, made_suite
@@ -45,39 +44,31 @@ def test_the_command_writes_a_page_that_needs_nothing_else(
     assert not page.attributes & {"src", "href", "srcset", "onclick", "onload"}
     assert not {"link", "img", "iframe"} & page.count.keys()
     assert page.count["script"] == page.count["style"] == 1
-    assert "Left out" not in page.text
-    assert not list(run_folder.glob("*.part"))
     assert main(["report", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-    with pytest.raises(DataError):
-        write_report(tmp_path / "none")
 
 
 def test_the_page_says_what_the_files_say(finished_run: Path, finished_page: Page) -> None:
     run, page = read_run(finished_run), finished_page
     cells = page.texts["td"]
-    for _, row in run.subnets("val").iterrows():
-        assert f"{row['accuracy']:.4f}" in cells
+    assert {f"{accuracy:.4f}" for accuracy in run.subnets("val")["accuracy"]} <= set(cells)
     assert run.ledger is not None
-    assert f"{run.ledger['times_less_computation']:.2f}" in cells
     families = [one for figure in page.figures for one in figure["data"] if one.get("name") == "one by one"]
     whole = [run.ledger[f"times_less_{name}"] for name in ("computation", "communication")]
+    assert f"{whole[0]:.2f}" in cells
     assert [one["y"][-1] for one in families] == pytest.approx(whole)  # of all that were evaluated
-    for examples in run.clients.groupby("client")["num_examples"].last():
-        assert f"{examples:.0f}" in cells
+    assert {f"{examples:.0f}" for examples in run.clients.groupby("client")["num_examples"].last()} <= set(cells)
     assert {"data.num_clients", "num_clients", "assignment.class_path"} & set(cells) == {"num_clients"}  # by group
     assert [tip.split("\n")[0] for tip in page.tips[:3]] == ["round 0", "round 1", "round 2"]
     counts = (run.partition.iloc[:, 2:] > 0).to_numpy().sum()
     assert sum(tip.startswith("client ") for tip in page.tips) == counts
     captions = [text.split(",")[0] for text in page.texts["figcaption"] if text[:3] in ("sma", "lar", "All")]
     assert captions == 2 * ["small", "large", "All", "small", "large"]  # of each search fronts, and architectures
-    assert sum(tip.startswith("best of ") for tip in page.tips) == 4
     for method, name in (("NSGA2", "search"), ("RandomSearch", "random")):
         search = run.search(name)
         assert search is not None
         assert f"{method} evaluated 40 architectures on the validation data." in page.texts["p"]
-        for _, row in search.tiers.iterrows():
-            assert f"{row['val_accuracy']:.4f}" in cells
+        assert {f"{accuracy:.4f}" for accuracy in search.tiers["val_accuracy"]} <= set(cells)
         for _, row in search.front.iterrows():
             assert any(tip.endswith("\n" + row["arch"]) and f"{row['accuracy']:.4f}" in tip for tip in page.tips)
 
@@ -144,14 +135,6 @@ def test_a_section_without_its_file_is_one_line(
     assert [re.sub(r"Left out: (.*), because.*", r"\1", line) for line in missing] == left_out
 
 
-def test_a_run_of_its_configuration_alone(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text("seed_everything: 0\n")
-    page = Page(write_report(tmp_path / "run", tmp_path / "out" / "page.html"))
-    assert page.texts["h2"] == ["Settings"]
-    assert not (tmp_path / "run" / "report.html").exists()
-
-
 RECORD = '{"round": 9, '
 DAMAGED = [
     *((ROUNDS_FILE, text) for text in (RECORD + '"clients": 5}\n', RECORD + '"metrics": {"a": [1]}}\n')),
@@ -183,30 +166,23 @@ def test_a_damaged_file_is_one_line(run_folder: Path, name: str, text: str, caps
 
 
 def test_fairness_of_every_search_and_fine_tuning(run_folder: Path, finished_page: Page) -> None:
-    def tested(name: str, accuracies: list[float], tier: str = "small") -> None:
+    tested = {"finetune": [0.75, 0.5, 0.25], "search": [0.5, 1.0, 0.0, 0.5], "again": [1.0], "": [1.0]}
+    for name, accuracies in tested.items():
         rows = [
-            {"client": client, "tier": tier, "num_examples": 4, "accuracy": accuracy, "loss": 1.0}
+            {"client": client, "tier": EVIL, "num_examples": 4, "accuracy": accuracy, "loss": 1.0}
             for client, accuracy in enumerate(accuracies)
         ]
         (run_folder / name).mkdir(exist_ok=True)
         write_client_scores(run_folder / name, rows)
-
     assert "Fairness" not in finished_page.texts["h2"]
-    tested("finetune", [0.75, 0.5, 0.25], EVIL)
     page = Page(write_report(run_folder))
     assert page.texts["h2"] == [*SECTIONS[:-1], "Fairness", "Settings"]
-    assert EVIL in page.texts["td"]
     assert page.count["script"] == 1
-    assert "search" not in page.texts["td"]
-    tested("search", [0.5, 1.0, 0.0, 0.5])
-    tested("again", [1.0])
-    tested("", [1.0])
-    page = Page(write_report(run_folder))
     cells = cells_from(page, "run", 56)
     assert cells[:4] == ["run", "all", "1", "1.0000"]
     assert cells[14:21] == ["search", "all", "4", "0.5000", "0.3536", "0.2500", "0.0000"]
-    assert cells[28:35] == ["finetune", "all", "3", "0.5000", "0.2041", "0.2500", "0.2500"]
-    assert cells[42] == "again"
+    assert cells[28:36] == ["finetune", "all", "3", "0.5000", "0.2041", "0.2500", "0.2500", "finetune"]
+    assert (cells[36], cells[42]) == (EVIL, "again")
     assert [tip for tip in tips_of(page, "client ") if "search: 0.5" in tip] == [
         ["client 2", "search: 0.5", "finetune: 0.5"],
         ["client 3", "search: 0.5", "finetune: 0.75"],
@@ -232,16 +208,11 @@ def test_models_of_a_suite(finished_page: Page, tmp_path: Path) -> None:
     assert "3 models; training ended before the largest." in page.texts["p"]
     row = ["1", "0", "round 1", "2.5 k", "250", "1 kB", "1", "1", "0.002"]
     assert cells_from(page, "round 1", 9, before=2) == row
-    assert tips_of(page, "model ") == [
-        ["model 0, start: initial model", "1 k MACs, 100 parameters", "conv1 8, head"],
-        [
-            *("model 1, round 1: widen conv1 8, head", "2.5 k MACs, 250 parameters", "conv1 8, head"),
-            "activeness of model 0: conv1 8, head 0.5",
-        ],
-        [
-            *("model 2, round 2: widen conv1; deepen conv2", "6 M MACs, 600 k parameters", "conv1 10, head"),
-            "activeness of model 1: conv1 0.5, conv2 0.25",
-        ],
+    first, second, _ = tips_of(page, "model ")
+    assert first == ["model 0, start: initial model", "1 k MACs, 100 parameters", "conv1 8, head"]
+    assert second == [
+        *("model 1, round 1: widen conv1 8, head", "2.5 k MACs, 250 parameters", "conv1 8, head"),
+        "activeness of model 0: conv1 8, head 0.5",
     ]
     assert [tip for tip in tips_of(page, "round ") if "model" in "".join(tip)] == [
         ["round 0", "model 0: 1", "all: 1"],
@@ -269,8 +240,6 @@ def test_when_a_suite_converged(tmp_path: Path) -> None:
         ["round 1", "degree of convergence: 0.5", "threshold: 0.25", "model 1 is added"],
         ["round 3", "degree of convergence: 0.125", "threshold: 0.25"],
     ]
-    told = [tip for tip in tips_of(page, "round 1") if "model 1 is added" in tip]
-    assert [tip[1] for tip in told] == ["model 0: 1", "model 0: 1", "degree of convergence: 0.5"]
 
 
 def test_models_of_a_pruned_sequence(finished_page: Page, tmp_path: Path) -> None:
@@ -280,11 +249,9 @@ def test_models_of_a_pruned_sequence(finished_page: Page, tmp_path: Path) -> Non
     (summary,) = [text for text in page.texts["p"] if text.startswith("3 iterations")]
     said = "down to 40% of the initial network's MACs; complete. The initial model took 0.5 MACs, 7e-07 MB up and"
     assert summary == f"3 iterations, {said} 9e-07 MB down per client."
-    rows = ["0", "–", "–", "–", "100%", "1 k", "100", "400 B", "0.7500", "0", "0", "–", "–", "–"]
-    rows += ["1", "conv2", "1", "770", "75%", "750", "75", "300 B", "0.7000", "2", "2", "100 M", "0.1", "1"]
-    assert cells_from(page, "conv2", 28, before=15) == rows
-    row = ["1", "conv2", "2", "0.02", "round 1: conv1"]
-    assert cells_from(page, "round 1: conv1", 5, before=4) == row
+    row = ["1", "conv2", "1", "770", "75%", "750", "75", "300 B", "0.7000", "2", "2", "100 M", "0.1", "1"]
+    assert cells_from(page, "conv2", 14, before=1) == row
+    assert cells_from(page, "round 1: conv1", 5, before=4) == ["1", "conv2", "2", "0.02", "round 1: conv1"]
     assert tips_of(page, "model ") == [  # model 2 is dominated by model 3
         ["model 3, conv2 lost filters", "accuracy 0.6250", "400 (40%)"],
         ["model 1, conv2 lost filters", "accuracy 0.7000", "750 (75%)"],
@@ -294,12 +261,9 @@ def test_models_of_a_pruned_sequence(finished_page: Page, tmp_path: Path) -> Non
     assert tips_of(page, "round of the iteration 1\n") == candidates
     captions = [text for text in page.texts["figcaption"] if text.startswith("Candidates")]
     assert captions == [f"Candidates of iteration {number}: conv2 is selected" for number in (1, 3)]
-    costs = [["iteration 2", "up: 0.2", "down: 2"], ["iteration 2", "MACs: 200"]]
-    assert tips_of(page, "iteration 2") == costs
+    assert tips_of(page, "iteration 2") == [["iteration 2", "up: 0.2", "down: 2"], ["iteration 2", "MACs: 200"]]
     kept = [tip for tip in page.tips if re.fullmatch(r"\d+ of \d+ \(.*\)", tip)]
-    assert kept[-3:] == ["8 of 8 (100%)", "4 of 16 (25%)", "10 of 20 (50%)"]
-    assert len(kept) == 4 * 3
-    assert page.texts["b"][-3:] == ["8", "4", "10"]
+    assert (len(kept), kept[-3:]) == (12, ["8 of 8 (100%)", "4 of 16 (25%)", "10 of 20 (50%)"])
     assert re.findall(r"width:([\d.]+)%", page.text)[-3:] == ["100", "25", "50"]
 
 

@@ -41,19 +41,11 @@ def test_searches_are_in_order_and_tiers_look_alike_in_all_charts(run_folder: Pa
         files.write(table, [row for row in files.rows(table) if row["tier"] != "small"])
     finetune(run_folder, [candidate("large", 0, 0.5, 0.75)])
     finetune(run_folder, [candidate("small", 0, 0.5, 0.75)], "again")
-    assert [files.folder.name for files in SearchFiles.within(run_folder)] == ["search", "random"]
-    assert [files.folder.name for files in FinetuneFiles.within(run_folder)] == ["finetune", "again"]
     page = Page(write_report(run_folder))
-    titles = ["Search", "Search: random", "Fine-tuning", "Fine-tuning: again", "Settings"]
-    assert page.texts["h2"][-5:] == titles
+    assert page.texts["h2"][-5:] == ["Search", "Search: random", "Fine-tuning", "Fine-tuning: again", "Settings"]
     drawn = [one for figure in page.figures for one in figure["data"]]
-    lines = [one for one in drawn if one.get("name") in ("small", "large")]
-    looks = [(one["name"], one["line"]["color"], one["line"]["dash"]) for one in lines]
-    assert set(looks) == {
-        ("small", "var(--series-0)", "solid"),
-        ("large", "var(--series-1)", "solid"),
-    }
-    assert [look[0] for look in looks].count("large") == 2 + 2 + 1
+    looks = [(one["name"], one["line"]["color"]) for one in drawn if one.get("name") in ("small", "large")]
+    assert set(looks) == {("small", "var(--series-0)"), ("large", "var(--series-1)")}
     stars = [one["marker"]["color"] for one in drawn if one.get("marker", {}).get("symbol") == "star"]
     assert stars == [f"var(--series-{place})" for place in (0, 1, 2, 1)]
 
@@ -75,18 +67,9 @@ def test_searches_that_have_not_ended_or_that_clients_scored(run_folder: Path, f
     assert all(f">{word}<" in section(finished_page, "Search") for word in words)
 
 
-def test_a_search_of_the_smallest_size(run_folder: Path) -> None:
-    """One architecture, one generation, equal costs: axes without any length."""
-    files = SearchFiles(run_folder / "search")
-    for table in ("evaluations", "history", "front", "tiers"):
-        files.write(table, files.rows(table)[:1])
-    assert "nan" not in Page(write_report(run_folder)).text.lower()
-
-
 def test_a_fine_tuning(run_folder: Path) -> None:
     files = finetune(run_folder, [candidate("small", 0, 0.5, 0.75), candidate("large", 0, 0.25, 0.5, macs=7)])
-    for number, accuracy in enumerate((None, 0.625)):
-        metrics = {} if accuracy is None else {"val/network/accuracy": accuracy}
+    for number, metrics in enumerate(({}, {"val/network/accuracy": 0.625})):
         append_round(files.folder / "runs" / "small-0", {"round": number, "metrics": metrics, "clients": []})
     page = Page(write_report(run_folder))
     assert "The networks of search, trained from the supernet's weights." in page.texts["p"]
@@ -95,7 +78,6 @@ def test_a_fine_tuning(run_folder: Path) -> None:
     row = ["large", "632", "50", "200 B", "8", "2", "0.2500", "0.5000", "0.3750", "7", "3 kB", "4 kB"]
     assert cells[start : start + 12] == row
     assert "arch-large-0" in page.texts["code"]
-    assert not any("networks that were fine-tuned" in text for text in page.texts["summary"])
     curves = [tip.splitlines() for tip in page.tips if tip.startswith("round") and "small: 0." in tip]
     assert curves[-2:] == [["round 0", "small: 0.5", "large: 0.25"], ["round 2", "small: 0.625"]]
 

@@ -9,13 +9,20 @@ from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.testing import AssignmentContract
 from lit_fednas.testing.assignments import TIERS
-from tests.assignment.instances import INSTANCES, OF_BASES, OF_OPERATORS, OF_SEQUENCES, OF_SUITES, OF_WIDTHS
+from tests.assignment.instances import (
+    FEW_OF_SEQUENCES,
+    INSTANCES,
+    OF_BASES,
+    OF_OPERATORS,
+    OF_SEQUENCES,
+    OF_SUITES,
+    OF_WIDTHS,
+)
 from tests.supernets.sequences import pruned_sequence
 from tests.supernets.suites import grown_suite
 from tests.support import without_instance
 
 CNN = SlicedCNN((4, 8))
-FEW = "candidate-groups-few"
 
 
 class TestAnySupernet(AssignmentContract):
@@ -46,13 +53,13 @@ class TestSuites(AssignmentContract):
 
 
 class TestSequences(AssignmentContract):
-    instances = {name: make for name, make in OF_SEQUENCES.items() if name != FEW}  # noqa: RUF012
+    instances = OF_SEQUENCES
     supernet = partial(pruned_sequence, steps=2)
     tiers = TIERS
 
 
 class TestFewInSequences(TestSequences):
-    instances = {FEW: OF_SEQUENCES[FEW]}  # noqa: RUF012
+    instances = FEW_OF_SEQUENCES
     most_tasks = 2
 
 

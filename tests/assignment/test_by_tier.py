@@ -32,17 +32,19 @@ def test_a_tier_gets_the_dearest_that_it_affords():
 
 
 def test_by_whatever_cost_is_limited():
+    """Where the network of most parameters within the limit is not that of most MACs."""
     net = elastic()
     costs = {arch: net.cost(arch) for arch in net.space.each()}
-    limits = []  # under which most parameters and most MACs are two architectures
-    for limit in sorted({cost.parameters for cost in costs.values()}):
-        fitting = [arch for arch, cost in costs.items() if cost.parameters <= limit]
-        if costs[max(fitting, key=lambda arch: costs[arch].macs)].parameters < limit:
-            limits.append(limit)
-    by_tier = ByTier()
-    by_tier.setup(net, population(limits[0], limits[-1], cost="parameters"))
-    small, large = planned(by_tier, 0, [0, 1], net.space, np.random.default_rng(0))
-    assert (costs[small].parameters, costs[large].parameters) == (limits[0], limits[-1])
+
+    def dearest(limit: int, cost: str) -> int:
+        fitting = [one for one in costs.values() if one.parameters <= limit]
+        return max(fitting, key=lambda one: getattr(one, cost)).parameters
+
+    limits = sorted(one.parameters for one in costs.values())
+    limits = [limit for limit in limits if dearest(limit, "macs") < dearest(limit, "parameters")]
+    (by_tier := ByTier()).setup(net, population(limits[0], limits[-1], cost="parameters"))
+    found = planned(by_tier, 0, [0, 1], net.space, np.random.default_rng(0))
+    assert [costs[arch].parameters for arch in found] == [limits[0], limits[-1]]
 
 
 def test_named_architectures():

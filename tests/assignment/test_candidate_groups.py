@@ -9,15 +9,11 @@ import pytest
 
 from lit_fednas.assignment import CandidateGroups, Round
 from lit_fednas.assignment.candidate_groups import CandidateSchedule
-from lit_fednas.callbacks import PruneByBudgets
-from lit_fednas.callbacks.candidate_trials import CandidateTrials, Trial
-from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation import ServerRound
+from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, RoundValues
 from lit_fednas.supernets import Model, PrunedSequence
 from lit_fednas.tiers import Population, Tier
 from tests.supernets.sequences import pruned_sequence
-from tests.support import make_module, tiny_supernet
 
 
 def prepared(sequence: PrunedSequence, clients: int = 8, **settings) -> CandidateGroups:
@@ -60,15 +56,6 @@ def test_who_trains_what() -> None:
     assert plan(assignment, [2, 6], CandidateSchedule(((conv1, 1), (conv2, 1)), groups)) == []
 
 
-def test_candidates_that_were_dropped_are_not_trained() -> None:
-    conv1, conv2 = Model(1, "conv1"), Model(1, "conv2")
-    assignment = prepared(pruned_sequence(candidates=True))
-    groups = ((0, 3), (1, 4))
-    for candidates in (((conv1, 0), (conv2, 1)), ((conv2, 1),)):
-        tasks = plan(assignment, range(5), CandidateSchedule(candidates, groups))
-        assert {task.arch for task in tasks} == {arch for arch, _ in candidates}
-
-
 def test_before_the_first_iteration_the_initial_model_is_trained() -> None:
     sequence = pruned_sequence()
     assert plan(prepared(sequence), [1, 2, 5]) == newest([1, 2, 5])
@@ -81,31 +68,7 @@ def test_before_the_first_iteration_the_initial_model_is_trained() -> None:
     assert plan(some, [3]) == newest([3])
     assert plan(some, []) == []
     assert plan(some, range(8), CandidateSchedule()) == newest(range(8))  # it is measured, by all
-
-
-def test_the_newest_model_is_trained_without_candidates() -> None:
     assert plan(prepared(pruned_sequence(steps=2)), [1, 4]) == newest([1, 4], Model(2))
-
-
-def test_the_callback_schedules_what_the_assignment_plans() -> None:
-    sequence = pruned_sequence(steps=1, candidates=True)
-    callback, module = PruneByBudgets(0.5), make_module(sequence, CandidateGroups())
-
-    def given() -> CandidateSchedule | None:
-        round = ServerRound(0, module.restructure)
-        callback.on_round_start(None, module, round)  # type: ignore[arg-type]
-        return round.values.get(CandidateSchedule)
-
-    assert given() is None  # in the initial rounds
-    callback.measuring = True
-    assert given() == CandidateSchedule()
-    callback.measuring = False
-    trials = {"conv1": Trial(1, 0.1), "conv2": Trial(0, 0.1)}
-    callback.trials = CandidateTrials([[0, 3], [1, 4, 5]], trials, 0.5)
-    both = ((Model(2, "conv1"), 1), (Model(2, "conv2"), 0))
-    assert given() == CandidateSchedule(both, ((0, 3), (1, 4, 5)))
-    trials["conv1"].dropped = 1
-    assert given() == CandidateSchedule(both[1:], ((0, 3), (1, 4, 5)))
 
 
 def test_what_a_client_uses_is_the_largest_that_its_tier_affords() -> None:
@@ -122,20 +85,6 @@ def test_what_a_client_uses_is_the_largest_that_its_tier_affords() -> None:
         assignment.deployed(0)
 
 
-def test_it_has_no_state() -> None:
-    assignment = prepared(pruned_sequence())
-    assert assignment.state_dict() == {}
-    assignment.load_state_dict({})
-    with pytest.raises(CheckpointError, match="CandidateGroups"):
-        assignment.load_state_dict({"trials": {}})
-
-
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"assignment.initial_clients: 0 must be at least 1"):
         CandidateGroups(initial_clients=0)
-
-
-def test_another_supernet_is_refused() -> None:
-    words = r"model.assignment: CandidateGroups does not work with model.supernet ElasticResNet; use PrunedSequence"
-    with pytest.raises(ConfigError, match=words):
-        CandidateGroups().setup(tiny_supernet(), Population(2))

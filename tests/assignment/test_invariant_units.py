@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
-import torch
 
 from lit_fednas.assignment import InvariantUnits
 from lit_fednas.assignment.invariant_units import left_out
@@ -19,7 +16,7 @@ from lit_fednas.supernets.width.space import UnitMask, Width
 from lit_fednas.supernets.width.supernet import WidthSupernet
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, ListedTiers, Population, Tier
 from tests.assignment.instances import planned
-from tests.support import fit, linear_net, make_module, tiny_data
+from tests.support import fit, make_module, tiny_data
 
 NET = WidthSupernet((1, 4, 4), 3, SlicedCNN((4, 6)), widths=[1, 0.5, 0.25])
 TIERS = (Tier("slow", {}), Tier("slower", {}), Tier("fast", {}))
@@ -47,18 +44,9 @@ def changes(first, second) -> dict[str, list[float]]:
     return {"layer0": list(first), "layer1": list(second)}
 
 
-# ---- which units --------------------------------------------------------------------------------------
-
-
 def test_by_hand():
     """The majority of three is two: with a threshold of 0.2 those are 0.2s of units 1 and 2, and unit 4."""
-    seen = np.array(
-        [
-            [0.1, 0.2, 0.9, 0.8, 0.2],
-            [0.7, 0.1, 0.2, 0.8, 0.1],
-            [0.7, 0.9, 0.1, 0.8, 0.1],
-        ]
-    )
+    seen = np.array([[0.1, 0.2, 0.9, 0.8, 0.2], [0.7, 0.1, 0.2, 0.8, 0.1], [0.7, 0.9, 0.1, 0.8, 0.1]])
     # 0.1: unit 4 alone, so once; times two: 1, 2 and 4; their means are 0.4, 0.4 and 0.13
     assert left_out(seen, 1, step=2.0) == [4]
     assert left_out(seen, 2, step=2.0) == [2, 4]  # of equals the last
@@ -66,15 +54,6 @@ def test_by_hand():
     # 0.8 at once: unit 0 (0.7) has the lowest mean of the rest
     assert left_out(seen, 4, step=8.0) == [0, 1, 2, 4]
     assert left_out(seen, 0, step=2.0) == []
-
-
-def test_the_step_decides_how_many_are_looked_at():
-    """Unit 0 changes little for two of three and much for one; unit 1 changes somewhat for all."""
-    seen = np.array([[0.1, 0.15, 1.0], [0.1, 0.15, 1.0], [0.9, 0.15, 1.0]])
-    assert left_out(seen, 1, step=1.1) == [0]  # the threshold stays at 0.1
-    seen = np.array([[0.1, 0.15, 0.05], [0.1, 0.15, 1.0], [0.9, 0.15, 1.0]])
-    assert left_out(seen, 1, step=1.1) == [0]  # 0.05 * 1.1^8 is 0.107
-    assert left_out(seen, 1, step=4.0) == [1]  # 0.05 * 4 is above both, and unit 1's mean is less
 
 
 def raised(seen: np.ndarray, step: float) -> list[list[int]]:
@@ -98,8 +77,7 @@ def raised(seen: np.ndarray, step: float) -> list[list[int]]:
     return left
 
 
-@pytest.mark.parametrize("clients", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("step", [1.01, 1.3, 3.0])
+@pytest.mark.parametrize(("clients", "step"), [(1, 1.3), (2, 1.01), (3, 3.0), (4, 1.3), (7, 3.0)])
 def test_against_brute_force(clients, step):
     rng = np.random.default_rng(clients)
     looked_at = 0
@@ -121,11 +99,7 @@ def test_units_that_do_not_change_at_all_go_first():
     assert left_out(seen, 2, 1.1) == [1, 3]
     assert left_out(seen, 3, 1.1) == [1, 2, 3]
     assert left_out(np.zeros((2, 4)), 3, 1.1) == [1, 2, 3]
-
-
-def test_huge_differences_end():
-    seen = np.array([[1e-30, 1e10, 3e11, 2e9]])
-    assert left_out(seen, 3, 1.001) == [0, 1, 3]
+    assert left_out(np.array([[1e-30, 1e10, 3e11, 2e9]]), 3, 1.001) == [0, 1, 3]  # huge differences end
 
 
 def test_a_threshold_that_is_just_reached_is_enough():
@@ -138,47 +112,35 @@ def test_a_threshold_that_is_just_reached_is_enough():
             assert len(left_out(np.array([seen]), count, step)) == count
 
 
-# ---- who gets which -----------------------------------------------------------------------------------
-
-
-def test_the_first_units_until_something_is_known():
-    assert given(invariant(), cohort=(0, 1, 2, 0)) == [Width(0.5), Width(0.25), Width(1.0), Width(0.5)]
-
-
 def test_stragglers_keep_what_changes():
     """4 and 6 units; half keeps 2 and 3, a quarter 1 and 2."""
     assignment = invariant()
+    assert given(assignment, (0, 1, 2, 0)) == [Width(0.5), Width(0.25), Width(1.0), Width(0.5)]  # the first, so far
+    assert [assignment.deployed(client) for client in (0, 2)] == [Width(0.5), Width(1.0)]
     assignment.observe([result(2, changes([0.4, 0.1, 0.3, 0.2], [0.1, 0.6, 0.2, 0.5, 0.3, 0.4]))])
     slow, slower, fast, again = given(assignment, (0, 1, 2, 0))
     assert slow == again == UnitMask(((0, 2), (1, 3, 5)))
     assert slower == UnitMask(((0,), (1, 3)))
     assert fast == Width(1.0)
+    assignment.setup(NET, Population(len(PLACES), TIERS, PLACES))  # another run
+    assert given(assignment) == given(invariant())
 
 
 def test_exactly_as_many_as_the_ratio_has():
+    """Those that change most for the majority of three; where nothing differs they are those of a plain width."""
     rng = np.random.default_rng(0)
     for _ in range(20):
         assignment = invariant()
-        assignment.observe([result(client, changes(rng.random(4), rng.random(6))) for client in (2, 3, 4)])
+        seen = rng.random((3, 4)), rng.random((3, 6))
+        assignment.observe([result(2 + client, changes(*(rows[client] for rows in seen))) for client in range(3)])
         for arch, ratio in zip(given(assignment), (0.5, 0.25), strict=False):
             assert [len(places) for places in arch.units] == list(NET.sizes(ratio).values())
-            assert NET.space.parse(str(arch)) == arch
+            for units, rows in zip(arch.units, seen, strict=True):
+                out = left_out(rows, rows.shape[1] - len(units), assignment.step)
+                assert sorted([*units, *out]) == list(range(rows.shape[1]))
             assert NET.cost(arch) == NET.cost(Width(ratio))
-
-
-def test_no_difference_is_a_plain_width():
-    assignment = invariant()
     assignment.observe([result(2, changes([0.3] * 4, [0.0] * 6))])
-    for arch, ratio in zip(given(assignment), (0.5, 0.25), strict=False):
-        kept = dict(zip(NET.units, arch.units, strict=True))
-        assert kept == {group: tuple(places.tolist()) for group, places in NET.kept(Width(ratio)).items()}
-
-
-def test_the_majority_counts():
-    assignment = invariant()
-    alike = changes([0.1, 0.2, 0.8, 0.9], [0.1] * 6)
-    assignment.observe([result(2, alike), result(3, alike), result(4, changes([0.9, 0.8, 0.2, 0.1], [0.1] * 6))])
-    assert given(assignment)[0].units[0] == (2, 3)
+    assert [places.tolist() for places in NET.kept(Width(0.5)).values()] == [*map(list, given(assignment)[0].units)]
 
 
 def test_whose_reports_count():
@@ -192,12 +154,6 @@ def test_whose_reports_count():
     assignment.observe([result(0, arch=Width(0.5)), result(4, status="error")])
     assignment.observe([])
     assert given(assignment)[0] == UnitMask(((2, 3), (3, 4, 5)))
-
-
-def test_the_dearest_within_the_limits():
-    tiers = (Tier("slow", {"macs": float(NET.macs(Width(0.5)))}), Tier("fast", {}))
-    assignment = invariant(None, tiers, (0, 1))
-    assert given(assignment, (0, 1)) == [Width(0.5), Width(1.0)]
 
 
 def test_a_run():
@@ -220,8 +176,7 @@ def test_a_run():
         cohort=UniformCohort(count=4),
         objective=UnitChanges(),
         tiers=ClientTiers(
-            ArchitectureTiers({"slow": "smallest", "fast": "largest"}),
-            ListedTiers({"slow": [0, 1, 2], "fast": [3]}),
+            ArchitectureTiers({"slow": "smallest", "fast": "largest"}), ListedTiers({"slow": [0, 1, 2], "fast": [3]})
         ),
     )
     fit(module, tiny_data(4), max_rounds=2)
@@ -232,89 +187,32 @@ def test_a_run():
     assert [module.assignment.deployed(client) for client in (0, 3)] == [kept[1], Width(1.0)]
 
 
-# ---- what is remembered -------------------------------------------------------------------------------
-
-
-def test_a_state_goes_round():
-    straight = invariant()
-    rng = np.random.default_rng(1)
-    straight.observe([result(client, changes(rng.random(4), rng.random(6))) for client in (2, 4)])
-    state = straight.state_dict()
-    kept = copy.deepcopy(state)
-    resumed = invariant()
-    resumed.load_state_dict(copy.deepcopy(state))
-    assert resumed.state_dict() == kept
-    assert given(resumed) == given(straight) != given(invariant())
-    straight.observe([result(2, changes(rng.random(4), rng.random(6)))])
-    assert given(straight) != given(resumed)
-    assert state == kept
-    straight.load_state_dict(state)
-    assert given(straight) == given(resumed)
-    straight.load_state_dict(invariant().state_dict())
-    assert given(straight) == given(invariant())
-
-
-def test_setting_up_anew_forgets():
-    assignment = invariant()
-    assignment.observe([result(2, changes([4, 3, 2, 1], [6, 5, 4, 3, 2, 1]))])
-    assignment.setup(NET, Population(len(PLACES), TIERS, PLACES))
-    assert given(assignment) == given(invariant())
-
-
 @pytest.mark.parametrize(
-    "state",
-    [
-        {},
-        {"unit_changes": [], "more": 1},
-        {"unit_changes": [{"layer0": [0.1] * 4}]},
-        {"unit_changes": [{"layer0": [0.1] * 4, "layer1": [0.1] * 5}]},
-    ],
+    "state", [{"unit_changes": [{"layer0": [0.1] * 4}]}, {"unit_changes": [{"layer0": [0.1] * 4, "layer1": [0.1] * 5}]}]
 )
 def test_a_state_of_something_else(state):
     with pytest.raises(CheckpointError, match=r"assignment: the checkpoint.*run was started with"):
         invariant().load_state_dict(state)
 
 
-# ---- errors -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("step", [1.0, 0.5, -2.0, float("nan")])
-def test_a_step_that_does_not_raise(step):
-    with pytest.raises(ConfigError, match=r"assignment.step: .* must be above 1"):
-        InvariantUnits(step=step)
-
-
 @pytest.mark.parametrize(
-    ("ratios", "words"),
+    ("ratios", "settings", "words"),
     [
-        ({"slow": 0.5, "fast": 1}, "assignment.ratios: names fast, slow; give one"),
-        (
-            {"slow": 0.5, "slower": 0.25, "fast": 0.5},
-            "assignment.ratios: slow 0.5, slower 0.25, fast 0.5; the clients",
-        ),
-        ({"slow": 0.5, "slower": 0.3, "fast": 1}, "not one of the widths"),
-        ({"slow": 1, "slower": 0.25, "fast": 1}, r"assignment.ratios.slow: 1 is outside of the tier's limits"),
+        (RATIOS, {"step": 1.0}, r"assignment.step: 1.0 must be above 1"),
+        (RATIOS, {"step": float("nan")}, r"assignment.step: nan must be above 1"),
+        ({"slow": 0.5, "fast": 1}, {}, "assignment.ratios: names fast, slow; give one"),
+        ({"slow": 0.5, "slower": 0.25, "fast": 0.5}, {}, "ratios: slow 0.5, slower 0.25, fast 0.5; the clients"),
+        ({"slow": 0.5, "slower": 0.3, "fast": 1}, {}, "not one of the widths"),
+        ({"slow": 1, "slower": 0.25, "fast": 1}, {}, r"assignment.ratios.slow: 1 is outside of the tier's limits"),
     ],
 )
-def test_wrong_ratios(ratios, words):
+def test_wrong_settings(ratios, settings, words):
     tiers = (Tier("slow", {"macs": NET.macs(Width(1.0)) - 1.0}), *TIERS[1:])
     with pytest.raises(ConfigError, match=words):
-        invariant(ratios, tiers)
+        invariant(ratios, tiers, **settings)
 
 
-def test_wrong_surroundings():
-    with pytest.raises(ConfigError, match=r"InvariantUnits does not work with .* PlainNetwork; use WidthSupernet"):
-        InvariantUnits().setup(linear_net(), Population(2, TIERS, (0, 1)))
-    with pytest.raises(ConfigError, match=r"model.tiers: is null"):
-        InvariantUnits().setup(NET, Population(2))
+def test_clients_must_report_their_changes():
     with pytest.raises(ConfigError, match=r"InvariantUnits needs every client's UnitChangesReport"):
         invariant().check_reports(CrossEntropy().report_types, "CrossEntropy")
     invariant().check_reports(UnitChanges().report_types, "UnitChanges")
-
-
-def test_shared_weights_of_what_is_left_out_are_not_sent():
-    assignment = invariant()
-    assignment.observe([result(2, changes([0.4, 0.1, 0.3, 0.2], [0.1, 0.6, 0.2, 0.5, 0.3, 0.4]))])
-    subnet = NET.subnet(given(assignment)[0])
-    whole = NET.network.layer1.conv.weight
-    assert torch.equal(subnet.layer1.conv.weight, whole[[1, 3, 5]][:, [0, 2]])

@@ -13,7 +13,6 @@ from lit_fednas.supernets import BaseNetworks, Bases
 from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
-from tests.support import linear_net
 
 NET = BaseNetworks((1, 4, 4), 3, SlicedCNN((10, 10)), 5)
 ONE = NET.cost(Bases((0,)))
@@ -58,6 +57,13 @@ def test_without_tiers_everybody_trains_all():
     assignment.setup(NET, Population(3))
     archs = planned(assignment, 0, [0, 2], NET.space, np.random.default_rng(0))
     assert archs == [NET.space.largest] * 2
+    assert assignment.deployed(2) == NET.space.largest
+
+
+def test_the_first_bases_are_deployed():
+    assignment = RandomBases(COUNTS)
+    assignment.setup(NET, Population(3, TIERS, (0, 1, 2)))
+    assert [assignment.deployed(client).members for client in range(3)] == [(0,), (0, 1), (0, 1, 2, 3, 4)]
 
 
 def test_the_most_that_fit():
@@ -84,12 +90,3 @@ def test_wrong_counts(counts, words):
     tiers = (Tier("weak", {"macs": 1.0 * ONE.macs}), Tier("strong", {}))
     with pytest.raises(ConfigError, match=words):
         dealt([0, 1], counts, tiers)
-
-
-def test_wrong_surroundings():
-    with pytest.raises(ConfigError, match=r"RandomBases does not work with .* PlainNetwork; use BaseNetworks"):
-        RandomBases().setup(linear_net(), Population(2))
-    with pytest.raises(ConfigError, match=r"model.tiers: is null, and the assignment goes by tiers"):
-        RandomBases({"weak": 1}).setup(NET, Population(2))
-    with pytest.raises(ConfigError, match="no architecture fits tier 'weak'"):
-        dealt([0], None, (Tier("weak", {"macs": ONE.macs - 1.0}),))

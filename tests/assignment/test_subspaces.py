@@ -9,7 +9,6 @@ import pytest
 
 from lit_fednas.assignment import Subspaces
 from lit_fednas.errors import ConfigError
-from lit_fednas.messages import nbytes
 from lit_fednas.supernets import Operators, PathCNN, path_sampler
 from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
@@ -17,14 +16,6 @@ from tests.assignment.instances import planned
 NET = PathCNN((1, 8, 8), 4, width=8, stage_layers=[2, 2], strides=[2, 2])
 WITHOUT_ID = PathCNN(
     (1, 8, 8), 4, width=8, stage_layers=[2, 1], strides=[2, 2], operators=["conv1", "sep_e1", "mb3_e2"]
-)
-SIX = PathCNN(
-    (1, 8, 8),
-    4,
-    width=8,
-    stage_layers=[2, 1],
-    strides=[2, 2],
-    operators=["conv1", "sep_e1", "sep_e2", "mb1_e2", "mb3_e05", "mb3_e1"],
 )
 ALIKE = PathCNN((1, 8, 8), 4, width=8, stage_layers=[4], strides=[2], operators=["sep_e1", "mb3_e1", "id"])
 
@@ -40,11 +31,10 @@ def drawn(net: PathCNN, subspaces: Subspaces, count: int, *tiers: Tier, client: 
 
 
 @pytest.mark.parametrize(
-    ("net", "share"),
-    [(NET, 0.75), (NET, 0.5), (NET, 0.3), (SIX, 0.75), (SIX, 0.5), (ALIKE, 0.6)],
-    ids=["nine-0.75", "nine-0.5", "nine-0.3", "without-id-0.75", "without-id-0.5", "alike-0.6"],
+    ("net", "share", "size"),
+    [(NET, 0.75, "bytes"), (NET, 0.3, "parameters"), (WITHOUT_ID, 0.9, "bytes"), (ALIKE, 0.6, "parameters")],
+    ids=["nine-0.75", "nine-0.3", "without-id-0.9", "alike-0.6"],
 )
-@pytest.mark.parametrize("size", ["parameters", "bytes"])
 def test_the_message_fits_the_budget(net, share, size):
     budget = share * getattr(net.cost(net.space.superset), size)
     sizes = [getattr(net.cost(arch), size) for arch in drawn(net, Subspaces(share=share, size=size), 10)]
@@ -53,26 +43,10 @@ def test_the_message_fits_the_budget(net, share, size):
     assert min(sizes) > budget - dearest  # nothing is taken out once the rest fits
 
 
-def test_the_size_is_that_of_the_tensors():
-    """Parameters and bytes of the network that a client receives, not of a table."""
-    for size in ("parameters", "bytes"):
-        for arch in drawn(NET, Subspaces(share=0.5, size=size), 5):
-            network = NET.subnet(arch)
-            parameters = sum(tensor.numel() for tensor in network.parameters())
-            tensors = [*network.parameters(), *network.buffers()]
-            everything = NET.cost(NET.space.superset)
-            if size == "parameters":
-                assert parameters <= everything.parameters / 2
-            else:
-                assert nbytes(tensors) <= everything.bytes / 2
-
-
-@pytest.mark.parametrize("size", ["parameters", "bytes"])
-def test_a_budget_in_numbers(size):
-    everything = getattr(NET.cost(NET.space.superset), size)
-    sent = drawn(NET, Subspaces(at_most=0.4 * everything, size=size), 20)
-    assert sent == drawn(NET, Subspaces(share=0.4, size=size), 20)
-    assert all(getattr(NET.cost(arch), size) <= 0.4 * everything for arch in sent)
+def test_a_budget_in_numbers():
+    budget = 0.4 * NET.cost(NET.space.superset).bytes
+    sent = drawn(NET, Subspaces(at_most=budget, size="bytes"), 20)
+    assert sent == drawn(NET, Subspaces(share=0.4, size="bytes"), 20)
 
 
 def test_a_budget_that_is_just_met_is_met():
@@ -88,18 +62,13 @@ def test_a_share_of_one_sends_everything(net):
     assert drawn(net, Subspaces(share=1.0), 20) == [net.space.superset] * 20
 
 
-@pytest.mark.parametrize("share", [0.75, 0.3, 0.1])
-def test_operators_without_weights_are_always_sent(share):
-    for arch in drawn(NET, Subspaces(share=share), 200):
-        assert all("id" in names for names in arch.layers)
+def test_operators_without_weights_are_always_sent():
+    assert all("id" in names for arch in drawn(NET, Subspaces(share=0.1), 200) for names in arch.layers)
 
 
 def test_layers_without_such_operators_keep_one_at_least():
     everything = WITHOUT_ID.cost(WITHOUT_ID.space.superset).parameters
-    fixed, dearest = (
-        WITHOUT_ID.path_costs("parameters").fixed,
-        WITHOUT_ID.cost(WITHOUT_ID.space.largest).parameters,
-    )
+    fixed, dearest = (WITHOUT_ID.path_costs("parameters").fixed, WITHOUT_ID.cost(WITHOUT_ID.space.largest).parameters)
     found = Counter()
     for arch in drawn(WITHOUT_ID, Subspaces(at_most=dearest), 400):
         assert all(len(names) >= 1 for names in arch.layers)
@@ -107,14 +76,6 @@ def test_layers_without_such_operators_keep_one_at_least():
         found.update(enumerate(arch.layers))
     kept = {(layer, name) for layer, names in found for name in names}
     assert kept == {(layer, name) for layer in range(3) for name in WITHOUT_ID.operators}
-
-
-def test_each_client_gets_its_own_draw():
-    subspaces = Subspaces(share=0.5)
-    subspaces.setup(NET, population())
-    rng = np.random.default_rng(0)
-    sent = [planned(subspaces, round, [0, 1, 2], NET.space, rng) for round in range(5)]
-    assert len({arch for archs in sent for arch in archs}) == 15
 
 
 def test_operators_of_one_size_are_sent_alike():
@@ -137,19 +98,6 @@ def test_the_chance_is_that_of_taking_out_one_after_the_other():
     found = Counter(str(arch) for arch in sent)
     assert set(found) == {"mb3_e2+id id", "id mb3_e2+id"}
     assert found["mb3_e2+id id"] == pytest.approx(2000, abs=5 * (4000 * 0.25) ** 0.5)
-
-
-@pytest.mark.parametrize("share", [0.75, 0.5, 0.3])
-def test_every_operator_comes(share):
-    sent = drawn(NET, Subspaces(share=share), 600)
-    held = Counter((layer, name) for arch in sent for layer, names in enumerate(arch.layers) for name in names)
-    assert set(held) == {(layer, name) for layer in range(4) for name in NET.operators}
-    # the last that is taken out is more often a large one; but none is rare
-    weighted = [count for (_, name), count in held.items() if name != "id"]
-    assert min(weighted) > 0.25 * max(weighted)
-
-
-# ---- tiers --------------------------------------------------------------------------------------------
 
 
 def test_unsupported_operators_are_never_sent():
@@ -182,25 +130,11 @@ def test_what_is_kept_can_be_computed():
         sent = drawn(WITHOUT_ID, Subspaces(at_most=largest), 300, tight, loose)
         for arch in sent:
             assert path_sampler(WITHOUT_ID, arch, tight.at_most).least <= limit
-        unfit = drawn(WITHOUT_ID, Subspaces(at_most=largest), 300, tight, loose, client=1)
-        within = [can_run(arch, limit) for arch in unfit]
-        assert not all(within)  # which draws for a stronger device do not bring about
 
 
-def can_run(arch: Operators, limit: float) -> bool:
-    try:
-        path_sampler(WITHOUT_ID, arch, {"operations": limit})
-    except ConfigError:
-        return False
-    return True
-
-
-def test_a_tier_without_limits_takes_any():
-    sent = drawn(NET, Subspaces(share=0.5), 20, Tier("any", {}))
-    assert sent == drawn(NET, Subspaces(share=0.5), 20)
-
-
-# ---- errors -------------------------------------------------------------------------------------------
+TIGHT = NET.path_costs("parameters").fixed + 10
+#: Without id a layer's dearest operator must find room, so that whatever is kept does.
+DEAREST = WITHOUT_ID.cost(WITHOUT_ID.space.largest).parameters
 
 
 @pytest.mark.parametrize(
@@ -209,8 +143,6 @@ def test_a_tier_without_limits_takes_any():
         ({}, "assignment: share None and at_most None; give one of the two"),
         ({"share": 0.5, "at_most": 9.0}, "assignment: share 0.5 and at_most 9.0; give one of the two"),
         ({"share": 0.0}, "assignment.share: 0.0 must be above 0 and at most 1"),
-        ({"share": 1.01}, "assignment.share: 1.01 must be above 0 and at most 1"),
-        ({"at_most": 0.0}, "assignment.at_most: 0.0 must be above 0"),
         ({"at_most": -3.0}, "assignment.at_most: -3.0 must be above 0"),
     ],
 )
@@ -219,36 +151,27 @@ def test_wrong_settings(settings, words):
         Subspaces(**settings)
 
 
-def test_a_tier_whose_budget_cannot_be_met_is_told_at_setup():
-    tiers = [Tier("weak", {"operations": 100.0}), Tier("strong", {"operations": 1e9})]
-    with pytest.raises(ConfigError, match=r"model.tiers: weak cannot run any path of .*100 is below the cheapest"):
-        Subspaces(share=0.5).setup(NET, population(*reversed(tiers)))
-    nothing = Tier("weak", {"operations": 1e9}, unsupported=tuple(NET.operators))
-    with pytest.raises(ConfigError, match=r"model.tiers: weak cannot run any path of .*are unsupported"):
-        Subspaces(share=0.5).setup(NET, population(nothing))
-    with pytest.raises(ConfigError, match="weak is limited in memory_bytes"):
-        Subspaces(share=0.5).setup(NET, population(Tier("weak", {"memory_bytes": 1e9})))
+POOR, WITHOUT = Tier("poor", {"operations": 100.0}), Tier("bare", {}, unsupported=tuple(NET.operators))
+REMEMBERING, NO_ID = Tier("small", {"memory_bytes": 1e9}), Tier("no-id", {}, unsupported=("id",))
 
 
-def test_a_communication_budget_that_is_too_small_is_told_at_setup():
-    fixed = NET.path_costs("parameters").fixed
-    Subspaces(at_most=fixed).setup(NET, population())
-    with pytest.raises(ConfigError, match=rf"assignment.at_most: a budget of {fixed - 1} parameters may not hold"):
-        Subspaces(at_most=fixed - 1).setup(NET, population())
-    with pytest.raises(ConfigError, match=r"assignment.share: .* bytes may not hold .* or add id to supernet.oper"):
-        Subspaces(share=0.001, size="bytes").setup(NET, population())
-    # without id a layer's dearest must find room, so that whatever is kept does
-    dearest = WITHOUT_ID.cost(WITHOUT_ID.space.largest).parameters
-    Subspaces(at_most=dearest).setup(WITHOUT_ID, population())
-    with pytest.raises(ConfigError, match=f"assignment.at_most: .*, {dearest}; raise it"):
-        Subspaces(at_most=dearest - 1).setup(WITHOUT_ID, population())
+@pytest.mark.parametrize(
+    ("net", "settings", "tiers", "words"),
+    [
+        (NET, {"share": 0.5}, [POOR], r"model.tiers: poor cannot run any path of .*100 is below the cheapest"),
+        (NET, {"share": 0.5}, [WITHOUT], r"model.tiers: bare cannot run any path of .*are unsupported"),
+        (NET, {"share": 0.5}, [REMEMBERING], "small is limited in memory_bytes"),
+        (NET, {"at_most": TIGHT - 11}, [], rf"assignment.at_most: a budget of {TIGHT - 11} parameters may not hold"),
+        (NET, {"share": 0.001, "size": "bytes"}, [], r"assignment.share: .* bytes may not .* add id to supernet.oper"),
+        (NET, {"at_most": TIGHT}, [NO_ID], "may not hold the fixed parts and one operator in every layer"),
+        (WITHOUT_ID, {"at_most": DEAREST - 1}, [], f"assignment.at_most: .*, {DEAREST}; raise it"),
+    ],
+)
+def test_a_budget_that_a_tier_cannot_keep_is_told_at_setup(net, settings, tiers, words):
+    with pytest.raises(ConfigError, match=words):
+        Subspaces(**settings).setup(net, population(Tier("strong", {}), *tiers))
 
 
-def test_one_tier_without_id_asks_for_room():
-    """What a tier's devices cannot run may be just what a layer could do without weights."""
-    weak = Tier("weak", {"macs": 1e9}, unsupported=("id",))
-    fixed = NET.path_costs("parameters").fixed
-    budget = fixed + 10
-    Subspaces(at_most=budget).setup(NET, population(Tier("strong", {"macs": 1e9})))
-    with pytest.raises(ConfigError, match=r"may not hold the fixed parts and one operator in every layer"):
-        Subspaces(at_most=budget).setup(NET, population(Tier("strong", {"macs": 1e9}), weak))
+def test_a_budget_that_is_just_enough():
+    Subspaces(at_most=TIGHT - 10).setup(NET, population())
+    Subspaces(at_most=DEAREST).setup(WITHOUT_ID, population())

@@ -22,11 +22,10 @@ def report_of(folder: Path, *args: str) -> tuple[dict[str, Any], dict[str, Any]]
 
 def check_compared(row: dict[str, Any], library_first: list[bool]) -> None:
     """What every comparison of the two promises."""
-    assert row["ratio"] > 0
     assert row["library_first"] == library_first
     assert len(row["ratios"]) == len(library_first)
     lower, upper = row["ratio_quartiles"]
-    assert lower <= upper
+    assert 0 < lower <= upper
     assert min(row["library"]["seconds"] + row["plain"]["seconds"] + row["library"]["cpu_seconds"]) > 0
 
 
@@ -48,15 +47,6 @@ def test_both_come_to_the_same_weights_and_are_timed(
     assert "peak_mib" not in row
 
 
-@pytest.mark.parametrize("who", ["library", "plain"])
-def test_one_by_itself_reports_its_memory(tmp_path: Path, who: str) -> None:
-    _, row = report_of(tmp_path, "--only", who)
-    assert row["only"] == who
-    assert len(row[who]["seconds"]) == 2
-    assert row["peak_mib"] >= 0
-    assert row["first_loss"] == pytest.approx(2.3, abs=0.5)
-
-
 def test_each_alone_in_turns(tmp_path: Path, in_this_process: None) -> None:
     _, row = report_of(tmp_path, "--separate", "--repetitions", "3", "--plot", str(tmp_path / "plot.png"))
     check_compared(row, [True, False, True])
@@ -74,9 +64,11 @@ def test_two_ranks_come_to_the_same_weights(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # two processes that import torch
 def test_two_ranks_of_the_plain_loop_begin_as_one_does_and_add_their_memory(tmp_path: Path) -> None:
-    rows = [report_of(tmp_path, "--only", "plain", "--ranks", ranks, "--threads", "1")[1] for ranks in ("1", "2")]
-    assert rows[0]["first_loss"] == pytest.approx(rows[1]["first_loss"], rel=1e-5)
-    assert 5 < rows[1]["peak_mib"] < 1000
+    one, two = (report_of(tmp_path, "--only", "plain", "--ranks", ranks, "--threads", "1")[1] for ranks in ("1", "2"))
+    assert one["only"] == "plain"
+    assert len(one["plain"]["seconds"]) == 2
+    assert one["first_loss"] == pytest.approx(two["first_loss"], rel=1e-5)
+    assert 5 < two["peak_mib"] < 1000
 
 
 def test_other_work_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

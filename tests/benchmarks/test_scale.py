@@ -26,26 +26,22 @@ def report_of(folder: Path, words: str, *more: str) -> dict[str, Any]:
 
 def test_memory(tmp_path: Path, in_this_process: None, capsys: pytest.CaptureFixture[str]) -> None:
     runs = report_of(tmp_path, "memory --rounds 3 --cohorts 2 3 --examples 4 --settled 1", *SMALL)["runs"]
-    assert [(run["network"], run["who"], run["cohort"]) for run in runs] == [
-        (network, who, cohort)
-        for cohort in (2, 3)
-        for network, who in (("cnn", "library"), ("cnn", "plain"), ("elastic", "library"))
-    ]
+    pairs = [("cnn", "library"), ("cnn", "plain"), ("elastic", "library")]
+    expected = [(*pair, cohort) for cohort in (2, 3) for pair in pairs]
+    assert [(run["network"], run["who"], run["cohort"]) for run in runs] == expected
     for run in runs:
         assert len(run["mib"]) == 3
-        assert {"growth_kib_per_round", "peak_ratio"} <= run.keys()
         assert max(0, run["start_mib"], run["end_mib"]) <= run["peak_mib"] + 1
         assert run["imports_mib"] > 50
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line) for line in lines[1:]) == len(lines[1])  # no cell is wider than its column
 
 
-@pytest.mark.parametrize("tiers", ["", " --tiers"])
-def test_population(tmp_path: Path, in_this_process: None, tiers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_population(tmp_path: Path, in_this_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
     peak = 2.0**20  # that of this process may have been before, and what did not grow has no logarithm
     monkeypatch.setattr("lit_fednas.benchmarks.population.peak_memory", lambda device: peak)
-    words = "population --clients 20 80 --cohort 3 --rounds 3 --warmup 1 --repeats 2"
-    report = report_of(tmp_path, words + tiers)
+    words = "population --clients 20 80 --cohort 3 --rounds 3 --warmup 1 --repeats 2 --tiers"
+    report = report_of(tmp_path, words)
     assert [(clients, len(runs)) for clients, runs in report["runs"]] == [(20, 2), (80, 2)]
     for run in [run for _, runs in report["runs"] for run in runs]:
         assert len(run["round_seconds"]) == 3
@@ -78,7 +74,6 @@ def test_subnets(tmp_path: Path) -> None:
     macs = [row["macs"] for row in report["subnets"]]
     assert macs == sorted(set(macs))
     for row in report["subnets"]:
-        assert {"arch", "parameters", "ns_per_mac", "macs_to_first", "time_to_first"} <= row.keys()
         assert {who: len(ms) for who, ms in row["ms_per_step"].items()} == {"library": 2, "plain": 2}
         assert len(row["ratios"]) == 2
 
@@ -86,15 +81,16 @@ def test_subnets(tmp_path: Path) -> None:
 def test_layout(tmp_path: Path) -> None:
     words = "layout --fits 2 --warmup 1 --steps 1 --batch-size 4 --passes 2 --networks cnn elastic"
     report = report_of(tmp_path, words, *SMALL, "--variants", "bf16", "channels last")
-    assert [(row["network"], row["variant"]) for row in report["layouts"]] == [
+    expected = [
         (network, variant) for network in ("cnn", "elastic") for variant in ("float32", "bf16", "channels last")
     ]
+    assert [(row["network"], row["variant"]) for row in report["layouts"]] == expected
     for base, bf16, last in (report["layouts"][:3], report["layouts"][3:]):
         assert base["speed_up"] == 1
         assert bf16["mean_loss"] == pytest.approx(base["mean_loss"], rel=0.05)
         assert last["mean_loss"] == pytest.approx(base["mean_loss"], rel=1e-3)
-    assert [row["name"] for row in report["evaluation"]] == ["smallest", "middle", "largest"]
-    assert all(len(row["ratios"]) == 2 for row in report["evaluation"])
+    sizes = ["smallest", "middle", "largest"]
+    assert [(row["name"], len(row["ratios"])) for row in report["evaluation"]] == [(name, 2) for name in sizes]
 
 
 def test_what_cannot_be_done_here_is_left_out(
@@ -128,15 +124,11 @@ def test_levers(tmp_path: Path) -> None:
     assert runs[0]["greatest_difference"] == 0
 
 
-def test_ranks_of_one(tmp_path: Path, in_this_process: None) -> None:
+def test_ranks(tmp_path: Path, in_this_process: None) -> None:
     words = "ranks --grid 1x1 1x2 --rounds 2 --warmup 1 --repetitions 2 --clients 4 --cohort 2 --examples 8"
     ways = report_of(tmp_path, words, *SMALL)["ways"]
-    assert [(way["ranks"], way["threads"]) for way in ways] == [(1, 1), (1, 2)]
-    assert ways[0]["speed_up"] == 1
-    for way in ways:
-        assert len(way["seconds"]) == 4
-        assert len(way["by_run"]) == 2
-        assert way["busiest_to_mean"] == 1
+    assert [(way["ranks"], way["threads"], way["busiest_to_mean"]) for way in ways] == [(1, 1, 1), (1, 2, 1)]
+    assert [(len(way["seconds"]), len(way["by_run"])) for way in ways] == [(4, 2)] * 2
 
 
 def test_how_evenly_ranks_share_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

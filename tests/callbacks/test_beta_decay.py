@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lit_fednas.aggregation import Beta, MaxNet, OverlapAverage
+from lit_fednas.aggregation import Beta, MaxNet
 from lit_fednas.assignment import TrackingSandwich
-from lit_fednas.callbacks import BetaDecay, RoundCheckpoint
+from lit_fednas.callbacks import BetaDecay
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedCallback, UniformCohort
-from tests.support import fit, make_module, make_trainer, tiny_data
+from tests.support import fit, make_module, tiny_data
 
 
 # beta0 0.9, final 1/4, over 8 of 10 rounds; (1 + cos(pi/4)) / 2 = 0.853553, (1 + cos(3 pi/4)) / 2 = 0.146447
@@ -48,38 +48,22 @@ def test_an_extended_run_keeps_its_betas_if_the_period_is_in_rounds():
     assert share.beta(100, 200, 8) == pytest.approx(0.364210, abs=1e-6)
 
 
-def test_beta_never_rises():
-    callback = BetaDecay(beta0=0.9, decay="cosine", period=0.8)
-    betas = [callback.beta(round, 50, 8) for round in range(50)]
-    assert betas == sorted(betas, reverse=True)
+def test_the_final_value_is_one_over_the_cohort():
+    assert [BetaDecay().beta(9, 10, cohort) for cohort in (2, 8, 40)] == pytest.approx([1 / 2, 1 / 8, 1 / 40])
 
 
-@pytest.mark.parametrize("cohort", [2, 8, 40])
-def test_the_final_value_is_one_over_the_cohort(cohort):
-    assert BetaDecay().beta(9, 10, cohort) == pytest.approx(1 / cohort)
-
-
-@pytest.mark.parametrize("settings", [{"beta0": 0.0}, {"beta0": 1.0}, {"final": 0.0}, {"final": 1.0}])
-def test_beta_must_lie_between_0_and_1(settings):
-    ((name, value),) = settings.items()
-    with pytest.raises(ConfigError, match=rf"beta_decay\.{name}: {value} must be above 0 and below 1"):
-        BetaDecay(**settings)
-
-
-def test_the_period_in_rounds_is_at_least_one():
-    with pytest.raises(ConfigError, match=r"beta_decay\.rounds: 0 must be at least 1"):
-        BetaDecay(rounds=0)
-
-
-@pytest.mark.parametrize("period", [0.0, -0.5, 1.1])
-def test_the_period_is_a_share(period):
-    with pytest.raises(ConfigError, match=rf"beta_decay\.period: {period} must be above 0 and at most 1"):
-        BetaDecay(period=period)
-
-
-def test_an_aggregation_without_beta_is_refused():
-    with pytest.raises(ConfigError, match=r"beta_decay: gives a Beta, .*model\.aggregation OverlapAverage reads"):
-        fit(make_module(aggregation=OverlapAverage()), tiny_data(), callbacks=[BetaDecay()])
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("beta0", 0.0, "above 0 and below 1"),
+        ("final", 1.0, "above 0 and below 1"),
+        ("rounds", 0, "at least 1"),
+        ("period", 1.1, "above 0 and at most 1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(name, value, words):
+    with pytest.raises(ConfigError, match=rf"beta_decay\.{name}: {value} must be {words}"):
+        BetaDecay(**{name: value})
 
 
 def test_decay_needs_an_end():
@@ -87,49 +71,21 @@ def test_decay_needs_an_end():
         fit(make_module(aggregation=MaxNet()), tiny_data(), -1, callbacks=[BetaDecay()])
 
 
-class Betas(FederatedCallback):
-    """The beta that each round's clients are weighted by, and the one that is logged."""
+def test_every_round_uses_and_logs_its_beta():
+    """Whatever the aggregation's own is."""
+    used, logged = [], []
 
-    def __init__(self, stop_at: int = -1) -> None:
-        self.stop_at = stop_at
-        self.used: dict[int, float] = {}
-        self.logged: dict[int, float] = {}
+    class Betas(FederatedCallback):
+        def on_cohort_start(self, trainer, module, round):
+            used.append(round.values.get(Beta).value)
 
-    def on_cohort_start(self, trainer, module, round):
-        if round.number == self.stop_at:
-            raise RuntimeError("enough")
-        self.used[round.number] = round.values.get(Beta).value
+        def on_train_epoch_end(self, trainer, pl_module):
+            logged.append(float(trainer.callback_metrics["beta"]))
 
-    def on_train_epoch_end(self, trainer, pl_module):
-        self.logged[trainer.current_epoch] = float(trainer.callback_metrics["beta"])
-
-
-def run(folder, betas, ckpt_path=None):
-    # the aggregation's own beta must not matter
     module = make_module(assignment=TrackingSandwich(), aggregation=MaxNet(beta=0.123), cohort=UniformCohort(count=4))
-    callbacks = [BetaDecay(0.9, "linear", period=1.0), betas, RoundCheckpoint(dirpath=str(folder))]
-    trainer = make_trainer(4, callbacks=callbacks, enable_checkpointing=True)
-    trainer.fit(module, datamodule=tiny_data(), ckpt_path=ckpt_path)
-
-
-EXPECTED = {0: 0.9, 1: 0.7375, 2: 0.575, 3: 0.4125}
-
-
-def test_every_round_uses_and_logs_its_beta(tmp_path):
-    betas = Betas()
-    run(tmp_path, betas)
-    assert betas.used == pytest.approx(EXPECTED)
-    assert betas.logged == pytest.approx(EXPECTED)
-
-
-@pytest.mark.parametrize("stop_at", [1, 3])
-def test_a_resumed_run_goes_on_with_its_rounds_beta(tmp_path, stop_at):
-    with pytest.raises(RuntimeError, match="enough"):
-        run(tmp_path, Betas(stop_at))
-    rest = Betas()
-    run(tmp_path, rest, ckpt_path=str(tmp_path / "last.ckpt"))
-    assert rest.used == pytest.approx({round: EXPECTED[round] for round in range(stop_at, 4)})
-    assert rest.logged == pytest.approx(rest.used)
+    fit(module, tiny_data(), 4, callbacks=[BetaDecay(0.9, "linear", period=1.0), Betas()])
+    assert used == pytest.approx([0.9, 0.7375, 0.575, 0.4125])
+    assert logged == pytest.approx(used)
 
 
 @pytest.mark.parametrize("decay", [None, "constant", "cosine"])

@@ -16,6 +16,7 @@ def test_degree_of_convergence_by_hand() -> None:
     assert degree_of_convergence(losses, 1, 5) == pytest.approx((9 - 1.9) / 5)
     assert degree_of_convergence(losses, 5, 1) == pytest.approx((9 - 1.9) / 5)  # it telescopes
     assert degree_of_convergence([1.0, 2.0], 1, 1) == -1.0  # a rising loss
+    assert degree_of_convergence([99.0, 1.0, 1.0, 1.0], 1, 2) == 0.0  # only the last rounds count
 
 
 @pytest.mark.parametrize(("gamma", "delta"), [(4, 3), (6, 1), (1, 6)])
@@ -35,10 +36,6 @@ def test_the_standard_error_is_the_degrees_deviation(gamma: int, delta: int) -> 
     assert float(degrees.mean()) == pytest.approx(0.2, abs=0.002)
     assert float(errors.square().mean().sqrt()) == pytest.approx(float(degrees.std()), rel=0.12)
     assert standard_error([1.0] * (gamma + delta - 1), gamma, delta) is None
-
-
-def test_only_the_last_rounds_count() -> None:
-    assert degree_of_convergence([99.0, 1.0, 1.0, 1.0], 1, 2) == 0.0
 
 
 def test_activeness_by_hand() -> None:

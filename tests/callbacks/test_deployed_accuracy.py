@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import logging
 import re
-from pathlib import Path
+import statistics
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-import yaml
 from torch.nn import functional
 
 from lit_fednas.aggregation import OverlapAverage
@@ -19,7 +18,6 @@ from lit_fednas.analysis.clients import read_client_scores
 from lit_fednas.assignment import Assignment, ByTier, FixedArchitecture
 from lit_fednas.callbacks import DeployedAccuracy, RoundCheckpoint, RoundsToTarget, RunRecorder
 from lit_fednas.callbacks import deployed_accuracy as source
-from lit_fednas.cli import main
 from lit_fednas.data import ClientData, Dirichlet
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
@@ -30,7 +28,6 @@ from lit_fednas.supernets import BatchNorm, EarlyExitResNet, GroupNorm
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TierShares
 from tests.support import assert_same, make_module, make_trainer, sgd, tiny_data, weights
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 ROUNDS = 4
 CLIENTS = 9
 FIGURES = {"deployed/accuracy", "deployed/iqr", "deployed/worst"}
@@ -59,12 +56,6 @@ def data(**settings):
     return tiny_data(CLIENTS, **{"partitioner": Dirichlet(1.0, min_size=6), "client_test": 0.4, **settings})
 
 
-def own_examples(clients, client, split="test"):
-    draws = generator(0, "any")
-    (batch,) = clients.batches(client, 10**6, draws, split=split, shuffle=False, augment=False)
-    return batch
-
-
 def by_hand(module, clients, split="test", top_k=1, make=lambda network: network.eval()):
     """For each client: its tier, architecture, examples, accuracy and loss, one network for each."""
     found = {}
@@ -74,7 +65,8 @@ def by_hand(module, clients, split="test", top_k=1, make=lambda network: network
         tier = module.population.tier(client)
         arch = module.assignment.deployed(client)
         network = make(module.supernet.subnet(arch))
-        x, y = own_examples(clients, client, split)
+        draws = generator(0, "any")
+        ((x, y),) = clients.batches(client, 10**6, draws, split=split, shuffle=False, augment=False)
         with torch.no_grad():
             logits = network(x)
         hits = (logits.topk(top_k).indices == y[:, None]).any(1).tolist()
@@ -113,20 +105,11 @@ class Witness(FederatedCallback):
 
 
 def figures(rows):
-    """By hand: the quartiles of sorted values, between neighbours in proportion."""
-    values = sorted(row[3] for row in rows.values())
-
-    def quantile(share):
-        place = share * (len(values) - 1)
-        low = int(place)
-        high = min(low + 1, len(values) - 1)
-        return values[low] + (place - low) * (values[high] - values[low])
-
-    return {
-        "deployed/accuracy": sum(values) / len(values),
-        "deployed/iqr": quantile(0.75) - quantile(0.25),
-        "deployed/worst": values[0],
-    }
+    """With the standard library's quartiles, between neighbours in proportion."""
+    values = [row[3] for row in rows.values()]
+    low, _, high = statistics.quantiles(values, method="inclusive")
+    mean, worst = statistics.fmean(values), min(values)
+    return {"deployed/accuracy": mean, "deployed/iqr": high - low, "deployed/worst": worst}
 
 
 def run(folder, callback, module=None, rounds=ROUNDS, extra=(), datamodule=None, ckpt_path=None, **settings):
@@ -176,14 +159,7 @@ def test_training_is_not_touched(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("every", "validated", "expected"),
-    [
-        (None, 2, [1, 3]),
-        (3, 2, [2]),
-        pytest.param(None, 1, [0, 1, 2, 3, 4], marks=pytest.mark.slow),
-        pytest.param(2, 1, [1, 3], marks=pytest.mark.slow),
-        pytest.param(1, 3, [0, 1, 2, 3, 4], marks=pytest.mark.slow),
-    ],
+    ("every", "validated", "expected"), [(None, 2, [1, 3]), (3, 2, [2]), (1, 3, [0, 1, 2, 3, 4])], ids=str
 )
 def test_records_hold_no_values_of_earlier_rounds(tmp_path, every, validated, expected):
     callback = DeployedAccuracy(every_n_rounds=every)
@@ -197,46 +173,58 @@ def test_records_hold_no_values_of_earlier_rounds(tmp_path, every, validated, ex
     assert (tmp_path / "clients.csv").exists()
 
 
-def test_the_weights_are_those_after_the_servers_step(tmp_path):
-    """And the norms are those of evaluation, though the server is training."""
-    callback = DeployedAccuracy(every_n_rounds=2)
-    module, trainer = run(tmp_path, callback, method(BatchNorm()), rounds=2)
-    wanted = by_hand(module, trainer.datamodule.clients)
+def with_statistics(module, clients):
+    batches = module.recalibration_batches(clients)
+    return {"make": lambda network: recalibrated(network, batches)}
+
+
+OF_BATCHES = BatchNorm(running_statistics=False)
+#: Settings of the callback, the method and the data; and what they change in the evaluation by hand.
+SETTINGS = {
+    "every second round": ({"every_n_rounds": 2}, {"norm": BatchNorm()}, {}, None),  # the server is training
+    "val, likeliest two": (
+        {"split": "val"},
+        {"evaluation": EvaluationSettings(["largest"], top_k=2)},
+        {"client_val": 0.3, "client_test": 0.0},
+        lambda module, clients: {"split": "val", "top_k": 2},
+    ),
+    "norms of a client's batch": ({}, {"norm": OF_BATCHES}, {}, None),
+    "norms with new statistics": (
+        {},
+        {"norm": OF_BATCHES, "evaluation": EvaluationSettings(["largest"], recalibrate_batches=3)},
+        {},
+        with_statistics,
+    ),
+    "no tiers": ({}, {"tiers": None, "assignment": FixedArchitecture("smallest")}, {}, None),
+}
+
+
+@pytest.mark.parametrize(("settings", "parts", "of_data", "changes"), SETTINGS.values(), ids=list(SETTINGS))
+def test_settings_by_hand(tmp_path, settings, parts, of_data, changes):
+    """With the weights after the server's step; and again only in training."""
+    callback = DeployedAccuracy(**settings)
+    module, trainer = run(tmp_path, callback, method(**parts), rounds=2, datamodule=data(**of_data))
+    clients = trainer.datamodule.clients
+    wanted = by_hand(module, clients, **(changes(module, clients) if changes else {}))
     assert_rows(callback.rows, wanted)
+    if changes:
+        assert as_found(callback.rows) != by_hand(module, clients, **settings)
     record = list(read_rounds(tmp_path))[1]
     assert {name: record["metrics"][name] for name in FIGURES} == pytest.approx(figures(wanted), abs=1e-6)
-
-
-def test_a_second_fit_begins_anew(tmp_path):
-    callback = DeployedAccuracy()
-    run(tmp_path / "one", callback, limit_val_batches=0)
-    other = method(assignment=ByTier({"simple": "smallest", "complex": "smallest"}))
-    module, trainer = run(tmp_path / "two", callback, other, limit_val_batches=0)
-    assert_rows(callback.rows, by_hand(module, trainer.datamodule.clients))
-
-
-def test_without_a_validation_set_at_the_end_alone(tmp_path):
-    callback = DeployedAccuracy()
-    module, trainer = run(tmp_path, callback, limit_val_batches=0)
-    assert not FIGURES & trainer.callback_metrics.keys()
-    assert_rows(callback.rows, by_hand(module, trainer.datamodule.clients))
-
-
-def test_nothing_is_evaluated_outside_of_training(tmp_path):
-    callback = DeployedAccuracy()
-    module, trainer = run(tmp_path, callback, rounds=1)
+    assert read_client_scores(tmp_path)["tier"].tolist() == [row[0] for row in wanted.values()]
+    assert "tiers" not in parts or set(read_client_scores(tmp_path)["tier"]) == {"*"}
     rows = callback.rows
-    trainer.validate(module, datamodule=data())
+    trainer.validate(module, datamodule=data(**of_data))
     assert callback.rows is rows
 
 
-def test_the_validation_split_and_the_likeliest_two(tmp_path):
-    callback = DeployedAccuracy("val")
-    module = method(evaluation=EvaluationSettings(["largest"], top_k=2))
-    module, trainer = run(tmp_path, callback, module, datamodule=data(client_val=0.3, client_test=0.0))
-    wanted = by_hand(module, trainer.datamodule.clients, "val", top_k=2)
-    assert_rows(callback.rows, wanted)
-    assert as_found(callback.rows) != by_hand(module, trainer.datamodule.clients, "val")
+def test_without_a_validation_set_at_the_end_alone_and_a_second_fit_begins_anew(tmp_path):
+    callback = DeployedAccuracy()
+    _, trainer = run(tmp_path / "one", callback, limit_val_batches=0)
+    assert not FIGURES & trainer.callback_metrics.keys()
+    other = method(assignment=ByTier({"simple": "smallest", "complex": "smallest"}))
+    module, trainer = run(tmp_path / "two", callback, other, limit_val_batches=0)
+    assert_rows(callback.rows, by_hand(module, trainer.datamodule.clients))
 
 
 def test_precision(tmp_path):
@@ -249,22 +237,7 @@ def test_precision(tmp_path):
     assert np.abs(losses[:, 0] - losses[:, 1]).max() > 1e-4
 
 
-def test_norms_of_batches_see_one_client_at_a_time(tmp_path):
-    callback = DeployedAccuracy()
-    module, trainer = run(tmp_path, callback, method(BatchNorm(running_statistics=False)))
-    assert_rows(callback.rows, by_hand(module, trainer.datamodule.clients))
-
-
-def test_norms_with_new_statistics(tmp_path):
-    callback = DeployedAccuracy()
-    evaluation = EvaluationSettings(["largest"], recalibrate_batches=3)
-    module, trainer = run(tmp_path, callback, method(BatchNorm(running_statistics=False), evaluation=evaluation))
-    clients = trainer.datamodule.clients
-    batches = module.recalibration_batches(clients)
-    assert_rows(callback.rows, by_hand(module, clients, make=lambda network: recalibrated(network, batches)))
-
-
-@pytest.mark.parametrize("norm", [GroupNorm(2), BatchNorm(running_statistics=False)])
+@pytest.mark.parametrize("norm", [GroupNorm(2), OF_BATCHES])
 def test_clients_without_examples_are_left_out(tmp_path, norm):
     callback, datamodule = DeployedAccuracy(), data()
     datamodule.setup("fit")
@@ -277,117 +250,51 @@ def test_clients_without_examples_are_left_out(tmp_path, norm):
     assert [row["client"] for row in callback.rows] == [1, 2, 3, 5, 6, 7, 8]
 
 
-def test_without_tiers(tmp_path):
-    callback = DeployedAccuracy()
-    run(tmp_path, callback, method(tiers=None, assignment=FixedArchitecture("smallest")))
-    assert {(row["tier"], row["arch"]) for row in callback.rows} == {("*", "exits: 1")}
-    assert list(read_client_scores(tmp_path)["tier"].cat.categories) == ["*"]
-
-
-@pytest.mark.parametrize(
-    "norm", [GroupNorm(2), pytest.param(BatchNorm(running_statistics=False), marks=pytest.mark.slow)]
-)
-def test_two_ranks_share_what_one_does(tmp_path, monkeypatch, norm):
+def test_two_ranks_share_what_one_does(tmp_path, monkeypatch):
     """Each a part, together exactly the rows of one, as each batch is the same."""
     monkeypatch.setattr(source, "_BATCH_SIZE", 11)
-    callback = DeployedAccuracy()
-    module, trainer = run(tmp_path, callback, method(norm))
+    callback, gathered = DeployedAccuracy(), DeployedAccuracy()
+    module, trainer = run(tmp_path, callback)
     module.supernet.eval()
-    shares = []
-    for rank in range(2):
-        stub = SimpleNamespace(datamodule=trainer.datamodule, world_size=2, global_rank=rank)
-        shares.append(callback._share(stub, module))
-    assert all(shares)
-    assert sorted(shares[0] + shares[1], key=lambda row: row["client"]) == callback.rows
-    gathered = DeployedAccuracy()
-    gather = lambda rows: [rows, shares[1]]  # noqa: E731
-    first = SimpleNamespace(
-        datamodule=trainer.datamodule,
-        world_size=2,
-        global_rank=0,
-        global_step=ROUNDS,
-        fit_loop=SimpleNamespace(ranks=SimpleNamespace(gather=gather)),
-    )
-    gathered._evaluate(first, module)
+
+    def rank(number, gather=None):
+        loop = SimpleNamespace(ranks=SimpleNamespace(gather=gather))
+        known = {"datamodule": trainer.datamodule, "world_size": 2, "global_step": ROUNDS, "fit_loop": loop}
+        return SimpleNamespace(global_rank=number, **known)
+
+    other = callback._share(rank(1), module)
+    gathered._evaluate(rank(0, lambda rows: [rows, other]), module)
     assert gathered.rows == callback.rows
+    assert 0 < len(other) < len(callback.rows)
 
 
 def test_a_target_can_be_set(tmp_path):
     targets = RoundsToTarget({"deployed/accuracy": [0.01, 1.0], "deployed/worst": [1.0]})
     run(tmp_path, DeployedAccuracy(), extra=[targets])
-    assert [(row["metric"], row["round"]) for row in targets.rows][:2] == [
-        ("deployed/accuracy", 1),
-        ("deployed/accuracy", None),
-    ]
+    found = [(row["metric"], row["round"]) for row in targets.rows]
+    assert found[:2] == [("deployed/accuracy", 1), ("deployed/accuracy", None)]
     with pytest.raises(ConfigError, match="'deployed/accuracy' will not be logged"):
         run(tmp_path, DeployedAccuracy(every_n_rounds=2), extra=[RoundsToTarget({"deployed/accuracy": [0.1]})])
-
-
-def test_a_resumed_run_reports_alike(tmp_path):
-    run(tmp_path / "straight", DeployedAccuracy(every_n_rounds=3))
-    run(tmp_path / "parts", DeployedAccuracy(every_n_rounds=3), rounds=2)
-    last = str(tmp_path / "parts" / "checkpoints" / "last.ckpt")
-    run(tmp_path / "parts", DeployedAccuracy(every_n_rounds=3), ckpt_path=last)
-    for name in ("clients.csv",):
-        assert (tmp_path / "parts" / name).read_text() == (tmp_path / "straight" / name).read_text()
-    both = [[one["metrics"] for one in read_rounds(tmp_path / name)] for name in ("straight", "parts")]
-    assert both[0] == both[1]
 
 
 class Silent(ByTier):
     deployed = Assignment.deployed
 
 
-class NoRound(DeployedAccuracy):
-    def on_cohort_start(self, trainer, module, round):
-        raise AssertionError("a round was begun")
+@pytest.mark.parametrize(
+    ("settings", "parts", "of_data", "message"),
+    [
+        ({}, {}, {"client_test": 0.0}, "no client has test examples of its own; set data.client_test"),
+        ({"split": "val"}, {}, {}, "set data.client_val above 0"),
+        ({}, {"assignment": Silent()}, {}, "Silent"),
+        ({"every_n_rounds": 0}, {}, {}, "deployed_accuracy.every_n_rounds: 0 must be at least 1"),
+        ({"split": "train"}, {}, {}, "deployed_accuracy.split: 'train' is unknown"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_told_before_training(tmp_path, settings, parts, of_data, message):
+    class NoRound(DeployedAccuracy):
+        def on_cohort_start(self, trainer, module, round):
+            raise AssertionError("a round was begun")
 
-
-def test_what_cannot_be_evaluated_is_told_before_training(tmp_path):
-    with pytest.raises(ConfigError, match=re.escape("no client has test examples of its own; set data.client_test")):
-        run(tmp_path, NoRound(), datamodule=data(client_test=0.0))
-    with pytest.raises(ConfigError, match=re.escape("set data.client_val above 0")):
-        run(tmp_path, NoRound("val"))
-    with pytest.raises(ConfigError, match="Silent"):
-        run(tmp_path, NoRound(), method(assignment=Silent()))
-    with pytest.raises(ConfigError, match=re.escape("deployed_accuracy.every_n_rounds: 0 must be at least 1")):
-        DeployedAccuracy(every_n_rounds=0)
-    with pytest.raises(ConfigError, match=re.escape("deployed_accuracy.split: 'train' is unknown")):
-        DeployedAccuracy("train")
-
-
-@pytest.mark.slow
-def test_the_command_line(tmp_path, monkeypatch, capsys):
-    """Both groups, beside what records what they log; and the saved configuration can be read again."""
-    monkeypatch.chdir(tmp_path)
-    overlay = tmp_path / "overlay.yaml"
-    network = {"init_args": {"stem_width": 4, "stage_widths": [8, 8, 8, 8], "divisor": 2}}
-    capacities = {"class_path": "lit_fednas.tiers.Capacities", "init_args": {"ratio": 3, "levels": 2}}
-    settings = {
-        "trainer": {"max_rounds": 1, "check_val_every_n_rounds": 1, "accelerator": "cpu"},
-        "data": {"client_test": 0.3},
-        "model": {
-            "supernet": {"class_path": "lit_fednas.supernets.ElasticResNet", **network},
-            "assignment": {
-                "class_path": "lit_fednas.assignment.FixedArchitecture",
-                "init_args": {"arch": "smallest"},
-            },
-            "tiers": {"source": capacities},
-        },
-        "deployed_accuracy": {"split": "test"},
-        "round_time": {"speeds": {"latency_ms": 10}},
-        "rounds_to_target": {"targets": {"deployed/accuracy": [0.01]}},
-    }
-    overlay.write_text(yaml.safe_dump(settings))
-    words = ["--config", str(CONFIGS / "superfed" / "digits.yaml"), "--config", str(overlay)]
-    assert main(["fit", *words]) == 0
-    (folder,) = tmp_path.glob("runs/*/version_0")
-    (record,) = read_rounds(folder)
-    assert record["metrics"].keys() >= {"time/round", "time/total", "rounds_to/deployed/0.01", *FIGURES}
-    assert set(read_client_scores(folder)["tier"]) == {"level1", "level2"}
-    said = capsys.readouterr().err
-    assert "simulated time" in said
-    assert "model that each would use" in said
-    saved = str(folder / "config.yaml")
-    assert main(["fit", "--config", saved, "--data.client_test", "0"]) == 2
-    assert "set data.client_test above 0" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        run(tmp_path, NoRound(**settings), method(**parts), datamodule=data(**of_data))

@@ -22,8 +22,7 @@ from lit_fednas.messages import ClientResult, ClientTask, ClientUpdate
 from lit_fednas.objectives import SideObjective
 from lit_fednas.supernets import BatchNorm, EarlyExitResNet, GroupNorm, Norm
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers, TierShares
-from tests.federation.test_resume import StopAt
-from tests.support import assert_same, make_module, make_trainer, sgd, tiny_data, tiny_examples, weights
+from tests.support import assert_same, fit, make_module, make_trainer, sgd, tiny_data, tiny_examples, weights
 
 ROUNDS = 4
 
@@ -53,7 +52,7 @@ def data() -> Any:
 
 
 class Witness(FederatedCallback):
-    """Computes the averages and their accuracy by hand, at every validation."""
+    """Computes the averages and their accuracy by hand, at every validation and test."""
 
     def __init__(self, weighted: bool) -> None:
         self.weighted = weighted
@@ -64,9 +63,14 @@ class Witness(FederatedCallback):
         copied = {name: tensor.clone() for name, tensor in update.weights.items()}
         self.last[update.task.client] = (str(update.task.arch), update.task.num_examples, copied)
 
-    @torch.no_grad()
     def on_validation_epoch_end(self, trainer, module):
-        examples = tiny_examples(40, 1)
+        self.evaluate(module, "val", tiny_examples(40, 1))
+
+    def on_test_epoch_end(self, trainer, module):
+        self.evaluate(module, "test", tiny_examples(40, 2))
+
+    @torch.no_grad()
+    def evaluate(self, module, split, examples):
         x, y = examples.inputs.float() / 255, examples.targets
         found = {}
         for name, arch in module.subnets.items():
@@ -77,8 +81,8 @@ class Witness(FederatedCallback):
             total = sum(n for n, _ in of)
             network.load_state_dict({key: sum(n * w[key].double() for n, w in of) / total for key in of[0][1]})
             logits = network(x)
-            found[f"val/devices/{name}/accuracy"] = float((logits.argmax(1) == y).float().mean())
-            found[f"val/devices/{name}/loss"] = float(functional.cross_entropy(logits, y))
+            found[f"{split}/devices/{name}/accuracy"] = float((logits.argmax(1) == y).float().mean())
+            found[f"{split}/devices/{name}/loss"] = float(functional.cross_entropy(logits, y))
         self.wanted.append(found)
 
 
@@ -90,34 +94,35 @@ class Logged(FederatedCallback):
         found = {name: float(value) for name, value in trainer.callback_metrics.items() if "/devices/" in name}
         self.values.append(found)
 
+    on_test_end = on_validation_end
+
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_by_hand(weighted):
     average, witness, logged = DeviceAverage(weighted), Witness(weighted), Logged()
     module = method()
-    trainer = make_trainer(ROUNDS, callbacks=[average, witness, logged])
-    trainer.fit(module, datamodule=data())
+    trainer = fit(module, data(), ROUNDS, callbacks=[average, witness, logged])
     assert len(witness.last) > 3  # more than a cohort
-    assert len(logged.values) == ROUNDS
-    for found, wanted in zip(logged.values, witness.wanted, strict=True):
-        assert found == pytest.approx(wanted, abs=1e-5)
     assert set(average.metric_names) == set(logged.values[-1])
     final = trainer.callback_metrics
     assert float(final["val/devices/complex/loss"]) != pytest.approx(float(final["val/complex/loss"]), abs=1e-4)
+    trainer.test(module, datamodule=data())
+    assert len(logged.values) == ROUNDS + 1
+    for found, wanted in zip(logged.values, witness.wanted, strict=True):
+        assert found == pytest.approx(wanted, abs=1e-5)
 
 
 def test_training_is_not_touched():
     with_it, without = method(), method()
-    make_trainer(ROUNDS, callbacks=[DeviceAverage()]).fit(with_it, datamodule=data())
-    make_trainer(ROUNDS).fit(without, datamodule=data())
+    fit(with_it, data(), ROUNDS, callbacks=[DeviceAverage()])
+    fit(without, data(), ROUNDS)
     assert_same(weights(with_it), weights(without))
 
 
 def test_a_device_counts_with_its_last_architecture():
     average = DeviceAverage()
     module = method(assignment=RandomArchitectures(), cohort=UniformCohort(ratio=1.0))
-    trainer = make_trainer(1, callbacks=[average])
-    trainer.fit(module, datamodule=data())
+    fit(module, data(), 1, callbacks=[average])
     last = [device.arch for device in average._devices.values()]
     by_arch = [last.count(str(arch)) for arch in module.subnets.values()]
     assert sum(by_arch) == 8
@@ -125,51 +130,30 @@ def test_a_device_counts_with_its_last_architecture():
     assert average.average("exits: 2") is None
 
 
-def test_statistics_are_averaged_or_gathered_anew():
-    for batches in (0, 2):
-        average = DeviceAverage()
-        evaluation = EvaluationSettings(["simple = smallest"], recalibrate_batches=batches)
-        norm = BatchNorm(running_statistics=batches == 0)
-        module = method(norm, evaluation=evaluation)
-        trainer = make_trainer(2, callbacks=[average])
-        trainer.fit(module, datamodule=data())
-        mean = average.average("exits: 1")
-        (network,) = average._networks.values()
-        name = "stages.0.0.block.norm1"
-        if batches:
-            assert f"{name}.running_mean" not in mean
-            gathered = network.get_submodule(name)
-            assert gathered.num_batches_tracked == batches
-            assert gathered.running_mean.abs().sum() > 0
-        else:
-            assert torch.equal(network.get_submodule(name).running_mean, mean[f"{name}.running_mean"])
-            assert mean[f"{name}.running_mean"].abs().sum() > 0
-        assert not network.training
+@pytest.mark.parametrize("batches", [0, 2])
+def test_statistics_are_averaged_or_gathered_anew(batches):
+    average, name = DeviceAverage(), "stages.0.0.block.norm1"
+    evaluation = EvaluationSettings(["simple = smallest"], recalibrate_batches=batches)
+    fit(method(BatchNorm(running_statistics=batches == 0), evaluation=evaluation), data(), 2, callbacks=[average])
+    mean = average.average("exits: 1")
+    (network,) = average._networks.values()
+    norm = network.get_submodule(name)
+    assert norm.running_mean.abs().sum() > 0
+    assert not network.training
+    if batches:
+        assert f"{name}.running_mean" not in mean
+        assert norm.num_batches_tracked == batches
+    else:
+        assert torch.equal(norm.running_mean, mean[f"{name}.running_mean"])
 
 
 def resumable(folder, rounds, *callbacks, **settings):
+    """The values that were logged, and the callback; of a run that is saved in a folder."""
     logged, average = Logged(), DeviceAverage()
-    trainer = make_trainer(
-        rounds,
-        enable_checkpointing=True,
-        callbacks=[average, logged, RoundCheckpoint(dirpath=folder), *callbacks],
-        default_root_dir=str(folder),
-    )
+    callbacks = [average, logged, RoundCheckpoint(dirpath=folder), *callbacks]
+    trainer = make_trainer(rounds, enable_checkpointing=True, callbacks=callbacks, default_root_dir=str(folder))
     trainer.fit(method(), datamodule=data(), **settings)
     return logged.values, average
-
-
-def known(average) -> dict[int, tuple[str, int]]:
-    devices = average.state_dict()["devices"].items()
-    return {client: (device["arch"], device["num_examples"]) for client, device in devices}
-
-
-def test_a_resumed_run_reports_alike(tmp_path):
-    straight, whole = resumable(tmp_path / "straight", ROUNDS)
-    resumable(tmp_path / "parts", 2)
-    rest, resumed = resumable(tmp_path / "parts", ROUNDS, ckpt_path=str(tmp_path / "parts" / "last.ckpt"))
-    assert rest == straight[2:]
-    assert known(resumed) == known(whole)
 
 
 def test_checkpoints_refer_to_files_that_are_kept_as_long_as_they_do(tmp_path, caplog):
@@ -232,22 +216,14 @@ def test_a_checkpoint_that_holds_the_weights_itself_is_refused(tmp_path):
 
 
 def test_a_checkpoint_moves_with_its_files(tmp_path):
-    straight, _ = resumable(tmp_path / "straight", ROUNDS)
-    resumable(tmp_path / "run", 2)
-    (tmp_path / "run").rename(tmp_path / "moved")
-    rest, _ = resumable(tmp_path / "further", ROUNDS, ckpt_path=str(tmp_path / "moved" / "last.ckpt"))
+    straight, _ = resumable(tmp_path / "run", 3)
+    resumable(tmp_path / "moved", 2)
+    moved = (tmp_path / "moved").rename(tmp_path / "here") / "last.ckpt"
+    rest, _ = resumable(tmp_path / "further", 3, ckpt_path=str(moved))
     assert rest == straight[2:]
-    (tmp_path / "moved" / "last.ckpt").rename(tmp_path / "last.ckpt")
+    alone = moved.rename(tmp_path / "last.ckpt")
     with pytest.raises(CheckpointError, match=r"device_average: \d-\d-\w+.pt .* move a checkpoint together with"):
-        resumable(tmp_path / "more", ROUNDS, ckpt_path=str(tmp_path / "last.ckpt"))
-
-
-def test_an_interrupted_round_leaves_no_trace(tmp_path):
-    straight, _ = resumable(tmp_path / "straight", ROUNDS)
-    with pytest.raises(RuntimeError, match="out of the blue"):
-        resumable(tmp_path / "parts", ROUNDS, StopAt(2, 3, "error"))  # the last client of the third round
-    rest, _ = resumable(tmp_path / "parts", ROUNDS, ckpt_path=str(tmp_path / "parts" / "last.ckpt"))
-    assert rest == straight[2:]
+        resumable(tmp_path / "more", 3, ckpt_path=str(alone))
 
 
 def test_what_an_interrupted_round_had_trained_is_forgotten():
@@ -264,22 +240,3 @@ def test_what_an_interrupted_round_had_trained_is_forgotten():
     average.on_client_end(trainer, module, result, ClientUpdate(result, weights))
     average.on_server_step(trainer, module, ServerRound(1, module.restructure))
     assert_same(average.average(str(arch)), {name: tensor.detach() for name, tensor in weights.items()})
-
-
-def test_the_test_set_is_evaluated_likewise():
-    average, module = DeviceAverage(), method()
-    trainer = make_trainer(2, callbacks=[average])
-    trainer.fit(module, datamodule=data())
-    trainer.test(module, datamodule=data())
-    network = module.supernet.subnet(module.supernet.space.largest).eval()
-    network.load_state_dict(average.average("exits: 1,2"))
-    examples = tiny_examples(40, 2)  # the test set
-    logits = network(examples.inputs.float() / 255).detach()
-    logged = {name: float(value) for name, value in trainer.callback_metrics.items() if "/devices/complex/" in name}
-    assert logged == pytest.approx(
-        {
-            "test/devices/complex/accuracy": float((logits.argmax(1) == examples.targets).float().mean()),
-            "test/devices/complex/loss": float(functional.cross_entropy(logits, examples.targets)),
-        },
-        abs=1e-5,
-    )

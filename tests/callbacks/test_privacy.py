@@ -49,6 +49,7 @@ from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import (
     ClientSettings,
     CohortSampler,
+    EvaluationSettings,
     FaultPolicy,
     FederatedCallback,
     FederatedLightningModule,
@@ -65,6 +66,7 @@ from lit_fednas.records import read_rounds
 from lit_fednas.records.files import replacing
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import BatchNorm
+from tests.supernets.suites import grown_suite
 from tests.support import (
     assert_same,
     fit,
@@ -78,6 +80,7 @@ from tests.support import (
 )
 
 DELTA = 1e-5
+COHORTS = [UniformCohort(count=3), pytest.param(PoissonCohort(0.5), marks=pytest.mark.slow)]
 
 
 def module(**settings: Any) -> FederatedLightningModule:
@@ -103,6 +106,22 @@ class Watch(FederatedCallback):
         self.asked.update(task.client for task in round.tasks)
 
 
+def flat(tensors: Any) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors.values()])
+
+
+def steps(made: FederatedLightningModule) -> Tensor:
+    """How far a module's weights are from those that it began with."""
+    return flat(weights(made)) - flat(weights(module()))
+
+
+def epsilon_of(noise: float, spent: dict[int, float]) -> Any:
+    """What an accountant of its own says of what each client has spent."""
+    accountant = KnownCohorts(noise)
+    accountant.load_state_dict({"spent": spent})
+    return pytest.approx(accountant.epsilon(DELTA), rel=1e-6)
+
+
 def spent(trainer: Any) -> float:
     return float(trainer.callback_metrics["privacy/epsilon"])
 
@@ -112,20 +131,16 @@ def test_epsilon_is_that_of_the_client_that_was_asked_most_often() -> None:
     trainer = fit(module(), tiny_data(), 7, callbacks=[Privacy(1.0, 2.0), watch])
     most = max(watch.asked.values())
     assert most > min(watch.asked.values())
-    accountant = KnownCohorts(2.0)
-    accountant.load_state_dict({"spent": {0: float(most)}})
-    assert spent(trainer) == pytest.approx(accountant.epsilon(DELTA), rel=1e-6)
+    assert spent(trainer) == epsilon_of(2.0, {0: float(most)})
 
 
-@pytest.mark.parametrize("count_noise", [None, 1.0])
-def test_with_maxnet_the_largest_networks_client_spends_nearly_all(count_noise: float | None) -> None:
+def test_with_maxnet_the_largest_networks_client_spends_nearly_all() -> None:
     """With beta 0.9 the others have an influence of 0.05 / 0.9 each; the tracking sandwich takes turns.
 
     All clients move the count of updates within the norm alike: of z = 1 a noise of 1 takes (1 / (2 * 1))^2.
     """
     watch = Watch()
-    privacy = Privacy(1.0, 1.0, adaptive=None if count_noise is None else AdaptiveNorm(count_noise=count_noise))
-    others = 1 / 18**2 if count_noise is None else 0.75 / 18**2 + 0.25
+    privacy, others = Privacy(1.0, 1.0, adaptive=AdaptiveNorm(count_noise=1.0)), 0.75 / 18**2 + 0.25
     settings = {"assignment": TrackingSandwich(), "aggregation": MaxNet(weighted=False)}
     trainer = fit(module(**settings), tiny_data(), 6, callbacks=[BetaDecay(decay="constant"), privacy, watch])
     turns: Counter[int] = Counter()
@@ -134,27 +149,24 @@ def test_with_maxnet_the_largest_networks_client_spends_nearly_all(count_noise: 
     assert sum(turns.values()) == 6
     shares = {client: turns[client] + (watch.asked[client] - turns[client]) * others for client in watch.asked}
     assert privacy.state_dict()["accountant"]["spent"] == pytest.approx(shares)
-    accountant = KnownCohorts(1.0)
-    accountant.load_state_dict({"spent": shares})
-    assert spent(trainer) == pytest.approx(accountant.epsilon(DELTA), rel=1e-6)
+    assert spent(trainer) == epsilon_of(1.0, shares)
 
 
-@pytest.mark.parametrize("cohort", [UniformCohort(count=3), pytest.param(PoissonCohort(0.5), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cohort", COHORTS)
 def test_the_run_ends_before_the_round_that_would_exceed_the_target(cohort: CohortSampler) -> None:
-    trainer = fit(module(cohort=cohort), tiny_data(), 40, callbacks=[Privacy(1.0, 2.0, target_epsilon=6.0)])
+    trainer = fit(module(cohort=cohort), tiny_data(), 20, callbacks=[Privacy(1.0, 8.0, target_epsilon=0.9)])
     done = trainer.current_epoch
-    assert 3 < done < 40
-    assert spent(trainer) <= 6.0
-    beyond = fit(module(cohort=cohort), tiny_data(), done + 1, callbacks=[Privacy(1.0, 2.0)])
-    assert spent(beyond) > 6.0
+    assert 1 < done < 20
+    assert spent(trainer) <= 0.9
+    beyond = fit(module(cohort=cohort), tiny_data(), done + 1, callbacks=[Privacy(1.0, 8.0)])
+    assert spent(beyond) > 0.9
 
 
-@pytest.mark.parametrize("cohort", [UniformCohort(count=3), pytest.param(PoissonCohort(0.5), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cohort", COHORTS)
 def test_the_noise_is_found_for_the_target_and_all_rounds(cohort: CohortSampler) -> None:
-    privacy = Privacy(1.0, target_epsilon=3.0)
-    trainer = fit(module(cohort=cohort), tiny_data(), 8, callbacks=[privacy])
-    assert trainer.current_epoch == 8
-    assert 2.98 < spent(trainer) <= 3.0 + 1e-6
+    trainer = fit(module(cohort=cohort), tiny_data(), 3, callbacks=[Privacy(1.0, target_epsilon=1.0)])
+    assert trainer.current_epoch == 3
+    assert 0.98 < spent(trainer) <= 1.0 + 1e-6
 
 
 def test_the_norm_follows_the_released_share_within_it() -> None:
@@ -169,9 +181,8 @@ def test_the_norm_follows_the_released_share_within_it() -> None:
         norm *= math.exp(-0.3 * (released.within - 0.6))
     assert privacy.state_dict()["norm"] == pytest.approx(norm)
     assert norm > 0.02
-    accountant = KnownCohorts(0.5)  # sum and count together cost what the multiplier says
-    accountant.load_state_dict({"spent": {0: float(max(watch.asked.values()))}})
-    assert spent(trainer) == pytest.approx(accountant.epsilon(DELTA), rel=1e-6)
+    # sum and count together cost what the multiplier says
+    assert spent(trainer) == epsilon_of(0.5, {0: float(max(watch.asked.values()))})
 
 
 def test_clipping_without_noise_has_no_epsilon() -> None:
@@ -190,22 +201,19 @@ def test_a_norm_that_binds_nobody_without_noise_is_federated_averaging() -> None
 
 def test_a_round_in_which_all_clients_fail_still_adds_noise() -> None:
     failing = ClientSettings(sgd(1e30), batch_size=8, epochs=3)  # weights that are not finite
-    trained, before = module(client=failing), weights(module())
-    watch = Watch()
+    trained, watch = module(client=failing), Watch()
     fit(trained, tiny_data(), 1, callbacks=[Privacy(1.0, 1.0), watch])
     assert math.isnan(watch.released[0].clipped)
-    moves = torch.cat([(weights(trained)[name] - before[name]).flatten() for name in before])
-    assert 0.1 < float(moves.std()) < 1.5  # 1 / 3 where all three clients hold an element, 1 where one does
+    assert 0.1 < float(steps(trained).std()) < 1.5  # 1 / 3 where all three clients hold an element, 1 where one does
 
 
 def test_a_round_without_any_client_adds_noise_and_counts_if_cohorts_are_sampled() -> None:
     watch, cohort = Watch(), PoissonCohort(0.01)
     assert cohort.draw(0, [1] * 6, seed=0) == []
-    trained, before = module(cohort=cohort, assignment=FixedArchitecture()), weights(module())
+    trained = module(cohort=cohort, assignment=FixedArchitecture())
     trainer = fit(trained, tiny_data(), 1, callbacks=[Privacy(0.06, 0.5), watch])
     assert not watch.asked
-    moves = torch.cat([(weights(trained)[name] - before[name]).flatten() for name in before])
-    assert float(moves.std()) == pytest.approx(0.06 * 0.5 / 0.06, rel=0.1)  # 0.06 clients are expected
+    assert float(steps(trained).std()) == pytest.approx(0.06 * 0.5 / 0.06, rel=0.1)  # 0.06 clients are expected
     assert spent(trainer) > 0
 
 
@@ -251,30 +259,6 @@ def test_sampled_cohorts_are_expected_by_a_plan_for_some_of_the_available_client
         assert mechanism.expected == pytest.approx(0.02 * len(available))
 
 
-@pytest.mark.parametrize("cohort", [UniformCohort(count=3), PoissonCohort(0.5)])
-def test_a_resumed_run_is_the_same(tmp_path: Path, cohort: CohortSampler) -> None:
-    def run(name: str, rounds: int, ckpt_path: str | None = None, secret: int | None = 7) -> tuple[Any, Any, Privacy]:
-        adaptive = AdaptiveNorm(count_noise=1.0)
-        made, privacy = module(cohort=cohort), Privacy(0.1, 0.8, adaptive=adaptive, noise_seed=secret)
-        logger = RunLogger(str(tmp_path), name, "only")
-        callbacks = [privacy, RunRecorder(), RoundCheckpoint()]
-        trainer = make_trainer(rounds, callbacks=callbacks, logger=logger, enable_checkpointing=True)
-        trainer.fit(made, datamodule=tiny_data(), ckpt_path=ckpt_path)
-        return trainer, weights(made), privacy
-
-    straight, expected, privacy = run("straight", 4)
-    run("resumed", 2)
-    checkpoint = str(tmp_path / "resumed" / "only" / "checkpoints" / "last.ckpt")
-    resumed, got, again = run("resumed", 4, checkpoint, secret=None)
-    assert_same(got, expected)
-    assert spent(resumed) == spent(straight)
-    assert again.state_dict() == privacy.state_dict()
-    rounds = [read_rounds(tmp_path / name / "only") for name in ("straight", "resumed")]
-    epsilons = [[one["metrics"]["privacy/epsilon"] for one in of] for of in rounds]
-    assert epsilons[0] == epsilons[1]
-    assert epsilons[0] == sorted(epsilons[0])
-
-
 def test_a_resumed_run_keeps_its_noise_and_its_account(tmp_path: Path) -> None:
     """Noise that was found for two rounds is not found anew for six, so the run stops; other settings do not fit."""
 
@@ -294,7 +278,6 @@ def test_a_resumed_run_keeps_its_noise_and_its_account(tmp_path: Path) -> None:
     assert second.noise_multiplier == first.noise_multiplier
     for given, cohort, message in (
         ({}, PoissonCohort(0.5), "accounted for otherwise"),
-        ({"noise_multiplier": 5.0}, all_clients, r"privacy\.noise_multiplier: 5\.0 is not what the checkpoint's run"),
         ({"clip_norm": 0.1}, all_clients, r"privacy\.clip_norm: 0\.1 is not what the checkpoint's run was begun with"),
         ({"noise_seed": 3}, all_clients, r"privacy\.noise_seed: 3 is not what the checkpoint's run was begun with"),
     ):
@@ -342,10 +325,6 @@ class Devices(FederatedCallback):
             raise Killed
 
 
-def flat(tensors: Any) -> Tensor:
-    return torch.cat([tensor.flatten() for tensor in tensors.values()])
-
-
 class WithoutFirst(LocalRunner):
     """Client 0 does not answer."""
 
@@ -370,6 +349,18 @@ def life(folder: Path, devices: Devices, ckpt_path: Path | None = None, **settin
 
 def last_of(folder: Path) -> Path:
     return folder / "run" / "version_0" / "checkpoints" / "last.ckpt"
+
+
+def test_a_resumed_run_is_the_same(tmp_path: Path) -> None:
+    """Rounds that are run again, from a public seed that need not be given again, have the same noise and cohorts."""
+    settings = {"cohort": PoissonCohort(0.5), "adaptive": AdaptiveNorm(count_noise=2.0)}
+    first, stopped, second = Devices(), Devices(killed=3), Devices()
+    straight, account = life(tmp_path / "straight", first, noise_seed=7, **settings)
+    life(tmp_path / "parts", stopped, noise_seed=7, **settings)
+    resumed, again = life(tmp_path / "parts", second, last_of(tmp_path / "parts"), **settings)
+    assert torch.equal(second.seen[3], first.seen[3])
+    assert again == account
+    assert spent(resumed) == spent(straight)
 
 
 @pytest.mark.parametrize("noise_seed", [None, 7])
@@ -450,21 +441,13 @@ def test_epsilon_is_in_the_records_the_progress_and_the_report(
     trainer = make_trainer(3, callbacks=callbacks, logger=logger, enable_progress_bar=True)
     trainer.fit(module(), datamodule=tiny_data())
     folder = tmp_path / "run" / "only"
-    (folder / "config.yaml").write_text(json.dumps({"privacy": {"delta": DELTA}}))
     epsilon = spent(trainer)
     assert list(read_rounds(folder))[-1]["metrics"]["privacy/epsilon"] == pytest.approx(epsilon)
     assert f"  epsilon {epsilon:.4g}  " in capsys.readouterr().err.splitlines()[-1]
+    (folder / "config.yaml").write_text(json.dumps({"privacy": {"delta": DELTA}}))
     page = write_report(folder).read_text()
-    assert f"{epsilon:.2f}" in page
-    assert "of a client, at delta 1e-05" in page
-    assert "Differential privacy of a client" in page
-
-
-class Rejecting(FederatedCallback):
-    """Looks at the results before they are merged."""
-
-    def on_results(self, trainer: Any, module: Any, round: Any) -> None:
-        pass
+    for words in (f"{epsilon:.2f}", "of a client, at delta 1e-05", "Differential privacy of a client"):
+        assert words in page
 
 
 class Unknown(Assignment):
@@ -474,19 +457,8 @@ class Unknown(Assignment):
         return [round.task(client, round.space.largest) for client in round.cohort]
 
 
-class Growing(type(tiny_supernet())):  # type: ignore[misc]
-    """A supernet that changes in training."""
-
-    def structure(self) -> dict[str, Any]:
-        return {"models": 1}
-
-
-def growing() -> Any:
-    net = tiny_supernet()
-    net.__class__ = Growing
-    return net
-
-
+DECIDES = "ends the run or chooses a checkpoint by"
+#: Parts of the method, with settings of the callback, another callback, or a number of rounds; and the message.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "reports": ({"assignment": ByOwnUtility()}, r"model\.assignment: ByOwnUtility lets what clients report"),
     "unknown": ({"assignment": Unknown()}, r"model\.assignment: Unknown lets what clients report"),
@@ -494,7 +466,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"assignment": Sandwich(), "cohort": PoissonCohort(0.5)},
         r"model\.assignment: Sandwich draws a client's architecture by who else takes part",
     ),
-    "structure": ({"supernet": growing()}, r"model\.supernet: Growing changes by what clients report"),
+    "structure": (
+        {"supernet": grown_suite(), "evaluation": EvaluationSettings(None)},
+        r"model\.supernet: ModelSuite changes by what clients report",
+    ),
     "norm bound": (
         {"faults": FaultPolicy(min_survivors=0, max_failed_rounds=None, norm_bound=3.0)},
         r"model\.faults\.norm_bound: it compares updates",
@@ -510,61 +485,56 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "gives a GaussianMechanism, which neither .* nor model.aggregation ClassAverage reads",
     ),
     "operators": ({"aggregation": OperatorAverage()}, "nor model.aggregation OperatorAverage reads"),
-    "examples": ({"aggregation": OverlapAverage()}, "set weighted to false"),
     "sizes": ({"cohort": SizeWeightedCohort(count=3)}, r"model\.cohort: SizeWeightedCohort draws clients by"),
+    "delta": ({"privacy": {"delta": 0.2}}, r"privacy\.delta: 0\.2 allows one of the 6 clients"),
+    "nothing": ({"privacy": {"noise_multiplier": None}}, "neither noise_multiplier nor target_epsilon is given"),
+    "no noise": (
+        {"privacy": {"noise_multiplier": 0, "target_epsilon": 1.0}},
+        r"privacy\.noise_multiplier: 0 is no noise",
+    ),
+    "little noise": (
+        {"privacy": {"noise_multiplier": 0.1, "target_epsilon": 1.0}},
+        "target_epsilon: 1 is exceeded by the first round",
+    ),
+    "all in the count": (
+        {"privacy": {"noise_multiplier": 3.0, "adaptive": AdaptiveNorm(count_noise=1.5)}},
+        r"count_noise: 1\.5 leaves nothing of a noise multiplier of 3 .* above 1\.5",
+    ),
+    "no end": (
+        {"rounds": -1, "privacy": {"noise_multiplier": None, "target_epsilon": 2.0}},
+        r"needs an end; set trainer\.max_rounds",
+    ),
+    "stopping": (
+        {"callback": EarlyStopping("clients/loss")},
+        f"callbacks: EarlyStopping {DECIDES} clients/loss, which",
+    ),
+    "best": (
+        {"callback": RoundCheckpoint(monitor="val/devices/largest/accuracy", mode="max")},
+        f"callbacks: RoundCheckpoint {DECIDES} val/devices/largest/accuracy, which",
+    ),
+    "target": (
+        {"callback": RoundsToTarget({"deployed/accuracy": [0.5]}, stop=True)},
+        f"callbacks: RoundsToTarget {DECIDES} deployed/accuracy, which",
+    ),
+    "rejecting": (
+        {"callback": type("Rejecting", (FederatedCallback,), {"on_results": print})()},
+        "switch that callback off",
+    ),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_would_release_more_is_refused_before_any_client_trains(name: str) -> None:
-    settings, message = REFUSED[name]
-
+@pytest.mark.parametrize(("settings", "message"), REFUSED.values(), ids=list(REFUSED))
+def test_what_would_release_more_is_refused_before_any_client_trains(settings: dict[str, Any], message: str) -> None:
     class Trained(FederatedCallback):
         def on_client_end(self, *given: Any) -> None:
             raise AssertionError("a client has trained")
 
+    parts = {"privacy": {}, "callback": FederatedCallback(), "rounds": 2, **settings}
+    privacy, callback, rounds = (parts.pop(name) for name in ("privacy", "callback", "rounds"))
+
+    def run() -> None:
+        callbacks = [Privacy(1.0, **{"noise_multiplier": 1.0, **privacy}), callback, Trained()]
+        fit(module(**parts), tiny_data(), rounds, callbacks=callbacks, enable_checkpointing=True)
+
     with pytest.raises(ConfigError, match=message):
-        fit(module(**settings), tiny_data(), 3, callbacks=[Privacy(1.0, 1.0), Trained()])
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"delta": 0.2, "noise_multiplier": 1.0}, r"privacy\.delta: 0\.2 allows one of the 6 clients"),
-        ({}, "neither noise_multiplier nor target_epsilon is given"),
-        ({"noise_multiplier": 0, "target_epsilon": 1.0}, r"privacy\.noise_multiplier: 0 is no noise"),
-        ({"noise_multiplier": 0.1, "target_epsilon": 1.0}, "target_epsilon: 1 is exceeded by the first round"),
-        (
-            {"noise_multiplier": 3.0, "adaptive": AdaptiveNorm(count_noise=1.5)},
-            r"count_noise: 1\.5 leaves nothing of a noise multiplier of 3 .* above 1\.5",
-        ),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        fit(module(), tiny_data(), 2, callbacks=[Privacy(1.0, **settings)])
-
-
-@pytest.mark.parametrize(
-    ("callback", "metric"),
-    [
-        (EarlyStopping("clients/loss"), "clients/loss"),
-        (RoundCheckpoint(monitor="val/devices/largest/accuracy", mode="max"), "val/devices/largest/accuracy"),
-        (RoundsToTarget({"deployed/accuracy": [0.5]}, stop=True), "deployed/accuracy"),
-    ],
-)
-def test_what_is_measured_on_clients_decides_nothing(callback: Any, metric: str) -> None:
-    message = rf"callbacks: {type(callback).__name__} ends the run or chooses a checkpoint by {metric}, which"
-    trainer = make_trainer(2, callbacks=[Privacy(1.0, 1.0), callback], enable_checkpointing=True)
-    with pytest.raises(ConfigError, match=message):
-        trainer.fit(module(), datamodule=tiny_data())
-
-
-def test_finding_the_noise_needs_an_end() -> None:
-    with pytest.raises(ConfigError, match=r"needs an end; set trainer\.max_rounds"):
-        fit(module(), tiny_data(), -1, callbacks=[Privacy(1.0, target_epsilon=2.0)])
-
-
-def test_a_callback_that_may_reject_updates_is_refused() -> None:
-    with pytest.raises(ConfigError, match="switch that callback off"):
-        fit(module(), tiny_data(), 1, callbacks=[Privacy(1.0, 1.0), Rejecting()])
+        run()

@@ -35,27 +35,19 @@ def lines(capsys):
     return [line for line in err.splitlines() if line.startswith("round ")]
 
 
-def test_without_a_terminal_there_are_plain_lines(capsys):
-    run(RoundProgress(refresh_seconds=0.0))
-    found = lines(capsys)
-    assert len(found) == 3
-    for done, line in enumerate(found, start=1):
-        assert re.fullmatch(LINE.format(done, 3), line), line
+def test_without_a_terminal_there_are_plain_lines_of_the_rounds_figures(capsys):
+    figures = []
 
-
-def test_the_figures_are_those_of_the_round(capsys):
     class Figures(FederatedCallback):
-        def __init__(self):
-            self.all = []
-
         def on_train_epoch_end(self, trainer, pl_module):
             metrics = trainer.callback_metrics
-            self.all.append((float(metrics["clients/loss"]), float(metrics["val/mean/accuracy"])))
+            figures.append((float(metrics["clients/loss"]), float(metrics["val/mean/accuracy"])))
 
-    figures = Figures()
-    run(RoundProgress(refresh_seconds=0.0), callbacks=[figures])
-    for (loss, accuracy), line in zip(figures.all, lines(capsys), strict=True):
+    run(RoundProgress(refresh_seconds=0.0), callbacks=[Figures()])
+    for done, ((loss, accuracy), line) in enumerate(zip(figures, lines(capsys), strict=True), start=1):
+        assert re.fullmatch(LINE.format(done, 3), line), line
         assert f"  loss {loss:.4g}  val accuracy {accuracy:.4g}  failed 0  " in line
+    assert len(figures) == 3
 
 
 @pytest.mark.parametrize(
@@ -165,48 +157,41 @@ def test_bars_are_closed_after_an_error(bars):
     assert [bar.closed for bar in bars] == [True, True]
 
 
-class Keep(logging.Handler):
-    def __init__(self):
-        super().__init__(logging.INFO)
-        self.said = {}
-
-    def emit(self, record):
-        self.said[id(record)] = record.getMessage(), record
-
-
 def test_the_clients_trainers_say_nothing(capfd):
     """Six fits of clients, and the only words are our lines and the outer trainer's last."""
+    said = set()
+
+    class Keep(logging.Handler):
+        def emit(self, record):
+            said.add(record.getMessage())
+
     trainer = make_trainer(2, enable_progress_bar=True, callbacks=[RoundProgress(refresh_seconds=0.0)])
-    module = make_module(linear_net())
     data = tiny_data()
     data.setup("fit")
     capfd.readouterr()
     names = ["", "lightning", "lightning.pytorch", "lightning.fabric", "lit_fednas"]
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    keep = Keep()
+    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
+    keep = Keep(logging.INFO)
     try:
-        for logger in loggers:
+        for logger in levels:
             logger.setLevel(logging.INFO)
             logger.addHandler(keep)
-        trainer.fit(module, datamodule=data)
+        trainer.fit(make_module(linear_net()), datamodule=data)
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in levels.items():
             logger.removeHandler(keep)
             logger.setLevel(level)
     ended = "`Trainer.fit` stopped: `max_epochs=2` reached."
-    assert [text for text, _ in keep.said.values()] == [ended]
+    assert said == {ended}
     out, err = capfd.readouterr()
-    assert out == ""
     ours = [line for line in err.splitlines() if ended not in line]
-    assert len(ours) == 2
-    assert all(line.startswith(f"round {done}/2") for done, line in enumerate(ours, start=1))
+    assert out == ""
+    assert [line[:9] for line in ours] == ["round 1/2", "round 2/2"]
 
 
 def test_no_bar_where_none_is_wanted():
     trainer = make_trainer(1, enable_progress_bar=False, callbacks=[RoundProgress()])
     assert trainer.progress_bar_callback is None
-    trainer.fit(make_module(), datamodule=tiny_data())
     assert make_trainer(1, enable_progress_bar=False, callbacks=RoundProgress()).progress_bar_callback is None
 
 
@@ -219,22 +204,6 @@ class ByRound(Assignment):
         return [round.task(client, Model(0) if first else archs[min(client, 3)]) for client in round.cohort]
 
 
-def run_suite(shown, rounds=2):
-    suite = ModelSuite((1, 8, 8), 4, GrowableCNN([4]))
-    suite.add(0, plan(suite.models[0].blueprint, ["conv1"], 1), seed=0)
-    trainer = make_trainer(rounds, enable_progress_bar=True, callbacks=[shown])
-    module = make_module(suite, ByRound(), cohort=UniformCohort(count=6))
-    trainer.fit(module, datamodule=tiny_data())
-
-
-def test_lines_have_the_figures_alone(capsys):
-    run_suite(RoundProgress(refresh_seconds=0.0))
-    found = lines(capsys)
-    assert len(found) == 2
-    for done, line in enumerate(found, start=1):
-        assert re.fullmatch(LINE.format(done, 2), line), line
-
-
 def test_the_bar_of_the_cohort_says_how_many_clients_train_which_architecture(bars):
     shown = []
 
@@ -243,7 +212,10 @@ def test_the_bar_of_the_cohort_says_how_many_clients_train_which_architecture(ba
             super().on_client_end(trainer, module, result, update)
             shown.append(bars[1].postfix)
 
-    run_suite(Watched())
+    suite = ModelSuite((1, 8, 8), 4, GrowableCNN([4]))
+    suite.add(0, plan(suite.models[0].blueprint, ["conv1"], 1), seed=0)
+    trainer = make_trainer(2, enable_progress_bar=True, callbacks=[Watched()])
+    trainer.fit(make_module(suite, ByRound(), cohort=UniformCohort(count=6)), datamodule=tiny_data())
     assert shown == [""] * 6 + ["model: 0 (2), model: 0 | model: 1 (3), model: 1 (1)"] * 6
     assert "model" not in bars[0].postfix
 

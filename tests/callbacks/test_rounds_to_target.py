@@ -8,19 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
-from lit_fednas.analysis import read_run
 from lit_fednas.callbacks import CostLedger, RoundCheckpoint, RoundsToTarget, RunRecorder
-from lit_fednas.cli import main
 from lit_fednas.data import IID, ArraySource, FederatedDataModule
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import FederatedCallback
-from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.loggers import RunLogger
 from lit_fednas.records import read_rounds
-from tests.analysis.made_runs import rounds_to_target
-from tests.federation.test_resume import StopAt
 from tests.support import linear_net, make_module, make_trainer, tiny_data, tiny_examples
 
 DEVICES = "val/devices/simple/accuracy"
@@ -90,94 +84,64 @@ def test_it_is_logged_from_then_on(tmp_path):
     assert not any("rounds_to/devices-simple/0.9" in record["metrics"] for record in read_rounds(folder))
 
 
-def test_only_validated_rounds_count(tmp_path):
-    callback = RoundsToTarget({DEVICES: [0.1, 0.9]})
-    folder = run(tmp_path, callback, [1.0, 0.2, 1.0, 0.3, 1.0], check_val_every_n_rounds=2)
-    assert rows(folder) == [row(0.1, 2), row(0.9, None)]
-    assert "> 4" in callback.table()
+def test_only_validated_rounds_count_and_nan_reaches_nothing(tmp_path):
+    callback = RoundsToTarget({DEVICES: [0.1, 0.3, 0.9]})
+    folder = run(tmp_path, callback, [1.0, math.nan, 1.0, 0.2, 1.0, 0.3, 1.0], check_val_every_n_rounds=2)
+    assert rows(folder) == [row(0.1, 4), row(0.3, 6), row(0.9, None)]
+    assert "> 6" in callback.table()
 
 
-def test_what_is_never_reached_stands_there_too(tmp_path):
-    assert rows(run(tmp_path, RoundsToTarget({DEVICES: [0.9]}), [0.1])) == [row(0.9, None)]
-
-
-def test_nan_reaches_nothing(tmp_path):
-    assert rows(run(tmp_path, RoundsToTarget({DEVICES: [0.1]}), [math.nan, 0.1])) == [row(0.1, 2)]
-
-
-def test_without_a_ledger_there_are_no_costs(tmp_path):
-    trainer = make_trainer(
-        1, callbacks=[RoundsToTarget({DEVICES: [0.1]}), Given([0.5])], default_root_dir=str(tmp_path)
-    )
-    trainer.fit(make_module(linear_net()), datamodule=tiny_data())
+def test_without_a_ledger_there_are_no_costs_and_a_validation_apart_from_training_does_not_count(tmp_path):
+    callback, module = RoundsToTarget({DEVICES: [0.1]}), make_module(linear_net())
+    trainer = make_trainer(1, callbacks=[callback, Given([0.5])], default_root_dir=str(tmp_path))
+    trainer.validate(module, datamodule=tiny_data())
+    assert float(trainer.callback_metrics[DEVICES]) == 0.5
+    assert callback.rows[0]["round"] is None
+    trainer.fit(module, datamodule=tiny_data())
     assert rows(tmp_path) == [(DEVICES, "0.1", "1", "", "", "")]
 
 
-def test_a_validation_apart_from_training_does_not_count(tmp_path):
-    callback = RoundsToTarget({DEVICES: [0.5]})
-    trainer = make_trainer(1, callbacks=[callback, Given([0.9])], default_root_dir=str(tmp_path))
-    trainer.validate(make_module(linear_net()), datamodule=tiny_data())
-    assert float(trainer.callback_metrics[DEVICES]) == pytest.approx(0.9)
-    assert callback.rows[0]["round"] is None
-
-
 def test_training_stops_when_all_are_reached_if_asked(tmp_path):
-    values = [0.1, 0.5, 0.6, 0.7, 0.8]
-    both = {DEVICES: [0.5, 0.6]}
-    folder = run(tmp_path / "stops", RoundsToTarget(both, stop=True), values)
-    assert len(list(read_rounds(folder))) == 3
-    last = folder / "checkpoints" / "last.ckpt"
-    assert torch.load(last, weights_only=True)["global_step"] == 3
+    values, both = [0.1, 0.5, 0.6, 0.7, 0.8], {DEVICES: [0.5, 0.6]}
+    folder = run(tmp_path, RoundsToTarget(both, stop=True), values)
+    last, before = folder / "checkpoints" / "last.ckpt", (folder / "targets.csv").read_text()
+    assert torch.load(last, weights_only=True)["global_step"] == len(list(read_rounds(folder))) == 3
     # it was enough: going on trains no round more
-    before = (folder / "targets.csv").read_text()
-    run(tmp_path / "stops", RoundsToTarget(both, stop=True), values, ckpt_path=str(last))
+    run(tmp_path, RoundsToTarget(both, stop=True), values, ckpt_path=str(last))
     assert len(list(read_rounds(folder))) == 3
     assert (folder / "targets.csv").read_text() == before
-    assert len(list(read_rounds(run(tmp_path / "goes on", RoundsToTarget(both), values)))) == 5
 
 
 VALUES = [0.1, 0.4, 0.2, 0.6, 0.7]
 TARGETS = {DEVICES: [0.3, 0.6, 0.99], LARGEST: [0.01]}
 
 
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("straight"), RoundsToTarget(TARGETS), VALUES)
-
-
-@pytest.mark.parametrize("round", [1, 2, 4])
-def test_a_resumed_run_writes_the_same_file(tmp_path, straight, round):
-    with pytest.raises(Interrupted):
-        run(tmp_path, RoundsToTarget(TARGETS), VALUES, extra=[StopAt(round, 2, "SIGTERM")])
-    last = str(tmp_path / "run" / "only" / "checkpoints" / "last.ckpt")
-    folder = run(tmp_path, RoundsToTarget(TARGETS), VALUES, ckpt_path=last)
+def test_a_resumed_run_writes_the_same_file_and_rounds_after_the_checkpoint_are_forgotten(tmp_path):
+    """It goes on from a checkpoint of round 2 of a run that had gone on."""
+    straight = run(tmp_path / "straight", RoundsToTarget(TARGETS), VALUES)
+    assert rows(straight) == [row(0.3, 2), row(0.6, 4), row(0.99, None), row(0.01, 1, LARGEST)]
+    folder = run(tmp_path, RoundsToTarget(TARGETS), VALUES[:2])
+    saved = folder / "checkpoints" / "two.ckpt"
+    saved.write_bytes((folder / "checkpoints" / "last.ckpt").read_bytes())
+    run(tmp_path, RoundsToTarget(TARGETS), [*VALUES[:2], 1.0, 1.0], ckpt_path=str(saved))
+    assert rows(folder)[2] == row(0.99, 3)
+    run(tmp_path, RoundsToTarget(TARGETS), VALUES, ckpt_path=str(saved))
     assert (folder / "targets.csv").read_text() == (straight / "targets.csv").read_text()
-    assert rows(folder) == [row(0.3, 2), row(0.6, 4), row(0.99, None), row(0.01, 1, LARGEST)]
     for one, other in zip(read_rounds(folder), read_rounds(straight), strict=True):
         assert one["metrics"] == other["metrics"]
 
 
-def test_rounds_after_the_checkpoint_are_forgotten(tmp_path, straight):
-    """A checkpoint of round 2 of a run that had gone on."""
-    folder = run(tmp_path, RoundsToTarget(TARGETS), VALUES[:2])
-    saved = folder / "checkpoints" / "two.ckpt"
-    saved.write_bytes((folder / "checkpoints" / "last.ckpt").read_bytes())
-    higher = [*VALUES[:2], 1.0, 1.0]
-    run(tmp_path, RoundsToTarget(TARGETS), higher, ckpt_path=str(saved))
-    assert rows(folder)[2] == row(0.99, 3)
-    run(tmp_path, RoundsToTarget(TARGETS), VALUES, ckpt_path=str(saved))
-    assert (folder / "targets.csv").read_text() == (straight / "targets.csv").read_text()
-
-
-def test_a_resumed_run_keeps_its_targets(tmp_path):
-    folder = run(tmp_path, RoundsToTarget({DEVICES: [0.5]}), [0.1, 0.2])
-    last = str(folder / "checkpoints" / "last.ckpt")
-    with pytest.raises(CheckpointError, match=r"the run so far looked for val/devices/simple/accuracy 0\.5; give"):
+@pytest.mark.parametrize(
+    ("callback", "said"),
+    [
+        (RoundsToTarget({DEVICES: [0.5]}), r"the run so far looked for val/devices/simple/accuracy 0\.5; give"),
+        (FederatedCallback(), "looked for none"),
+    ],
+)
+def test_a_resumed_run_keeps_its_targets(tmp_path, callback, said):
+    last = str(run(tmp_path, callback, [0.1, 0.2]) / "checkpoints" / "last.ckpt")
+    with pytest.raises(CheckpointError, match=said):
         run(tmp_path, RoundsToTarget({DEVICES: [0.4]}), [0.1] * 3, ckpt_path=last)
-    folder = run(tmp_path / "other", FederatedCallback(), [0.1])
-    last = str(folder / "checkpoints" / "last.ckpt")
-    with pytest.raises(CheckpointError, match="looked for none"):
-        run(tmp_path / "other", RoundsToTarget({DEVICES: [0.4]}), [0.1] * 3, ckpt_path=last)
 
 
 def test_a_fit_anew_begins_anew(tmp_path):
@@ -186,69 +150,25 @@ def test_a_fit_anew_begins_anew(tmp_path):
     assert rows(run(tmp_path / "two", callback, [0.1, 0.5])) == [row(0.5, 2)]
 
 
-@pytest.mark.parametrize(
-    ("targets", "said"),
-    [
-        ({}, "asks for nothing"),
-        ({DEVICES: []}, "asks for nothing"),
-        ({DEVICES: [0.5, 0.0]}, r"val/devices/simple/accuracy\[1\]: 0.0 must be above 0"),
-        ({DEVICES: [55]}, "val/devices/simple/accuracy cannot reach 55; give shares of 1"),
-        ({DEVICES: [math.nan]}, "nan must be above 0"),
-    ],
-)
-def test_targets_are_shares(targets, said):
-    with pytest.raises(ConfigError, match=said):
-        RoundsToTarget(targets)
-    RoundsToTarget({DEVICES: [1]})
-
-
-@pytest.mark.parametrize("metric", ["val/nobody/accuracy", "clients/loss"])
-def test_an_unknown_metric_is_told_before_training(tmp_path, metric):
-    known = f"choose from {LARGEST}, val/largest/loss, .*{DEVICES}.*$"
-    with pytest.raises(ConfigError, match=f"{metric}' will not be logged; {known}"):
-        run(tmp_path, RoundsToTarget({metric: [0.5]}), [0.1])
-    assert not list(tmp_path.rglob("rounds.jsonl"))
-
-
+KNOWN = f"choose from {LARGEST}, val/largest/loss, .*{DEVICES}.*$"
 NO_VALIDATION = FederatedDataModule(ArraySource(tiny_examples()), num_clients=6, partitioner=IID(), server_val=0)
 
 
-@pytest.mark.parametrize("settings", [{"limit_val_batches": 0}, {"data": NO_VALIDATION}])
-def test_nothing_to_validate_is_told_before_training(tmp_path, settings):
-    with pytest.raises(ConfigError, match="nothing is validated"):
-        run(tmp_path, RoundsToTarget({LARGEST: [0.5]}), [0.1], **settings)
+@pytest.mark.parametrize(
+    ("targets", "settings", "said"),
+    [
+        ({}, {}, "asks for nothing"),
+        ({DEVICES: []}, {}, "asks for nothing"),
+        ({DEVICES: [0.5, 0.0]}, {}, r"val/devices/simple/accuracy\[1\]: 0.0 must be above 0"),
+        ({DEVICES: [55]}, {}, "val/devices/simple/accuracy cannot reach 55; give shares of 1"),
+        ({DEVICES: [math.nan]}, {}, "nan must be above 0"),
+        ({"val/nobody/accuracy": [0.5]}, {}, f"val/nobody/accuracy' will not be logged; {KNOWN}"),
+        ({"clients/loss": [0.5]}, {}, f"clients/loss' will not be logged; {KNOWN}"),
+        ({LARGEST: [0.5]}, {"limit_val_batches": 0}, "nothing is validated"),
+        ({LARGEST: [0.5]}, {"data": NO_VALIDATION}, "nothing is validated"),
+    ],
+)
+def test_what_cannot_be_reached_is_told_before_training(tmp_path, targets, settings, said):
+    with pytest.raises(ConfigError, match=said):
+        run(tmp_path, RoundsToTarget(targets), [0.1], **settings)
     assert not list(tmp_path.rglob("rounds.jsonl"))
-
-
-@pytest.mark.slow
-def test_the_command_line_takes_it_and_the_records_say_the_same(tmp_path, capsys):
-    config = Path(__file__).parents[2] / "configs" / "superfed" / "digits.yaml"
-    overlay = tmp_path / "overlay.yaml"
-    supernet = {"stem_width": 4, "stage_widths": [8, 8, 8, 8], "divisor": 2}
-    overlay.write_text(
-        yaml.safe_dump(
-            {
-                "trainer": {
-                    "max_rounds": 3,
-                    "check_val_every_n_rounds": 2,
-                    "logger": {"init_args": {"save_dir": str(tmp_path)}},
-                },
-                "model": {"supernet": {"init_args": supernet}, "client": {"epochs": 1}},
-                "rounds_to_target": {"targets": {LARGEST: [0.05, 1.0], "val/mean/accuracy": [0.01]}},
-            }
-        )
-    )
-    words = ["fit", "--config", str(config), "--config", str(overlay)]
-    assert main(words) == 0
-    (folder,) = (tmp_path / "digits").iterdir()
-    found = rows(folder)
-    assert [cells[2] for cells in found] == ["2", "", "2"]
-    for metric, target, round, *_ in found:
-        assert str(rounds_to_target(read_run(folder), metric, float(target)) or "") == round
-    record = list(read_rounds(folder))[1]  # the round that reached it, as the callback comes before the recorder
-    assert record["metrics"]["rounds_to/largest/0.05"] == 2
-    clients = [client for record in list(read_rounds(folder))[:2] for client in record["clients"]]
-    assert int(found[0][3]) == sum(client["macs"] for client in clients)
-    capsys.readouterr()
-    assert main([*words, "--rounds_to_target.targets", "{val/nobody/accuracy: [0.5]}"]) == 2
-    assert "'val/nobody/accuracy' will not be logged" in capsys.readouterr().err

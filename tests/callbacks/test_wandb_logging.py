@@ -6,6 +6,7 @@ import json
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +59,20 @@ def searched(folder: Path) -> SearchFiles:
     return files
 
 
+@contextmanager
+def offline(folder: Path, name: str) -> Iterator[WandbLogger]:
+    """The logger of an offline run, which is finished at the end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_SILENT", "true")
+        yield WandbLogger(name, save_dir=str(folder), project="test", offline=True)
+        wandb.finish()
+
+
 @pytest.fixture(scope="module")
 def logged(searched: SearchFiles, folder: Path) -> list[Record]:
     """All records of a run that was told of the search's end."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WANDB_SILENT", "true")
-        logger = WandbLogger("a=1,b/seed0", save_dir=str(folder), project="test", offline=True)
+    with offline(folder, "a=1,b/seed0") as logger:
         WandbLogging().on_search_end(make_trainer(logger=logger), make_module(), searched.folder)
-        wandb.finish()
     return written(folder)
 
 
@@ -97,27 +104,24 @@ def table_of(key: str, logged: list[Record], folder: Path) -> list[dict[str, Any
     return [dict(zip(table["columns"], cells, strict=True)) for cells in table["data"]]
 
 
-def test_the_front_is_logged(logged: list[Record], searched: SearchFiles, folder: Path) -> None:
-    assert table_of("search/front", logged, folder) == searched.rows("front")
-
-
-def test_all_evaluations_are_logged_with_the_fronts_they_are_on(
-    logged: list[Record], searched: SearchFiles, folder: Path
-) -> None:
+def test_a_search_is_logged_as_tables(logged: list[Record], searched: SearchFiles, folder: Path) -> None:
     front = searched.rows("front")
+    assert table_of("search/front", logged, folder) == front
     found = table_of("search/evaluations_table", logged, folder)
-    marks = [row.pop("front") for row in found]
+    marks = [row.pop("front").split() for row in found]
     assert found == searched.rows("evaluations")
     for row, mark in zip(found, marks, strict=True):
-        assert mark.split() == [one["tier"] for one in front if one["number"] == row["number"]]
-    assert sum(len(mark.split()) for mark in marks) == len(front)
-
-
-def test_every_front_is_a_line(logged: list[Record], searched: SearchFiles, folder: Path) -> None:
-    points = table_of("search/fronts_table", logged, folder)
+        assert mark == [one["tier"] for one in front if one["number"] == row["number"]]
+    assert sum(map(len, marks)) == len(front)
+    points = table_of("search/fronts_table", logged, folder)  # every front is a line
     assert [(point["lineKey"], point["step"], point["lineVal"]) for point in points] == [
-        (row["tier"], row["macs"], row["accuracy"]) for row in searched.rows("front")
+        (row["tier"], row["macs"], row["accuracy"]) for row in front
     ]
+    summary = last_of(logged, "summary")
+    for row in searched.rows("tiers"):
+        for name in ("arch", "val_accuracy", "test_accuracy", "macs", "hypervolume"):
+            assert summary[f"search/{row['tier']}/{name}"] == row[name]
+        assert f"search/{row['tier']}/latency_ms" not in summary
 
 
 def test_the_charts_show_accuracy_against_the_traded_cost(tmp_path: Path) -> None:
@@ -129,35 +133,22 @@ def test_the_charts_show_accuracy_against_the_traded_cost(tmp_path: Path) -> Non
     assert {row[0] for row in charts["fronts"].table.data} <= {row["bytes"] for row in searched.rows("front")}
 
 
-def test_the_summary_has_the_best_of_every_tier(logged: list[Record], searched: SearchFiles) -> None:
-    summary = last_of(logged, "summary")
-    for row in searched.rows("tiers"):
-        for name in ("arch", "val_accuracy", "test_accuracy", "macs", "hypervolume"):
-            assert summary[f"search/{row['tier']}/{name}"] == row[name]
-        assert f"search/{row['tier']}/latency_ms" not in summary
-
-
 def test_each_tiers_network_is_an_artifact(logged: list[Record], searched: SearchFiles) -> None:
     found = {record.artifact.name: record.artifact for record in logged if record.artifact.type == "model"}
-    assert set(found) == {"a-1-b-seed0-small", "a-1-b-seed0-large"}
-    for name, artifact in found.items():
-        tier = name.rsplit("-", 1)[1]
+    files = list(tier_artifacts(searched, "run"))
+    assert [artifact.name for artifact in files] == ["run-large", "run-small"]
+    assert len({artifact.manifest.entries["architecture.json"].digest for artifact in files}) == 2
+    for number, tier in enumerate(("large", "small")):
+        artifact = found.pop(f"a-1-b-seed0-{tier}")
         row = next(row for row in searched.rows("tiers") if row["tier"] == tier)
         metadata = json.loads(artifact.metadata)
         assert metadata["arch"] == row["arch"]
         assert metadata["costs"]["macs"] == row["macs"]
         assert metadata["metrics"]["val_accuracy"] == row["val_accuracy"]
         assert {entry.path for entry in artifact.manifest.contents} == {"weights.pt", "architecture.json"}
-
-
-def test_an_artifact_holds_the_tiers_own_files(searched: SearchFiles) -> None:
-    artifacts = list(tier_artifacts(searched, "run"))
-    assert [artifact.name for artifact in artifacts] == ["run-large", "run-small"]
-    for number, artifact in enumerate(artifacts):
-        weights = torch.load(artifact.manifest.entries["weights.pt"].local_path, weights_only=True)
+        weights = torch.load(files[number].manifest.entries["weights.pt"].local_path, weights_only=True)
         assert weights["weight"].tolist() == [number] * 3
-    digests = {artifact.manifest.entries["architecture.json"].digest for artifact in artifacts}
-    assert len(digests) == 2
+    assert not found
 
 
 def test_without_a_wandb_logger_nothing_happens(searched: SearchFiles) -> None:
@@ -174,20 +165,6 @@ class Grow(FederatedCallback):
             batch.restructure(lambda: pl_module.supernet.add(parent, [steps[batch.number]], 0, batch.number))
 
 
-@pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelSuite, list[Record], Path]:
-    """A suite that has grown twice in four rounds, and what was logged."""
-    folder = tmp_path_factory.mktemp("grown")
-    suite = ModelSuite((1, 8, 8), 4, GrowableCNN([4]))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WANDB_SILENT", "true")
-        logger = WandbLogger("grown", save_dir=str(folder), project="test", offline=True)
-        trainer = make_trainer(4, logger=logger, callbacks=[Grow(), WandbLogging()])
-        trainer.fit(make_module(suite), datamodule=tiny_data())
-        wandb.finish()
-    return suite, written(folder), folder
-
-
 def entries(records: list[Record], key: str) -> list[dict[str, Any]]:
     """All history records that have a key."""
     every = [
@@ -196,42 +173,6 @@ def entries(records: list[Record], key: str) -> list[dict[str, Any]]:
         if record.history.item
     ]
     return [one for one in every if key in one]
-
-
-def test_each_new_model_is_an_event_in_its_round(grown: tuple[ModelSuite, list[Record], Path]) -> None:
-    suite, records, _ = grown
-    found = entries(records, "suite/model")
-    costs = [suite.cost(Model(number)) for number in (1, 2)]
-    assert [one["suite/model"] for one in found] == [1, 2]
-    assert [one["suite/macs"] for one in found] == [cost.macs for cost in costs]
-    assert [one["suite/parameters"] for one in found] == [cost.parameters for cost in costs]
-    steps = {one["epoch"]: one["trainer/global_step"] for one in entries(records, "clients/loss")}
-    assert [one["trainer/global_step"] for one in found] == [steps[1], steps[2]]
-
-
-def test_the_table_has_all_models(grown: tuple[ModelSuite, list[Record], Path]) -> None:
-    suite, records, folder = grown
-    rows = table_of("suite/models", records, folder)
-    assert [" ".join(row) for row in rows] == ["number parent round cells steps macs parameters bytes"] * 3
-    assert [(row["number"], row["parent"], row["round"]) for row in rows] == [
-        (0, None, None),
-        (1, 0, 1),
-        (2, 1, 2),
-    ]
-    assert [row["steps"] for row in rows] == ["", "widen conv1", "deepen conv1"]
-    assert [row["cells"] for row in rows] == ["conv1 4, head", "conv1 8, head", "conv1 8, conv1_m2, head"]
-    for row in rows:
-        cost = suite.cost(Model(row["number"]))
-        assert (row["macs"], row["parameters"], row["bytes"]) == (cost.macs, cost.parameters, cost.bytes)
-
-
-def test_the_summary_has_all_models(grown: tuple[ModelSuite, list[Record], Path]) -> None:
-    suite, records, _ = grown
-    summary = last_of(records, "summary")
-    assert summary["suite/2/parent"] == 1
-    assert summary["suite/2/steps"] == "deepen conv1"
-    assert summary["suite/0/macs"] == suite.cost(Model(0)).macs
-    assert "suite/0/parent" not in summary
 
 
 def test_a_model_of_another_supernet_is_not_logged() -> None:
@@ -255,41 +196,51 @@ class Select(FederatedCallback):
         batch.restructure(lambda: sequence.select(group, batch.number))
 
 
-@pytest.fixture(scope="module")
-def pruned(tmp_path_factory: pytest.TempPathFactory) -> tuple[PrunedSequence, list[Record], Path]:
-    """A sequence of three models, and what was logged of the run that selected them."""
-    folder = tmp_path_factory.mktemp("pruned")
-    sequence = PrunedSequence((1, 8, 8), 4, SlicedCNN((8, 16)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WANDB_SILENT", "true")
-        logger = WandbLogger("pruned", save_dir=str(folder), project="test", offline=True)
-        fit(make_module(sequence), tiny_data(), 5, logger=logger, callbacks=[Select(), WandbLogging()])
-        wandb.finish()
-    return sequence, written(folder), folder
+COSTS = "macs parameters bytes"
+SUITE = [
+    (0, None, None, "conv1 4, head", ""),
+    (1, 0, 1, "conv1 8, head", "widen conv1"),
+    (2, 1, 2, "conv1 8, conv1_m2, head", "deepen conv1"),
+]
+SEQUENCE = [
+    (0, None, None, "layer0 8, layer1 16"),
+    (1, "layer1", 3, "layer0 8, layer1 10"),
+    (2, "layer0", 4, "layer0 4, layer1 10"),
+]
 
 
-def test_each_model_of_a_sequence_is_an_event_and_a_row(pruned: tuple[PrunedSequence, list[Record], Path]) -> None:
-    sequence, records, folder = pruned
-    costs = [sequence.cost(Model(number)) for number in range(3)]
-    found = entries(records, "sequence/model")
-    assert [one["sequence/model"] for one in found] == [1, 2]
-    assert [one["sequence/macs"] for one in found] == [cost.macs for cost in costs[1:]]
-    assert [one["sequence/parameters"] for one in found] == [cost.parameters for cost in costs[1:]]
-    rows = table_of("sequence/models", records, folder)
-    assert [" ".join(row) for row in rows] == ["number unit round sizes macs parameters bytes"] * 3
-    assert [(row["number"], row["unit"], row["round"]) for row in rows] == [
-        (0, None, None),
-        (1, "layer1", 3),
-        (2, "layer0", 4),
+@pytest.mark.parametrize(
+    ("name", "net", "callback", "columns", "wanted"),
+    [
+        ("suite", lambda: ModelSuite((1, 8, 8), 4, GrowableCNN([4])), Grow, "number parent round cells steps", SUITE),
+        (
+            "sequence",
+            lambda: PrunedSequence((1, 8, 8), 4, SlicedCNN((8, 16))),
+            Select,
+            "number unit round sizes",
+            SEQUENCE,
+        ),
+    ],
+    ids=["suite", "sequence"],
+)
+def test_each_new_model_is_an_event_in_its_round_and_a_row(
+    tmp_path: Path, name: str, net: Any, callback: Any, columns: str, wanted: list[tuple]
+) -> None:
+    supernet = net()
+    with offline(tmp_path, name) as logger:
+        fit(make_module(supernet), tiny_data(), 5, logger=logger, callbacks=[callback(), WandbLogging()])
+    logged = written(tmp_path)
+    costs = [(one.macs, one.parameters, one.bytes) for one in (supernet.cost(Model(number)) for number in range(3))]
+    found = entries(logged, f"{name}/model")
+    assert [(one[f"{name}/model"], one[f"{name}/macs"], one[f"{name}/parameters"]) for one in found] == [
+        (number, *costs[number][:2]) for number in (1, 2)
     ]
-    assert [row["sizes"] for row in rows] == [
-        "layer0 8, layer1 16",
-        "layer0 8, layer1 10",
-        "layer0 4, layer1 10",
-    ]
-    assert [(row["macs"], row["parameters"], row["bytes"]) for row in rows] == [
-        (cost.macs, cost.parameters, cost.bytes) for cost in costs
-    ]
-    summary = last_of(records, "summary")
-    assert (summary["sequence/2/unit"], summary["sequence/0/macs"]) == ("layer0", costs[0].macs)
-    assert "sequence/0/unit" not in summary
+    steps = {one["epoch"]: one["trainer/global_step"] for one in entries(logged, "clients/loss")}
+    assert [one["trainer/global_step"] for one in found] == [steps[row[2]] for row in wanted[1:]]
+    rows = table_of(f"{name}/models", logged, tmp_path)
+    assert [" ".join(row) for row in rows] == [f"{columns} {COSTS}"] * 3
+    assert [tuple(row.values()) for row in rows] == [(*row, *cost) for row, cost in zip(wanted, costs, strict=True)]
+    summary, second = last_of(logged, "summary"), columns.split()[1]
+    assert summary[f"{name}/2/{second}"] == wanted[2][1]
+    assert summary[f"{name}/0/macs"] == costs[0][0]
+    assert f"{name}/0/{second}" not in summary

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from lit_fednas.costs import peak_activation_bytes
 from lit_fednas.rng import numpy_generator
-from lit_fednas.supernets import BatchNorm, ElasticResNet, ResNet18, SmallCNN
+from lit_fednas.supernets import BatchNorm, ElasticResNet, SmallCNN
 
 
 def conv(inputs: int, outputs: int, **settings: Any) -> nn.Conv2d:
@@ -95,13 +95,7 @@ def elastic(seed: int) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("make", "shape"),
-    [
-        (lambda: elastic(0), (3, 16, 16)),
-        (lambda: elastic(1), (3, 16, 16)),
-        (lambda: ResNet18((3, 16, 16), width=8).subnet("whole"), (3, 16, 16)),
-        (lambda: SmallCNN((1, 12, 12)).subnet("whole"), (1, 12, 12)),
-    ],
+    ("make", "shape"), [(lambda: elastic(0), (3, 16, 16)), (lambda: SmallCNN((1, 12, 12)).subnet("whole"), (1, 12, 12))]
 )
 def test_peaks_by_running_node_by_node(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     network = make()
@@ -124,9 +118,9 @@ def test_it_leaves_no_trace(device: str) -> None:
     network[0].register_forward_hook(lambda module, inputs, output: seen.append(output.requires_grad))
     before = {name: (tensor, tensor.clone()) for name, tensor in network.state_dict(keep_vars=True).items()}
     peak_activation_bytes(network, (3, 4, 4))
-    assert seen == [False]
     with pytest.raises(RuntimeError, match="channel"):
         peak_activation_bytes(network, (2, 4, 4))
+    assert seen == [False]
     assert [module.training for module in network.modules()] == [True, True, False]
     assert "forward" not in vars(network[1])
     for name, tensor in network.state_dict(keep_vars=True).items():

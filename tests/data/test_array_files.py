@@ -62,16 +62,13 @@ class TestTables:
     @pytest.mark.parametrize(
         ("settings", "targets", "names"),
         [
-            ({"target": "rooms"}, [1, 2, 3], ("0", "1", "2", "3")),
             ({"target": "kind", "categorical": [], "inputs": ["size"]}, [0, 1, 0], ("flat", "house")),
             ({"target": ["size", "price"]}, [[10, 100.5], [30, 300], [20, 200]], ("0", "1")),
-            ({"target": "rooms", "task": Regression(1)}, [[1], [2], [3]], ("0",)),
+            ({"target": "size", "task": Regression(1)}, [[10], [30], [20]], ("0",)),
         ],
     )
     def test_tasks(self, table: str, settings: dict[str, Any], targets: list[Any], names: tuple[str, ...]) -> None:
         source = self.source(table, **settings)
-        if settings["target"] == "rooms":
-            (Path(table).parent / "test.csv").write_text("price,kind,rooms,size\n1,house,3,40\n")
         assert load(source).targets.tolist() == targets
         assert source.class_names == names
 
@@ -81,14 +78,9 @@ class TestTables:
             ({"categorical": []}, r"data\.source\.inputs: kind of .*train\.csv are not numbers; name them as cat"),
             ({"target": "cost"}, r"data\.source\.target: .*no column 'cost'; name one of: size, rooms, kind"),
             ({"client": "town"}, r"data\.source\.client: .* no column 'town'"),
-            ({"inputs": ["size", "age", "kind"]}, r"data\.source\.inputs: .* no column 'age'"),
             ({"categorical": ["kind", "price"]}, r"data\.source\.categorical: 'price' is not an input"),
-            ({"target": "kind", "categorical": [], "inputs": ["city"]}, "inputs: city of"),
             ({"inputs": ["size", "price"], "categorical": []}, r"inputs: 'price' of .*train\.csv is a target"),
-            (
-                {"target": ["size", "city"], "client": None},
-                r"target: 'city' of .*train\.csv holds text in place of numbers",
-            ),
+            ({"target": ["size", "city"], "client": None}, "target: 'city' of .* holds text in place of numbers"),
         ],
     )
     def test_wrong_columns_are_named(self, table: str, settings: dict[str, Any], message: str) -> None:
@@ -99,9 +91,7 @@ class TestTables:
         ("text", "message"),
         [
             ("size,rooms,kind\n1,2,flat\n", r"target: .*test\.csv has no column 'price'"),
-            ("size,kind,price\n1,flat,2\n", r"inputs: .*test\.csv has no column 'rooms'"),
             ("size,rooms,kind,price\n1,2,flat,3\n1,,flat,3\n", r"test\.csv has no value of 'rooms' in row 1"),
-            ("size,rooms,kind,price\n1,2,flat,\n", r"test\.csv has no value of 'price' in row 0"),
             ("size,rooms,kind,price\n1,2,tent,3\n", r"test\.csv has kind 'tent', which train does not"),
             ("size,rooms,kind,price\n1,two,flat,3\n", r"inputs: 'rooms' of .*test\.csv holds text"),
             ("size,rooms,kind,price\n1,2,flat,low\n", r"target: 'price' of .*test\.csv holds text"),
@@ -109,7 +99,6 @@ class TestTables:
             ("", r"test\.csv cannot be read"),
             ("size,rooms,kind,price\n1,2,flat,3\n1,2,flat,3e\n", r"'price' of .*test\.csv holds .*, '3e' in row 1"),
             ("size,rooms,kind,price\n1,2,flat,3,4\n", r"test\.csv has more cells in row 0 than columns"),
-            ("size,rooms,kind,price\n1,2,flat,3\n1,2,flat,3,4\n", "Expected 4 fields in line 3, saw 5"),
             ("size,rooms,price,kind,price\n1,2,3,flat,4\n", r"test\.csv has 2 columns 'price'; rename or remove"),
         ],
     )
@@ -121,10 +110,7 @@ class TestTables:
     def test_text_is_no_number_and_infinity_has_no_scale(self, table: str) -> None:
         days = Path(table).with_name("days.csv")
         days.write_text("size,day\n1,mon\n2,tue\n3,mon\n")
-        assert load(ArrayFiles({"train": str(days)}, "day")).targets.tolist() == [0, 1, 0]
-        with pytest.raises(
-            ConfigError, match=r"data\.source\.task: Regression needs numbers, and 'day' of .* holds text"
-        ):
+        with pytest.raises(ConfigError, match=r"source\.task: Regression needs numbers, and 'day' of .* holds text"):
             load(ArrayFiles({"train": str(days)}, "day", task=Regression()))
         days.write_text("size,price\n1,2.0\ninf,3.0\n")
         with pytest.raises(DataError, match="train holds NaN or infinity"):
@@ -137,7 +123,6 @@ class TestTables:
             (["EU", "NA", "AS"], [1, 2, 0], ("AS", "EU", "NA")),
             (["True", "False", "True"], [1, 0, 1], ("0", "1")),
             (["1.5", "NA", "2.5"], "no value of 'target' in row 1", ()),
-            (["1", "2", "NA"], "no value of 'target' in row 2", ()),
             (["1.5", "2.5", "low"], "'target' of .*holds text in place of numbers, 'low' in row 2", ()),
         ],
     )
@@ -171,14 +156,13 @@ class TestTables:
         assert train.inputs.tolist() == [[1, 0], [0, 1]]
 
     def test_parquet(self, table: str) -> None:
-        pytest.importorskip("pyarrow")
-        paths = [Path(table).with_name(f"{split}.csv") for split in ("train", "test")]
-        for path in paths:
+        pyarrow = pytest.importorskip("pyarrow")
+        for path in (Path(table), Path(table).with_name("test.csv")):
             pd.read_csv(path).astype({"kind": "category"}).to_parquet(path.with_suffix(".parquet"))
         path = table.replace(".csv", ".parquet")
         assert torch.equal(load(self.source(path)).inputs, load(self.source(table)).inputs)
         assert torch.equal(load(self.source(path)).targets, load(self.source(table)).targets)
-        columns = pytest.importorskip("pyarrow").table([[1], [2], [3]], names=["x", "price", "price"])
+        columns = pyarrow.table([[1], [2], [3]], names=["x", "price", "price"])
         pytest.importorskip("pyarrow.parquet").write_table(columns, path)
         with pytest.raises(DataError, match=r"train\.parquet has 2 columns 'price'"):
             load(self.source(path))
@@ -201,17 +185,19 @@ class TestArrays:
     def test_images_stay_uint8(self, tmp_path: Path) -> None:
         images = np.arange(3 * 1 * 2 * 2, dtype=np.uint8).reshape(3, 1, 2, 2)
         targets, site = np.array([0, 2, 1], dtype=np.int32), np.array(["a", "b", "a"])
-        source = ArrayFiles(
-            {"train": self.write(tmp_path / "a.npz", inputs=images, targets=targets, site=site)}, client="site"
-        )
+        path = self.write(tmp_path / "a.npz", inputs=images, targets=targets, site=site)
+        source = ArrayFiles({"train": path}, client="site")
         train = load(source)
         assert (train.inputs.dtype, source.input_dtype, source.input_shape) == (torch.uint8, torch.float32, (1, 2, 2))
         assert (train.targets.tolist(), source.num_classes) == ([0, 2, 1], 3)
         assert train.columns["site"].tolist() == ["a", "b", "a"]
         assert source.load("test") is None
-        scaled = ArrayFiles({"train": str(tmp_path / "a.npz")}, standardize=True).normalization
+        scaled = ArrayFiles({"train": path}, standardize=True).normalization
         assert scaled is not None
         assert scaled.mean == pytest.approx([5.5 / 255])
+        path = self.write(tmp_path / "b.npz", inputs=np.zeros((2, 3)), targets=np.array([[True, False], [True, True]]))
+        labels = load(ArrayFiles({"train": path}, task=MultiLabel(2)))
+        assert (labels.targets.tolist(), labels.inputs.dtype) == ([[1, 0], [1, 1]], torch.float32)
 
     def test_tokens_stay_whole_numbers(self, tmp_path: Path) -> None:
         np.save(tmp_path / "inputs.npy", np.array([[1, 2], [3, 0]], dtype=np.int64))
@@ -223,29 +209,28 @@ class TestArrays:
         with pytest.raises(ConfigError, match=r"standardize: torch\.int64 inputs"):
             load(ArrayFiles({"train": str(tmp_path)}, task=NextToken(4, 0), standardize=True))
 
-    def test_labels(self, tmp_path: Path) -> None:
-        path = self.write(tmp_path / "a.npz", inputs=np.zeros((2, 3)), targets=np.array([[True, False], [True, True]]))
-        assert load(ArrayFiles({"train": path}, task=MultiLabel(2))).targets.tolist() == [[1, 0], [1, 1]]
-        assert load(ArrayFiles({"train": path}, task=MultiLabel(2))).inputs.dtype == torch.float32
-
-    def test_faults_are_named(self, tmp_path: Path) -> None:
-        path = self.write(tmp_path / "a.npz", inputs=np.zeros((2, 3)), targets=np.array([0, 1]))
-        text = self.write(tmp_path / "c.npz", inputs=np.array(["a"]), targets=np.array([0]))
-        other = self.write(tmp_path / "d.npz", inputs=np.zeros((2, 3)), targets=np.array([0, 7]))
+    @pytest.mark.parametrize(
+        ("files", "settings", "message"),
+        [
+            ({"train": "a.npz"}, {"client": "site"}, r"a\.npz has no 'site'; add it, it has: inputs, targets"),
+            ({"train": "none.npz"}, {}, r"none\.npz is missing"),
+            ({"train": "a.bin"}, {}, r"a\.bin is not a folder, \.npz"),
+            ({"train": "a.npz", "val": "t.csv"}, {}, r"t\.csv and train are not of one kind"),
+            ({"train": "a.npz"}, {"inputs": ["x"]}, r"data\.source\.inputs: .*a\.npz has no columns"),
+            ({"train": "b.npz"}, {}, r"b\.npz cannot be read"),
+            ({"train": "c.npz"}, {}, r"c\.npz has inputs of type <U1; give numbers"),
+            ({"train": "a.npz", "val": "d.npz"}, {}, r"val: .*targets 0\.\.7"),
+            ({"test": "a.npz"}, {}, r"data\.source\.files: "),
+            ({"train": "a.npz", "dev": "a.npz"}, {}, r"data\.source\.files: "),
+        ],
+    )
+    def test_faults_are_named(
+        self, tmp_path: Path, files: dict[str, str], settings: dict[str, Any], message: str
+    ) -> None:
+        self.write(tmp_path / "a.npz", inputs=np.zeros((2, 3)), targets=np.array([0, 1]))
+        self.write(tmp_path / "c.npz", inputs=np.array(["a"]), targets=np.array([0]))
+        self.write(tmp_path / "d.npz", inputs=np.zeros((2, 3)), targets=np.array([0, 7]))
         (tmp_path / "t.csv").write_text(TABLE)
         (tmp_path / "b.npz").write_bytes(b"no zip")
-        for kind, files, settings, message in (
-            (DataError, {"train": path}, {"client": "site"}, r"a\.npz has no 'site'; add it, it has: inputs, targets"),
-            (DataError, {"train": str(tmp_path / "none.npz")}, {}, r"none\.npz is missing"),
-            (DataError, {"train": str(tmp_path / "a.bin")}, {}, r"a\.bin is not a folder, \.npz"),
-            (DataError, {"train": path, "val": str(tmp_path / "t.csv")}, {}, r"t\.csv and train are not of one kind"),
-            (ConfigError, {"train": path}, {"inputs": ["x"]}, r"data\.source\.inputs: .*a\.npz has no columns"),
-            (DataError, {"train": str(tmp_path / "b.npz")}, {}, r"b\.npz cannot be read"),
-            (DataError, {"train": text}, {}, r"c\.npz has inputs of type <U1; give numbers"),
-            (DataError, {"train": path, "val": other}, {}, r"val: .*targets 0\.\.7"),
-            (ConfigError, {}, {}, r"data\.source\.files: "),
-            (ConfigError, {"test": path}, {}, r"data\.source\.files: "),
-            (ConfigError, {"train": path, "dev": path}, {}, r"data\.source\.files: "),
-        ):
-            with pytest.raises(kind, match=message):
-                load(ArrayFiles(files, **settings))
+        with pytest.raises((ConfigError, DataError), match=message):
+            load(ArrayFiles({split: str(tmp_path / name) for split, name in files.items()}, **settings))

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from lit_fednas.data import IID, ArrayFiles, DataSource, Examples, FederatedDataModule, ImageFolder, Leaf, TextFiles
+from lit_fednas.data import IID, ArrayFiles, DataSource, Examples, FederatedDataModule, Leaf
 from lit_fednas.data.mapped import compute_once, load_once
 from lit_fednas.data.transforms import as_float
 from lit_fednas.errors import DataError
@@ -135,22 +134,7 @@ def leaf(folder: Path) -> DataSource:
     return Leaf(folder)
 
 
-def text(folder: Path) -> DataSource:
-    words = np.random.default_rng(0).choice(["to", "be", "or", "not"], 40_000)
-    (folder / "all.txt").write_text(" ".join(words))
-    return TextFiles(str(folder / "all.txt"), level="words")
-
-
-def images(folder: Path) -> DataSource:
-    rng = np.random.default_rng(0)
-    for number in range(20):
-        path = folder / "train" / f"class {number % 2}" / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(path)
-    return ImageFolder(folder, cache=False)
-
-
-@pytest.mark.parametrize("make", [arrays, table, leaf, text, images])
+@pytest.mark.parametrize("make", [arrays, table, leaf])
 def test_no_process_keeps_a_copy_of_its_own(
     make: Callable[[Path], DataSource], machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +152,6 @@ def test_no_process_keeps_a_copy_of_its_own(
         assert data.num_classes > 1 or make is table
         if rank:
             monkeypatch.setattr(source, "load", {"val": None}.__getitem__)  # which does not exist
-            monkeypatch.setattr("lit_fednas.data.sources.image_files.read_image", never)
         data.setup("fit")
         gc.collect()
         held, peak = tracemalloc.get_traced_memory()

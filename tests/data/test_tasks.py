@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,17 +42,13 @@ def test_next_tokens_count_one_by_one_and_padding_does_not() -> None:
     assert not task.metrics["perplexity"]
 
 
-def test_a_batch_of_padding_has_no_loss() -> None:
-    task, padding = NextToken(3, ignored=0), torch.zeros_like(TOKENS)
+def test_a_batch_of_padding_has_no_loss_and_without_padding_every_token_counts() -> None:
     outputs = torch.zeros(2, 3, 3, requires_grad=True)
-    loss = task.loss(outputs, padding, label_smoothing=0.1)
+    loss = NextToken(3, ignored=0).loss(outputs, torch.zeros_like(TOKENS), label_smoothing=0.1)
     loss.backward()
     assert float(loss.detach()) == 0.0
     assert outputs.grad is not None
     assert not outputs.grad.any()
-
-
-def test_without_padding_every_token_counts() -> None:
     uniform = torch.zeros(2, 3, 3)
     assert NextToken(3).units(TOKENS).tolist() == [3, 3]
     assert float(NextToken(3).loss(uniform, TOKENS)) == pytest.approx(LOG3)
@@ -79,12 +74,7 @@ def test_numbers_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("task", "outputs"),
-    [
-        (Classification(4), (4,)),
-        (NextToken(4, ignored=0), (5, 4)),
-        (MultiLabel(3), (3,)),
-        (Regression(2), (2,)),
-    ],
+    [(Classification(4), (4,)), (NextToken(4, ignored=0), (5, 4)), (MultiLabel(3), (3,)), (Regression(2), (2,))],
     ids=lambda value: type(value).__name__ if isinstance(value, Task) else None,
 )
 def test_a_task_agrees_with_itself(task: Task, outputs: tuple[int, ...]) -> None:
@@ -121,22 +111,18 @@ def test_targets_of_another_task_are_refused(task: Task, targets: torch.Tensor, 
         ArraySource(train, task=task)
 
 
-def token_data(partitioner: Any, **settings: Any) -> FederatedDataModule:
+def test_tokens_stay_whole_numbers_and_go_by_role() -> None:
     rows = torch.randint(1, 5, (40, 7), generator=torch.Generator().manual_seed(0))
     examples = Examples(rows[:, :-1], rows[:, 1:], {"role": np.repeat(["a", "b", "c", "d"], 10)})
-    return FederatedDataModule(ArraySource(examples, task=NextToken(5, ignored=0)), partitioner, **settings)
-
-
-def test_tokens_stay_whole_numbers_and_go_by_role() -> None:
-    data = token_data(ByColumn("role"), server_val=0.0)
+    source = ArraySource(examples, task=NextToken(5, ignored=0))
+    data = FederatedDataModule(source, ByColumn("role"), server_val=0.0)
     data.setup()
     assert (data.num_classes, data.strata, data.clients.num_clients) == (5, ("examples",), 4)
-    draws = torch.Generator().manual_seed(0)
-    for inputs, targets in data.clients.batches(2, 4, draws):
+    for inputs, targets in data.clients.batches(2, 4, torch.Generator().manual_seed(0)):
         assert inputs.dtype == targets.dtype == torch.int64
         assert torch.equal(inputs[:, 1:], targets[:, :-1])
     assert data.clients.label_counts(1, 1).tolist() == [10]
     with pytest.raises(ConfigError, match=r"data.partitioner: Dirichlet deals out by class, .* use ByColumn or IID"):
-        token_data(Dirichlet(1.0), num_clients=2).setup()
+        FederatedDataModule(source, Dirichlet(1.0), num_clients=2).setup()
     with pytest.raises(ConfigError, match=r"data.task.ignored: 3 is not a token; give one from 0 to 2"):
         NextToken(3, ignored=3)

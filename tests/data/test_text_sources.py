@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -82,22 +83,30 @@ class TestTextFiles:
         clients = load(TextFiles(str(tmp_path), clients="role")).columns["client"]
         assert set(clients) == {"other.txt/All", "play.txt/All", "play.txt/First Citizen"}
 
-    def test_faults_are_named(self, folder: Path) -> None:
-        with pytest.raises(DataError, match=r"data\.source\.files: .*none is not a file"):
-            load(TextFiles(str(folder / "none")))
-        with pytest.raises(DataError, match=r"data\.source\.val: .*none is not a file"):
-            load(TextFiles(str(folder), val=str(folder / "none")))
-        with pytest.raises(DataError, match=r"clients: a\.txt begins with 'abacad', not with a role"):
-            load(TextFiles(str(folder), clients="role"))
-        (folder / "b.txt").write_bytes("süd".encode("latin-1"))
-        with pytest.raises(DataError, match=r"b\.txt cannot be read"):
-            load(TextFiles(str(folder)))
-        (folder / "a.txt").write_text("a")
-        with pytest.raises(DataError, match="train has no client with two characters"):
-            load(TextFiles(str(folder / "a.txt")))
-        for bad in ({"val": 0.5, "test": 0.5}, {"val": -0.1}, {"length": 0}, {"clients": "line"}, {"level": "line"}):
-            with pytest.raises(ConfigError):
-                TextFiles("x", **bad)  # type: ignore[arg-type]
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"files": "none"}, r"data\.source\.files: none is not a file"),
+            ({"val": "none"}, r"data\.source\.val: none is not a file"),
+            ({"clients": "role"}, r"clients: a\.txt begins with 'abacad', not with a role"),
+            ({"files": "latin"}, r"c\.txt cannot be read"),
+            ({"files": "short"}, "train has no client with two characters"),
+            ({"val": 0.5, "test": 0.5}, "val"),
+            ({"val": -0.1}, "val"),
+            ({"length": 0}, "length"),
+            ({"clients": "line"}, "clients"),
+            ({"level": "line"}, "level"),
+        ],
+    )
+    def test_faults_are_named(
+        self, folder: Path, settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(folder)
+        for name, content in (("latin", "süd"), ("short", "a")):
+            (folder / name).mkdir()
+            (folder / name / "c.txt").write_bytes(content.encode("latin-1"))
+        with pytest.raises((ConfigError, DataError), match=message):
+            load(TextFiles(**{"files": ".", **settings}))
 
 
 class TestShakespeareRoles:

@@ -1,10 +1,12 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from torchvision.transforms import InterpolationMode, autoaugment
 from torchvision.transforms.v2 import functional as tv
 
-from lit_fednas.data import Augmentation, Cutout, Normalize, RandAugment, RandomCrop, RandomFlip
+from lit_fednas.data import Cutout, Normalize, RandAugment, RandomCrop, RandomFlip
 from lit_fednas.errors import ConfigError
 from lit_fednas.rng import generator
 
@@ -13,21 +15,13 @@ def images(count: int = 6, dtype: torch.dtype = torch.uint8, shape: tuple[int, .
     return torch.randint(1, 256, (count, *shape), generator=generator(0, "images")).to(dtype)
 
 
-def test_normalize_equals_torchvision_for_each_type() -> None:
-    mean, std = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]
-    normalize, batch = Normalize(mean, std), images()
-    for given, scaled in ((batch, batch.float() / 255), (batch.float(), batch.float()), (batch, batch.float() / 255)):
-        before = given.clone()
-        result = normalize(given)
-        assert result.dtype == torch.float32
-        torch.testing.assert_close(result, tv.normalize(scaled, mean, std))
-        assert torch.equal(given, before)
-
-
-@pytest.mark.parametrize(("mean", "std"), [([], []), ([0.1], [0.1, 0.2]), ([0.1], [0.0])])
-def test_normalize_refuses(mean: list[float], std: list[float]) -> None:
-    with pytest.raises(ConfigError, match="std"):
-        Normalize(mean, std)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_normalize_equals_torchvision(dtype: torch.dtype) -> None:
+    mean, std, batch = [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616], images(dtype=dtype)
+    before = batch.clone()
+    result = Normalize(mean, std)(batch)
+    torch.testing.assert_close(result, tv.normalize(batch.float() / (255 if dtype == torch.uint8 else 1), mean, std))
+    assert torch.equal(batch, before)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
@@ -42,22 +36,15 @@ def test_crop_equals_per_example_reference(dtype: torch.dtype) -> None:
         assert torch.equal(result[row], tv.crop(padded, top, left, 7, 9))
     assert result.dtype == dtype
     assert torch.equal(batch, before)
-    assert len({tuple(pair) for pair in offsets.T.tolist()}) > 20  # examples draw for themselves
-    assert offsets.min() == 0
-    assert offsets.max() == 2 * padding
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_flip_equals_per_example_reference(dtype: torch.dtype) -> None:
-    batch = images(400, dtype)
+def test_flip_equals_per_example_reference() -> None:
+    batch = images(400)
     before = batch.clone()
     result = RandomFlip(0.3)(batch, generator(2, "flip"))
-    flipped = 0
-    for row in range(400):
-        mirrored = torch.equal(result[row], tv.horizontal_flip(before[row]))
-        assert mirrored or torch.equal(result[row], before[row])
-        flipped += mirrored
-    assert 0.2 < flipped / 400 < 0.4
+    mirrored = [torch.equal(one, tv.horizontal_flip(other)) for one, other in zip(result, before, strict=True)]
+    assert all(is_mirrored or torch.equal(result[row], before[row]) for row, is_mirrored in enumerate(mirrored))
+    assert 0.2 < sum(mirrored) / 400 < 0.4
     assert torch.equal(batch, before)
 
 
@@ -71,12 +58,9 @@ def test_cutout_equals_per_example_reference(dtype: torch.dtype, fill: list[floa
     for row in range(300):
         expected = before[row].clone()
         top, left = max(0, rows[row] - 2), max(0, columns[row] - 2)  # what lies outside of the image is lost
-        for channel in range(3):
-            expected[channel, top : rows[row] + 2, left : columns[row] + 2] = fill[channel]
+        expected[:, top : rows[row] + 2, left : columns[row] + 2] = torch.tensor(fill, dtype=dtype)[:, None, None]
         assert torch.equal(result[row], expected)
-    assert result.dtype == dtype
     assert torch.equal(batch, before)
-    assert (len(set(rows)), len(set(columns))) == (7, 9)
 
 
 @pytest.mark.parametrize(("shape", "magnitude"), [((3, 9, 12), 0), ((1, 12, 9), 9), ((3, 9, 12), 30)])
@@ -113,26 +97,20 @@ def test_each_image_draws_its_own_operations() -> None:
     assert np.bincount(drawn.flatten(), minlength=28).min() > 350  # of 12000 / 28 = 429, with a deviation of 20
 
 
-@pytest.mark.parametrize("augmentation", [RandomCrop(2), RandomFlip(), RandAugment(), Cutout(4)])
-def test_augmentation_is_a_function_of_its_generator(augmentation: Augmentation) -> None:
-    state = torch.get_rng_state()
-    first, second = (augmentation(images(40), generator(3, "a")) for _ in range(2))
-    other = augmentation(images(40), generator(4, "a"))
-    assert torch.equal(first, second)
-    assert not torch.equal(first, other)
-    assert torch.equal(state, torch.get_rng_state())
-
-
-def test_augmentations_refuse_settings_that_do_nothing() -> None:
-    with pytest.raises(ConfigError, match="magnitude: 31"):
-        RandAugment(2, 31)
-    with pytest.raises(ConfigError, match="padding: 0"):
-        RandomCrop(0)
-    for p in (0.0, 1.5):
-        with pytest.raises(ConfigError, match="p:"):
-            RandomFlip(p)
-    for settings, told in (({"size": 3}, "size: 3"), ({"fill": []}, "fill: is empty"), ({"fill": [125.0]}, "fill")):
-        with pytest.raises(ConfigError, match=told):
-            Cutout(**settings)
-    with pytest.raises(ConfigError, match=r"fill: .* does not match images of 3 channels"):
-        Cutout(2, [0.1, 0.2])(images(), generator(0, "cut"))
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Normalize([], []), "std"),
+        (lambda: Normalize([0.1], [0.1, 0.2]), "std"),
+        (lambda: RandAugment(2, 31), "magnitude: 31"),
+        (lambda: RandomCrop(0), "padding: 0"),
+        (lambda: RandomFlip(0.0), "p:"),
+        (lambda: Cutout(3), "size: 3"),
+        (lambda: Cutout(fill=[]), "fill: is empty"),
+        (lambda: Cutout(fill=[125.0]), "fill"),
+        (lambda: Cutout(2, [0.1, 0.2])(images(), generator(0, "cut")), "fill: .* does not match images of 3 channels"),
+    ],
+)
+def test_refusals(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()

@@ -15,22 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from lit_fednas import assignment, objectives
 from lit_fednas.aggregation import Aggregation, ClassAverage, MaxNet, OperatorAverage, OverlapAverage
-from lit_fednas.assignment import (
-    Assignment,
-    ByOwnUtility,
-    ByTier,
-    ByUtility,
-    CandidateGroups,
-    FixedArchitecture,
-    InvariantUnits,
-    RandomArchitectures,
-    RandomBases,
-    RollingWidths,
-    Sandwich,
-    Subspaces,
-    TrackingSandwich,
-)
+from lit_fednas.assignment import Assignment
 from lit_fednas.callbacks import (
     AdaptiveNorm,
     BetaDecay,
@@ -39,17 +26,9 @@ from lit_fednas.callbacks import (
     PruneByBudgets,
     SoftAverage,
     TransformOnConvergence,
+    WeightAverage,
 )
-from lit_fednas.data import (
-    IID,
-    ArraySource,
-    Dirichlet,
-    Examples,
-    FederatedDataModule,
-    MultiLabel,
-    Regression,
-    Task,
-)
+from lit_fednas.data import IID, ArraySource, Dirichlet, Examples, FederatedDataModule, MultiLabel, Regression, Task
 from lit_fednas.federation import (
     ClientSettings,
     EvaluationSettings,
@@ -61,20 +40,7 @@ from lit_fednas.federation import (
     PoissonCohort,
     UniformCohort,
 )
-from lit_fednas.objectives import (
-    CrossEntropy,
-    DifferentiableSearch,
-    HeadOnly,
-    IndependentBases,
-    MaskedCrossEntropy,
-    Objective,
-    OrderedDropout,
-    PathSampling,
-    Proximal,
-    SideObjective,
-    TaskLoss,
-    UnitChanges,
-)
+from lit_fednas.objectives import Objective
 from lit_fednas.objectives.wrapped import WrappedObjective
 from lit_fednas.supernets import (
     BaseNetworks,
@@ -187,39 +153,41 @@ class Troubled(WrappedObjective):
 
 
 LOSSES: dict[str, Callable[[], Objective]] = {
-    "task": TaskLoss,
-    "entropy": lambda: CrossEntropy(label_smoothing=0.1),
-    "masked": MaskedCrossEntropy,
+    "task": objectives.TaskLoss,
+    "entropy": lambda: objectives.CrossEntropy(label_smoothing=0.1),
+    "masked": objectives.MaskedCrossEntropy,
 }
 OBJECTIVES: dict[str, Callable[[Objective], Objective]] = {
     "-": lambda loss: loss,
-    "proximal": lambda loss: Proximal(loss, mu=0.5),
-    "paths": PathSampling,
-    "head": lambda loss: HeadOnly(PathSampling(loss)),
-    "ordered": OrderedDropout,
-    "distilled": lambda loss: OrderedDropout(loss, distill=True),
-    "changes": UnitChanges,
-    "bases": IndependentBases,
-    "side": SideObjective,
-    "search": DifferentiableSearch,
+    "proximal": lambda loss: objectives.Proximal(loss, mu=0.5),
+    "paths": objectives.PathSampling,
+    "head": lambda loss: objectives.HeadOnly(objectives.PathSampling(loss)),
+    "ordered": objectives.OrderedDropout,
+    "distilled": lambda loss: objectives.OrderedDropout(loss, distill=True),
+    "changes": objectives.UnitChanges,
+    "bases": objectives.IndependentBases,
+    "side": objectives.SideObjective,
+    "search": objectives.DifferentiableSearch,
 }
 ASSIGNMENTS: dict[str, Callable[[], Assignment]] = {
-    "largest": FixedArchitecture,
-    "smallest": lambda: FixedArchitecture("smallest"),
-    "mixture": lambda: FixedArchitecture("mixture"),
-    "random": RandomArchitectures,
-    "sandwich": Sandwich,
-    "tracking": TrackingSandwich,
-    "by-tier": ByTier,
-    "share": lambda: Subspaces(share=0.5),
-    "bytes": lambda: Subspaces(at_most=20_000, size="bytes"),
-    "invariant": lambda: InvariantUnits({"weak": 0.5, "strong": 1}),
-    "rolling": lambda: RollingWidths({"weak": "width: 0.5", "strong": "largest"}),
-    "bases": lambda: RandomBases({"weak": 1, "strong": 3}),
-    "utility": ByUtility,
-    "own": ByOwnUtility,
-    "groups": CandidateGroups,
-    "few-groups": lambda: CandidateGroups(initial_clients=2),
+    "largest": assignment.FixedArchitecture,
+    "smallest": lambda: assignment.FixedArchitecture("smallest"),
+    "mixture": lambda: assignment.FixedArchitecture("mixture"),
+    "random": assignment.RandomArchitectures,
+    "cost": assignment.CostWeighted,
+    "path": lambda: assignment.CostWeighted(assignment.RisingPath(3), power=0.5, cost="bytes"),
+    "sandwich": assignment.Sandwich,
+    "tracking": assignment.TrackingSandwich,
+    "by-tier": assignment.ByTier,
+    "share": lambda: assignment.Subspaces(share=0.5),
+    "bytes": lambda: assignment.Subspaces(at_most=20_000, size="bytes"),
+    "invariant": lambda: assignment.InvariantUnits({"weak": 0.5, "strong": 1}),
+    "rolling": lambda: assignment.RollingWidths({"weak": "width: 0.5", "strong": "largest"}),
+    "bases": lambda: assignment.RandomBases({"weak": 1, "strong": 3}),
+    "utility": assignment.ByUtility,
+    "own": assignment.ByOwnUtility,
+    "groups": assignment.CandidateGroups,
+    "few-groups": lambda: assignment.CandidateGroups(initial_clients=2),
 }
 AGGREGATIONS: dict[str, type[Aggregation]] = {
     "overlap": OverlapAverage,
@@ -276,7 +244,11 @@ CALLBACKS: dict[str, Callable[[], list[FederatedCallback]]] = {
 }
 #: What belongs to a kind of shared weights: a suite grows on the way; an iteration of candidates ends, another begins.
 OF_KIND: dict[str, Callable[[], list[FederatedCallback]]] = {
-    "suites": lambda: [TransformOnConvergence(threshold=1e9, gamma=1, delta=1, window=1), SoftAverage()],
+    "suites": lambda: [
+        TransformOnConvergence(threshold=1e9, gamma=1, delta=1, window=1),
+        SoftAverage(),
+        WeightAverage(),
+    ],
     "sequences": lambda: [PruneByBudgets(budget=0.2, first=0.2, rounds={1: 2}, groups=2)],
 }
 #: Clients that can train the least and clients that can train all.
@@ -353,7 +325,7 @@ class Method:
 TABLE = """
 kind      subject assignment objective loss    average   merge   fault  callback server wire   fit     measure  cohort
 elastic   images  sandwich   proximal  masked  classes   alike   -      -        -      -      -       trained  poisson
-elastic   tokens  smallest   -         entropy overlap   alike   away   private  -      -      stacked received one
+elastic   tokens  path       -         entropy overlap   alike   away   private  -      -      stacked received one
 elastic   labels  tracking   -         task    overlap   trimmed reject devices  yogi   packed stacked received -
 counting  tokens  largest    -         task    maxnet    alike   -      beta     yogi   -      layout  received one
 counting  tokens  largest    proximal  task    overlap   trimmed fail   devices  adam   -      -       trained  poisson
@@ -368,7 +340,7 @@ bases     numbers by-tier    -         task    overlap   alike   -      private 
 bases     labels  bases      -         task    maxnet    -       away   devices  yogi   packed stacked -        one
 bases     numbers bases      bases     task    maxnet    -       scale  devices  adam   -      stacked trained  poisson
 exits     images  by-tier    side      task    maxnet    trimmed -      devices  yogi   packed layout  -        -
-exits     labels  random     -         task    maxnet    alike   away   devices  -      -      -       -        poisson
+exits     labels  cost       -         task    maxnet    alike   away   devices  -      -      -       -        poisson
 exits     images  random     -         task    overlap   alike   scale  devices  adam   -      -       trained  all
 suites    images  own        -         task    maxnet    alike   -      beta     yogi   -      stacked received one
 suites    images  own        -         masked  classes   -       late   -        yogi   -      half    received -

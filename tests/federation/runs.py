@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from lit_fednas.callbacks import RoundCheckpoint
-from lit_fednas.federation import FederatedCallback, FederatedLightningModule
+from lit_fednas.data import FederatedDataModule
+from lit_fednas.federation import FederatedCallback, FederatedLightningModule, FederatedTrainer
 from lit_fednas.loggers import RunLogger
 from tests.federation import methods
-from tests.support import make_trainer, weights
+from tests.support import make_trainer, tiny_data, weights
 
 #: The callbacks whose state names the run's folder.
 OF_FOLDER = "Checkpoint|DeviceAverage"
@@ -98,6 +99,22 @@ def run(
         module,
         record(folder) if trainer.is_global_zero else "",
     )
+
+
+def run_in(
+    folder: Path,
+    module: FederatedLightningModule,
+    *callbacks: FederatedCallback,
+    rounds: int,
+    data: FederatedDataModule | None = None,
+    ckpt_path: Path | None = None,
+) -> FederatedTrainer:
+    """Trains in a folder, with a validation every second round."""
+    logger = RunLogger(str(folder), "run", "only")
+    settings = {"check_val_every_n_rounds": 2, "enable_checkpointing": True, "logger": logger}
+    trainer = make_trainer(rounds, callbacks=list(callbacks), **settings)
+    trainer.fit(module, datamodule=data or tiny_data(), ckpt_path=ckpt_path)
+    return trainer
 
 
 @functools.cache

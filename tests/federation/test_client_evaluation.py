@@ -33,12 +33,8 @@ def net(classes=4):
 def jointly(network, clients, batch_size, **settings):
     sizes = {client: clients.size(client, settings.get("split", "test")) for client in range(clients.num_clients)}
     batches = batches_of_clients(sizes, batch_size)
-    found = [
-        score
-        for those in batches
-        for score in client_scores(network, clients, those, batch_size=batch_size, **settings)
-    ]
-    return found, batches
+    settings["batch_size"] = batch_size
+    return [score for those in batches for score in client_scores(network, clients, those, **settings)]
 
 
 def by_hand(network, clients, split="test", settings=EvaluationSettings(), targets=lambda classes: classes):
@@ -73,35 +69,19 @@ def test_equal_to_one_by_one(batch_size, top_k):
     settings = EvaluationSettings(top_k=top_k)
     wanted = by_hand(network, clients, settings=settings)
     assert len({score.metrics["accuracy"] for score in wanted}) > 2
-    found, batches = jointly(network, clients, batch_size, settings=settings)
-    assert_equal(found, wanted)
-    assert (len(batches) == 1) == (batch_size == 512)
-    alone = [score for client in range(9) for score in client_scores(network, clients, [client], settings=settings)]
-    assert_equal(alone, wanted)
+    assert_equal(jointly(network, clients, batch_size, settings=settings), wanted)
 
 
 def test_settings_and_labels_are_respected():
     clients, network = clients_of(client_val=0.2), net(2)
-    settings = EvaluationSettings(precision="bf16-mixed", channels_last=True)
-    given = {
-        "split": "val",
-        "settings": settings,
-        "targets": lambda classes: classes // 2,
-    }  # 2 labels of 4 classes
-    wanted = by_hand(network, clients, **given)
-    assert_equal(jointly(network, clients, 512, **given)[0], wanted)
-    full = jointly(network, clients, 512, **{**given, "settings": EvaluationSettings()})[0]
-    assert any(
-        one.metrics["loss"] != pytest.approx(other.metrics["loss"], rel=1e-5)
-        for one, other in zip(full, wanted, strict=True)
-    )
-
-
-def test_more_likeliest_labels_than_there_are():
-    clients, network = clients_of(), net(2)
-    given = {"settings": EvaluationSettings(top_k=3), "targets": lambda classes: classes // 2}
-    found, _ = jointly(network, clients, 512, **given)
-    assert {score.metrics["accuracy"] for score in found} == {1.0}
+    given = {"split": "val", "targets": lambda classes: classes // 2}  # 2 labels of 4 classes
+    half = {"settings": EvaluationSettings(precision="bf16-mixed", channels_last=True)}
+    found, full = jointly(network, clients, 512, **given, **half), jointly(network, clients, 512, **given)
+    assert_equal(found, by_hand(network, clients, **given, **half))
+    losses = [[score.metrics["loss"] for score in one] for one in (found, full)]
+    assert losses[0] != pytest.approx(losses[1], rel=1e-5)
+    likeliest = jointly(network, clients, 512, settings=EvaluationSettings(top_k=3), **given)  # of two labels
+    assert {score.metrics["accuracy"] for score in likeliest} == {1.0}
 
 
 def test_batches_by_hand():

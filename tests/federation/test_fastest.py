@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import shutil
+
 import pytest
 import torch
 
@@ -19,9 +23,7 @@ class Clock:
     """A clock that only training moves on: by some time a step, times the factor of each setting that is changed."""
 
     def __init__(self, step, **factors):
-        self.now = 0.0
-        self.step = step
-        self.factors = factors
+        self.now, self.step, self.factors = 0.0, step, factors
         self.trained = []
 
     def __call__(self):
@@ -30,17 +32,15 @@ class Clock:
     def runner(clock):
         class Runner(client.LocalRunner):
             def run(self, tasks):
-                settings, threads = self.settings, torch.get_num_threads()
+                settings = self.settings
                 used = {
                     "channels_last": settings.channels_last,
                     "clients_per_fit": settings.clients_per_fit > 1,
                     "compile": settings.compile,
-                    "threads": threads > 1,
+                    "threads": torch.get_num_threads() > 1,
                 }
                 clock.trained.append({name for name, value in used.items() if value})
-                factor = 1.0
-                for name in clock.trained[-1]:
-                    factor *= clock.factors.get(name, 1.0)
+                factor = math.prod(clock.factors.get(name, 1.0) for name in clock.trained[-1])
                 for result, update in super().run(tasks):
                     clock.now += clock.step * factor * result.num_steps
                     yield result, update
@@ -118,35 +118,32 @@ def test_long_fits_are_timed_by_some_of_their_steps(monkeypatch, data, step, sta
     assert clock.now < step * 3 * 100  # less than one client takes, with three steps an epoch
 
 
-@pytest.mark.parametrize("calls", [0, 8])
-def test_what_fails_is_left_out(monkeypatch, data, calls):
-    """At its first step, or later, while it is timed; the run's policy, which is to stop, is that of its own fits."""
+def failing(calls):
+    """At its first step, or later, while it is timed."""
+    count = itertools.count()
 
-    def failing(network):
+    def with_failure(network):
         def fail(*parts):
-            count.append(1)
-            if len(count) > calls:
+            if next(count) >= calls:
                 raise ArithmeticError("seven apples")
 
-        count = []
         network.register_forward_pre_hook(fail)
         return network
 
+    return with_failure
+
+
+def doubled(network):
+    network.register_forward_hook(lambda module, inputs, output: 2 * output)
+    return network
+
+
+@pytest.mark.parametrize("layout", [failing(0), failing(8), doubled], ids=["fails", "fails later", "is another"])
+def test_what_fails_or_trains_differently_is_left_out(monkeypatch, data, layout):
+    """The run's policy, which is to stop, is that of its own fits."""
     timed(monkeypatch, channels_last=0.1)
-    monkeypatch.setattr(client, "with_channels_last", failing)
+    monkeypatch.setattr(client, "with_channels_last", layout)
     found = choose(make_module(faults=FaultPolicy(on_client_error="raise")), data)
-    assert found["settings"] == {}
-    assert list(found["ratios"]) == ["clients_per_fit 4, 1 thread"]
-
-
-def test_what_trains_differently_is_left_out(monkeypatch, data):
-    def doubled(network):
-        network.register_forward_hook(lambda module, inputs, output: 2 * output)
-        return network
-
-    timed(monkeypatch, channels_last=0.1)
-    monkeypatch.setattr(client, "with_channels_last", doubled)
-    found = choose(make_module(), data)
     assert found["settings"] == {}
     assert list(found["ratios"]) == ["clients_per_fit 4, 1 thread"]
 
@@ -180,22 +177,7 @@ def test_measuring_leaves_no_trace(monkeypatch, data):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_clients_that_cannot_train_are_not_measured(monkeypatch, data):
-    timed(monkeypatch)
-    assert choose(make_module(faults=FaultPolicy(dropout_rate=1 - 1e-9)), data) is None
-
-
 # ---- in a run -----------------------------------------------------------------------------------------
-
-
-class Noting(FederatedCallback):
-    """Notes the number of threads in every round."""
-
-    def __init__(self, threads):
-        self.threads = threads
-
-    def on_cohort_start(self, trainer, module, round):
-        self.threads.append(torch.get_num_threads())
 
 
 def run(folder, rounds, ckpt_path=None, callbacks=(), **settings):
@@ -219,7 +201,8 @@ def test_a_run_trains_with_the_choice_and_keeps_it(monkeypatch, tmp_path):
     monkeypatch.setattr(loop, "fastest", lambda *parts: measured.append(parts) or CHOICE)
     straight, _ = run(tmp_path / "straight", 3, fast="auto")
     run(tmp_path / "parts", 2, fast="auto")
-    resumed, trainer = run(tmp_path / "parts", 3, tmp_path / "parts" / "last.ckpt", fast="auto")
+    last = shutil.copy(tmp_path / "parts" / "last.ckpt", tmp_path)
+    resumed, trainer = run(tmp_path / "parts", 3, last, fast="auto")
     assert_same(weights(straight), weights(told))
     assert_same(weights(resumed), weights(told))
     with pytest.raises(AssertionError):
@@ -232,15 +215,17 @@ def test_a_run_trains_with_the_choice_and_keeps_it(monkeypatch, tmp_path):
     records = list(read_rounds(tmp_path / "parts"))
     assert [record.get("fastest") for record in records] == [{"round": 0, **CHOICE}, None, None]
 
+    _, without = run(tmp_path / "without", 3, last)  # what the checkpoint holds is not used
+    assert without.fit_loop.fastest is None
 
-def test_without_it_a_checkpoints_choice_is_not_used(monkeypatch, tmp_path):
-    monkeypatch.setattr(loop, "fastest", lambda *parts: CHOICE)
-    run(tmp_path / "parts", 2, fast="auto")
-    run(tmp_path / "first", 2, channels_last=True)
-    resumed, trainer = run(tmp_path / "parts", 3, tmp_path / "parts" / "last.ckpt")
-    told, _ = run(tmp_path / "first", 3, tmp_path / "first" / "last.ckpt")
-    assert trainer.fit_loop.fastest is None
-    assert_same(weights(resumed), weights(told))
+
+def test_clients_that_cannot_train_are_measured_later(monkeypatch, data, tmp_path):
+    timed(monkeypatch)
+    assert choose(make_module(faults=FaultPolicy(dropout_rate=1 - 1e-9)), data) is None
+    answers = iter([None, None, CHOICE])
+    monkeypatch.setattr(loop, "fastest", lambda *parts: next(answers))
+    _, trainer = run(tmp_path, 4, fast="auto")
+    assert trainer.fit_loop.fastest["round"] == 2
 
 
 def test_measured_in_a_run(tmp_path, caplog):
@@ -253,21 +238,19 @@ def test_measured_in_a_run(tmp_path, caplog):
     assert f"client.fast: {trainer.fit_loop.fastest['chosen']}; " in caplog.text
 
 
-def test_clients_that_cannot_train_are_measured_later(monkeypatch, tmp_path):
-    rounds = []
-    monkeypatch.setattr(loop, "fastest", lambda *parts: CHOICE if len(rounds) == 2 else rounds.append(parts))
-    _, trainer = run(tmp_path, 4, fast="auto")
-    assert trainer.fit_loop.fastest["round"] == 2
-
-
 def test_a_resumed_run_restores_the_threads(monkeypatch, tmp_path):
+    used = []
+
+    class Noting(FederatedCallback):
+        def on_cohort_start(self, trainer, module, round):
+            used.append(torch.get_num_threads())
+
     torch.set_num_threads(2)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(loop, "fastest", lambda *parts: CHOICE)
     run(tmp_path, 1, fast="auto")
     assert torch.get_num_threads() == 2
-    used = []
-    run(tmp_path, 2, tmp_path / "last.ckpt", callbacks=[Noting(used)], fast="auto")
+    run(tmp_path, 2, tmp_path / "last.ckpt", callbacks=[Noting()], fast="auto")
     assert (used, torch.get_num_threads()) == ([1], 2)
 
 

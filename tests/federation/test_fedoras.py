@@ -14,22 +14,15 @@ from lit_fednas.aggregation import OperatorAverage
 from lit_fednas.assignment import Subspaces
 from lit_fednas.callbacks import CostLedger, RoundCheckpoint, RunRecorder
 from lit_fednas.costs import RoundCost
-from lit_fednas.errors import ConfigError
-from lit_fednas.federation import (
-    ClientSettings,
-    EvaluationSettings,
-    FaultPolicy,
-    FederatedCallback,
-    UniformCohort,
-)
-from lit_fednas.loggers import RunLogger
+from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
 from lit_fednas.messages import ClientResult, MacsReport, OperatorReport
 from lit_fednas.objectives import PathSampling
 from lit_fednas.records import read_rounds
 from lit_fednas.rng import numpy_generator
 from lit_fednas.supernets import PathCNN
 from lit_fednas.tiers import Budgets, ClientTiers
-from tests.support import make_module, make_trainer, sgd, tiny_data, tiny_examples
+from tests.federation.runs import run_in
+from tests.support import make_module, sgd, tiny_examples
 
 ROUNDS, COHORT, SAMPLED = 6, 4, 5
 #: Operations of one example; the cheapest path takes 21 988, the dearest 159 556.
@@ -75,41 +68,20 @@ class NotedPaths(PathSampling):
         return super().report()
 
 
-def fedoras(**settings: Any) -> Any:
-    evaluation = EvaluationSettings(["smallest", "largest"], sampled=SAMPLED)
-    return make_module(
-        **{
-            "supernet": net(),
-            "tiers": ClientTiers(Budgets({name: {"operations": limit} for name, limit in LIMITS.items()})),
-            "assignment": Subspaces(share=0.5),
-            "objective": NotedPaths(),
-            "aggregation": OperatorAverage(),
-            "cohort": UniformCohort(count=COHORT),
-            "evaluation": evaluation,
-            "client": ClientSettings(sgd(0.2, momentum=0.9), batch_size=8, epochs=2),
-            **settings,
-        }
+def run(folder: Path, rounds: int = ROUNDS, tiers: Any = None) -> tuple[Path, Any, Witness]:
+    witness = Witness()
+    module = make_module(
+        net(),
+        Subspaces(share=0.5),
+        OperatorAverage(),
+        UniformCohort(count=COHORT),
+        ClientSettings(sgd(0.2, momentum=0.9), batch_size=8, epochs=2),
+        tiers=tiers or ClientTiers(Budgets({name: {"operations": limit} for name, limit in LIMITS.items()})),
+        objective=NotedPaths(),
+        evaluation=EvaluationSettings(["smallest", "largest"], sampled=SAMPLED),
     )
-
-
-def run(
-    folder: Path, *extra: Any, ckpt_path: str | None = None, rounds: int = ROUNDS, **settings: Any
-) -> tuple[Path, Any, Witness]:
-    module, witness = fedoras(**settings), Witness()
-    trainer = make_trainer(
-        rounds,
-        check_val_every_n_rounds=2,
-        enable_checkpointing=True,
-        logger=RunLogger(str(folder), "run", "only"),
-        callbacks=[
-            CostLedger(["smallest", "largest"]),
-            RunRecorder(),
-            RoundCheckpoint(monitor="val/sampled/accuracy"),
-            witness,
-            *extra,
-        ],
-    )
-    trainer.fit(module, datamodule=tiny_data(), ckpt_path=ckpt_path)
+    best = RoundCheckpoint(monitor="val/sampled/accuracy")
+    run_in(folder, module, CostLedger(["smallest", "largest"]), RunRecorder(), best, witness, rounds=rounds)
     return folder / "run" / "only", module, witness
 
 
@@ -122,22 +94,15 @@ def test_every_client_keeps_to_its_tier(straight):
     _, module, witness = straight
     assert len(witness.results) == ROUNDS * COHORT
     assert [len(module.population.members(name)) for name in LIMITS] == [2, 2, 2]
+    greatest = dict.fromkeys(LIMITS, 0.0)
     for result in witness.results:
         task = result.task
         assert result.ok
         assert task.tier == module.population.tier(task.client).name
         assert task.limits == {"operations": LIMITS[task.tier]}
         highest = module.objective.highest[task.round, task.client]
-        assert 0 < highest <= LIMITS[task.tier]
-        assert highest <= module.supernet.operations(task.arch)
-    greatest = {
-        name: max(
-            module.objective.highest[result.task.round, result.task.client]
-            for result in witness.results
-            if result.task.tier == name
-        )
-        for name in LIMITS
-    }
+        assert 0 < highest <= min(LIMITS[task.tier], module.supernet.operations(task.arch))
+        greatest[task.tier] = max(greatest[task.tier], highest)
     # the limits bind: stronger tiers go where weaker ones may not
     assert LIMITS["weak"] < greatest["middle"]
     assert LIMITS["middle"] < greatest["strong"]
@@ -154,39 +119,25 @@ def test_every_example_is_counted_once_per_layer(straight):
         assert set(examples) <= received
 
 
-def test_the_ledger_counts_the_paths_and_the_subspaces(straight):
+def test_records_and_ledger_count_the_paths_and_the_subspaces(straight):
     folder, module, witness = straight
     ledger = json.loads((folder / "ledger.json").read_text())
+    clients = [client for record in read_rounds(folder) for client in record["clients"]]
     total, supernet = RoundCost(), module.supernet
-    for result in witness.results:
-        size = supernet.cost(result.task.arch).bytes
-        spent = RoundCost(result.report(MacsReport).macs, size, size)
-        assert spent.macs < supernet.cost(result.task.arch).macs * result.num_seen  # of the dearest path
-        assert size <= supernet.cost(supernet.space.superset).bytes
+    for told, result in zip(clients, witness.results, strict=True):
+        assert (told["client"], told["tier"]) == (result.task.client, result.task.tier)
+        assert supernet.space.parse(told["arch"]) == result.task.arch
+        cost = supernet.cost(result.task.arch)
+        spent = RoundCost(result.report(MacsReport).macs, cost.bytes, cost.bytes)
+        assert (told["macs"], told["bytes_down"], told["bytes_up"]) == (spent.macs, cost.bytes, cost.bytes)
+        assert spent.macs < cost.macs * result.num_seen  # of the dearest path
         total += spent
     assert ledger["total"] == {"macs": total.macs, "bytes_down": total.bytes_down, "bytes_up": total.bytes_up}
     seen = sum(result.num_seen for result in witness.results)
     for name in ("smallest", "largest"):  # what it is compared with runs whole, whatever was reported
-        arch = getattr(supernet.space, name)
-        assert ledger["independent"][name]["macs"] == supernet.cost(arch).macs * seen
-        assert ledger["independent"][name]["bytes_down"] == supernet.cost(arch).bytes * len(witness.results)
-
-
-def test_records_tell_the_tier(straight):
-    folder, module, witness = straight
-    clients = [client for record in read_rounds(folder) for client in record["clients"]]
-    for told, result in zip(clients, witness.results, strict=True):
-        assert told["client"] == result.task.client
-        assert told["tier"] == result.task.tier
-        assert told["macs"] == result.report(MacsReport).macs
-        assert told["bytes_down"] == told["bytes_up"] == module.supernet.cost(result.task.arch).bytes
-        assert module.supernet.space.parse(told["arch"]) == result.task.arch
-
-
-def test_records_without_tiers_tell_none(tmp_path):
-    folder, _, witness = run(tmp_path, tiers=None, rounds=1)
-    assert not any("tier" in client for record in read_rounds(folder) for client in record["clients"])
-    assert all(result.task.tier == "" and not result.task.limits for result in witness.results)
+        cost = supernet.cost(getattr(supernet.space, name))
+        assert ledger["independent"][name]["macs"] == cost.macs * seen
+        assert ledger["independent"][name]["bytes_down"] == cost.bytes * len(witness.results)
 
 
 def test_sampled_architectures_are_evaluated(straight):
@@ -201,62 +152,15 @@ def test_sampled_architectures_are_evaluated(straight):
         assert metrics["val/mean/accuracy"] == pytest.approx(sum(bounds) / 2, abs=1e-6)
 
 
-def test_the_mean_is_of_the_named_architectures_alone(straight, monkeypatch):
-    _, module, _ = straight
-    logged: dict[str, float] = {}
-    monkeypatch.setattr(module, "log", lambda name, value, **_: logged.update({name: float(value)}))
-    targets = torch.tensor([0, 1, 2, 3])
-    for place, count in enumerate((4, 2, 0)):  # right answers of the smallest, the largest and the sampled
-        answers = torch.where(torch.arange(4) < count, targets, (targets + 1) % 4)
-        module.val_metrics.update(place, 9.0 * functional.one_hot(answers, 4), targets)
-    module.on_validation_epoch_end()
-    accuracies = {name: value for name, value in logged.items() if name.endswith("/accuracy")}
-    assert list(accuracies.values()) == [1, 0.5, 0, 0.75]
-    assert list(accuracies)[-2:] == ["val/sampled/accuracy", "val/mean/accuracy"]
-
-
-def test_other_architectures_are_sampled_after_every_step(straight):
-    _, module, _ = straight
-    drawn = set()
-    for step in range(4):
-        module.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total.completed = step
-        drawn.add(tuple(module._sampled().values()))
-    assert len(drawn) == 4
-
-
-def test_clients_that_go_away_have_spent_their_way_down_alone(tmp_path):
-    folder, module, witness = run(tmp_path, faults=FaultPolicy(dropout_rate=0.5))
-    gone = [result for result in witness.results if not result.ok]
-    assert 0 < len(gone) < ROUNDS * COHORT
-    ledger = json.loads((folder / "ledger.json").read_text())["total"]
-    assert ledger["macs"] == sum(result.report(MacsReport).macs for result in witness.results if result.ok)
-    lost = sum(module.supernet.cost(result.task.arch).bytes for result in gone)
-    assert ledger["bytes_down"] - ledger["bytes_up"] == lost
-
-
 def test_unsupported_operators_reach_the_clients(tmp_path):
     never = ["mb3_e2", "conv1"]
     tiers = ClientTiers(
         Budgets({"weak": {"operations": 2e5}, "strong": {"operations": 2e5}}), unsupported={"weak": never}
     )
-    _, _, witness = run(tmp_path, tiers=tiers, rounds=3)
+    _, _, witness = run(tmp_path, 3, tiers)
     ran: dict[str, set[str]] = {"weak": set(), "strong": set()}
     for result in witness.results:
         assert result.task.unsupported == (tuple(never) if result.task.tier == "weak" else ())
         ran[result.task.tier] |= {name.split(".")[2] for name in result.report(OperatorReport).examples}
     assert not ran["weak"] & set(never)
     assert ran["strong"] & set(never)
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"assignment": Subspaces(share=0.05)}, "assignment.share: a budget of"),
-        ({"tiers": ClientTiers(Budgets({"weak": {"operations": 5.0}}))}, "model.tiers: weak cannot run any path"),
-    ],
-)
-def test_what_cannot_be_trained_is_told_before_the_first_round(settings, words):
-    witness = Witness()
-    with pytest.raises(ConfigError, match=words):
-        make_trainer(1, callbacks=[witness]).fit(fedoras(**settings), datamodule=tiny_data())
-    assert not witness.results

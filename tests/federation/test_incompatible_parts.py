@@ -26,7 +26,6 @@ from lit_fednas.objectives import (
     Proximal,
     SideObjective,
     TaskLoss,
-    UnitChanges,
 )
 from lit_fednas.supernets import ElasticTransformer, PlainNetwork
 from tests.federation import methods
@@ -50,12 +49,11 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
     ({"objective": PathSampling}, f"model.objective: PathSampling {OTHER} PathSupernet"),
     ({"objective": lambda: Proximal(PathSampling())}, f"model.objective: PathSampling {OTHER} PathSupernet"),
     ({"objective": OrderedDropout}, f"model.objective: OrderedDropout {OTHER} WidthSupernet"),
-    ({"objective": UnitChanges}, f"model.objective: UnitChanges {OTHER} WidthSupernet"),
     ({"objective": SideObjective}, "model.objective: SideObjective trains several outputs, and ElasticResNet has one"),
     ({"assignment": ByUtility}, f"model.assignment: ByUtility {OTHER} ModelSuite"),
     ({"assignment": CandidateGroups}, f"model.assignment: CandidateGroups {OTHER} PrunedSequence"),
-    ({"assignment": invariant_units}, f"model.assignment: InvariantUnits {OTHER} WidthSupernet"),
     ({"assignment": RandomBases}, f"model.assignment: RandomBases {OTHER} BaseNetworks"),
+    ({"assignment": invariant_units}, f"model.assignment: InvariantUnits {OTHER} WidthSupernet"),
     ({"assignment": RollingWidths}, f"model.assignment: RollingWidths {OTHER} WidthSupernet"),
     ({"assignment": lambda: Subspaces(share=0.5)}, f"model.assignment: Subspaces {OTHER} PathSupernet"),
     (
@@ -70,20 +68,9 @@ PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
         {"supernet": net("widths"), "assignment": invariant_units, "tiers": lambda: methods.TWO_TIERS},
         "model.assignment: InvariantUnits needs every client's UnitChangesReport, which model.objective CrossEntropy",
     ),
-    (
-        {
-            "supernet": net("widths"),
-            "aggregation": ClassAverage,
-            "objective": lambda: Proximal(UnitChanges()),
-        },
-        "model.aggregation: ClassAverage needs every client's ClassesReport, which model.objective Proximal does not",
-    ),
     ({"callbacks": SoftAverage}, f"soft_average: SoftAverage {OTHER} ModelSuite"),
     ({"callbacks": lambda: PruneByBudgets(0.5)}, f"prune_by_budgets: PruneByBudgets {OTHER} PrunedSequence"),
-    (
-        {"callbacks": TransformOnConvergence},
-        f"transform_on_convergence: TransformOnConvergence {OTHER} ModelSuite",
-    ),
+    ({"callbacks": TransformOnConvergence}, f"transform_on_convergence: TransformOnConvergence {OTHER} ModelSuite"),
     (
         {"callbacks": BetaDecay},
         "beta_decay: gives a Beta, which neither model.assignment FixedArchitecture nor model.aggregation Overlap",
@@ -107,10 +94,6 @@ def pooled() -> ElasticTransformer:
 NUMBERS, LABELS = methods.SUBJECTS["numbers"], methods.SUBJECTS["labels"]
 #: As before, with other data.
 PARTS += [
-    (
-        {"data": NUMBERS, "objective": CrossEntropy},
-        "model.objective: CrossEntropy needs classes, and the data's task is",
-    ),
     (
         {"data": LABELS, "objective": CrossEntropy},
         "model.objective: CrossEntropy needs classes, and the data's task is",

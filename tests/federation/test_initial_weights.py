@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lit_fednas.errors import ConfigError, FedNASError
+from lit_fednas.errors import FedNASError
 from lit_fednas.federation.initial_weights import load_initial
 
 
@@ -14,8 +14,10 @@ def network(units: int = 3) -> nn.Module:
     return nn.Sequential(nn.Linear(2, units), nn.BatchNorm1d(units))
 
 
-@pytest.mark.parametrize("prefix", ["", "network.", "supernet.network.", "supernet.networks.0."])
-@pytest.mark.parametrize("checkpoint", [True, False])
+@pytest.mark.parametrize(
+    ("prefix", "checkpoint"),
+    [("", False), ("network.", True), ("supernet.network.", True), ("supernet.networks.0.", True)],
+)
 def test_whatever_the_tensors_are_called_there(tmp_path, prefix: str, checkpoint: bool) -> None:
     given, taken = network(), network()
     given[1].running_mean.fill_(0.5)
@@ -27,21 +29,18 @@ def test_whatever_the_tensors_are_called_there(tmp_path, prefix: str, checkpoint
         assert torch.equal(taken.state_dict()[name], tensor)
 
 
-def test_another_network_is_refused(tmp_path) -> None:
-    torch.save(network(4).state_dict(), tmp_path / "file.pt")
-    with pytest.raises(ConfigError, match=r"field: .*file.pt has \[4, 2\] for 0.weight, which is \[3, 2\]"):
-        load_initial(network(), tmp_path / "file.pt", "field")
-    torch.save({"other": torch.zeros(1)}, tmp_path / "file.pt")
-    with pytest.raises(ConfigError, match=r"no tensor for 0.weight"):
-        load_initial(network(), tmp_path / "file.pt", "field")
-
-
-@pytest.mark.parametrize("what", ["text", "list"])
-def test_what_is_no_file_of_weights_is_refused(tmp_path, what: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (network(4).state_dict(), r"file.pt has \[4, 2\] for 0.weight, which is \[3, 2\]"),
+        ({"other": torch.zeros(1)}, r"no tensor for 0.weight"),
+        ([1, 2], "; give a checkpoint or a state dictionary"),
+        ("text", "; give a checkpoint or a state dictionary"),
+    ],
+    ids=["another network", "other names", "a list", "no file of torch"],
+)
+def test_what_does_not_fit_is_refused(tmp_path, content, message: str) -> None:
     path = tmp_path / "file.pt"
-    if what == "text":
-        path.write_text("no weights")
-    else:
-        torch.save([1, 2], path)
-    with pytest.raises(FedNASError, match=r"^field: .*; give a checkpoint or a state dictionary"):
+    torch.save(content, path) if content != "text" else path.write_text(content)
+    with pytest.raises(FedNASError, match=rf"^field: .*{message}"):
         load_initial(network(), path, "field")

@@ -7,6 +7,7 @@ import inspect
 from pathlib import Path
 
 import lightning.pytorch as pl
+import pytest
 import torch
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -54,33 +55,24 @@ def test_trainer_calls_what_the_client_trainer_replaces():
     assert "enter_context" not in inspect.getsource(SingleDeviceStrategy.setup)
 
 
-def test_one_client_trainer_fits_many_modules_without_moving_them():
-    trainer = ClientTrainer(torch.device("cpu"))
-    for _ in range(3):
-        network = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-        before = [p.data_ptr() for p in network.parameters()]
-        module = ClientModule(CrossEntropy(), ClientSettings(sgd(0.1)))
-        module.begin(ClientNetwork(network))
-        batch = (torch.rand(6, 4), torch.randint(2, (6,)))
-        trainer.fit(module, train_dataloaders=iter([batch, batch]))
-        assert module.num_steps == 2
-        assert [p.data_ptr() for p in network.parameters()] == before
-        assert trainer.strategy.model is None  # nothing of the client is kept
+def fitted(trainer, objective):
+    """One client's module after two batches."""
+    module, network = ClientModule(objective, ClientSettings(sgd(0.1))), nn.Linear(4, 2)
+    module.begin(ClientNetwork(network))
+    before, batch = [p.data_ptr() for p in network.parameters()], (torch.rand(6, 4), torch.randint(2, (6,)))
+    trainer.fit(module, train_dataloaders=iter([batch, batch]))
+    assert [p.data_ptr() for p in network.parameters()] == before
+    assert trainer.strategy.model is None  # nothing of the client is kept
+    return module
 
 
-def test_a_failed_client_fit_leaves_the_trainer_usable():
-    trainer = ClientTrainer(torch.device("cpu"))
-
+def test_one_client_trainer_fits_many_modules_without_moving_them_also_after_a_failure():
     class Broken(CrossEntropy):
         def loss(self, network, inputs, targets):
             raise RuntimeError("no")
 
-    batch = (torch.rand(6, 4), torch.randint(2, (6,)))
-    for objective in (Broken(), CrossEntropy()):
-        module = ClientModule(objective, ClientSettings(sgd(0.1)))
-        module.begin(ClientNetwork(nn.Linear(4, 2)))
-        try:
-            trainer.fit(module, train_dataloaders=iter([batch]))
-        except RuntimeError:
-            assert isinstance(objective, Broken)
-    assert module.num_steps == 1
+    trainer = ClientTrainer(torch.device("cpu"))
+    for _ in range(2):
+        assert fitted(trainer, CrossEntropy()).num_steps == 2
+        with pytest.raises(RuntimeError, match=r"^no$"):
+            fitted(trainer, Broken())

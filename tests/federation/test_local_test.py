@@ -76,8 +76,10 @@ def by_hand(tensors: dict, source, client: int, turned: bool) -> tuple[float, in
     return float(right) / len(targets), len(targets)
 
 
-@pytest.mark.parametrize(("together", "kind"), [(1, PlainNetwork), (1, Turned), (3, PlainNetwork)])
-@pytest.mark.parametrize("validate", ["trained", "received"])
+@pytest.mark.parametrize(
+    ("validate", "together", "kind"),
+    [("trained", 1, Turned), ("received", 1, PlainNetwork), ("trained", 3, PlainNetwork), ("received", 3, Turned)],
+)
 def test_accuracy_on_the_clients_own_validation_split(validate: str, together: int, kind) -> None:
     look, _, source = looked(validate, kind, clients_per_fit=together)
     received = {name.removeprefix("network."): tensor for name, tensor in look.sent.items()}
@@ -95,22 +97,14 @@ def test_accuracy_on_the_clients_own_validation_split(validate: str, together: i
 
 
 def test_testing_changes_nothing_else() -> None:
-    modules = [looked(validate)[1] for validate in (None, "trained", "received")]
-    for module in modules[1:]:
-        assert_same(weights(module), weights(modules[0]))
+    (untested, module, _), *others = (looked(validate) for validate in (None, "trained", "received"))
+    assert {result.num_tested for result in untested.results} == {0}
+    assert untested.metric is None
+    for _, other, _ in others:
+        assert_same(weights(other), weights(module))
 
 
-def test_without_it_nothing_is_said() -> None:
-    look, _, _ = looked(None)
-    assert {result.num_tested for result in look.results} == {0}
-    assert look.metric is None
-
-
-def test_it_needs_validation_data() -> None:
-    with pytest.raises(ConfigError, match="client_val"):
-        looked("trained", source=clients_data(client_val=0.0))
-
-
-def test_an_unknown_word_is_refused() -> None:
-    with pytest.raises(ConfigError, match="validate"):
-        ClientSettings(validate="before")
+@pytest.mark.parametrize(("word", "share", "field"), [("trained", 0.0, "client_val"), ("before", 0.3, "validate")])
+def test_it_needs_validation_data_and_a_known_word(word: str, share: float, field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        looked(word, source=clients_data(client_val=share))

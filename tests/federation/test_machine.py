@@ -22,9 +22,6 @@ def test_threads_by_work_per_operation():
     enough = -(-int(SMALL_OPERATION) // 256)
     assert suggested_threads(linear_net(), enough - 1, 1, 8) == 1
     assert suggested_threads(linear_net(), enough, 1, 8) == 8
-
-
-def test_ranks_share_the_cores():
     net = SmallCNN((3, 32, 32), 10)
     assert [suggested_threads(net, 32, ranks, 8) for ranks in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
 
@@ -49,39 +46,27 @@ def three_threads(monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_threads_are_set_for_the_block(three_threads, caplog):
+def test_threads_are_set_for_the_block(three_threads, monkeypatch):
     with threads_set(None, linear_net(), 8, 1):
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 3
     with threads_set(2, linear_net(), 8, 1):  # as asked
         assert torch.get_num_threads() == 2
-
-
-def test_threads_of_the_environment_are_kept(three_threads, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     with threads_set(None, linear_net(), 8, 2):
         assert torch.get_num_threads() == 3
 
 
 def test_a_run_and_an_evaluation_compute_with_the_trainers_threads(three_threads):
-    seen = []
-
-    class Net(type(linear_net())):
-        def forward(self, x, arch=None):
-            seen.append(torch.get_num_threads())
-            return super().forward(x, arch)
-
-    net = linear_net()
-    net.__class__ = Net
-    module, data = make_module(net), tiny_data()
+    seen, module, data = [], make_module(linear_net()), tiny_data()
+    module.supernet.register_forward_pre_hook(lambda *parts: seen.append(torch.get_num_threads()))
     trainer = fit(module, data, 1, threads=2)
-    trainer.validate(module, datamodule=data)
-    trainer.test(module, datamodule=data)
     assert set(seen) == {2}
+    for evaluate in (trainer.validate, trainer.test):
+        seen.clear()
+        evaluate(module, datamodule=data)
+        assert set(seen) == {2}
     assert torch.get_num_threads() == 3
-
-
-def test_threads_must_be_positive():
     with pytest.raises(ConfigError, match=r"trainer.threads: 0 must be at least 1"):
         FederatedTrainer(threads=0)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import statistics
 from collections.abc import Hashable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -56,62 +58,44 @@ class NotTheSecond(UniformCohort):
         return [client for client in range(6) if client != 1]
 
 
-def run(factor: float, cohort: UniformCohort | None = None, **faults):
-    told = Told()
-    module = make_module(
-        linear_net(),
-        objective=Wild(factor),
-        cohort=cohort or UniformCohort(count=6),
-        faults=FaultPolicy(**faults),
-    )
-    start = weights(module)
+def run(factor: float, cohort: UniformCohort | None = None, callback: Any = None, **faults):
+    told, cohort = callback or Told(), cohort or UniformCohort(count=6)
+    module = make_module(linear_net(), objective=Wild(factor), cohort=cohort, faults=FaultPolicy(**faults))
     trainer = fit(module, tiny_data(), 1, callbacks=[told])
-    return module, told, start, trainer
+    return weights(module), told, trainer.callback_metrics
 
 
-@pytest.mark.parametrize("factor", [1e6, -10.0, 1e12])
+@pytest.mark.parametrize("factor", [1e6, -10.0])
 def test_rejected_updates_were_never_there(factor: float) -> None:
-    module, told, _, trainer = run(factor, norm_bound=5)
-    without = run(1, NotTheSecond(count=5))[0]
-    assert_same(weights(module), weights(without), rtol=1e-5, atol=1e-7)
+    after, told, metrics = run(factor, norm_bound=5)
+    assert_same(after, run(1, NotTheSecond(count=5))[0], rtol=1e-5, atol=1e-7)
     assert {one.task.client for one in told.results if one.status == "wild"} == {1}
     assert "times the cohort's median, faults.norm_bound is 5" in told.results[1].reason
     assert told.sent[1] is None
-    counts = {name: float(trainer.callback_metrics[f"clients/{name}"]) for name in ("wild", "failed", "used")}
-    assert counts == {"wild": 1, "failed": 1, "used": 5}
+    assert [float(metrics[f"clients/{name}"]) for name in ("wild", "failed", "used")] == [1, 1, 5]
 
 
 def test_a_bound_that_nobody_exceeds_changes_nothing() -> None:
-    bounded, told, _, trainer = run(1.0, norm_bound=5)
-    assert_same(weights(bounded), weights(run(1.0)[0]))
-    assert float(trainer.callback_metrics["clients/wild"]) == 0
+    after, told, metrics = run(1.0, norm_bound=5)
+    assert_same(after, run(1.0)[0])
+    assert float(metrics["clients/wild"]) == 0
     assert all(one.reason == "" for one in told.results)
 
 
 def test_scaled_to_the_bound() -> None:
     """One weight matrix, so that the bound is twice the median norm of the cohort, as anyone would compute it."""
-
-    def bare() -> PlainNetwork:
-        torch.manual_seed(0)
-        return PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 4, bias=False)), (1, 8, 8), 4)
-
-    sent = {}
-    for scaled in (False, True):
-        told = Told()
-        faults = FaultPolicy(norm_bound=2, on_wild_update="scale") if scaled else FaultPolicy()
-        module = make_module(
-            bare(), aggregation=OverlapAverage(weighted=False), objective=Wild(-50), cohort=UniformCohort(count=6),
-            faults=faults,
-        )  # fmt: skip
-        (start,) = weights(module).values()
+    net = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(64, 4, bias=False)), (1, 8, 8), 4)
+    start, changes = net.network[1].weight.detach(), []
+    for faults in (FaultPolicy(), FaultPolicy(norm_bound=2, on_wild_update="scale")):
+        told, parts = Told(), {"aggregation": OverlapAverage(weighted=False), "cohort": UniformCohort(count=6)}
+        module = make_module(copy.deepcopy(net), objective=Wild(-50), faults=faults, **parts)
         trainer = fit(module, tiny_data(), 1, callbacks=[told])
-        sent[scaled] = {client: next(iter(tensors.values())) - start for client, tensors in told.sent.items()}
-    (end,) = weights(module).values()
-    norms = {client: float(change.norm()) for client, change in sent[False].items()}
+        changes.append({client: next(iter(tensors.values())) - start for client, tensors in told.sent.items()})
+    norms = {client: float(change.norm()) for client, change in changes[0].items()}
     bound = 2 * statistics.median(norms.values())
-    expected = {c: change * min(1, bound / norms[c]) for c, change in sent[False].items()}
-    for client, change in expected.items():
-        torch.testing.assert_close(sent[True][client], change, rtol=1e-4, atol=1e-7)
+    expected = {client: change * min(1, bound / norms[client]) for client, change in changes[0].items()}
+    assert_same(changes[1], expected, rtol=1e-4, atol=1e-7)
+    (end,) = weights(module).values()
     torch.testing.assert_close(end, start + sum(expected.values()) / 6, rtol=1e-4, atol=1e-7)
     assert float(trainer.callback_metrics["clients/wild"]) == sum(norm > bound for norm in norms.values()) == 1
     assert float(trainer.callback_metrics["clients/used"]) == 6
@@ -119,11 +103,7 @@ def test_scaled_to_the_bound() -> None:
 
 
 def test_callbacks_see_what_is_used() -> None:
-    devices = DeviceAverage()
-    module = make_module(
-        linear_net(), objective=Wild(1e6), cohort=UniformCohort(count=6), faults=FaultPolicy(norm_bound=5)
-    )
-    fit(module, tiny_data(), 1, callbacks=[devices])
+    _, devices, _ = run(1e6, callback=DeviceAverage(), norm_bound=5)
     assert set(devices.state_dict()["devices"]) == {0, 2, 3, 4, 5}
 
 
@@ -140,16 +120,11 @@ def held(net: Supernet, updates: list[ClientUpdate]) -> dict[Hashable, float]:
 
 def changed(net: Supernet, one: ClientUpdate, factor: float, only: str = "") -> ClientUpdate:
     """The update with some tensors' changes multiplied."""
-    views = net.views(one.task.arch)
-    return replace(
-        one,
-        weights={
-            name: views[name] + factor * (tensor - views[name])
-            if only in name and tensor.is_floating_point()
-            else tensor
-            for name, tensor in one.weights.items()
-        },
-    )
+    tensors = dict(one.weights)
+    for name, old in net.views(one.task.arch).items():
+        if only in name and old.is_floating_point():
+            tensors[name] = old + factor * (tensors[name] - old)
+    return replace(one, weights=tensors)
 
 
 def one_by_one(net: Supernet, updates: list[ClientUpdate], parameters: bool) -> list[float]:

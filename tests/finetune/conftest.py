@@ -1,7 +1,5 @@
 """A supernet of 81 paths after two rounds and a search for three tiers, made once; every test has a copy."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

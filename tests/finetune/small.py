@@ -1,8 +1,7 @@
 """A tiny run with three tiers of clients, its search, and its fine-tunings."""
 
-from __future__ import annotations
-
 import csv
+import itertools
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,6 +70,10 @@ class Trained(NamedTuple):
         command = Finetune(make_trainer(), self.module, self.data, self.folder)
         return command.run(None, FinetuneSettings(**{"rounds": ROUNDS, **settings}))
 
+    @property
+    def files(self) -> FinetuneFiles:
+        return FinetuneFiles(self.folder / "finetune")
+
     def path(self, tier: str, number: int = 0, name: str = "finetune") -> Path:
         """A candidate's folder."""
         return self.folder / name / "runs" / f"{tier}-{number}"
@@ -98,13 +101,12 @@ def small_data(**settings: Any) -> FederatedDataModule:
     return tiny_data(**{"partitioner": BySizes(), "client_test": 0.2, **settings})
 
 
-def searched(folder: Path, data: dict[str, Any] | None = None, **settings: Any) -> Trained:
+def searched(folder: Path, labels: str | None = None, **settings: Any) -> Trained:
     """Trains for two rounds, and searches."""
-    made = Trained(module_of(**settings), small_data(**(data or {})), folder)
+    made = Trained(module_of(**settings), small_data(), folder)
     fit(made.module, made.data, 4, check_val_every_n_rounds=4)
-    Search(make_trainer(), made.module, made.data, folder).run(
-        None, SearchSettings(method=RandomSearch(), evaluations=6)
-    )
+    settings_of_search = SearchSettings(method=RandomSearch(), evaluations=6, labels=labels)
+    Search(make_trainer(), made.module, made.data, folder).run(None, settings_of_search)
     return made
 
 
@@ -139,22 +141,17 @@ def tier_weights(files: FinetuneFiles) -> dict[str, dict[str, Tensor]]:
 
 def everything(files: FinetuneFiles) -> dict[str, Any]:
     """All that two equal fine-tunings have in common."""
-    records = {}
-    for path in sorted((files.folder / "runs").iterdir()):
-        records[path.name] = rounds(path)
-        for record in records[path.name]:
-            for client in record["clients"]:
-                del client["seconds"]
-    tables = ("candidates.csv", "tiers.csv", "clients.csv", "models.csv", "models-clients.csv")
-    found = {name: (files.folder / name).read_text() for name in tables if (files.folder / name).exists()}
+    runs = sorted((files.folder / "runs").iterdir())
+    records = {path.name: rounds(path) for path in runs}
+    for record in itertools.chain(*records.values()):
+        for client in record["clients"]:
+            del client["seconds"]
+    weights = {**tier_weights(files), **{path.name: last_weights(path) for path in runs}}
     return {
-        **found,
+        **{path.name: path.read_text() for path in files.folder.glob("*.csv")},
         "settings": files.settings(),
         "records": records,
-        "last": {
-            name: {key: t.tolist() for key, t in last_weights(files.folder / "runs" / name).items()} for name in records
-        },
-        "weights": {tier: {key: t.tolist() for key, t in w.items()} for tier, w in tier_weights(files).items()},
+        "weights": {name: {key: t.tolist() for key, t in tensors.items()} for name, tensors in weights.items()},
         "models": [files.tier_model(tier) for tier in files.tier_names],
     }
 

@@ -1,15 +1,14 @@
 """Architectures drawn in place of the search's: which, how many, and that the best is kept (App. F.1)."""
 
-from __future__ import annotations
-
 import itertools
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lit_fednas.federation import ClientSettings, UniformCohort
 from lit_fednas.records import FinetuneFiles
-from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers
 from tests.finetune.small import (
     ELIGIBLE,
@@ -18,7 +17,6 @@ from tests.finetune.small import (
     Trained,
     accuracy_and_loss,
     by_tier,
-    cohorts,
     last_weights,
     module_of,
     only_batch,
@@ -40,72 +38,58 @@ def drawn(searched_once, tmp_path_factory) -> Trained:
     return made
 
 
+@pytest.fixture
+def files(drawn) -> FinetuneFiles:
+    return drawn.files
+
+
 def archs(files: FinetuneFiles) -> dict[str, list[str]]:
-    found = rows(files.folder / "candidates.csv")
-    return {tier: [row["arch"] for row in found if row["tier"] == tier] for tier in {row["tier"] for row in found}}
-
-
-def files_of(made: Trained) -> FinetuneFiles:
-    return FinetuneFiles(made.folder / "finetune")
+    found: dict[str, list[str]] = {}
+    for row in rows(files.folder / "candidates.csv"):
+        found.setdefault(row["tier"], []).append(row["arch"])
+    return found
 
 
 @pytest.mark.slow
-def test_distinct_architectures_of_each_tier_are_trained(drawn):
+def test_distinct_architectures_of_each_tier_are_trained_and_tested(drawn, files):
     supernet = drawn.module.supernet
-    found = archs(files_of(drawn))
-    assert found.keys() == RANGES.keys()
-    for tier, (least, most) in RANGES.items():
-        assert len(set(found[tier])) == COUNT
-        for text in found[tier]:
-            assert least < supernet.macs(supernet.space.parse(text)) <= most
-    for row in rows(files_of(drawn).folder / "candidates.csv"):
-        folder = drawn.path(row["tier"], int(row["number"]))
-        assert len(rounds(folder)) == 1
-        assert {client["arch"] for record in rounds(folder) for client in record["clients"]} == {"whole"}
-        assert {client for cohort in cohorts(folder) for client in cohort} <= set(ELIGIBLE[row["tier"]])
-        arch = supernet.space.parse(row["arch"])
-        assert last_weights(folder).keys() == supernet.subnet(arch).state_dict().keys()
-
-
-def test_the_best_on_the_validation_data_is_the_tiers(drawn):
-    files = files_of(drawn)
-    inputs, targets = only_batch(drawn.data.val_dataloader())
-    candidates = rows(files.folder / "candidates.csv")
-    firsts = 0
-    for tier, best in by_tier(files).items():
-        own = [row for row in candidates if row["tier"] == tier]
-        expected = max(own, key=lambda row: float(row["val_accuracy"]))  # the first of equals
-        firsts += expected["number"] == "0"
-        assert {name: best[name] for name in expected} == expected
-        assert_same(last_weights(drawn.path(tier, int(best["number"]))), tier_weights(files)[tier])
-        arch, network = load_tier_network(drawn.module.supernet, files, tier)
-        assert str(arch) == best["arch"]
-        assert accuracy_and_loss(network, inputs, targets)[0] == pytest.approx(float(best["val_accuracy"]), abs=1e-6)
-        assert files.tier_model(tier).metrics["val_accuracy"] == float(best["val_accuracy"])
-    assert firsts < len(RANGES)  # else the first might be taken always
-
-
-def test_every_candidate_is_tested(drawn):
     inputs, targets = only_batch(drawn.data.test_dataloader())
-    supernet = drawn.module.supernet
-    for row in rows(files_of(drawn).folder / "candidates.csv"):
-        network = supernet.subnet(supernet.space.parse(row["arch"]))
-        network.load_state_dict(last_weights(drawn.path(row["tier"], int(row["number"]))))
+    assert {tier: len(set(texts)) for tier, texts in archs(files).items()} == dict.fromkeys(RANGES, COUNT)
+    for row in rows(files.folder / "candidates.csv"):
+        folder, arch = drawn.path(row["tier"], int(row["number"])), supernet.space.parse(row["arch"])
+        least, most = RANGES[row["tier"]]
+        assert least < supernet.macs(arch) <= most
+        (record,) = rounds(folder)
+        assert {client["arch"] for client in record["clients"]} == {"whole"}
+        assert {client["client"] for client in record["clients"]} <= set(ELIGIBLE[row["tier"]])
+        network = supernet.subnet(arch)
+        network.load_state_dict(last_weights(folder))
         accuracy, loss = accuracy_and_loss(network.eval(), inputs, targets)
         assert float(row["test_accuracy"]) == pytest.approx(accuracy, abs=1e-6)
         assert float(row["test_loss"]) == pytest.approx(loss, rel=1e-5)
 
 
-def test_the_rank_correlation_of_all_candidates(drawn, tmp_path):
+def test_the_best_on_the_validation_data_is_the_tiers(drawn, files):
+    candidates = rows(files.folder / "candidates.csv")
+    for tier, best in by_tier(files).items():
+        own = [row for row in candidates if row["tier"] == tier]
+        expected = max(own, key=lambda row: float(row["val_accuracy"]))  # the first of equals
+        assert {name: best[name] for name in expected} == expected
+        assert_same(last_weights(drawn.path(tier, int(best["number"]))), tier_weights(files)[tier])
+        assert files.tier_model(tier).arch == best["arch"]
+        assert files.tier_model(tier).metrics["val_accuracy"] == float(best["val_accuracy"])
+
+
+def test_the_rank_correlation_of_all_candidates(files, tmp_path):
     """Kendall's tau: concordant minus discordant pairs, by the geometric mean of the pairs that are no ties."""
-    found = rows(files_of(drawn).folder / "candidates.csv")
+    found = rows(files.folder / "candidates.csv")
     scores = [(float(row["val_accuracy_before"]), float(row["test_accuracy"])) for row in found]
     pairs = [(a - c, b - d) for (a, b), (c, d) in itertools.combinations(scores, 2)]
     signs = [[(one > 0) - (one < 0) for one in pair] for pair in pairs]
     untied = [sum(abs(sign[place]) for sign in signs) for place in (0, 1)]
     tau = sum(first * second for first, second in signs) / math.sqrt(math.prod(untied))
     assert len(pairs) == 9 * 8 / 2
-    assert files_of(drawn).rank_correlation() == pytest.approx(tau)
+    assert files.rank_correlation() == pytest.approx(tau)
 
     made = FinetuneFiles(tmp_path)
     assert made.rank_correlation() is None
@@ -116,26 +100,25 @@ def test_the_rank_correlation_of_all_candidates(drawn, tmp_path):
     made.write("candidates", [row | {"test_accuracy": 0.5} for row in found])
     assert made.rank_correlation() is None
     ranked = [row | {"val_accuracy_before": place, "test_accuracy": place} for place, row in enumerate(found)]
-    for count, expected in ((4, None), (5, 1.0)):  # of few, a rank correlation says nothing
-        made.write("candidates", ranked[:count])
-        assert made.rank_correlation() == (expected and pytest.approx(expected))
+    made.write("candidates", ranked[:5])
+    assert made.rank_correlation() == pytest.approx(1)
+    made.write("candidates", ranked[:4])  # of few, a rank correlation says nothing
+    assert made.rank_correlation() is None
 
 
-def test_draws_do_not_depend_on_other_tiers_nor_on_how_many(drawn, tmp_path):
-    found = archs(files_of(drawn))
+def redrawn(drawn: Trained, folder: Path, tiers: ClientTiers, **settings: Any) -> dict[str, list[str]]:
+    made = drawn._replace(module=module_of(drawn.module.supernet, tiers=tiers), folder=folder)
+    return archs(made.finetune(**{**QUICK, **settings}))
+
+
+def test_draws_do_not_depend_on_other_tiers_nor_on_how_many(drawn, files, tmp_path):
     tiers = ClientTiers(Ranges("middle", "large"), ListedTiers({"middle": [0, 1, 2, 4, 5], "large": [3]}))
-    made = drawn._replace(module=module_of(drawn.module.supernet, tiers=tiers), folder=tmp_path)
-    fewer = archs(made.finetune(architectures=2, **QUICK))
-    assert fewer == {tier: found[tier][:2] for tier in ("middle", "large")}
-    other = archs(made.finetune(architectures=2, seed=9, name="other", **QUICK))
-    assert other != fewer
-
-
-def test_tiers_of_equal_limits_draw_differently(drawn, tmp_path):
-    limits = {"macs": 1e9}
-    tiers = ClientTiers(Budgets({"one": limits, "two": limits}), ListedTiers({"one": [0, 1, 2], "two": [3, 4, 5]}))
-    made = drawn._replace(module=module_of(drawn.module.supernet, tiers=tiers), folder=tmp_path)
-    found = archs(made.finetune(architectures=2, **QUICK))
+    fewer = redrawn(drawn, tmp_path, tiers, architectures=2)
+    assert fewer == {tier: archs(files)[tier][:2] for tier in ("middle", "large")}
+    assert redrawn(drawn, tmp_path, tiers, architectures=2, seed=9, name="other") != fewer
+    limits = Budgets({"one": {"macs": 1e9}, "two": {"macs": 1e9}})
+    same = ClientTiers(limits, ListedTiers({"one": [0, 1, 2], "two": [3, 4, 5]}))
+    found = redrawn(drawn, tmp_path / "same", same, architectures=2)
     assert found["one"] != found["two"]
 
 
@@ -144,7 +127,6 @@ def test_a_tier_of_few_architectures_has_so_many_candidates(drawn, tmp_path):
     paths = [supernet.space.decode(genes) for genes in itertools.product(range(9), range(9))]
     least = sorted(supernet.macs(path) for path in paths)[1]
     tiers = ClientTiers(Budgets({"least": {"macs": float(least)}}), ListedTiers({"least": range(6)}))
-    made = drawn._replace(module=module_of(supernet, tiers=tiers), folder=tmp_path)
-    found = archs(made.finetune(architectures=50, **QUICK))
+    found = redrawn(drawn, tmp_path, tiers, architectures=50)
     assert set(found["least"]) == {str(path) for path in paths if supernet.macs(path) <= least}
     assert 1 <= len(found["least"]) < 5

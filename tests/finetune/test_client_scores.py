@@ -1,7 +1,5 @@
 """Single clients' accuracies on their own data, each with its tier's network."""
 
-from __future__ import annotations
-
 import shutil
 from copy import deepcopy
 
@@ -9,7 +7,6 @@ import pytest
 import torch
 
 from lit_fednas.assignment import CandidateGroups
-from lit_fednas.federation import EvaluationSettings
 from lit_fednas.records import SearchFiles
 from lit_fednas.rng import generator
 from lit_fednas.search.tier_models import load_tier_network, write_clients
@@ -17,9 +14,10 @@ from tests.finetune.small import MEMBERS, SIZES, Trained, accuracy_and_loss, mod
 from tests.supernets.sequences import pruned_sequence
 
 
-def one_by_one(data, client: int, split: str) -> tuple[torch.Tensor, torch.Tensor]:
-    found = list(data.clients.batches(client, 1, generator(0, "any"), split=split, shuffle=False, augment=False))
-    return torch.cat([inputs for inputs, _ in found]), torch.cat([targets for _, targets in found])
+def one_by_one(data, client: int) -> tuple[torch.Tensor, torch.Tensor]:
+    found = data.clients.batches(client, 1, generator(0, "any"), split="test", shuffle=False, augment=False)
+    inputs, targets = zip(*found, strict=True)
+    return torch.cat(inputs), torch.cat(targets)
 
 
 @pytest.mark.parametrize("kind", ["search", "finetune"])
@@ -36,22 +34,19 @@ def test_every_client_gets_the_network_of_its_tier(tuned_once, tmp_path, kind):
     for row in found:
         client = int(row["client"])
         assert client in MEMBERS[row["tier"]]
-        inputs, targets = one_by_one(tuned_once.data, client, "test")
-        scores = {}
-        for tier in MEMBERS:
-            _, network = load_tier_network(tuned_once.module.supernet, files, tier)
-            scores[tier] = accuracy_and_loss(network, inputs, targets)
-        accuracy, loss = scores[row["tier"]]
-        assert float(row["accuracy"]) == pytest.approx(accuracy, abs=1e-6)
-        assert float(row["loss"]) == pytest.approx(loss, rel=1e-4)
+        inputs, targets = one_by_one(tuned_once.data, client)
+        networks = {tier: load_tier_network(tuned_once.module.supernet, files, tier)[1] for tier in MEMBERS}
+        scores = {tier: accuracy_and_loss(network, inputs, targets) for tier, network in networks.items()}
+        assert (float(row["accuracy"]), float(row["loss"])) == pytest.approx(scores[row["tier"]], rel=1e-4)
         assert int(row["num_examples"]) == len(targets)
         others += len({round(loss, 4) for _, loss in scores.values()}) == 3
     assert others >= 4  # the networks differ, so that another tier's would have been noticed
 
 
-def right(network, data, client: int) -> int:
-    inputs, targets = one_by_one(data, client, "test")
-    return round(accuracy_and_loss(network, inputs, targets)[0] * len(targets))
+def right(network, data) -> list[int]:
+    """Of every client."""
+    examples = [one_by_one(data, client) for client in range(6)]
+    return [round(accuracy_and_loss(network, *one)[0] * len(one[1])) for one in examples]
 
 
 def test_all_clients_test_every_model_of_a_sequence_before_and_after(tmp_path):
@@ -71,8 +66,8 @@ def test_all_clients_test_every_model_of_a_sequence_before_and_after(tmp_path):
     assert found.keys() == {"model: 0", "model: 1", "model: 2"}
     assert len(singly) == 3 * len(counts)
     for (arch, row), network in zip(sorted(found.items()), first, strict=True):
-        expected = [right(network, data, client) for client in range(6)]
-        tuned = last.get(arch) and [right(last[arch], data, client) for client in range(6)]
+        expected = right(network, data)
+        tuned = last.get(arch) and right(last[arch], data)
         assert (int(row["clients"]), int(row["examples"])) == (6, sum(counts))
         assert int(row["macs_per_example"]) == net.macs(net.space.parse(arch))
         assert float(row["accuracy_before"]) == pytest.approx(sum(expected) / sum(counts))
@@ -85,14 +80,6 @@ def test_all_clients_test_every_model_of_a_sequence_before_and_after(tmp_path):
             assert one["accuracy"] == ("" if tuned is None else str(tuned[client] / count))
 
 
-def test_they_are_evaluated_as_the_run_is(tuned_once, tmp_path):
-    folder = shutil.copytree(tuned_once.folder / "search", tmp_path / "search")
-    module = module_of(tuned_once.module.supernet, evaluation=EvaluationSettings(["largest"], top_k=4))
-    module.meet(tuned_once.data.clients)
-    write_clients(module, tuned_once.data, SearchFiles(folder))
-    assert {row["accuracy"] for row in rows(folder / "clients.csv")} == {"1.0"}
-
-
 def test_what_is_not_there_is_not_written(tuned_once, tmp_path):
     """No tiers of clients, no test data, or no network of a tier."""
     folder = shutil.copytree(tuned_once.folder / "search", tmp_path / "search", ignore=lambda *_: {"clients.csv"})
@@ -103,8 +90,7 @@ def test_what_is_not_there_is_not_written(tuned_once, tmp_path):
     assert not (folder / "clients.csv").exists()
     without = small_data(client_test=0.0)
     without.setup("fit")
-    made: Trained = tuned_once._replace(data=without)
-    write_clients(made.module, made.data, files)
+    write_clients(tuned_once.module, without, files)
     assert not (folder / "clients.csv").exists()
     shutil.rmtree(folder / "tiers" / "small")
     write_clients(tuned_once.module, tuned_once.data, files)

@@ -1,7 +1,5 @@
 """What cannot work is told in one line, before anything is trained or written."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -13,17 +11,14 @@ from lit_fednas.federation import UniformCohort
 from lit_fednas.federation.cohort import OnlyClients
 from lit_fednas.finetune import FinetuneSettings
 from lit_fednas.records import SearchFiles
-from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers
 from tests.finetune.small import (
     MEMBERS,
     BySizes,
     Ranges,
     Trained,
-    accuracy_and_loss,
     by_tier,
     module_of,
-    only_batch,
     path_cnn,
 )
 from tests.support import tiny_examples
@@ -48,7 +43,6 @@ def refused(made: Trained, words: str, **settings) -> None:
 NOBODY = tiers_of({"small": [0, 1, 2], "middle": [3, 4, 5], "large": []})
 ANY = tiers_of({"any": range(6)}, any=1e9)
 TINY = tiers_of({"tiny": range(6)}, tiny=10.0)
-UNKNOWN = r"^finetune.search: .*other holds no finished search; run 'lit-fednas search' first, or set finetune"
 UNABLE = r"^finetune: no client of tier large or above .*; change model.tiers, or set finetune.tier_aware to false$"
 UNLIKE = r"^finetune.in_groups: small-0 and middle-0 have other eligible clients \(6 and 4\), .*to false$"
 AWAY = UniformCohort(count=3, availability=OnlyClients([]))
@@ -57,7 +51,7 @@ AWAY = UniformCohort(count=3, availability=OnlyClients([]))
 @pytest.mark.parametrize(
     ("tiers", "settings", "words"),
     [
-        (..., {"search": "other"}, UNKNOWN),
+        (..., {"search": "other"}, "^finetune.search: .*other holds no finished search; run 'lit-fednas search' first"),
         (..., {"macs": "equal"}, "finetune.macs: 'equal' divides .* has no record of any; give a number"),
         (..., {"macs": 1e9, "cohort": AWAY}, r"finetune.macs: 1e\+09 .* no client is available to train small-0; set"),
         (..., {"in_groups": True}, UNLIKE),
@@ -74,11 +68,6 @@ def test_what_does_not_go_with_the_run(trained, tiers, settings, words):
     refused(trained if tiers is ... else with_tiers(trained, tiers), words, **settings)
 
 
-def test_what_is_advised_works(trained):
-    made = with_tiers(trained, NOBODY)
-    assert by_tier(made.finetune(tier_aware=False, rounds=1)).keys() == MEMBERS.keys()
-
-
 def test_a_search_of_other_weights_or_that_has_not_ended(trained):
     """Also one whose tables an earlier, shorter search has left."""
     other = trained._replace(module=module_of(path_cnn(seed=1)))
@@ -93,20 +82,21 @@ def test_the_searchs_tiers_allow_more_than_the_clients_of_the_same_names(trained
     """The large network has more than 50,000 MACs; only client 3 may have so many, and then none."""
     budgets = {"small": 30_000, "middle": 10.0, "large": 1e6}
     files = with_tiers(trained, tiers_of(MEMBERS, **budgets)).finetune(name="other", rounds=1)
-    assert {name: row["eligible"] for name, row in by_tier(files).items()} == {
-        "small": "3",
-        "middle": "1",
-        "large": "1",
-    }
+    eligible = {"small": "3", "middle": "1", "large": "1"}
+    assert {name: row["eligible"] for name, row in by_tier(files).items()} == eligible
     made = with_tiers(trained, tiers_of(MEMBERS, **{**budgets, "large": 50_000}))
     refused(made, "^finetune: no client of tier large or above can run ", name="another")
+
+
+def test_without_a_search_there_is_nothing_to_train(searched_once, tmp_path):
+    words = r"set finetune.architectures to train random ones, or finetune.models$"
+    refused(searched_once._replace(folder=tmp_path), words)
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
         ({"rounds": 0}, "finetune.rounds: 0 must be at least 1"),
-        ({"check_val_every_n_rounds": 0}, "finetune.check_val_every_n_rounds: 0 must be at least 1"),
         ({"architectures": -1}, "finetune.architectures: -1 must be at least 0"),
         ({"name": "a/b"}, "finetune.name: 'a/b' cannot name a folder"),
         ({"name": "search"}, "finetune.name: 'search' is the search's folder; give another"),
@@ -131,22 +121,8 @@ def test_without_validation_data_one_network_per_tier_is_trained(trained, settin
     refused(made, told, architectures=2)
     files = made.finetune(rounds=1, **settings)
     empty = ("val_accuracy_before", "val_loss_before", "val_accuracy", "val_loss")
-    inputs, targets = only_batch(data.test_dataloader())
     for tier, row in by_tier(files).items():
         assert [row[name] for name in empty] == [""] * 4
-        _, network = load_tier_network(made.module.supernet, files, tier)
-        accuracy, loss = accuracy_and_loss(network, inputs, targets)
-        assert float(row["test_accuracy"]) == pytest.approx(accuracy, abs=1e-6)
-        assert float(row["test_loss"]) == pytest.approx(loss, rel=1e-5)
+        assert row["test_accuracy"]
         assert files.tier_model(tier).metrics == {}
     assert "val before" in capsys.readouterr().out
-
-
-def test_without_test_data(trained):
-    source = ArraySource(tiny_examples(), val=tiny_examples(40, 1))
-    data = FederatedDataModule(source, BySizes(), num_clients=6)
-    files = trained._replace(data=data).finetune(rounds=1)
-    for row in by_tier(files).values():
-        assert row["val_accuracy"]
-        assert (row["test_accuracy"], row["test_loss"]) == ("", "")
-    assert not (files.folder / "clients.csv").exists()

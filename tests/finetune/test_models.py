@@ -1,9 +1,8 @@
 """Models that are named are fine-tuned, one after another or in groups of clients (FedNAS, section 4.4)."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,8 @@ from lit_fednas.federation import UniformCohort
 from lit_fednas.finetune import finetuning
 from lit_fednas.finetune.candidates import dealt, named_architectures, own_tiers
 from lit_fednas.objectives import CrossEntropy
-from lit_fednas.records import FinetuneFiles
-from lit_fednas.search.tier_models import load_tier_network
-from lit_fednas.supernets import Cut, PlainNetwork, PrunedSequence, SlicedCNN, WidthSupernet
-from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers, Tier
+from lit_fednas.supernets import PlainNetwork, SlicedCNN, WidthSupernet
+from lit_fednas.tiers import Tier
 from tests.finetune.small import (
     CLIENT,
     COUNT,
@@ -28,13 +25,14 @@ from tests.finetune.small import (
     cohorts,
     everything,
     last_weights,
-    module_of,
     path_cnn,
     rounds,
     rows,
+    tier_weights,
 )
 from tests.finetune.test_resume import Stop, StopIn
 from tests.supernets.instances import SPACES, kept_instance
+from tests.supernets.sequences import pruned_sequence
 from tests.support import assert_same, fit, make_module
 
 ALL = [0, 1, 2, 3, 4, 5]
@@ -47,22 +45,6 @@ def paths(searched_once) -> list[str]:
     return [str(space.smallest), str(space.decode((4, 2))), str(space.largest)]
 
 
-@pytest.fixture(scope="module")
-def named(searched_once, paths, tmp_path_factory) -> Trained:
-    """Two models fine-tuned, in a folder without a search. Read only."""
-    made = searched_once._replace(folder=tmp_path_factory.mktemp("named"))
-    made.finetune(models=["largest", paths[1]])
-    return made
-
-
-@pytest.fixture(scope="module")
-def grouped(searched_once, paths, tmp_path_factory) -> Trained:
-    """Three models fine-tuned, each by a group of clients. Read only."""
-    made = searched_once._replace(folder=tmp_path_factory.mktemp("grouped"))
-    made.finetune(models=paths, in_groups=True, cohort=UniformCohort(count=1), rounds=8)
-    return made
-
-
 @pytest.fixture
 def bare(searched_once, tmp_path) -> Trained:
     """The trained supernet in a folder without a search."""
@@ -73,68 +55,35 @@ def slug(text: str) -> str:
     return text.replace(" ", "-")
 
 
-def sequence() -> PrunedSequence:
-    """Four models, of which the last two are as large: model 3 has other filters in other layers."""
-    made = PrunedSequence((1, 8, 8), 4, SlicedCNN((8, 16)))
-    for removed, sizes in [
-        ({"layer0": 2}, {"layer0": 6, "layer1": 16}),
-        ({"layer1": 8}, {"layer0": 6, "layer1": 8}),
-        ({"layer1": 0}, {"layer0": 6, "layer1": 8}),
-    ]:
-        (unit,) = removed
-        made.propose([Cut(unit, removed, sizes, 0.0)])
-        made.select(unit)
-    return made
-
-
-# ---- which ones ---------------------------------------------------------------------------------------
-
-
-def test_named_models_are_trained_without_a_search(named, paths):
-    files = FinetuneFiles(named.folder / "finetune")
+def test_named_models_are_trained_without_a_search_by_all_clients(bare, paths):
+    """Also by those of the tiers below, whatever ``tier_aware`` says."""
+    files = bare.finetune(models=["largest", paths[1]], tier_aware=True)
     found = by_tier(files)
-    assert [(tier, row["arch"]) for tier, row in found.items()] == [
-        (slug(paths[2]), paths[2]),
-        (slug(paths[1]), paths[1]),
-    ]
+    assert {tier: row["arch"] for tier, row in found.items()} == {slug(paths[2]): paths[2], slug(paths[1]): paths[1]}
     assert {path.name for path in (files.folder / "runs").iterdir()} == {f"{tier}-0" for tier in found}
-    assert {row["eligible"] for row in found.values()} == {"6"}
     settings = files.settings()
-    assert settings["complete"]
     assert settings["models"] == [paths[2], paths[1]]
-    assert settings["in_groups"] is False
-    assert settings["tier_aware"] is False
+    assert (settings["complete"], settings["in_groups"], settings["tier_aware"]) == (True, False, False)
     assert settings["tiers"] == [{"name": tier, "at_most": {}} for tier in found]
     assert settings["eligible"] == dict.fromkeys(found, 6)
     assert not (files.folder / "clients.csv").exists()
     assert [row["arch"] for row in rows(files.folder / "models.csv")] == [paths[2], paths[1]]
-
-
-def test_they_are_trained_by_federated_averaging_on_all_clients(named, paths):
-    supernet = named.module.supernet
-    text = paths[1]
-    arch = supernet.space.parse(text)
-    network = PlainNetwork(supernet.subnet(arch), (1, 8, 8), 4)
+    supernet = bare.module.supernet
+    network = PlainNetwork(supernet.subnet(supernet.space.parse(paths[1])), (1, 8, 8), 4)
     module = make_module(network, client=CLIENT, cohort=UniformCohort(count=COUNT), objective=CrossEntropy(), seed=0)
-    fit(module, named.data, ROUNDS)
+    fit(module, bare.data, ROUNDS)
     expected = dict(network.network.state_dict())
-    assert_same(expected, last_weights(named.path(slug(text))))
-    found, kept = load_tier_network(supernet, FinetuneFiles(named.folder / "finetune"), slug(text))
-    assert str(found) == text
-    assert_same(expected, dict(kept.state_dict()))
-
-
-def test_clients_of_all_tiers_train_whatever_tier_aware_says(bare, paths):
-    """The one client of the highest tier alone could train the largest path, were it a tier's, whatever its name."""
-    members = {"least": [0, 1, 2, 4, 5], slug(paths[2]): [3]}
-    tiers = ClientTiers(Budgets({"least": {"macs": 10.0}, slug(paths[2]): {"macs": 1e9}}), ListedTiers(members))
-    made = bare._replace(module=module_of(bare.module.supernet, tiers=tiers))
-    once = {"rounds": 1, "cohort": UniformCohort(count=6)}
-    files = made.finetune(models=["largest"], tier_aware=True, **once)
-    assert cohorts(bare.path(slug(paths[2]))) == [ALL]
-    assert files.settings()["eligible"] == {slug(paths[2]): 6}
-    assert not (files.folder / "clients.csv").exists()
-    made.finetune(models=[paths[2]], tier_aware=False, **once)  # the same
+    assert_same(expected, last_weights(bare.path(slug(paths[1]))))
+    assert_same(expected, tier_weights(files)[slug(paths[1])])
+    same = {"models": paths[:0:-1], "tier_aware": False}
+    bare.finetune(**same)
+    for changed, word in [
+        ({**same, "models": paths[1:]}, "other models, "),
+        ({**same, "in_groups": True}, r"other in_groups, eligible \(there False, now True\)"),
+        ({"architectures": 1}, "other tier_aware, architectures, models, "),
+    ]:
+        with pytest.raises(ConfigError, match=rf"^finetune.name: .*a fine-tuning with {word}"):
+            bare.finetune(**changed)
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -170,126 +119,64 @@ def test_named_models_tell_the_labels_apart_that_are_asked_for():
         named_architectures(net, ["sep_e1 id", "sep_e1 id > halves"], labels="halves")
 
 
-def test_the_classifier_that_is_asked_for_is_trained(bare):
-    net = path_cnn(operators=["sep_e1", "id"], label_sets={"halves": [0, 0, 1, 1]})
-    made = bare._replace(module=module_of(net, tiers=None))
-    once = {"models": ["largest"], "rounds": 1, "cohort": UniformCohort(count=1)}
-    files = made.finetune(labels="halves", **once)
-    assert files.settings()["models"] == ["sep_e1 sep_e1 > halves"]
-    (row,) = by_tier(files).values()
-    assert row["arch"] == "sep_e1 sep_e1 > halves"
-
-
-# ---- by their share of the largest one's MACs ---------------------------------------------------------
-
-
-@pytest.mark.parametrize("share", ["1", "0.999", ".5", "2e-1"])
-def test_the_largest_of_at_most_this_share(share):
+def test_the_largest_of_at_most_a_share_of_the_macs():
+    """Whatever number a share is written as, equal is at most."""
     net = WidthSupernet((3, 8, 8), 5, SlicedCNN((8, 16)), widths=[1, 0.75, 0.5, 0.25])
     macs = [net.macs(arch) for arch in net.space.each()]
-    most = max(count for count in macs if count <= float(share) * macs[-1])
-    (found,) = named_architectures(net, [f"{share} of macs"])
-    assert net.macs(found) == most
-
-
-def test_a_share_that_is_just_met():
-    """3 of 3: whatever number a share is written as, equal is at most."""
-    net = WidthSupernet((3, 8, 8), 5, SlicedCNN((8, 16)), widths=[1, 0.75, 0.5, 0.25])
-    largest = net.macs(net.space.largest)
-    for arch in net.space.each():
-        share = net.macs(arch) / largest
-        assert named_architectures(net, [f"{share!r} of macs"]) == [arch]
-        lower = np.nextafter(share, 0)
-        if arch != net.space.smallest:
-            assert named_architectures(net, [f"{float(lower)!r} of macs"]) != [arch]
+    met = [count / macs[-1] for count in macs]
+    just_not = [float(np.nextafter(share, 0)) for share in met[1:]]
+    for share in ["1", "0.999", ".5", "2e-1", *map(repr, met), *map(repr, just_not)]:
+        (found,) = named_architectures(net, [f"{share} of macs"])
+        expected = [count for count, exact in zip(macs, met, strict=True) if exact <= float(share)]
+        assert net.macs(found) == max(expected), share
 
 
 def test_models_of_a_sequence():
-    net = sequence()
-    macs = {str(arch): net.macs(arch) for arch in net.space.each()}
-    assert macs["model: 0"] > macs["model: 1"] > macs["model: 2"] == macs["model: 3"]
-    half = macs["model: 1"] / macs["model: 0"]
-    assert [str(arch) for arch in named_architectures(net, ["1 of macs"])] == ["model: 0"]
-    assert [str(arch) for arch in named_architectures(net, [f"{half + 0.01} of macs", "0"])] == [
-        "model: 1",
-        "model: 0",
-    ]
-    every = ["model: 0", "model: 1", "model: 2", "model: 3"]
-    assert [str(arch) for arch in named_architectures(net, ["all"])] == every
-    (small,) = named_architectures(net, [f"{half - 0.01} of macs"])
-    assert str(small) in ("model: 2", "model: 3")
+    net = pruned_sequence(hidden=(8, 16), steps=3)
+    largest, second = (net.macs(net.space.parse(text)) for text in ("model: 0", "model: 1"))
+    share = second / largest
+    for texts, expected in (
+        (["1 of macs"], ["model: 0"]),
+        ([f"{share + 0.01} of macs", "0"], ["model: 1", "model: 0"]),
+        ([f"{share - 0.01} of macs"], ["model: 2"]),
+        (["all"], ["model: 0", "model: 1", "model: 2", "model: 3"]),
+    ):
+        assert [str(arch) for arch in named_architectures(net, texts)] == expected
     assert [tier.name for tier in own_tiers(named_architectures(net, ["model: 3", "2"]))] == ["model-3", "model-2"]
-    net.propose([Cut("layer0", {"layer0": 1}, {"layer0": 5, "layer1": 8}, 0.0)])
-    refused(net, ["candidate: 4 layer0"], "'candidate: 4 layer0' is not a model of PrunedSequence (architecture cand")
-    refused(net, ["0.01 of macs"], "no model has at most 0.01 of macs; the smallest has 0.")
 
 
-# ---- what cannot be -----------------------------------------------------------------------------------
+SEQUENCE = pruned_sequence(steps=1, candidates=True)
 
 
-def refused(net: Any, texts: list[str], told: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape("finetune.models: ")) as caught:
+@pytest.mark.parametrize(
+    ("net", "texts", "told"),
+    [
+        (SEQUENCE, ["0", "model: 9"], "'model: 9' is not a model of PrunedSequence (architecture model: 9: name "),
+        (SEQUENCE, ["candidate: 2 conv1"], "'candidate: 2 conv1' is not a model of PrunedSequence (architecture cand"),
+        (SEQUENCE, ["half of macs"], "'half of macs' is not a model of PrunedSequence ("),
+        (SEQUENCE, ["0.5 of bytes"], "'0.5 of bytes' is not a model of PrunedSequence ("),
+        (SEQUENCE, ["0.01 of macs"], "no model has at most 0.01 of macs; the smallest has 0."),
+        (SEQUENCE, ["model: 0", "model: 0"], "names model: 0 twice, as 'model: 0'; name each once"),
+        (SEQUENCE, ["all", "1"], "names model: 1 twice, as 'all' and '1'"),
+        (path_cnn(), ["0.5 of macs"], "'0.5 of macs' chooses from a row of models, which PathCNN does not have"),
+        (kept_instance("suite-resnet"), ["model: 0 | model: 1"], "'model: 0 | model: 1' is not a model of ModelSuite"),
+    ],
+)
+def test_models_that_are_not_there(net, texts, told):
+    with pytest.raises(ConfigError, match=re.escape(f"finetune.models: {told}")) as caught:
         named_architectures(net, texts)
-    assert told in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_models_that_are_not_there():
-    net = sequence()
-    refused(net, ["model: 0", "model: 9"], "'model: 9' is not a model of PrunedSequence (architecture model: 9: name ")
-    for text in ("nonsense", "half of macs", "0.5 of bytes"):
-        refused(net, [text], f"'{text}' is not a model of PrunedSequence (")
-    refused(net, ["model: 0", "model: 0"], "names model: 0 twice, as 'model: 0'; name each once")
-    refused(net, ["model: 0", "largest"], "names model: 0 twice, as 'model: 0' and 'largest'")
-    refused(net, ["all", "1"], "names model: 1 twice, as 'all' and '1'")
-    for text in ("all", "0.5 of macs"):
-        refused(path_cnn(), [text], f"'{text}' chooses from a row of models, which PathCNN does not have")
-    suite = kept_instance("suite-resnet")
-    refused(suite, ["model: 0 | model: 1"], "(architecture model: 0 | model: 1: is not one network")
-
-
-def test_without_a_search_there_is_nothing_to_train(bare):
-    with pytest.raises(ConfigError, match=r"set finetune.architectures to train random ones, or finetune.models$"):
-        bare.finetune()
-    assert not (bare.folder / "finetune").exists()
-
-
-# ---- in groups ----------------------------------------------------------------------------------------
-
-
-def test_each_model_has_a_group_of_clients(grouped, paths):
-    seen = {text: {client for (client,) in cohorts(grouped.path(slug(text)))} for text in paths}
-    assert all(seen.values())
-    assert sum(map(len, seen.values())) == len(set().union(*seen.values()))  # nobody trains two of them
-    files = FinetuneFiles(grouped.folder / "finetune")
-    eligible = files.settings()["eligible"]
-    assert eligible.keys() == {f"{slug(text)}-0" for text in paths}
-    assert sum(eligible.values()) == len(ALL)
-    for text in paths:
-        row = by_tier(files)[slug(text)]
-        assert int(row["eligible"]) == eligible[f"{slug(text)}-0"] >= len(seen[text])
-    assert len(set().union(*seen.values())) > 3  # so that groups of several clients are seen
-    assert files.settings()["in_groups"] is True
-
-
-class Counted:
+def label_counts(client: int, num_classes: int, splits: list[str]) -> np.ndarray:
     """Clients 0 and 3 have examples of one class, 1 and 2 of the other, 4 and 5 none; val would change it."""
-
-    strata = ("one", "other")
     train = ([9, 0], [0, 9], [0, 9], [9, 0], [0, 0], [0, 0])
-
-    @property
-    def clients(self) -> Counted:
-        return self
-
-    def label_counts(self, client: int, num_classes: int, splits: list[str]) -> np.ndarray:
-        assert num_classes == 2
-        others = [50 * (client == 0), 0] if "val" in splits or "test" in splits else [0, 0]
-        return np.array(self.train[client]) * ("train" in splits) + others
+    others = [50 * (client == 0), 0] if "val" in splits or "test" in splits else [0, 0]
+    return np.array(train[client]) * ("train" in splits) + others
 
 
 def test_groups_are_alike_in_examples_and_classes():
-    data: Any = Counted()
+    data: Any = SimpleNamespace(strata=("one", "other"), clients=SimpleNamespace(label_counts=label_counts))
     found = dealt({"a": ALL, "b": ALL}, data)
     assert sorted(found["a"] + found["b"]) == ALL
     for group in found.values():
@@ -316,30 +203,19 @@ def test_the_networks_of_tiers_and_candidates_of_one_tier_have_groups_of_their_o
     assert [int(row["eligible"]) for row in rows(files.folder / "candidates.csv")] == [len(one) for one in several]
 
 
-# ---- going on -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_what_was_stopped_goes_on(bare, paths, monkeypatch):
-    settings = {"models": paths, "in_groups": True}
-    expected = everything(bare._replace(folder=bare.folder / "straight").finetune(**settings))
+def test_each_model_has_a_group_of_clients_also_if_it_is_stopped_and_goes_on(bare, paths, monkeypatch):
+    settings = {"models": paths, "in_groups": True, "cohort": UniformCohort(count=1), "rounds": 8}
+    straight = bare._replace(folder=bare.folder / "straight")
+    files = straight.finetune(**settings)
+    seen = {slug(text): {client for (client,) in cohorts(straight.path(slug(text)))} for text in paths}
+    assert sum(map(len, seen.values())) == len(set().union(*seen.values())) > 3  # nobody trains two of them
+    eligible = files.settings()["eligible"]
+    assert sum(eligible.values()) == len(ALL)
+    for tier, clients in seen.items():
+        assert int(by_tier(files)[tier]["eligible"]) == eligible[f"{tier}-0"] >= len(clients) > 0
     with monkeypatch.context() as patch:
         patch.setattr(finetuning, "_Stop", StopIn(1, 1, "error"))
         with pytest.raises(Stop):
             bare.finetune(**settings)
     assert len(rounds(bare.path(slug(paths[1])))) == 1
-    assert everything(bare.finetune(**settings)) == expected
-
-
-def test_other_models_in_the_same_folder_are_refused(bare, paths):
-    once = {"rounds": 1, "cohort": UniformCohort(count=1)}
-    bare.finetune(models=paths[:2], **once)
-    bare.finetune(models=["smallest", paths[1]], **once)  # the same
-    for changed, word in [
-        ({"models": paths}, "other models, "),
-        ({"models": paths[1::-1]}, "other models, "),
-        ({"models": paths[:2], "in_groups": True}, r"other in_groups, eligible \(there False, now True\)"),
-        ({"architectures": 1}, "other tier_aware, architectures, models, "),
-    ]:
-        with pytest.raises(ConfigError, match=rf"^finetune.name: .*a fine-tuning with {word}"):
-            bare.finetune(**once, **changed)
+    assert everything(bare.finetune(**settings)) == everything(files)

@@ -1,7 +1,5 @@
 """Stopped anywhere and started again = run straight through, exactly."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -31,12 +29,11 @@ def stop(how: str) -> None:
 
 
 class StopIn(FederatedCallback):
-    """Stops a candidate in the middle of a round, or all in all rounds."""
+    """Stops a candidate in the middle of a round."""
 
-    def __init__(self, candidate: int, round: int, how: str, always: bool = False) -> None:
+    def __init__(self, candidate: int, round: int, how: str) -> None:
         self.at = candidate, round
         self.how = how
-        self.always = always
         self.made = -1
 
     def __call__(self, *given):
@@ -45,30 +42,27 @@ class StopIn(FederatedCallback):
         return self
 
     def on_client_end(self, trainer, module, result, update):
-        if self.always or (self.made, result.task.round) == self.at:
+        if (self.made, result.task.round) == self.at:
             stop(self.how)
 
 
 @pytest.fixture
 def straight(tuned_once):
-    return everything(FinetuneFiles(tuned_once.folder / "finetune"))
+    return everything(tuned_once.files)
 
 
-@pytest.mark.parametrize(("candidate", "round", "how"), [(0, 0, "SIGTERM"), (1, 1, "error")])
+@pytest.mark.parametrize(
+    ("candidate", "how", "done"), [(0, "SIGTERM", {}), (1, "error", {"small-0": 2, "middle-0": 1})]
+)
 def test_in_the_first_round_of_all_and_in_the_second_candidates_second(
-    trained, straight, monkeypatch, candidate, round, how
+    trained, straight, monkeypatch, candidate, how, done
 ):
     with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "_Stop", StopIn(candidate, round, how))
+        patch.setattr(finetuning, "_Stop", StopIn(candidate, candidate, how))
         with pytest.raises(STOPS[how]):
             trained.finetune()
-    files = FinetuneFiles(trained.folder / "finetune")
-    if candidate == 0:
-        assert not (trained.path("small") / "checkpoints" / "last.ckpt").exists()
-    else:
-        assert len(rounds(trained.path("small"))) == 2
-        assert len(rounds(trained.path("middle"))) == 1
-    assert not trained.path("large").exists()
+    files = trained.files
+    assert {path.parent.name: len(rounds(path.parent)) for path in files.folder.glob("runs/*/rounds.jsonl")} == done
     assert not files.settings()["complete"]
     assert not (files.folder / "tiers.csv").exists()
     assert everything(trained.finetune()) == straight
@@ -123,7 +117,6 @@ def test_after_the_last_candidate_the_rest_is_made_up_for_and_nothing_is_trained
             trained.finetune()
     stamps = {path: path.stat().st_mtime_ns for path in trained.folder.rglob("last.ckpt")}
     assert len(stamps) == 3
-    monkeypatch.setattr(finetuning, "_Stop", StopIn(0, 0, "error", always=True))
     for _ in range(2):  # the second time, after the end
         assert everything(trained.finetune()) == straight
     assert {path: path.stat().st_mtime_ns for path in trained.folder.rglob("last.ckpt")} == stamps
@@ -131,17 +124,15 @@ def test_after_the_last_candidate_the_rest_is_made_up_for_and_nothing_is_trained
 
 def test_another_fine_tuning_in_the_same_folder_is_refused(trained):
     trained.finetune(rounds=1)
-    before = everything(FinetuneFiles(trained.folder / "finetune"))
+    before = everything(trained.files)
     for changed, word in [
         ({"rounds": 2}, r"other rounds \(there 1, now 2\)"),
         ({"rounds": 1, "initial": "random"}, "other initial, weights"),
         ({"rounds": 1, "tier_aware": False}, "other tier_aware, eligible"),
-        ({"rounds": 1, "seed": 7}, r"other seed \(there 0, now 7\)"),
-        ({"rounds": 1, "architectures": 1}, "other architectures"),
     ]:
         with pytest.raises(ConfigError, match=rf"^finetune.name: .*a fine-tuning with {word}.*another name$"):
             trained.finetune(**changed)
-    assert everything(FinetuneFiles(trained.folder / "finetune")) == before
+    assert everything(trained.files) == before
     shutil.copytree(trained.folder / "search", trained.folder / "search2")
     with pytest.raises(ConfigError, match=r"^finetune.name: .*search2 holds a fine-tuning with other rounds"):
         trained.finetune(rounds=1, name="search2")

@@ -1,24 +1,16 @@
 """Who trains which network from which weights, and that it is federated averaging."""
 
-from __future__ import annotations
-
-import copy
 import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional
 
-from lit_fednas.assignment import FixedArchitecture
-from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
+from lit_fednas.federation import ClientSettings, UniformCohort
 from lit_fednas.federation.cohort import OnlyClients, RandomAvailability, SizeWeightedCohort
-from lit_fednas.finetune import Finetune, FinetuneSettings
 from lit_fednas.objectives import CrossEntropy
-from lit_fednas.records import FinetuneFiles, SearchFiles, append_round
-from lit_fednas.rng import generator
+from lit_fednas.records import SearchFiles, append_round
 from lit_fednas.supernets import PlainNetwork
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers
 from lit_fednas.transport import Float16, Int8, Transport
@@ -32,58 +24,32 @@ from tests.finetune.small import (
     by_tier,
     cohorts,
     last_weights,
-    module_of,
     only_batch,
-    path_cnn,
     rounds,
     rows,
     small_data,
     tier_weights,
 )
-from tests.support import assert_same, make_module, make_trainer, sgd, tiny_supernet
+from tests.support import assert_same, fit, make_module, sgd, tiny_supernet
 
 #: Trains without changing a parameter, and the mean over one client does not round: shows the first weights.
 STILL = ClientSettings(sgd(0.0), batch_size=8)
 ALONE = UniformCohort(count=1)
 
 
-def files_of(made: Trained) -> FinetuneFiles:
-    return FinetuneFiles(made.folder / "finetune")
-
-
 def searched_archs(made: Trained) -> dict[str, str]:
     return {row["tier"]: row["arch"] for row in SearchFiles(made.folder / "search").rows("tiers")}
 
 
-# ---- who takes part -----------------------------------------------------------------------------------
-
-
-def test_only_clients_of_a_tier_and_above_train_its_network(tuned_once):
-    for tier, eligible in ELIGIBLE.items():
-        asked = cohorts(tuned_once.path(tier))
-        assert len(asked) == ROUNDS
-        for cohort in asked:
-            assert set(cohort) <= set(eligible)
-            assert len(cohort) == len(set(cohort)) == min(COUNT, len(eligible))
-        assert by_tier(files_of(tuned_once))[tier]["eligible"] == str(len(eligible))
-    assert files_of(tuned_once).settings()["eligible"] == {"small": 6, "middle": 4, "large": 1}
-
-
-def test_all_who_are_eligible_get_their_turn_and_a_cohorts_share_is_of_all_clients(trained):
-    """Half of six clients are three, also where only four may be asked."""
-    trained.finetune(rounds=5, client=STILL, cohort=UniformCohort(ratio=0.5))
+def test_all_clients_of_a_tier_and_above_get_their_turn(trained):
+    """A cohort's share is of all clients: half of six are three, also where only four may be asked."""
+    files = trained.finetune(rounds=5, client=STILL, cohort=UniformCohort(ratio=0.5))
     for tier, eligible in ELIGIBLE.items():
         asked = cohorts(trained.path(tier))
         assert {client for cohort in asked for client in cohort} == set(eligible)
-        assert {len(cohort) for cohort in asked} == {min(3, len(eligible))}
-
-
-def test_tier_unaware_all_clients_train_all_networks(trained):
-    files = trained.finetune(tier_aware=False, client=STILL)
-    drawn = [UniformCohort(count=COUNT).draw(round, trained.data.clients.sizes, 0) for round in range(ROUNDS)]
-    for tier in ELIGIBLE:
-        assert cohorts(trained.path(tier)) == drawn
-    assert {row["eligible"] for row in by_tier(files).values()} == {"6"}
+        assert [len(set(cohort)) for cohort in asked] == [min(3, len(eligible))] * 5
+        assert by_tier(files)[tier]["eligible"] == str(len(eligible))
+    assert files.settings()["eligible"] == {"small": 6, "middle": 4, "large": 1}
 
 
 def test_among_keeps_the_rule_and_leaves_the_sampler_as_it_was():
@@ -104,14 +70,10 @@ def test_among_keeps_the_rule_and_leaves_the_sampler_as_it_was():
     assert OnlyClients([]).available(0, 4, 0) == []
 
 
-# ---- what it starts from ------------------------------------------------------------------------------
-
-
 def test_scores_before_are_the_supernets(tuned_once):
     inputs, targets = only_batch(tuned_once.data.val_dataloader())
     supernet = tuned_once.module.supernet.eval()
-    found = by_tier(files_of(tuned_once))
-    assert len({row["arch"] for row in found.values()}) == 3
+    found = by_tier(tuned_once.files)
     searched = SearchFiles(tuned_once.folder / "search").settings()
     assert supernet.digest() == searched["weights"]  # fine-tuning leaves them as they were
     for row in found.values():
@@ -122,23 +84,11 @@ def test_scores_before_are_the_supernets(tuned_once):
         assert row["val_loss"] != row["val_loss_before"]
 
 
-def test_from_the_supernet_the_first_weights_are_its_own(trained):
-    files = trained.finetune(client=STILL, cohort=ALONE, rounds=1)
-    supernet = trained.module.supernet
-    for tier, arch in searched_archs(trained).items():
-        first = dict(supernet.subnet(supernet.space.parse(arch)).named_parameters())
-        kept = tier_weights(files)[tier]
-        assert all(torch.equal(kept[name], tensor) for name, tensor in first.items())
-
-
-def parameters(made: Trained, **settings) -> dict[str, dict[str, torch.Tensor]]:
-    """Each tier's first weights, by a training that does not change them."""
+def first_weights(made: Trained, **settings) -> dict[str, dict[str, torch.Tensor]]:
+    """Each tier's, by a training that does not change them; norms begin with ones and zeros."""
     files = made.finetune(initial="random", client=STILL, cohort=ALONE, rounds=1, **settings)
     found = tier_weights(files)
-    for tier, arch in searched_archs(made).items():
-        own = dict(made.module.supernet.subnet(made.module.supernet.space.parse(arch)).named_parameters())
-        found[tier] = {name: found[tier][name] for name in own}
-    return found
+    return {tier: {name: tensor for name, tensor in found[tier].items() if tensor.ndim > 1} for tier in found}
 
 
 def test_random_first_weights_belong_to_seed_and_tier_alone(trained):
@@ -146,19 +96,17 @@ def test_random_first_weights_belong_to_seed_and_tier_alone(trained):
     search = SearchFiles(trained.folder / "search")
     table = search.rows("tiers")
     search.write("tiers", [{**row, "arch": table[0]["arch"]} for row in table])
-    made = parameters(trained)
+    made = first_weights(trained)
     supernet = trained.module.supernet
     views = supernet.views(supernet.space.parse(table[0]["arch"]))
     search.write("tiers", [{**row, "arch": table[0]["arch"]} for row in table if row["tier"] == "large"])
     torch.manual_seed(99)
-    alone = parameters(trained, name="alone", tier_aware=False)
+    alone = first_weights(trained, name="alone", tier_aware=False)
     assert list(alone) == ["large"]
     assert_same(alone["large"], made["large"])
-    other = parameters(trained, name="other", seed=5)
-    drawn = [name for name, tensor in made["small"].items() if tensor.ndim > 1]  # norms begin with ones and zeros
-    assert drawn
-    for name in drawn:
-        weights = [views[name], made["small"][name], made["large"][name], other["large"][name]]
+    other = first_weights(trained, name="other", seed=5)
+    for name, tensor in made["small"].items():
+        weights = [views[name], tensor, made["large"][name], other["large"][name]]
         assert not any(torch.equal(*pair) for pair in itertools.combinations(weights, 2))
 
 
@@ -167,65 +115,24 @@ def test_random_first_weights_are_drawn_as_the_supernets_were(tmp_path):
     tiers = ClientTiers(Budgets({"all": {"macs": 1e9}}), ListedTiers({"all": range(6)}))
     supernet = tiny_supernet(stem_width=16, stage_widths=[32, 64])
     made = Trained(make_module(supernet, tiers=tiers), small_data(), tmp_path)
-    files = made.finetune(initial="random", architectures=1, client=STILL, cohort=ALONE, rounds=1)
-    kept = tier_weights(files)["all"]
-    convolutions = {name: tensor for name, tensor in kept.items() if tensor.ndim == 4 and tensor.numel() > 1000}
-    assert len(convolutions) >= 3
-    for tensor in convolutions.values():
+    found = first_weights(made, architectures=1)["all"]
+    large = [tensor for tensor in found.values() if tensor.ndim == 4 and tensor.numel() > 1000]
+    assert len(large) >= 3
+    for tensor in large:
         out, _, height, width = tensor.shape
         assert float(tensor.std()) == pytest.approx(math.sqrt(2 / (out * height * width)), rel=0.15)
-
-
-# ---- how it trains ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tier", ELIGIBLE)
 def test_it_is_federated_averaging_on_the_eligible_clients(tuned_once, tier):
     supernet = tuned_once.module.supernet
     arch = supernet.space.parse(searched_archs(tuned_once)[tier])
-    module = make_module(
-        PlainNetwork(supernet.subnet(arch), (1, 8, 8), 4),
-        FixedArchitecture(),
-        client=CLIENT,
-        cohort=UniformCohort(count=COUNT, availability=OnlyClients(ELIGIBLE[tier])),
-        objective=CrossEntropy(),
-        seed=0,
-    )
-    make_trainer(ROUNDS).fit(module, datamodule=tuned_once.data)
-    expected = module.supernet.network.state_dict()
-    assert_same(dict(expected), last_weights(tuned_once.path(tier)))
-    assert_same(dict(expected), tier_weights(files_of(tuned_once))[tier])
-
-
-def test_a_round_is_the_mean_of_the_clients_networks_by_their_examples(trained):
-    trained.finetune(rounds=1, cohort=UniformCohort(count=2), client=ClientSettings(sgd(0.1), batch_size=8))
-    supernet, clients = trained.module.supernet, trained.data.clients
-    for tier, text in searched_archs(trained).items():
-        first = supernet.subnet(supernet.space.parse(text))
-        (cohort,) = cohorts(trained.path(tier))
-        assert len(cohort) == min(2, len(ELIGIBLE[tier]))
-        sizes = np.array([clients.size(client) for client in cohort], dtype=float)
-        assert len(set(sizes)) == len(sizes)
-        sums: dict[str, torch.Tensor] = {}
-        for client, share in zip(cohort, sizes / sizes.sum(), strict=True):
-            trained_one = descended(first, clients.batches(client, 8, generator(0, "batches", 0, client, 0)))
-            for name, tensor in trained_one.items():
-                sums[name] = sums.get(name, 0) + share * tensor.double()
-        for name, tensor in last_weights(trained.path(tier)).items():
-            expected = sums[name].round() if tensor.dtype == torch.int64 else sums[name]
-            torch.testing.assert_close(tensor.double(), expected, rtol=1e-5, atol=1e-6)
-
-
-def descended(network: nn.Module, batches) -> dict[str, torch.Tensor]:
-    """Plain gradient descent with a rate of 0.1."""
-    network = copy.deepcopy(network).train()
-    for inputs, targets in batches:
-        network.zero_grad()
-        functional.cross_entropy(network(inputs), targets).backward()
-        with torch.no_grad():
-            for parameter in network.parameters():
-                parameter -= 0.1 * parameter.grad
-    return dict(network.state_dict())
+    network = PlainNetwork(supernet.subnet(arch), (1, 8, 8), 4)
+    cohort = UniformCohort(count=COUNT, availability=OnlyClients(ELIGIBLE[tier]))
+    fit(make_module(network, client=CLIENT, cohort=cohort, objective=CrossEntropy(), seed=0), tuned_once.data, ROUNDS)
+    expected = dict(network.network.state_dict())
+    assert_same(expected, last_weights(tuned_once.path(tier)))
+    assert_same(expected, tier_weights(tuned_once.files)[tier])
 
 
 def test_settings_of_its_own_replace_those_of_the_training(trained):
@@ -236,12 +143,8 @@ def test_settings_of_its_own_replace_those_of_the_training(trained):
     plain = ClientSettings(sgd(0.1), batch_size=8)
     trained.finetune(client=plain, name="plain", rounds=1)
     trained.finetune(client=ClientSettings(sgd(0.2), batch_size=8), objective=Halved(), name="halved", rounds=1)
-    assert_same(
-        last_weights(trained.path("small", name="plain")),
-        last_weights(trained.path("small", name="halved")),
-        rtol=1e-5,
-        atol=1e-6,
-    )
+    one, other = (last_weights(trained.path("small", name=name)) for name in ("plain", "halved"))
+    assert_same(one, other, rtol=1e-5, atol=1e-6)
     trained.finetune(client=plain, seed=3, name="seeded", rounds=1)
     assert cohorts(trained.path("small", name="seeded")) != cohorts(trained.path("small", name="plain"))
 
@@ -259,11 +162,8 @@ def test_weights_travel_as_in_the_training(trained, monkeypatch):
         assert (int(row["bytes_down"]), int(row["bytes_up"])) == sent
 
 
-# ---- what it cost, and what it came to ----------------------------------------------------------------
-
-
 def test_costs_are_those_of_the_rounds(tuned_once):
-    files = files_of(tuned_once)
+    files = tuned_once.files
     supernet, clients = tuned_once.module.supernet, tuned_once.data.clients
     for tier, row in by_tier(files, "candidates").items():
         arch = supernet.space.parse(row["arch"])
@@ -301,24 +201,22 @@ def test_networks_are_trained_for_as_much_computation(trained):
         assert float(row["rounds"]) == pytest.approx(budget / a_round, rel=0.1, abs=0.5)
         assert int(row["macs"]) == pytest.approx(budget, rel=0.15)
     assert len({row["rounds"] for row in found.values()}) > 1
-    assert files_of(trained).settings()["macs"] == budget
+    assert trained.files.settings()["macs"] == budget
 
 
 def test_files_and_columns(tuned_once):
-    folder = files_of(tuned_once).folder
-    assert {path.name for path in folder.iterdir()} == {
-        *("settings.json", "candidates.csv", "tiers.csv", "clients.csv", "tiers", "runs")
-    }
+    folder = tuned_once.files.folder
+    names = {"settings.json", "candidates.csv", "tiers.csv", "clients.csv", "tiers", "runs"}
+    assert {path.name for path in folder.iterdir()} == names
     assert {path.name for path in (folder / "runs").iterdir()} == {"small-0", "middle-0", "large-0"}
     own = ["tier", "number", "arch", "eligible", "rounds", "val_accuracy_before", "val_loss_before"]
     own += ["val_accuracy", "val_loss", "macs", "bytes_down", "bytes_up"]
     own += ["test_accuracy", "test_loss", "macs_per_example", "parameters", "bytes"]
     (first, *_), (best, *_) = rows(folder / "candidates.csv"), rows(folder / "tiers.csv")
     assert list(first) == list(best) == own
-    assert files_of(tuned_once).settings()["complete"] is True
-    archs = {f"{tier}-0": arch for tier, arch in searched_archs(tuned_once).items()}
-    assert files_of(tuned_once).settings()["candidates"] == archs
-    assert [row["tier"] for row in rows(folder / "tiers.csv")] == ["small", "middle", "large"]
+    settings = tuned_once.files.settings()
+    assert settings["complete"]
+    assert settings["candidates"] == {f"{tier}-0": arch for tier, arch in searched_archs(tuned_once).items()}
 
 
 def test_the_server_validates_as_often_as_asked_or_at_the_end(trained, tuned_once):
@@ -328,7 +226,7 @@ def test_the_server_validates_as_often_as_asked_or_at_the_end(trained, tuned_onc
     *_, last = rounds(tuned_once.path("large"))
     logged = {name for name in last["metrics"] if name.startswith("val/")}
     assert logged == {"val/network/accuracy", "val/network/loss", "val/mean/accuracy"}
-    accuracy = float(by_tier(files_of(tuned_once))["large"]["val_accuracy"])
+    accuracy = float(by_tier(tuned_once.files)["large"]["val_accuracy"])
     assert last["metrics"]["val/network/accuracy"] == pytest.approx(accuracy, abs=1e-6)
 
 
@@ -337,6 +235,10 @@ def test_what_is_trained_gets_better(trained, capsys):
     client = ClientSettings(sgd(0.03, momentum=0.9), batch_size=8, epochs=4)
     files = trained.finetune(initial="random", rounds=4, client=client, tier_aware=False)
     found = by_tier(files)
+    drawn = [UniformCohort(count=COUNT).draw(round, trained.data.clients.sizes, 0) for round in range(4)]
+    for tier, row in found.items():
+        assert cohorts(trained.path(tier)) == drawn  # all clients train all networks
+        assert row["eligible"] == "6"
     assert all(float(row["val_loss"]) < float(row["val_loss_before"]) for row in found.values())
     assert max(float(row["test_accuracy"]) for row in found.values()) > 0.6
     shown = capsys.readouterr().out
@@ -344,22 +246,3 @@ def test_what_is_trained_gets_better(trained, capsys):
         (line,) = [line for line in shown.splitlines() if line.startswith(f"{tier} ")]
         assert f"{float(row['test_accuracy']):.4f}" in line
         assert row["arch"] in line
-
-
-def test_precision_and_top_k_are_those_of_the_runs_evaluation(trained):
-    module = module_of(path_cnn(), evaluation=EvaluationSettings(["largest"], top_k=2))
-    module.supernet.load_state_dict(trained.module.supernet.state_dict())
-    found = by_tier(trained._replace(module=module).finetune(rounds=1, client=STILL))
-    inputs, targets = only_batch(trained.data.val_dataloader())
-    supernet = module.supernet.eval()
-    for row in found.values():
-        with torch.no_grad():
-            likeliest = supernet(inputs, supernet.space.parse(row["arch"])).topk(2).indices
-        right = (likeliest == targets[:, None]).any(1).float().mean()
-        assert float(row["val_accuracy_before"]) == pytest.approx(float(right), abs=1e-6)
-
-
-def test_the_runs_folder_is_the_trainers_by_default(trained):
-    there = make_trainer(default_root_dir=str(trained.folder))
-    files = Finetune(there, trained.module, trained.data).run(None, FinetuneSettings(rounds=1, client=STILL))
-    assert files.folder == trained.folder / "finetune"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,13 +112,19 @@ def connected(grid: Grid, **settings: Any) -> Link:
     return Link(grid, CONFIG, poll=0, **{"timeout": 1, "join_timeout": 1, **settings})
 
 
-def fit_over(
-    link: Link, module: FederatedLightningModule, data: FederatedDataModule, rounds: int, **settings: Any
-) -> Any:
-    """Trains a module over devices; returns the trainer."""
+def server_data(link: Link, data: FederatedDataModule) -> ServerData:
+    """Returns the server's data, whose clients are the devices."""
     server: ServerData = like(data, ServerData, num_clients=data.num_clients or len(list(link.grid.get_node_ids())))
     server.link = link
+    return server
+
+
+def fit_over(
+    link: Link, module: Any, data: FederatedDataModule, rounds: int, ckpt_path: Path | None = None, **settings: Any
+) -> Any:
+    """Trains a module over devices; returns the trainer."""
     trainer = make_trainer(rounds, **settings)
     trainer.fit_loop.runner = FlowerRunner
-    trainer.fit(module, datamodule=server)
+    server = data if isinstance(data, ServerData) else server_data(link, data)
+    trainer.fit(module, datamodule=server, ckpt_path=ckpt_path)
     return trainer

@@ -19,6 +19,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from lit_fednas.cli import main
+
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.slow
 
@@ -107,13 +109,6 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-def fit(*words: str | Path) -> None:
-    command = [sys.executable, "-m", "lit_fednas", *map(str, words)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr
-
-
 def write_data(folder: Path) -> None:
     """Writes the files of two sites, one of which has never seen a nine; the server's; and one of both sites."""
     inputs, targets = load_digits(return_X_y=True)
@@ -166,10 +161,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("devices")
     write_data(folder)
     write_configuration(folder)
-    configuration = ["--config", "superfed/digits.yaml", "--config", folder / "sites.yaml"]
-    fit("flower", "init", folder / "app", *configuration, "--tls", "--address", f"127.0.0.1:{free_port()}")
-    place = f"--trainer.logger.init_args.save_dir={folder}"
-    fit("fit", *configuration, "--config", folder / "simulated.yaml", place)
+    configuration = ["--config", "superfed/digits.yaml", "--config", str(folder / "sites.yaml")]
+    address = f"127.0.0.1:{free_port()}"
+    assert main(["flower", "init", str(folder / "app"), *configuration, "--tls", "--address", address]) == 0
+    simulated = ["--config", str(folder / "simulated.yaml"), f"--trainer.logger.init_args.save_dir={folder}"]
+    fit = [sys.executable, "-m", "lit_fednas", "fit", *configuration, *simulated]  # with one thread, as devices
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    subprocess.run(fit, env=environment, check=True, timeout=PATIENCE)
     return folder
 
 

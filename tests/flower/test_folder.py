@@ -46,7 +46,7 @@ def test_the_app_has_the_configuration_that_fit_would_run(
         assert hasattr(importlib.import_module(module), name)
 
 
-def test_certificates_are_for_the_address_alone(folder: Path) -> None:
+def test_certificates_are_for_the_address_alone_and_not_in_the_app(folder: Path) -> None:
     root, own = (
         x509.load_pem_x509_certificate((folder / "certificates" / name).read_bytes())
         for name in ("ca.crt", "server.crt")
@@ -57,6 +57,7 @@ def test_certificates_are_for_the_address_alone(folder: Path) -> None:
     assert root.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     key = serialization.load_pem_private_key((folder / "certificates" / "server.key").read_bytes(), None)
     assert key.public_key() == own.public_key()
+    assert sorted(path.name for path in (folder / "app").iterdir()) == ["lit_fednas_app.py", "pyproject.toml"]
 
 
 def test_each_device_has_a_key_that_nobody_else_can_read(folder: Path) -> None:
@@ -69,13 +70,13 @@ def test_each_device_has_a_key_that_nobody_else_can_read(folder: Path) -> None:
     assert len({(folder / "keys" / f"client-{number}.pub").read_text() for number in range(3)}) == 3
 
 
-def test_secrets_are_not_in_the_app(folder: Path) -> None:
-    assert sorted(path.name for path in (folder / "app").iterdir()) == ["lit_fednas_app.py", "pyproject.toml"]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (
+            ["--config", "data: {source: Digits, partitioner: IID}", "--clients", "2"],
+            "model.supernet, model.assignment, model.aggregation: not given",
+        ),
         (["--clients", "3"], "--config: is not given; give the configuration of a run"),
         ([*OPTIONS, "--address", "18000"], "--address: 18000 is not HOST:PORT; give, for instance, 127.0.0.1:18000"),
         (

@@ -19,7 +19,7 @@ from tests.support import make_module, one_of_many, tiny_data
 
 loopback = pytest.importorskip("tests.flower.loopback")
 from lit_fednas.flower.link import Reply, _Newcomer  # noqa: E402
-from lit_fednas.flower.server import FlowerEvaluator, FlowerRunner, ServerData  # noqa: E402
+from lit_fednas.flower.server import FlowerEvaluator, FlowerRunner  # noqa: E402
 from lit_fednas.flower.wire import Packet  # noqa: E402
 from lit_fednas.search import ClientDraw, FederatedEvaluation  # noqa: E402
 
@@ -27,25 +27,8 @@ from lit_fednas.search import ClientDraw, FederatedEvaluation  # noqa: E402
 REPORTING = ["operators late", "widths", "widths late", "widths reject", "exits", "cells", "suites"]
 
 #: None of them is a value of any field, but of a text.
-VALUES = [
-    10**400,
-    10**30,
-    -(10**400),
-    -1,
-    -0.5,
-    nan,
-    inf,
-    -inf,
-    1e308,
-    True,
-    None,
-    "1",
-    "\ud800",
-    [],
-    {},
-    [[1]],
-    {"a": 1},
-]
+VALUES = [10**400, 10**30, -(10**400), -1, -0.5, nan, inf, -inf, 1e308, True, None, "1", "\ud800"]
+VALUES += [[], {}, [[1]], {"a": 1}]
 
 
 def replaced(tree: Any, factor: int = 1) -> Iterator[tuple[list[Any], Any]]:
@@ -126,10 +109,8 @@ def test_a_device_that_joins_with_a_wrong_value_is_refused() -> None:
 
 def test_a_score_with_a_wrong_value_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     data = partial(tiny_data, 3, client_val=0.3)
-    server = loopback.like(data(), ServerData)
-    server.link = loopback.connected(
-        loopback.Loopback({9 + number: loopback.device(make_module, data(), number) for number in range(3)})
-    )
+    grid = loopback.Loopback({9 + number: loopback.device(make_module, data(), number) for number in range(3)})
+    server = loopback.server_data(loopback.connected(grid), data())
     server.setup("fit")
     module = make_module()
     module.meet(server.clients)

@@ -1,52 +1,24 @@
-"""One instance or several of every objective, by what it needs of the shared weights: what runs of methods go over.
+"""The objectives of the methods' table, by what they need of the shared weights: what the contract's tests run over.
 
-A new objective needs a line; a test fails as long as it has none (``tests/federation/test_methods.py``).
+A new objective needs a line in ``tests/federation/methods.py``, and its name here; a test fails as long as it has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from lit_fednas.objectives import (
-    CrossEntropy,
-    DifferentiableSearch,
-    HeadOnly,
-    IndependentBases,
-    MaskedCrossEntropy,
-    Objective,
-    OrderedDropout,
-    PathSampling,
-    Proximal,
-    SideObjective,
-    TaskLoss,
-    UnitChanges,
-)
+from lit_fednas.objectives import Objective, TaskLoss
+from tests.federation.methods import LOSSES, OBJECTIVES
 
-INSTANCES: dict[str, Callable[[], Objective]] = {
-    "cross-entropy": lambda: CrossEntropy(label_smoothing=0.1),
-    "masked": MaskedCrossEntropy,
-    "proximal": lambda: Proximal(mu=0.5),
-    "task-loss": TaskLoss,
-}
 
-#: Those that want a supernet of operators.
-OF_OPERATORS: dict[str, Callable[[], Objective]] = {
-    "head-only": lambda: HeadOnly(PathSampling()),
-    "path-sampling": PathSampling,
-}
+def around_task_loss(*names: str) -> dict[str, Callable[[], Objective]]:
+    return {name: lambda name=name: OBJECTIVES[name](TaskLoss()) for name in names}
 
-#: Those that want a supernet of widths.
-OF_WIDTHS: dict[str, Callable[[], Objective]] = {
-    "ordered-dropout": OrderedDropout,
-    "ordered-dropout-distilled": lambda: OrderedDropout(distill=True),
-    "unit-changes": UnitChanges,
-}
 
-#: Those that want base networks.
-OF_BASES: dict[str, Callable[[], Objective]] = {"independent-bases": IndependentBases}
-
-#: Those that want several exits.
-OF_EXITS: dict[str, Callable[[], Objective]] = {"side-objective": SideObjective}
-
+INSTANCES = {**LOSSES, **around_task_loss("proximal")}
+OF_OPERATORS = around_task_loss("head", "paths")
+OF_WIDTHS = around_task_loss("ordered", "distilled", "changes")
+OF_BASES = around_task_loss("bases")
+OF_EXITS = around_task_loss("side")
 #: Those that want a mixture of operators, and clients with validation data.
-OF_CELLS: dict[str, Callable[[], Objective]] = {"differentiable-search": DifferentiableSearch}
+OF_CELLS = around_task_loss("search")

@@ -11,24 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lit_fednas.assignment import FixedArchitecture
 from lit_fednas.data import Classification
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import ClientSettings, UniformCohort
 from lit_fednas.messages import ClientTask, MacsReport
-from lit_fednas.objectives import (
-    ArchitectureGradient,
-    DifferentiableSearch,
-    FirstOrder,
-    MixedLevel,
-    Proximal,
-    SecondOrder,
-)
+from lit_fednas.objectives import ArchitectureGradient, DifferentiableSearch, FirstOrder, MixedLevel, SecondOrder
 from lit_fednas.rng import generator, isolated
 from lit_fednas.supernets import CellSupernet, GroupNorm
-from tests.support import fit, make_module, sgd, tiny_data, tiny_supernet
-
-MIXTURE = FixedArchitecture("mixture")
+from tests.support import tiny_data
 
 
 def tiny_cells() -> CellSupernet:
@@ -36,78 +25,45 @@ def tiny_cells() -> CellSupernet:
         return CellSupernet((1, 8, 8), 4, width=2, cells=3, nodes=1, norm=GroupNorm(2))
 
 
-# ---- gradients ----------------------------------------------------------------------------------------
-
-
 class Quadratic:
     """Losses of weights w [3] and architecture parameters a [2] that are quadratic, each with its own numbers."""
 
     def __init__(self) -> None:
         draws = torch.Generator().manual_seed(0)
+        shapes = [(3,), (2,), *[(3, 3), (3, 2), (2, 2)] * 2]
+        self.w, self.a, *numbers = (torch.randn(*one, generator=draws, dtype=torch.float64) for one in shapes)
+        self.w.requires_grad_()
+        self.a.requires_grad_()
+        self.numbers = {"train": numbers[:3], "val": numbers[3:]}
 
-        def draw(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=draws, dtype=torch.float64)
+    def loss(self, split: str, w: Tensor | None = None) -> Tensor:
+        both, cross, own = self.numbers[split]
+        w = self.w if w is None else w
+        return (both @ w).square().sum() + w @ cross @ self.a + (own @ self.a).square().sum()
 
-        self.w, self.a = draw(3).requires_grad_(), draw(2).requires_grad_()
-        self.train_numbers = (draw(3, 3), draw(3, 2), draw(2, 2))
-        self.val_numbers = (draw(3, 3), draw(3, 2), draw(2, 2))
-
-    def loss(self, numbers: tuple[Tensor, ...], w: Tensor, a: Tensor) -> Tensor:
-        both, cross, own = numbers
-        return (both @ w).square().sum() + w @ cross @ a + (own @ a).square().sum()
-
-    def gradient(self, kind: ArchitectureGradient) -> Tensor:
-        (gradient,) = kind.gradients(
-            lambda: self.loss(self.train_numbers, self.w, self.a),
-            lambda: self.loss(self.val_numbers, self.w, self.a),
-            [self.w],
-            [self.a],
-        )
-        return gradient
+    def stepped(self, lr: float) -> Tensor:
+        """The weights after a step on the training loss, which can be differentiated through."""
+        (slope,) = torch.autograd.grad(self.loss("train"), self.w, create_graph=True)
+        return self.w - lr * slope
 
 
-def test_first_order_is_the_gradient_of_the_validation_loss() -> None:
+@pytest.mark.parametrize(
+    ("gradient", "descended"),
+    [
+        (FirstOrder(), lambda case: case.loss("val")),
+        (MixedLevel(0.3), lambda case: case.loss("train") + 0.3 * case.loss("val")),
+        (SecondOrder(0.01), lambda case: case.loss("val", case.stepped(0.01))),
+        (SecondOrder(0.2), lambda case: case.loss("val", case.stepped(0.2))),
+    ],
+    ids=["first", "mixed", "second", "second-large"],
+)
+def test_gradients_are_those_of_the_loss_that_is_descended_on(gradient: ArchitectureGradient, descended: Any) -> None:
     case = Quadratic()
-    _, cross, own = case.val_numbers
-    expected = cross.T @ case.w + 2 * own.T @ own @ case.a
-    torch.testing.assert_close(case.gradient(FirstOrder()), expected)
-
-
-@pytest.mark.parametrize("weight", [0.0, 1.0, 0.3])
-def test_mixed_level_adds_the_training_loss(weight: float) -> None:
-    case = Quadratic()
-    expected = torch.zeros(2, dtype=torch.float64)
-    for factor, (_, cross, own) in ((1.0, case.train_numbers), (weight, case.val_numbers)):
-        expected = expected + factor * (cross.T @ case.w + 2 * own.T @ own @ case.a)
-    torch.testing.assert_close(case.gradient(MixedLevel(weight)), expected)
-
-
-@pytest.mark.parametrize("lr", [0.01, 0.2])
-def test_second_order_is_that_of_the_validation_loss_after_a_step(lr: float) -> None:
-    """Brute force: the step on the training loss is differentiated through, and its loss is moved by hand."""
-    case = Quadratic()
-    w_before = case.w.detach().clone()
-
-    def after(a: Tensor) -> Tensor:
-        train = case.loss(case.train_numbers, case.w, a)
-        (slope,) = torch.autograd.grad(train, case.w, create_graph=True)
-        return case.loss(case.val_numbers, case.w - lr * slope, a)
-
-    (expected,) = torch.autograd.grad(after(case.a), case.a)
-    gradient = case.gradient(SecondOrder(lr))
-    torch.testing.assert_close(gradient, expected, rtol=1e-6, atol=1e-8)
-    assert not torch.allclose(gradient, case.gradient(FirstOrder()), rtol=1e-2)
-    for place in range(2):
-        moved = case.a.detach().clone().requires_grad_(), case.a.detach().clone().requires_grad_()
-        with torch.no_grad():
-            moved[0][place] += 1e-6
-            moved[1][place] -= 1e-6
-        slope = (after(moved[0]) - after(moved[1])) / 2e-6
-        assert float(gradient[place]) == pytest.approx(slope.item(), rel=1e-5)
-    assert torch.equal(case.w, w_before)
-
-
-# ---- a step -------------------------------------------------------------------------------------------
+    before = case.w.detach().clone()
+    (found,) = gradient.gradients(lambda: case.loss("train"), lambda: case.loss("val"), [case.w], [case.a])
+    (expected,) = torch.autograd.grad(descended(case), case.a)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-8)
+    assert torch.equal(case.w, before)
 
 
 class Rows:
@@ -217,83 +173,32 @@ def test_adam_has_the_momentum_of_the_publication() -> None:
     torch.testing.assert_close(network.alphas_reduce.detach(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_local_optimizer_leaves_the_architecture_alone() -> None:
-    """With momentum and weight decay, from a fit before as well; the architecture's optimizer is a new one."""
-    objective = DifferentiableSearch(lr=1e-30)
-    net, network = begun(objective, some(6, 1))
-    alphas = [one.detach().clone() for one in network.alphas]
-    for _ in range(2):
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
-        for _ in range(2):
-            optimizer.zero_grad(set_to_none=True)
-            objective.loss(network, *some(6, 0)).backward()
-            optimizer.step()
-        objective.begin(network, ClientTask(1, 0, "mixture", 6), torch.Generator())
-    assert all(torch.equal(one, old) for one, old in zip(network.alphas, alphas, strict=True))
-    changed = net.subnet("mixture").stem[0].weight - network.stem[0].weight
-    assert changed.abs().max() > 1e-3
-
-
-def test_a_proximal_term_around_it_holds_the_weights_alone() -> None:
-    objective = Proximal(DifferentiableSearch(lr=5.0), mu=100.0)
-    _, network = begun(objective, some(6, 1))
-    loss = objective.loss(network, *some(6, 0))  # weights are as received, alphas are far away
-    plain = functional.cross_entropy(network(some(6, 0)[0]), some(6, 0)[1])
-    torch.testing.assert_close(loss, plain, rtol=0, atol=1e-5)
-
-
-# ---- a run --------------------------------------------------------------------------------------------
-
-
-def search_module(objective: Any, **settings: Any) -> Any:
-    client = {"batch_size": 5, "epochs": 2, **settings}
-    return make_module(
-        tiny_cells(),
-        MIXTURE,
-        objective=objective,
-        cohort=UniformCohort(count=2),
-        client=ClientSettings(sgd(0.05), **client),
-    )
-
-
 @pytest.mark.parametrize(("gradient", "passes"), [(FirstOrder(), 2), (MixedLevel(), 3), (SecondOrder(), 5)])
-def test_a_round_counts_all_passes_and_averages_both(gradient: ArchitectureGradient, passes: int) -> None:
+def test_all_passes_are_counted(gradient: ArchitectureGradient, passes: int) -> None:
     """Batches of training and validation data are as large: a first-order step costs twice a plain one."""
-    objective, seen = DifferentiableSearch(gradient=gradient), []
-    module = search_module(objective)
-    before = [one.detach().clone() for one in module.supernet.network.alphas]
-    add = module.aggregation.add
-    module.aggregation.add = lambda update: (seen.append(copy.deepcopy(update)), add(update))[1]
-    fit(module, tiny_data(client_val=0.5), max_rounds=1)
-    assert len(seen) == 2
-    for update in seen:  # 20 examples: 10 to train on in 2 epochs, 10 to validate on
-        assert update.result.num_seen == 20
-        assert update.result.report(MacsReport).macs == passes * 20 * module.supernet.macs("mixture")
-    for name, one, old in zip(("alphas_normal", "alphas_reduce"), module.supernet.network.alphas, before, strict=True):
-        mean = (seen[0].weights[name] + seen[1].weights[name]) / 2
-        torch.testing.assert_close(one.detach(), mean)
-        assert not torch.equal(one.detach(), old)
-    assert not torch.equal(seen[0].weights["alphas_normal"], seen[1].weights["alphas_normal"])
+    objective = DifferentiableSearch(gradient=gradient)
+    net, network = begun(objective, some(9, 1))
+    for _ in range(2):
+        objective.loss(network, *some(6, 0))
+    assert objective.report() == (MacsReport(passes * 12 * net.macs("mixture")),)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("data", "arch", "words"),
     [
-        ({"client_val": 0.0}, "data.client_val: leaves 6 of 6 clients .client 0. without validation data"),
-        ({"in_memory": False, "num_workers": 1}, "data.num_workers: 1 allow one pass .* set it to 0"),
-        ({"clients_per_fit": 2}, "DifferentiableSearch"),
-        ({"compile": True}, "client.compile: true .* DifferentiableSearch"),
-        ({"supernet": tiny_supernet, "arch": "largest"}, "DifferentiableSearch does not work with .* ElasticResNet"),
-        ({"arch": "largest"}, "trains a mixture, and client . has normal .* use FixedArchitecture with arch: mixture"),
+        ({"client_val": 0.0}, "mixture", "client_val: leaves 6 of 6 clients .client 0. without validation data"),
+        ({"in_memory": False, "num_workers": 1}, "mixture", "num_workers: 1 allow one pass .* set it to 0"),
+        ({}, "largest", "trains a mixture, and client 3 has normal .* use FixedArchitecture with arch: mixture"),
     ],
 )
-def test_what_it_cannot_work_with(change: dict[str, Any], words: str) -> None:
-    client = {name: change[name] for name in ("clients_per_fit", "compile") if name in change}
-    module = search_module(DifferentiableSearch(), **client)
-    if "supernet" in change:
-        module = make_module(change["supernet"](), objective=DifferentiableSearch())
-    elif "arch" in change:
-        module.assignment = FixedArchitecture(change["arch"])
-    data = {name: change[name] for name in ("client_val", "in_memory", "num_workers") if name in change}
+def test_what_it_cannot_work_with(data: dict[str, Any], arch: str, words: str) -> None:
+    objective, net = DifferentiableSearch(), tiny_cells()
+    (clients := tiny_data(**{"client_val": 0.5, **data})).setup("fit")
+    task = ClientTask(0, 3, net.space.named(arch), 10)
+
+    def begin() -> None:
+        objective.setup(net, clients.clients)
+        objective.begin(net.subnet(task.arch), task, torch.Generator())
+
     with pytest.raises(ConfigError, match=words):
-        fit(module, tiny_data(**{"client_val": 0.5, **data}), max_rounds=1)
+        begin()

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from lit_fednas.data import ClientData, Examples, TensorReader
-from lit_fednas.messages import ClassesReport, ClientResult, ClientTask
-from lit_fednas.objectives import CrossEntropy, MaskedCrossEntropy, PathSampling
-from lit_fednas.supernets import PathCNN, PlainNetwork
+from lit_fednas.messages import ClassesReport, ClientTask
+from lit_fednas.objectives import CrossEntropy, MaskedCrossEntropy
+from lit_fednas.supernets import PlainNetwork
 
 CLASSES = ((1, 3), (0, 1, 2, 3), (2,))
 ROWS = (np.array([0, 1, 2]), np.array([3, 4, 5, 6]), np.array([7, 7]))
@@ -98,22 +98,3 @@ def test_each_fit_has_the_classes_of_its_own_client() -> None:
         assert objective.report() == (ClassesReport(CLASSES[client]),)
         fresh = begun(client)[1]
         assert torch.equal(objective.loss(network, *batch(client)), fresh.loss(network, *batch(client)))
-
-
-def test_inside_of_another_objective() -> None:
-    supernet = PathCNN((1, 8, 8), 4, 8, [1], [2], ["conv1", "id"])
-    objective = PathSampling(MaskedCrossEntropy())
-    objective.setup(supernet, CLIENTS)
-    arch = supernet.space.largest
-    network = supernet.subnet(arch)
-    objective.begin(network, ClientTask(0, 0, arch, 3), torch.Generator())
-    objective.loss(network, torch.randn(4, 1, 8, 8), torch.tensor([1, 3, 3, 1])).backward()
-    (gradient,) = [p.grad for name, p in network.named_parameters() if "heads" in name and name.endswith("weight")]
-    assert gradient is not None
-    assert [bool(row.any()) for row in gradient] == [False, True, False, True]
-    result = ClientResult(ClientTask(0, 0, arch, 3), reports=objective.report())
-    assert result.report(ClassesReport) == ClassesReport((1, 3))
-
-
-def test_it_is_not_trained_for_several_clients_at_once() -> None:
-    assert not MaskedCrossEntropy.stackable

@@ -68,14 +68,6 @@ def test_one_exit_is_trained_as_ever():
         assert torch.equal(objective.loss(network, x, y), want)
 
 
-def test_the_inner_objective_is_asked_for_each_exit():
-    supernet = net()
-    x, y = torch.randn(2, *INPUTS), torch.tensor([0, 1])
-    objective, network = begun(supernet, supernet.space.largest, objective=CrossEntropy(label_smoothing=0.3))
-    want = sum(functional.cross_entropy(logits, y, label_smoothing=0.3) for logits in network.outputs(x))
-    torch.testing.assert_close(objective.loss(network, x, y), want)
-
-
 def test_macs_contain_the_heads():
     supernet = net()
     objective, network = begun(supernet, supernet.space.largest)

@@ -7,18 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from lit_fednas.assignment import ByTier
-from lit_fednas.errors import ConfigError
-from lit_fednas.federation import ClientSettings, UniformCohort
-from lit_fednas.messages import ClientTask, MacsReport, UnitChangesReport
-from lit_fednas.objectives import CrossEntropy, UnitChanges
+from lit_fednas.messages import ClientTask, UnitChangesReport
+from lit_fednas.objectives import UnitChanges
 from lit_fednas.supernets import BatchNorm, GroupNorm
 from lit_fednas.supernets.families import NetworkFamily
 from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.supernets.width.space import UnitMask, Width
 from lit_fednas.supernets.width.supernet import WidthSupernet
-from lit_fednas.tiers import ArchitectureTiers, ClientTiers, ListedTiers
-from tests.support import NO_DATA, linear_net, make_module, make_trainer, sgd, tiny_data
+from tests.support import NO_DATA
 
 GROUPS = {"layer0": 4, "layer1": 6}
 SIZED = ("conv.weight", "conv.bias", "norm.weight", "norm.bias")
@@ -135,55 +131,3 @@ def test_who_trains_a_part_reports_nothing(arch):
     with torch.no_grad():
         network.layer0.conv.weight += 1
     assert objective.report() == (UnitChangesReport({}),)
-
-
-class Reporting(CrossEntropy):
-    def report(self):
-        return (MacsReport(3),)
-
-
-def test_the_objective_inside_is_asked():
-    net = cnn()
-    objective, network = begun(net, net.space.largest, UnitChanges(Reporting(label_smoothing=0.2)))
-    inputs, targets = torch.randn(3, 1, 8, 8), torch.tensor([0, 1, 2])
-    loss = objective.loss(network, inputs, targets)
-    assert torch.equal(loss, CrossEntropy(label_smoothing=0.2).loss(network, inputs, targets))
-    own, inside = objective.report()
-    assert isinstance(own, UnitChangesReport)
-    assert inside == MacsReport(3)
-    assert not UnitChanges().stackable
-
-
-def test_a_supernet_without_units_is_refused():
-    words = r"model.objective: UnitChanges does not work with model.supernet PlainNetwork; use WidthSupernet"
-    with pytest.raises(ConfigError, match=words):
-        UnitChanges().setup(linear_net(), NO_DATA)
-
-
-@pytest.mark.parametrize("lr", [0.0, 0.1])
-def test_the_server_is_told(lr):
-    seen = []
-
-    class Listening(ByTier):
-        def observe(self, results):
-            seen.extend(results)
-
-    module = make_module(
-        cnn(),
-        Listening(),
-        cohort=UniformCohort(count=4),
-        client=ClientSettings(sgd(lr), batch_size=8),
-        objective=UnitChanges(),
-        tiers=ClientTiers(
-            ArchitectureTiers({"weak": "smallest", "strong": "largest"}),
-            ListedTiers({"weak": [0, 2], "strong": [1, 3]}),
-        ),
-    )
-    make_trainer(1).fit(module, datamodule=tiny_data(4))
-    assert [result.task.tier for result in seen] == ["weak", "strong", "weak", "strong"]
-    for result in seen:
-        report = result.report(UnitChangesReport)
-        assert report is not None
-        assert bool(report.changes) == (result.task.tier == "strong")
-        for units in report.changes.values():
-            assert all(0 < change < 1 for change in units) if lr else set(units) == {0.0}

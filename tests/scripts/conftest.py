@@ -1,5 +1,6 @@
 """Loads scripts that have no suffix, with what lies beside them."""
 
+import functools
 import logging
 import sys
 import warnings
@@ -31,6 +32,7 @@ def beside_the_scripts() -> None:
     sys.path.insert(0, str(SCRIPTS))
 
 
+@functools.cache
 def load(name: str) -> ModuleType:
     """A script as a module."""
     spec = spec_from_loader(name, SourceFileLoader(name, str(SCRIPTS / name)))

@@ -1,7 +1,5 @@
 """What methods cost, of which scripts make tables, against counts by hand and enumeration."""
 
-from __future__ import annotations
-
 import csv
 import re
 import sys
@@ -24,29 +22,15 @@ OPERATORS = ["a", "b", "id"]
 LAYERS = [[7, 3, 0], [5, 4, 0], [7, 3, 0]]
 
 
-@pytest.fixture(scope="module")
-def fednas():
-    return load("fednas_costs")
-
-
-@pytest.fixture(scope="module")
-def communication():
-    return load("fedoras_communication")
-
-
-@pytest.fixture(scope="module")
-def paths():
-    return load("fedoras_paths")
-
-
 def count(first: int, second: int) -> tuple[int, int]:
     """MACs and bytes of two 3x3 convolutions with biases, on 8x8 and 4x4 pixels, and of five classes."""
     macs = 27 * first * 64 + 9 * first * second * 16 + 5 * second
     return macs, 4 * (28 * first + (9 * first + 1) * second + 5 * (second + 1))
 
 
-def test_fednas_costs_of_one_iteration_by_hand(fednas, tmp_path, capsys) -> None:
+def test_fednas_costs_of_one_iteration_by_hand(tmp_path, capsys) -> None:
     """Two candidates at half of the MACs; one is dropped after the first of two rounds, or of four."""
+    fednas = load("fednas_costs")
     model = {"supernet": {"init_args": {"family": FAMILY}}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model": model, "prune_by_budgets": SETTINGS}))
     args = [str(tmp_path / "config.yaml"), "--shape", "3", "8", "8", "--classes", "5"]
@@ -71,16 +55,15 @@ def test_fednas_costs_of_one_iteration_by_hand(fednas, tmp_path, capsys) -> None
         lost = count(*cuts[1 - won])[0]
         assert cells["all off"][-1] == f"×{4 * (macs + lost) * 5 / (2 * macs + lost):.0f}"
     assert winners == {0, 1}
-    for more, told in ((["--shares", "0.001"], "is the least that can be reached"), (["--groups", "0"], "groups: 0")):
-        assert fednas.main([*args, *more]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("fednas_costs: ")
-        assert told in error
-        assert error.count("\n") == 1
+    assert fednas.main([*args, "--shares", "0.001"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fednas_costs: ")
+    assert "is the least that can be reached" in line
 
 
-def test_fedoras_communication_by_hand(communication):
+def test_fedoras_communication_by_hand():
     """The paper's rows come out within what rounding leaves; but ZeroFL's 11.7 for ResNet18's 11.17 million."""
+    communication = load("fedoras_communication")
     sent = Cost(macs=5, parameters=10, bytes=44)
     assert communication.communication(3, 2, sent) == 3 * 2 * 44 * 2
     assert communication.communication(3, 5, sent, answers=2) == 3 * 44 * (5 + 2)  # five down, two up
@@ -91,11 +74,10 @@ def test_fedoras_communication_by_hand(communication):
             assert sent / communication.PAPER_GB == pytest.approx(457.03, abs=0.01)
         elif row.size not in (0.1, 0.2):
             assert sent / communication.PAPER_GB == pytest.approx(row.paper, rel=0.6 * 10**-digits / row.size)
-    sent = communication.communication(500, 10, Cost(0, 0, 46_000_000))
-    assert round(sent / communication.PAPER_GB, 2) == 449.22
 
 
-def test_fedoras_subspaces_and_paths_of_a_small_network(communication):
+def test_fedoras_subspaces_and_paths_of_a_small_network():
+    communication = load("fedoras_communication")
     net = PathCNN((3, 8, 8), 4, width=4, stage_layers=[2], strides=[2], operators=["sep_e1", "mb3_e2", "id"])
     whole = net.cost(net.space.superset)
     assert {cost.parameters for cost in communication.drawn(net, 1.0, 5, seed=0)} == {whole.parameters}
@@ -115,8 +97,9 @@ def test_fedoras_subspaces_and_paths_of_a_small_network(communication):
 
 
 @pytest.mark.parametrize("layers", [LAYERS, [[7, 3, 0]] * 6], ids=["unequal", "equal"])
-def test_fedoras_paths_are_counted_as_by_enumeration(paths, layers):
+def test_fedoras_paths_are_counted_as_by_enumeration(layers):
     """Of equal layers many paths cost the same."""
+    paths = load("fedoras_paths")
     costs = PathCosts(PathSpace([OPERATORS] * len(layers), layers), layers, fixed=10)
     every = list(product(range(3), repeat=len(layers)))
     for budget in (10, 13, 14, 17, 30, 100):
@@ -127,7 +110,8 @@ def test_fedoras_paths_are_counted_as_by_enumeration(paths, layers):
         assert shares == pytest.approx(chosen / len(fitting) / len(layers))
 
 
-def test_fedoras_rejection_is_uniform_and_takes_as_many_draws_as_counted(paths):
+def test_fedoras_rejection_is_uniform_and_takes_as_many_draws_as_counted():
+    paths = load("fedoras_paths")
     costs = PathCosts(PathSpace([OPERATORS] * 3, LAYERS), LAYERS, fixed=10)
     rng = np.random.default_rng(0)
     sampler = paths.RejectionSampler(costs, 14)
@@ -145,13 +129,13 @@ def test_fedoras_rejection_is_uniform_and_takes_as_many_draws_as_counted(paths):
 
 
 @pytest.mark.slow
-def test_scripts_write_what_their_papers_say(communication, paths, tmp_path, monkeypatch, capsys):
-    communication.main(["--subspaces", "3", "--paths", "60", "--samples", "300"])
+def test_scripts_write_what_their_papers_say(tmp_path, monkeypatch, capsys):
+    load("fedoras_communication").main(["--subspaces", "3", "--paths", "60", "--samples", "300"])
     text = capsys.readouterr().out
     assert "449.22  449.22  +0.0 %" in text
     assert "20.80 million parameters" in text
-    words = ["--samples", "300", "--paths", "40", "--most", "400"]
-    paths.main([*words, "--csv", str(tmp_path / "a.csv"), "--plot", str(tmp_path / "a.png")])
+    words = f"--samples 300 --paths 40 --most 400 --csv {tmp_path / 'a.csv'} --plot {tmp_path / 'a.png'}"
+    load("fedoras_paths").main(words.split())
     assert "1,853,020,188,851,841 paths" in capsys.readouterr().out  # 9^16
     rows = list(csv.DictReader((tmp_path / "a.csv").open()))
     tight = [f"{times} x smallest" for times in ("1.05", "1.2", "2", "4")]
@@ -160,8 +144,6 @@ def test_scripts_write_what_their_papers_say(communication, paths, tmp_path, mon
         assert sum(float(row[name]) for row in rows) == pytest.approx(8, abs=1e-4)
     assert [float(row["uniform"]) for row in rows[-9:]] == pytest.approx([1 / 9] * 9, abs=1e-6)  # T4 holds all
     assert (tmp_path / "a.png").stat().st_size > 0
-    with pytest.raises(SystemExit):
-        paths.main(["--paths", "1"])
 
     def said(name: str, words: str) -> str:
         monkeypatch.setattr(sys, "argv", [name, *words.split()])

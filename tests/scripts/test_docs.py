@@ -6,11 +6,9 @@ import inspect
 import pkgutil
 import pydoc
 import re
-import sys
 import warnings
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +18,6 @@ import pytest
 import yaml
 
 import lit_fednas
-from tests.scripts.conftest import SCRIPTS
 
 ROOT = Path(lit_fednas.__file__).parent
 REFERENCE = re.compile(r":(?:class|func|meth|attr|data|mod):`([\w.]+)`")
@@ -28,13 +25,7 @@ REFERENCE = re.compile(r":(?:class|func|meth|attr|data|mod):`([\w.]+)`")
 
 @pytest.fixture(scope="module")
 def pages() -> ModuleType:
-    spec = spec_from_file_location("pages", SCRIPTS / "documenting" / "pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules["pages"] = module  # dataclasses look for theirs
-    spec.loader.exec_module(module)
-    return module
+    return import_module("documenting.pages")
 
 
 def docstrings(module: ModuleType) -> Iterator[tuple[type | None, str]]:

@@ -1,7 +1,5 @@
 """The quickstart runs, and its tiers' networks differ and rise in accuracy with their cost."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

@@ -1,9 +1,6 @@
 """The studies of federated scores and of races, on runs of a round."""
 
-from __future__ import annotations
-
 import json
-import runpy
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +10,7 @@ import torch
 import yaml
 
 from lit_fednas.cli import main as command
-from tests.scripts.conftest import SCRIPTS
+from tests.scripts.conftest import SCRIPTS, load
 
 CONFIGS = SCRIPTS.parent / "configs"
 NORM = '{"class_path": "lit_fednas.supernets.GroupNorm", "init_args": {"group_size": 2}}'
@@ -25,16 +22,13 @@ SETTINGS = {
 METHOD = {"class_path": "lit_fednas.search.RandomSearch", "init_args": {"sample": 4}}
 
 
-def script(name: str):
-    return runpy.run_path(str(SCRIPTS / name))
-
-
 def test_correlations_by_hand():
     """Three architectures on two clients of one and three examples; of six pairs of ranks, one is turned round."""
     right = np.array([[0.0, 3.0], [1.0, 1.0], [0.0, 1.0]])  # means over all: 0.75, 0.5, 0.25
     answers = np.stack([np.broadcast_to([1, 3], right.shape), right], 2)
-    correlations = script("federated_search")["rank_correlations"]
-    found = correlations(answers, lambda sums: sums[1] / sums[0], [[0, 1], [1, 0]], [1, 2])
+    found = load("federated_search").rank_correlations(
+        answers, lambda sums: sums[1] / sums[0], [[0, 1], [1, 0]], [1, 2]
+    )
     assert found[:, 1] == pytest.approx([1, 1])
     # the first client says 0, 1, 0: one pair agrees, one does not, one is tied (tau-b)
     # the second says 1, 1/3, 1/3: two pairs agree, one is tied
@@ -52,9 +46,9 @@ def test_federated_search(tmp_path, capsys, monkeypatch):
     Path("search.yaml").write_text(yaml.safe_dump({"search": {"evaluations": 8, "method": METHOD}}))
     assert command(["fit", "--config", str(CONFIGS / "fedoras/digits.yaml"), "--config", "small.yaml"]) == 0
     run = "runs/fedoras-digits/version_0"
-    study = script("federated_search")
+    study = load("federated_search")
     seen = []
-    base = study["Remembering"].__mro__[1]
+    base = study.Remembering.__mro__[1]
     plain = base.answers
 
     def watched(self, arch, clients):
@@ -63,7 +57,7 @@ def test_federated_search(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(base, "answers", watched)
     words = [run, "--config", "search.yaml", "--archs", "6", "--repeats", "3", "--output", "again"]
-    assert study["main"](words) == 0, capsys.readouterr().err
+    assert study.main(words) == 0, capsys.readouterr().err
     assert len(seen) == len(set(seen)) > 100
     assert json.loads(Path("again/rounds_2/settings.json").read_text())["federated"]["rounds"] == 2
     ranking, totals, sizes = (pd.read_csv(f"again/{name}.csv") for name in ("ranking", "communication", "sizes"))
@@ -77,10 +71,10 @@ def test_federated_search(tmp_path, capsys, monkeypatch):
         own = written[written["tier"] == row["tier"]]
         assert [row["bytes_down"], row["macs"]] == own[["bytes_down", "macs"]].sum().tolist()
         assert row["clients"] == own["clients"].max()
-        shown = sizes[(sizes[["tier", "evaluation_rounds"]] == [row["tier"], row["evaluation_rounds"]]).all(axis=1)]
+        shown = sizes[(sizes["tier"] == row["tier"]) & (sizes["evaluation_rounds"] == row["evaluation_rounds"])]
         assert shown["supernet_bytes"].tolist() == own["supernet_bytes"].tolist()
     assert Path("again/federated_search.png").stat().st_size > 0
-    assert study["main"]([run, "--config", "nothing.yaml"]) == 2
+    assert study.main([run, "--config", "nothing.yaml"]) == 2
 
 
 @pytest.mark.slow
@@ -91,14 +85,13 @@ def test_racing(tmp_path, monkeypatch, capsys):
     assert command([*fit, "--model.supernet.init_args.norm", NORM]) == 0
     run = tmp_path / "runs/digits/version_0"
     words = [str(run), "--config", str(CONFIGS / "search/digits.yaml"), "--archs", "25", "--seeds", "3"]
-    main = script("racing")["main"]
+    main = load("racing").main
     assert main(words) == 0, capsys.readouterr().err
     right = np.load(run / "racing/answers.npy")
     assert set(np.unique(right)) == {0, 1}
     races, fronts = (pd.read_csv(run / f"racing/{name}.csv") for name in ("racing", "fronts"))
-    assert (
-        races[["architectures", "examples", "on_fronts"]].to_numpy().tolist() == [[25, right.shape[1], len(fronts)]] * 3
-    )
+    shape = races[["architectures", "examples", "on_fronts"]].to_numpy().tolist()
+    assert shape == [[len(right), right.shape[1], len(fronts)]] * 3
     assert len(right) == 25
     assert races["share_of_examples"].between(64 / right.shape[1], 1).all()
     assert races["dropped_of_fronts"].sum() == (fronts["races"] - fronts["found"]).sum()

@@ -1,7 +1,5 @@
 """A tiny supernet that was trained, its searches, and searches that are stopped."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +12,7 @@ from lit_fednas.assignment import RandomArchitectures
 from lit_fednas.federation import ClientSettings, EvaluationSettings
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import NSGA2, Search, SearchSettings
-from lit_fednas.search.tier_search import TierSearch
+from lit_fednas.search.evaluations import Evaluations
 from lit_fednas.tiers import Budgets
 from tests.support import fit, make_module, make_trainer, sgd, tiny_data
 
@@ -44,17 +42,15 @@ def search(trained: Any, folder: Path, **settings: Any) -> SearchFiles:
 @contextmanager
 def stopped_after(count: int) -> Iterator[None]:
     """A search that is stopped by an error when so many architectures are evaluated."""
-    plain = TierSearch.__init__
+    plain = Evaluations._keep
 
-    def stopping(self: Any, *parts: Any) -> None:
-        def stop(progress: Any) -> None:
-            if len(self.evaluations) == count:
-                raise Stop
-
-        plain(self, *parts[:6], stop, *parts[7:])  # in place of ``watch``
+    def stopping(self: Any, *given: Any) -> None:
+        plain(self, *given)
+        if len(self) == count:
+            raise Stop
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TierSearch, "__init__", stopping)
+        patch.setattr(Evaluations, "_keep", stopping)
         with pytest.raises(Stop):
             yield
 

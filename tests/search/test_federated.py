@@ -1,10 +1,8 @@
 """A search that clients score: whom it asks, what the scores are, what it costs, and that it can be stopped."""
 
-from __future__ import annotations
-
 import json
-import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,10 +33,9 @@ from tests.supernets.instances import SPACES, kept_instance
 from tests.support import fit, make_module, sgd, tiny_data, tiny_supernet
 
 #: As the clients' tiers: two clients of the small one, four of the large one.
-BUDGETS = Budgets({"small": {"macs": 70_000.0}, "large": {"macs": 120_000.0}})
-SMALL, LARGE = Tier("small", {"macs": 70_000.0}), Tier("large", {"macs": 120_000.0})
-PLACES = (0, 1, 1, 0, 1, 1)
-COLUMNS = ("clients", "architectures", "supernet_bytes", "bytes_down", "bytes_up", "macs")
+LIMITS = {"small": {"macs": 70_000.0}, "large": {"macs": 120_000.0}}
+TIERS = tuple(Tier(name, limits) for name, limits in LIMITS.items())
+MEMBERS = {"small": [0, 3], "large": [1, 2, 4, 5]}
 
 
 def federated_data(**settings: Any) -> Any:
@@ -50,12 +47,10 @@ def federated_data(**settings: Any) -> Any:
     return data
 
 
-def trained_module(**settings: Any) -> Any:
-    client = ClientSettings(sgd(0.2), batch_size=8)
-    tiers = ClientTiers(BUDGETS, ListedTiers({"small": [0, 3], "large": [1, 2, 4, 5]}))
-    supernet = tiny_supernet(norm=BatchNorm())
-    settings = {"tiers": tiers, "cohort": UniformCohort(count=2), **settings}
-    return make_module(supernet, assignment=RandomArchitectures(), client=client, **settings)
+def trained_module(**given: Any) -> Any:
+    tiers = ClientTiers(Budgets(LIMITS), ListedTiers(MEMBERS))
+    settings = {"tiers": tiers, "cohort": UniformCohort(count=2), "client": ClientSettings(sgd(0.2), batch_size=8)}
+    return make_module(tiny_supernet(norm=BatchNorm()), RandomArchitectures(), **{**settings, **given})
 
 
 @pytest.fixture(scope="module")
@@ -70,33 +65,26 @@ def search(trained: Any, folder: Path, **settings: Any) -> SearchFiles:
     return small.search(trained, folder, **{**asked, **settings})
 
 
-def evaluator(trained: Any, rounds: int = 2, seed: int = 0, **settings: Any) -> FederatedEvaluator:
+def evaluator(trained: Any, rounds: int = 2, split: Any = "val", **settings: Any) -> FederatedEvaluator:
     module, data = trained
     module.supernet.eval()
-    population = Population(6, (SMALL, LARGE), PLACES)
-    draw = ClientDraw(data.clients, population, 2, FederatedEvaluation(rounds), seed)
+    population = Population(6, TIERS, (0, 1, 1, 0, 1, 1))
+    draw = ClientDraw(data.clients, population, 2, FederatedEvaluation(rounds, split), 0)
     return FederatedEvaluator(module.supernet, draw, **settings)
 
 
 def examples_of(data: Any, clients: list[int], split: str = "val") -> tuple[torch.Tensor, torch.Tensor]:
     """All examples of some clients, straight from the rows."""
-    parts = [
-        next(iter(data.clients.reader.read(data.clients.rows(client, split), 1000)))
-        for client in clients
-        if data.clients.size(client, split)
-    ]
-    return torch.cat([inputs for inputs, _ in parts]), torch.cat([targets for _, targets in parts])
+    rows = torch.cat([data.clients.rows(client, split) for client in clients])
+    return next(iter(data.clients.reader.read(rows, 1000)))
 
 
-# ---- scores -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("top_k", "batch_size"), [(1, 512), (2, 3)])
-def test_with_all_clients_it_is_central_evaluation_of_all_their_examples(trained, top_k, batch_size):
+@pytest.mark.parametrize(("split", "top_k", "batch_size"), [("val", 2, 3), ("train", 1, 512)])
+def test_with_all_clients_it_is_central_evaluation_of_all_their_examples(trained, split, top_k, batch_size):
     module, data = trained
     settings = EvaluationSettings(["largest"], top_k=top_k)
-    central = Evaluator(module.supernet, [examples_of(data, list(range(6)))], settings)
-    clients = evaluator(trained, rounds=3, settings=settings, batch_size=batch_size)
+    central = Evaluator(module.supernet, [examples_of(data, list(range(6)), split)], settings)
+    clients = evaluator(trained, rounds=3, split=split, settings=settings, batch_size=batch_size)
     assert clients.num_examples == central.num_examples > 20
     rng = np.random.default_rng(0)
     archs = [module.supernet.space.sample(rng) for _ in range(8)]
@@ -130,14 +118,6 @@ def test_a_score_is_the_mean_over_the_asked_clients_examples(trained):
         assert found["loss"] == pytest.approx(loss / count, rel=1e-5)
 
 
-def test_clients_may_score_on_what_they_trained_on(trained):
-    module, data = trained
-    draw = ClientDraw(data.clients, Population(6), 6, FederatedEvaluation(1, "train"), 0)
-    found = FederatedEvaluator(module.supernet, draw)(module.supernet.space.largest)
-    expected = Evaluator(module.supernet, [examples_of(data, list(range(6)), "train")])
-    assert found["accuracy"] == expected(module.supernet.space.largest)["accuracy"]
-
-
 def test_a_lone_example_is_not_normalised_by_itself():
     """Networks that use the batch's statistics cannot run one example, be it a client's only one or its last."""
     data = federated_data(client_val=0.12, partitioner=Dirichlet(0.3, min_size=5, balance=False))
@@ -155,25 +135,12 @@ def test_a_lone_example_is_not_normalised_by_itself():
     assert draw.least == 1
 
 
-# ---- who is asked -------------------------------------------------------------------------------------
-
-
-class CountingClients:
-    """Clients of one example each, but for some that have none."""
-
-    def __init__(self, sizes: list[int]) -> None:
-        self.num_clients = len(sizes)
-        self.sizes = np.array(sizes)
-
-    def split_sizes(self, split: str) -> np.ndarray:
-        assert split == "val"
-        return self.sizes
-
-
 def draw_of(sizes: list[int], rounds: int = 1, cohort: int = 2, seed: int = 0, tiers: bool = True) -> ClientDraw:
+    """Every second client is of the large tier."""
+    clients: Any = SimpleNamespace(num_clients=len(sizes), split_sizes={"val": np.array(sizes)}.__getitem__)
     places = tuple(client % 2 for client in range(len(sizes)))
-    population = Population(len(sizes), (SMALL, LARGE), places) if tiers else Population(len(sizes))
-    return ClientDraw(CountingClients(sizes), population, cohort, FederatedEvaluation(rounds), seed)  # type: ignore[arg-type]
+    population = Population(len(sizes), TIERS, places) if tiers else Population(len(sizes))
+    return ClientDraw(clients, population, cohort, FederatedEvaluation(rounds), seed)
 
 
 def test_only_eligible_clients_with_examples_are_asked():
@@ -181,6 +148,10 @@ def test_only_eligible_clients_with_examples_are_asked():
     assert set(draw.asked("large", 0)) == {1, 3, 7}
     assert set(draw.asked("small", 0)) == set(draw.asked("*", 0)) == {0, 1, 3, 4, 6, 7}
     assert set(draw_of([1] * 5, 100, tiers=False).asked("anything", 0)) == set(range(5))
+    with pytest.raises(ConfigError, match=r"data.client_val: leaves none of the 2 clients that can run 'large'"):
+        draw_of([1, 0, 1, 0]).eligible("large")
+    with pytest.raises(ConfigError, match=r"search.federated.rounds: 0"):
+        FederatedEvaluation(0)
 
 
 @pytest.mark.parametrize(("rounds", "count"), [(1, 3), (4, 10), (9, 10)])
@@ -192,40 +163,9 @@ def test_clients_are_distinct_within_a_generation_and_reshuffled_between(rounds,
         assert draw.rounds(len(asked)) == min(rounds, 4)
     assert len({tuple(asked) for asked in generations}) == 30
     assert set().union(*generations) == set(range(1, 20, 2))
-    counts = np.bincount(np.concatenate(generations), minlength=20)[1::2]
-    assert counts.std() <= 3 * math.sqrt(30 * 0.25)
-
-
-def test_draws_are_addressed():
-    draw = draw_of([1] * 8, 2, seed=5)
-    expected = numpy_generator(5, "federated-search-large", 7).permutation([1, 3, 5, 7]).tolist()
-    assert draw.asked("large", 7) == expected
-    assert draw.asked("large", 7) == expected  # whatever was drawn before
-    assert draw_of([1] * 8, 1, seed=5).asked("large", 7) == expected[:2]  # more rounds ask more, not others
-    orders = {tuple(draw_of([1] * 8, 4, seed=seed).asked("small", 0)) for seed in range(5)}
-    assert len(orders) == 5
-
-
-def test_lower_tiers_are_never_asked(trained, tmp_path, monkeypatch):
-    asked: dict[Any, set[int]] = {}
-    plain = FederatedEvaluator.answers
-
-    def watched(self, arch, clients):
-        asked.setdefault(arch, set()).update(clients)
-        return plain(self, arch, clients)
-
-    monkeypatch.setattr(FederatedEvaluator, "answers", watched)
-    module, _ = trained
-    search(trained, tmp_path)
-    dear = [clients for arch, clients in asked.items() if module.supernet.cost(arch).macs > 70_000]
-    cheap = [clients for arch, clients in asked.items() if module.supernet.cost(arch).macs <= 70_000]
-    assert len(dear) > 5
-    assert set().union(*dear) == {1, 2, 4, 5}
-    assert {0, 3} <= set().union(*cheap)
-    assert all(len(clients) == 4 for clients in asked.values())  # two rounds of two
-
-
-# ---- the smallest supernet ----------------------------------------------------------------------------
+    expected = numpy_generator(5, "federated-search-large", 7).permutation(range(1, 20, 2)).tolist()
+    draw = draw_of([1] * 20, rounds, cohort=3, seed=5)
+    assert draw.asked("large", 7) == draw.asked("large", 7) == expected[:count]  # more rounds ask more, not others
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -249,13 +189,12 @@ def test_union_of_any_supernet_by_brute_force(name):
     assert union_bytes(supernet, []) == 0
 
 
-# ---- what it costs ------------------------------------------------------------------------------------
-
-
 def test_costs_by_hand(trained, tmp_path):
     """Without the search's own numbers: architectures from the table, clients and sizes from the data."""
     module, data = trained
-    files = search(trained, tmp_path, method=RandomSearch(4), evaluations=10)
+    before = {"total": {"macs": 5}, "after_training": {"other": {"macs": 1}}}
+    (tmp_path / "ledger.json").write_text(json.dumps(before))
+    files = search(trained, tmp_path, name="mine", method=RandomSearch(4), evaluations=10)
     rows = files.rows("federated")
     keys = [(row["tier"], row["generation"]) for row in rows]
     assert keys == [(tier, number) for tier in ("small", "large") for number in range(3)]
@@ -278,9 +217,11 @@ def test_costs_by_hand(trained, tmp_path):
     total = {name: sum(row[name] for row in rows) for name in ("macs", "bytes_down", "bytes_up")}
     settings = files.settings()
     assert settings["communication"] == total
-    assert settings["complete"]
     eligible = {"small": 6, "large": 4}
     assert settings["federated"] == {"rounds": 2, "split": "val", "cohort": 2, "eligible": eligible}
+    ledger = json.loads((tmp_path / "ledger.json").read_text())
+    assert ledger["after_training"].pop("mine") == total
+    assert ledger == before
 
 
 def test_what_an_earlier_tier_asked_is_not_asked_again(trained, tmp_path):
@@ -294,70 +235,20 @@ def test_what_an_earlier_tier_asked_is_not_asked_again(trained, tmp_path):
     assert {row["tier"] for row in again.rows("federated")} == {"*"}
 
 
-def test_a_generation_without_anything_new_costs_nothing(trained):
-    clients = evaluator(trained)
-    clients.scorer("large", 3, [])
-    files = SearchFiles("unused")
-    written: list[Any] = []
-    files.write = lambda table, rows: written.extend(rows)  # type: ignore[method-assign]
-    assert clients.finish(files) == {"communication": {"macs": 0, "bytes_down": 0, "bytes_up": 0}}
-    (row,) = written
-    assert all(row[name] == 0 for name in (*COLUMNS, "evaluation_rounds"))
-
-
-def test_the_ledger_keeps_what_it_held(trained, tmp_path):
-    before = {"total": {"macs": 5}, "after_training": {"other": {"macs": 1}}}
-    (tmp_path / "ledger.json").write_text(json.dumps(before))
-    files = search(trained, tmp_path, name="mine", evaluations=4)
-    ledger = json.loads((tmp_path / "ledger.json").read_text())
-    mine = ledger["after_training"].pop("mine")
-    assert ledger == before
-    assert mine == files.settings()["communication"]
-    assert mine["bytes_down"] > 0
-    assert not list(tmp_path.glob(".*part"))
-    search(trained, tmp_path / "without", evaluations=4)
-    assert not (tmp_path / "without" / "ledger.json").exists()
-
-
-def test_a_central_search_says_nothing_of_it(tmp_path):
-    module, data = trained_module(), tiny_data()
-    fit(module, data, 1)
-    (tmp_path / "ledger.json").write_text("{}")
-    files = search((module, data), tmp_path, federated=None, evaluations=4)
-    assert files.settings()["federated"] is None
-    assert "communication" not in files.settings()
-    assert not (files.folder / "federated.csv").exists()
-    assert (tmp_path / "ledger.json").read_text() == "{}"
-
-
-# ---- stopping and going on ----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def straight(trained, tmp_path_factory):
-    found = small.outcome(search(trained, tmp_path_factory.mktemp("straight")))
-    assert len(found["evaluations"]) > 17
-    return found
-
-
-@pytest.mark.parametrize("count", [1, 13])
-def test_stopped_and_resumed_equals_straight(trained, straight, tmp_path, monkeypatch, count):
-    with small.stopped_after(count):
+def test_stopped_and_resumed_equals_straight(trained, tmp_path, monkeypatch):
+    straight = small.outcome(search(trained, tmp_path / "straight"))
+    assert len(straight["evaluations"]) > 17
+    with small.stopped_after(13):
         search(trained, tmp_path)
-    assert len(SearchFiles(tmp_path / "search").rows("evaluations")) == count
+    assert len(SearchFiles(tmp_path / "search").rows("evaluations")) == 13
+    assert not (tmp_path / "ledger.json").exists()
     assert small.outcome(search(trained, tmp_path)) == straight
     monkeypatch.setattr(FederatedEvaluator, "answers", None)
     assert small.outcome(search(trained, tmp_path)) == straight  # nothing is asked again
-    for changed, words in (
-        ({"federated": FederatedEvaluation(3)}, r"other .*federated"),
-        ({"federated": FederatedEvaluation(2, "train")}, r"other .*federated"),
-        ({"evaluations": 20}, "other evaluations"),
-    ):
-        with pytest.raises(ConfigError, match=f"holds a search with {words}"):
-            search(trained, tmp_path, **changed)
-
-
-# ---- a client's own search ----------------------------------------------------------------------------
+    with pytest.raises(ConfigError, match=r"holds a search with other .*federated"):
+        search(trained, tmp_path, federated=FederatedEvaluation(2, "train"))
+    with pytest.raises(ConfigError, match="holds a search with other evaluations"):
+        search(trained, tmp_path, evaluations=20)
 
 
 def test_a_client_searches_for_its_own_tier_on_its_own_examples(trained, tmp_path):
@@ -373,9 +264,11 @@ def test_a_client_searches_for_its_own_tier_on_its_own_examples(trained, tmp_pat
         assert row["accuracy"] == pytest.approx(right.float().mean().item(), abs=1e-6)
         assert row["macs"] <= 120_000
     assert [row["tier"] for row in files.rows("tiers")] == ["large"]
-    assert not list(tmp_path.rglob("clients.csv"))
     settings = files.settings()
     assert (settings["client"], settings["num_examples"], settings["federated"]) == (1, len(targets), None)
+    assert "communication" not in settings
+    names = {"settings.json", "evaluations.csv", "history.csv", "front.csv", "tiers.csv", "tiers"}
+    assert {path.name for path in files.folder.iterdir()} == names  # no federated.csv, no clients.csv
     with pytest.raises(ConfigError, match=r"search\.name: .* other client"):
         search(trained, tmp_path, federated=None, client=4)
 
@@ -402,8 +295,6 @@ def test_limits_of_ones_own_and_no_other_clients_data(tmp_path, monkeypatch):
     assert own[1] <= set(read)
 
 
-# ---- errors -------------------------------------------------------------------------------------------
-
 TINY = Budgets({"tiny": {"macs": 70_000.0}})
 OTHER = r"search.tiers: 'small' is also a tier of the clients, with other limits \(macs at most .*; here .* 7\)"
 
@@ -418,10 +309,7 @@ OTHER = r"search.tiers: 'small' is also a tier of the clients, with other limits
         ({"client": 6, "federated": None}, r"search\.client: 6 is not one of the 6 clients"),
         ({"client": 0}, r"search\.client: 0 searches on its own data, and search\.federated"),
         ({"client": -1, "federated": None}, r"search\.client: -1 must be at least 0"),
-        (
-            {"client": 0, "federated": None, "client_val": 0.0},
-            r"data\.client_val: 0\.0 leaves client 0 nothing to search on",
-        ),
+        ({"client": 0, "federated": None, "client_val": 0.0}, r"data\.client_val: 0\.0 leaves client 0 nothing to"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_written(trained, tmp_path, settings, words):
@@ -432,10 +320,3 @@ def test_what_cannot_work_is_refused_before_anything_is_written(trained, tmp_pat
     with pytest.raises(ConfigError, match=words):
         search((module, data), tmp_path, **settings)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_tier_of_clients_without_examples_is_refused():
-    with pytest.raises(ConfigError, match=r"data.client_val: leaves none of the 2 clients that can run 'large'"):
-        draw_of([1, 0, 1, 0]).eligible("large")
-    with pytest.raises(ConfigError, match=r"search.federated.rounds: 0"):
-        FederatedEvaluation(0)

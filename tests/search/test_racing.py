@@ -1,7 +1,5 @@
 """Racing: its test by brute force, who may drop whom by hand, and searches that race."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ import torch
 from torchmetrics import MeanSquaredError
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.federation import EvaluationSettings
 from lit_fednas.federation.ranks import Ranks
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import NSGA2, Evaluator, Exhaustive, FederatedEvaluation, Racing, evaluations
@@ -23,6 +20,7 @@ from tests.search import small
 from tests.support import make_module, tiny_data
 
 RACING = Racing(confidence=0.5, first=4)  # of 40 examples: only a bold race drops anything
+BOTH, LARGE = frozenset({"small", "large"}), frozenset({"large"})
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +33,6 @@ def search(trained: Any, folder: Path, **settings: Any) -> SearchFiles:
     return small.search(trained, folder, **{**raced, **settings})
 
 
-# ---- the test -----------------------------------------------------------------------------------------
-
 POPULATIONS = {
     "no difference": [1, 1, -1, -1, 0, 0],
     "shares": [0.5, -0.25, 0.75, -1, 0, 0],
@@ -47,7 +43,7 @@ POPULATIONS = {
 
 
 @pytest.mark.parametrize("population", POPULATIONS.values(), ids=POPULATIONS)
-def test_evidence_by_all_orders(population: list[float]) -> None:
+def test_evidence_by_all_orders(population):
     """Of a mean of zero it is 1 on average after any number of draws, of a lower one at most; and Ville's bound."""
     orders = list(itertools.permutations(population))
     paths = np.exp([[evidence(np.array(order[:seen]), 6) for seen in range(1, 7)] for order in orders])
@@ -59,34 +55,24 @@ def test_evidence_by_all_orders(population: list[float]) -> None:
         assert (paths.max(1) >= 1 / level).mean() <= level
 
 
-def test_evidence_grows_with_the_difference_and_the_examples() -> None:
-    draws = np.random.default_rng(0)
-    ones = [
-        np.where(draws.random(2000) < 0.1 + gap, 1, np.where(draws.random(2000) < 0.1, -1, 0)) for gap in (0.02, 0.1)
-    ]
-    assert evidence(ones[0][:500], 2000) < evidence(ones[1][:500], 2000) < evidence(ones[1][:1000], 2000)
-    assert evidence(ones[1][:500], 2000) > np.log(1 / 1e-5)
-    assert evidence(-ones[1][:500], 2000) < 0
-    # the fewer are left, the surer
-    assert evidence(ones[1][:500], 600) > evidence(ones[1][:500], 2000) > evidence(ones[1][:500], 10**9)
-    # six of ten are one: the other four cannot make up for it; five and a half can
+def test_evidence_by_hand():
+    """Six of ten are one: the other four cannot make up for it; five and a half can. The fewer are left, the surer."""
     assert evidence(np.array([1.0] * 6), 10) == float("inf") == evidence(np.array([1.0] * 5 + [0.0]), 10)
     assert np.isfinite(evidence(np.array([1.0] * 5), 10))
+    better = np.array([1, 0, 0, 1, 1, -1, 1, 0, 1, 1] * 50)
+    assert evidence(better, 600) > evidence(better, 2000) > evidence(better, 10**9) > evidence(better[:100], 10**9)
+    assert evidence(better, 2000) > np.log(1e5)
+    assert evidence(-better, 2000) < 0
 
 
-def test_levels_add_up_to_what_is_left_of_the_confidence() -> None:
+def test_levels_add_up_to_what_is_left_of_the_confidence():
     racing = Racing(confidence=0.95)
     levels = [racing.level(count) for count in range(10_000)]
     assert levels == sorted(levels, reverse=True)
     assert 0.0499 < sum(levels) <= 0.05
 
 
-# ---- who may drop whom --------------------------------------------------------------------------------
-
-BOTH, LARGE = frozenset({"small", "large"}), frozenset({"large"})
-
-
-def test_rivals_by_hand() -> None:
+def test_rivals_by_hand():
     """The least error of those that cost no more and fit every tier that the candidate fits."""
     standings = Standings(Racing(confidence=0.94))
     assert standings.candidate("x", 5, BOTH, 0) == Candidate("x")  # nobody is known
@@ -101,7 +87,7 @@ def test_rivals_by_hand() -> None:
     assert standings.candidate("x", 9, BOTH, 0).rival == "dear"
 
 
-def test_improvements_are_counted() -> None:
+def test_improvements_are_counted():
     """Those that have a rival and are no worse; each lowers the level, and so does every place before."""
     standings = Standings(Racing(confidence=0.94))
     standings.add(Candidate("a"), 2, 0.5, BOTH)
@@ -115,7 +101,7 @@ def test_improvements_are_counted() -> None:
     assert standings.candidate("x", 2, BOTH, 0).level == pytest.approx(0.06 / 12)
 
 
-def test_mistakes_are_as_rare_as_was_said() -> None:
+def test_mistakes_are_as_rare_as_was_said():
     """The hardest case: every candidate is better than its rival, by one of 60 examples; half of the races may fail."""
     size, mistakes = 60, 0
     for seed in range(100):
@@ -140,30 +126,28 @@ def test_mistakes_are_as_rare_as_was_said() -> None:
     assert 5 < mistakes < 50  # some: the bound is not so wide that it says nothing
 
 
-# ---- scores -------------------------------------------------------------------------------------------
-
-
-def evaluator_of(trained: Any) -> Evaluator:
+def evaluator_of(trained: Any, metrics: Any = None) -> Evaluator:
     module, data = trained
-    batches = [(inputs[:13], targets[:13]) for inputs, targets in data.val_dataloader()]
-    batches += [(inputs[13:], targets[13:]) for inputs, targets in data.val_dataloader()]
+    ((inputs, targets),) = data.val_dataloader()
+    batches = list(zip(inputs.split([13, 27]), targets.split([13, 27]), strict=True))
     recalibration = module.recalibration_batches(data.clients)
-    return Evaluator(module.supernet, batches, module.evaluation, recalibration, data.task)
+    return Evaluator(module.supernet, batches, module.evaluation, recalibration, data.task, metrics)
 
 
-def test_scores_in_full_are_the_evaluators(trained: Any) -> None:
+def test_scores_in_full_are_the_evaluators(trained):
     evaluator = evaluator_of(trained)
     race = Race(evaluator, RACING, "accuracy", 0)
+    whole = evaluator._examples[0].untyped_storage().data_ptr()
+    assert all(inputs.untyped_storage().data_ptr() == whole for inputs, _ in evaluator.batches)  # they are kept once
     for arch in list(evaluator.supernet.space.each())[:6]:
         scored = race.score(Candidate(arch))
         assert scored.pop("examples") == 40
-        assert scored == pytest.approx(evaluator(arch), rel=1e-5)
-        assert scored["accuracy"] == evaluator(arch)["accuracy"]
+        assert scored == pytest.approx(evaluator_of(trained)(arch), rel=1e-5)
         right = race.answers(arch)[:, 0]
         assert race.evaluator.answering(arch)(torch.tensor([3, 0, 17]))[:, 0].tolist() == right[[3, 0, 17]].tolist()
 
 
-def test_what_is_dropped_has_its_rivals_accuracy_less_the_difference(trained: Any) -> None:
+def test_what_is_dropped_has_its_rivals_accuracy_less_the_difference(trained):
     evaluator = evaluator_of(trained)
     race = Race(evaluator, RACING, "accuracy", 0)
     archs = sorted(evaluator.supernet.space.each(), key=lambda arch: evaluator(arch)["accuracy"])
@@ -182,46 +166,31 @@ def test_what_is_dropped_has_its_rivals_accuracy_less_the_difference(trained: An
     assert race.order(worst).tolist() != race.order(best).tolist()  # each its own draw
 
 
-def test_several_processes_scores_are_written_at_once(
-    trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first row comes when all that were scored with it are in the file; here the first process scores all."""
+class Both(Processes):
+    """The first of two processes, which scores all."""
 
-    class Both(Processes):
-        def send(self, candidates: Any) -> Any:
-            return candidates
+    def send(self, candidates: Any) -> Any:
+        return candidates
 
-        def gather(self, found: Any) -> Any:
-            return found
+    def gather(self, found: Any) -> Any:
+        return found
 
+
+@pytest.mark.parametrize(("processes", "written"), [(Both(Ranks(0, 2)), 16), (Processes(), 1)], ids=["two", "one"])
+def test_what_is_scored_together_is_written_at_once(trained, tmp_path, monkeypatch, processes, written):
     monkeypatch.setattr(evaluations, "deal", lambda work, ranks: [range(len(work)), ()])
     evaluator = evaluator_of(trained)
     archs = list(evaluator.supernet.space.each())[:20]
-    for processes, written in ((Both(Ranks(0, 2)), 16), (Processes(), 1)):
-        files = SearchFiles(tmp_path / str(written))
-        scorer = Scorer(evaluator, ArchitectureCosts(evaluator.supernet), None, processes)
-        rows = Evaluations(scorer, files).of("*", 0, archs, 20)
-        first = next(rows)
-        assert [row["arch"] for row in files.rows("evaluations")] == [str(arch) for arch in archs[:written]]
-        assert [{"examples": None, **row} for row in (first, *rows)] == files.rows("evaluations")
-        assert len(files.rows("evaluations")) == 20
+    files = SearchFiles(tmp_path)
+    scorer = Scorer(evaluator, ArchitectureCosts(evaluator.supernet), None, processes)
+    rows = Evaluations(scorer, files).of("*", 0, archs, 20)
+    first = next(rows)
+    assert [row["arch"] for row in files.rows("evaluations")] == [str(arch) for arch in archs[:written]]
+    assert [{"examples": None, **row} for row in (first, *rows)] == files.rows("evaluations")
+    assert len(files.rows("evaluations")) == 20
 
 
-def test_examples_are_kept_once(trained: Any) -> None:
-    evaluator = evaluator_of(trained)
-    before = [(inputs.clone(), targets.clone()) for inputs, targets in evaluator.batches]
-    evaluator.answering(evaluator.supernet.space.smallest)
-    whole = evaluator._examples[0].untyped_storage().data_ptr()
-    for (inputs, targets), (own, labels) in zip(before, evaluator.batches, strict=True):
-        assert torch.equal(own, inputs)
-        assert torch.equal(labels, targets)
-        assert own.untyped_storage().data_ptr() == whole
-
-
-# ---- searches -----------------------------------------------------------------------------------------
-
-
-def test_the_front_is_the_exhaustive_one(trained: Any, tmp_path: Path) -> None:
+def test_the_front_is_the_exhaustive_one(trained, tmp_path):
     every = {"method": Exhaustive(), "evaluations": 1000}
     plain = search(trained, tmp_path / "plain", **every, racing=None)
     raced = search(trained, tmp_path / "raced", **every, racing=Racing(first=4))
@@ -235,26 +204,18 @@ def test_the_front_is_the_exhaustive_one(trained: Any, tmp_path: Path) -> None:
     assert {row["arch"] for row in raced.rows("front")} <= complete.keys()
     for row in dropped:  # its estimate says what is known of it
         assert any(one["macs"] <= row["macs"] and one["accuracy"] > row["accuracy"] for one in complete.values())
-    (large,) = [row for row in raced.rows("tiers") if row["tier"] == "large"]
-    fitting = [row for row in complete.values() if row["macs"] <= 120_000 and row["parameters"] <= 4_000]
-    assert large["evaluations"] == len(fitting)
+    fitting = [row for row in rows if row["macs"] <= 120_000 and row["parameters"] <= 4_000]
+    assert raced.rows("tiers")[-1]["evaluations"] == sum(row["examples"] == 40 for row in fitting)
     (last,) = [row for row in raced.rows("history") if row["tier"] == "large"]
-    assert last["architectures"] == sum(row["macs"] <= 120_000 and row["parameters"] <= 4_000 for row in rows)
-    assert last["evaluations"] < last["architectures"]
+    assert last["evaluations"] < last["architectures"] == len(fitting)
     assert plain.rows("evaluations")[0]["examples"] is None
 
 
-def test_a_budget_is_spent_on_more_architectures(trained: Any, tmp_path: Path) -> None:
-    raced = search(trained, tmp_path, evaluations=14, tiers=Budgets({"all": {"macs": 1e9}}))
-    rows = raced.rows("evaluations")
-    spent = sum(row["examples"] for row in rows)
-    assert 14 * 40 <= spent < 15 * 40
-    assert len(rows) > 14
-    assert raced.rows("history")[-1]["evaluations"] == 15 - (spent == 14 * 40)
+def test_a_budget_ends_within_a_generation(trained, tmp_path, monkeypatch):
+    """Of 36 proposals the first 16 are known to each other by their places alone, then what is left of the budget.
 
-
-def test_a_budget_ends_within_a_generation(trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 36 proposals the first 16 are known to each other by their places alone, then what is left of the budget."""
+    It is spent on more architectures than it would be in full.
+    """
     places = []
     plain = Standings.candidate
 
@@ -264,65 +225,50 @@ def test_a_budget_ends_within_a_generation(trained: Any, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Standings, "candidate", noting)
     every = {"method": Exhaustive(), "tiers": Budgets({"all": {"macs": 1e9}})}
-    rows = search(trained, tmp_path, evaluations=20, **every).rows("evaluations")
+    files = search(trained, tmp_path, evaluations=20, **every)
+    rows = files.rows("evaluations")
     assert places[:20] == [*range(16), *range(4)]
-    spent = sum(row["examples"] for row in rows)
     assert all(row["examples"] == 40 for row in rows[:16])
-    assert len(rows) == 36 or 20 * 40 <= spent < 21 * 40
-    assert len(rows) > 20
+    spent = sum(row["examples"] for row in rows)
+    assert 20 * 40 <= spent < 21 * 40
+    assert 20 < len(rows) < 36
+    assert files.rows("history")[-1]["evaluations"] == 21 - (spent == 20 * 40)
 
 
-@pytest.fixture(scope="module")
-def straight(trained: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    found = small.outcome(search(trained, tmp_path_factory.mktemp("straight")))
-    assert any(row["examples"] < 40 for row in found["evaluations"])
-    return found
-
-
-@pytest.mark.parametrize("count", [2, 13])
-def test_stopped_and_resumed_equals_straight(
-    trained: Any, straight: dict[str, Any], tmp_path: Path, count: int
-) -> None:
+def test_stopped_and_resumed_equals_straight(trained, tmp_path):
     """In the middle of what is scored together too."""
-    with small.stopped_after(count):
-        search(trained, tmp_path)
-    assert small.outcome(search(trained, tmp_path)) == straight
+    straight = small.outcome(search(trained, tmp_path / "straight"))
+    assert any(row["examples"] < 40 for row in straight["evaluations"])
+    for count in (2, 13):
+        with small.stopped_after(count):
+            search(trained, tmp_path / str(count))
+        assert small.outcome(search(trained, tmp_path / str(count))) == straight, count
     for changed in ({"racing": None}, {"evaluations": 13}, {"racing": Racing(0.5, first=5)}):
         with pytest.raises(ConfigError, match="holds a search with other"):
-            search(trained, tmp_path, **changed)
-
-
-# ---- errors -------------------------------------------------------------------------------------------
+            search(trained, tmp_path / "straight", **changed)
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("racing", "settings", "words"),
     [
-        ({"metric": "loss"}, r"search.racing: 'loss' is not a mean of what is between 0 and 1"),
-        ({"racing": Racing(first=40)}, r"search.racing.first: 40 leaves nothing of 40 validation examples"),
-        ({"racing": Racing(first=4), "validation_share": 0.1}, r"search.racing.first: 4 leaves nothing of 4"),
-        ({"federated": FederatedEvaluation()}, r"search.racing: scores on the server's validation data"),
+        ({}, {"metric": "loss"}, r"search.racing: 'loss' is not a mean of what is between 0 and 1"),
+        ({"first": 40}, {}, r"search.racing.first: 40 leaves nothing of 40 validation examples"),
+        ({"first": 4}, {"validation_share": 0.1}, r"search.racing.first: 4 leaves nothing of 4"),
+        ({}, {"federated": FederatedEvaluation()}, r"search.racing: scores on the server's validation data"),
+        ({"confidence": 1.0}, {}, r"search.racing.confidence"),
+        ({"confidence": 0.0}, {}, r"search.racing.confidence"),
+        ({"first": 0}, {}, r"search.racing.first"),
     ],
 )
-def test_races_that_make_no_sense(trained: Any, tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+def test_races_that_make_no_sense(trained, tmp_path, racing, settings, words):
     with pytest.raises(ConfigError, match=words):
-        search(trained, tmp_path, **settings)
+        search(trained, tmp_path, racing=Racing(**racing), **settings)
     assert not (tmp_path / "search").exists()
 
 
-def test_examples_and_metrics_that_depend_on_each_other_do_not_race(trained: Any, tmp_path: Path) -> None:
-    made = make_module(evaluation=EvaluationSettings(["smallest"])), tiny_data()
+def test_examples_and_metrics_that_depend_on_each_other_do_not_race(trained, tmp_path):
     with pytest.raises(ConfigError, match=r"search.racing: norms use the statistics of the batch.*recalibrate_batches"):
-        search(made, tmp_path)
-    module, data = trained
-    batches = list(data.val_dataloader())
-    added = {"mse": MeanSquaredError()}
-    evaluator = Evaluator(module.supernet, batches, module.evaluation, [batches[0][0]], data.task, added)
+        search((make_module(), tiny_data()), tmp_path)
+    evaluator = evaluator_of(trained, {"mse": MeanSquaredError()})
     with pytest.raises(ConfigError, match=r"search.racing: 'mse' of model.metrics is not a mean over examples"):
         Race(evaluator, RACING, "accuracy", 0)
-
-
-@pytest.mark.parametrize("settings", [{"confidence": 1.0}, {"confidence": 0.0}, {"first": 0}])
-def test_numbers_out_of_range_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=rf"search.racing.{next(iter(settings))}"):
-        Racing(**settings)

@@ -1,9 +1,5 @@
-"""Search, fine-tuning, export, test and report of runs whose models grew or shrank, through the command line."""
+"""Search, fine-tuning, export, test and report of a run whose models shrank, through the command line."""
 
-from __future__ import annotations
-
-import csv
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,104 +8,60 @@ import torch
 import yaml
 
 from lit_fednas.cli import main
-from lit_fednas.records import FinetuneFiles, read_sequence, read_suite
-from tests.finetune.small import cohorts, tier_weights
+from lit_fednas.records import FinetuneFiles, read_sequence
+from tests.finetune.small import cohorts, rows, tier_weights
 
 pytestmark = pytest.mark.slow
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-CONFIG = str(CONFIGS / "fednas" / "digits.yaml")
+FAMILY = {"class_path": "lit_fednas.supernets.SlicedConvNet", "init_args": {"hidden": [4, 8, 8], "pools": [1, 2]}}
 QUICK: dict[str, Any] = {
     "trainer": {"check_val_every_n_rounds": 5, "enable_progress_bar": False},
-    "model": {
-        "supernet": {
-            "init_args": {
-                "family": {
-                    "class_path": "lit_fednas.supernets.SlicedConvNet",
-                    "init_args": {"hidden": [4, 8, 8], "pools": [1, 2]},
-                }
-            }
-        },
-        "client": {"epochs": 1},
-    },
+    "model": {"supernet": {"init_args": {"family": FAMILY}}, "client": {"epochs": 1}},
     "prune_by_budgets": {"budget": 0.5, "first": 0.2, "rounds": {1: 2}, "groups": 2, "initial_rounds": 1},
     "data": {"num_clients": 8},
 }
 FINETUNE = {"finetune": {"models": ["model: 1", "smallest"], "in_groups": True, "rounds": 2}}
 RUN = Path("runs/fednas-digits/version_0")
-OPTIONS = ["--config", CONFIG, "--config", "quick.yaml"]
+OPTIONS = ["--config", str(CONFIGS / "fednas" / "digits.yaml"), "--config", "quick.yaml"]
 
 
-@pytest.fixture(scope="module")
-def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a run of several models was made and searched."""
-    home = tmp_path_factory.mktemp("pruned")
+def test_a_run_of_several_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for name, content in (("quick", QUICK), ("finetune", FINETUNE)):
-        (home / f"{name}.yaml").write_text(yaml.safe_dump(content))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(home)
-        assert main(["fit", *OPTIONS]) == 0
-        tiers = ["--search.tiers", "lit_fednas.tiers.CumulativeCostTiers"]
-        assert main(["search", *OPTIONS, *tiers, "--search.evaluations", "10"]) == 0
-    return home
-
-
-@pytest.fixture
-def home(pruned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The test's own copy, as working directory."""
-    folder = Path(shutil.copytree(pruned, tmp_path / "home"))
-    monkeypatch.chdir(folder)
-    return folder
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def models(run: Path) -> dict[str, dict[str, Any]]:
-    """Of ``sequence.json``, as the space writes them."""
-    sequence = read_sequence(run)
+        Path(f"{name}.yaml").write_text(yaml.safe_dump(content))
+    assert main(["fit", *OPTIONS]) == 0
+    sequence = read_sequence(RUN)
     assert sequence is not None
-    return {f"model: {entry['number']}": entry for entry in sequence["models"]}
-
-
-def test_the_search_finds_for_every_tier_a_model_that_fits(pruned: Path) -> None:
-    macs = {name: entry["macs"] for name, entry in models(pruned / RUN).items()}
+    models = {f"model: {entry['number']}": entry for entry in sequence["models"]}
+    macs = {name: entry["macs"] for name, entry in models.items()}
     assert len(macs) >= 3
     assert sorted(macs.values(), reverse=True) == list(macs.values())
-    tiers = rows(pruned / RUN / "search" / "tiers.csv")
-    assert tiers
+
+    tiers_of_search = ["--search.tiers", "lit_fednas.tiers.CumulativeCostTiers"]
+    assert main(["search", *OPTIONS, *tiers_of_search, "--search.evaluations", "10"]) == 0
+    tiers = rows(RUN / "search" / "tiers.csv")
     assert all(int(tier["macs"]) == macs[tier["arch"]] for tier in tiers)
-    evaluated = rows(pruned / RUN / "search" / "evaluations.csv")
-    assert {row["arch"]: int(row["macs"]) for row in evaluated} == macs
-
-
-def test_a_tiers_model_is_tested_and_exported(home: Path) -> None:
+    assert {row["arch"]: int(row["macs"]) for row in rows(RUN / "search" / "evaluations.csv")} == macs
     assert main(["test", *OPTIONS, "--ckpt_path", "last"]) == 0
     tested = {row["arch"]: int(row["macs"]) for row in rows(RUN / "subnets-test.csv")}
     assert tested
-    assert tested.items() <= {name: entry["macs"] for name, entry in models(RUN).items()}.items()
-    (tier, *_) = rows(RUN / "search" / "tiers.csv")
-    assert main(["export", *OPTIONS, "--tier", tier["tier"]]) == 0
-    exported = torch.export.load(RUN / "search" / "tiers" / tier["tier"] / "network.pt2").module()
+    assert tested.items() <= macs.items()
+    name = tiers[0]["tier"]
+    assert main(["export", *OPTIONS, "--tier", name]) == 0
+    exported = torch.export.load(RUN / "search" / "tiers" / name / "network.pt2").module()
     assert exported(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).shape == (2, 10)
 
-
-def test_named_models_are_fine_tuned_in_groups_and_exported(home: Path) -> None:
     assert main(["finetune", *OPTIONS, "--config", "finetune.yaml"]) == 0
-    known = models(RUN)
-    last = f"model: {len(known) - 1}"
+    last = f"model: {len(models) - 1}"
     files = FinetuneFiles(RUN / "finetune")
     found = {row["tier"]: row for row in rows(RUN / "finetune" / "tiers.csv")}
-    assert [row["arch"] for row in found.values()] == ["model: 1", last]
-    assert list(found) == ["model-1", last.replace(": ", "-")]
-    assert files.settings()["complete"] is True
+    assert {tier: row["arch"] for tier, row in found.items()} == {"model-1": "model: 1", last.replace(": ", "-"): last}
     assert sum(files.settings()["eligible"].values()) == QUICK["data"]["num_clients"]
     seen: list[set[int]] = []
     for tier, row in found.items():
-        assert int(row["macs_per_example"]) == known[row["arch"]]["macs"]
-        assert int(row["parameters"]) == known[row["arch"]]["parameters"]
+        assert int(row["macs_per_example"]) == models[row["arch"]]["macs"]
+        assert int(row["parameters"]) == models[row["arch"]]["parameters"]
         assert float(row["val_loss"]) < float(row["val_loss_before"])
         seen.append({client for cohort in cohorts(files.folder / "runs" / f"{tier}-0") for client in cohort})
         assert int(row["eligible"]) == len(seen[-1])  # everybody of the group, in every round
@@ -122,38 +74,3 @@ def test_named_models_are_fine_tuned_in_groups_and_exported(home: Path) -> None:
     for tensor in weights:
         assert any(torch.equal(one, tensor) for one in program.state_dict().values())
     assert main(["report", str(RUN)]) == 0
-
-
-def test_what_is_no_model_is_told_in_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    assert main(["finetune", *OPTIONS, "--finetune.models", '["0.5 of macs", "model: 99"]']) == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("lit-fednas:")]
-    assert "finetune.models: 'model: 99' is not a model of PrunedSequence" in line
-    assert not (RUN / "finetune").exists()
-
-
-GROWN = str(CONFIGS / "fedtrans" / "digits.yaml")
-GROWN_RUN = Path("runs/fedtrans-digits/version_0")
-GROW = [
-    *("--trainer.max_rounds", "4", "--trainer.check_val_every_n_rounds", "2", "--model.client.steps", "2"),
-    *("--transform_on_convergence.gamma", "1", "--transform_on_convergence.delta", "1"),
-    *("--transform_on_convergence.threshold", "1e9", "--transform_on_convergence.window", "1"),
-]
-
-
-def test_a_run_whose_models_grew_is_searched_and_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["fit", "--config", GROWN, *GROW]) == 0
-    assert main(["search", "--config", GROWN, "--search.evaluations", "10"]) == 0
-    suite = read_suite(GROWN_RUN)
-    assert suite is not None
-    macs = {f"model: {model['number']}": model["macs"] for model in suite["models"]}
-    assert len(macs) == 3
-    tiers = rows(GROWN_RUN / "search" / "tiers.csv")
-    assert len(tiers) == 8
-    for place, tier in enumerate(tiers):
-        assert int(tier["macs"]) == macs[tier["arch"]] <= macs["model: 0"] * 29 ** (place / 7) + 1
-    evaluated = rows(GROWN_RUN / "search" / "evaluations.csv")
-    assert {row["arch"]: int(row["macs"]) for row in evaluated} == macs
-    assert main(["test", "--config", GROWN, "--ckpt_path", "last"]) == 0
-    assert [row["subnet"] for row in rows(GROWN_RUN / "subnets-test.csv")] == ["model0", "model1", "model2"]

@@ -1,7 +1,5 @@
 """A search over a supernet: what it evaluates, what it writes, and that it can be stopped anywhere."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -24,15 +22,15 @@ from lit_fednas.search import (
     Search,
     SearchMethod,
     SearchSettings,
-    tier_search,
 )
+from lit_fednas.search.evaluations import Evaluations
 from lit_fednas.search.tier_models import load_tier_network
 from lit_fednas.search.tier_search import TierSearch
 from lit_fednas.testing.networks import batch
-from lit_fednas.tiers import ArchitectureCosts, Budgets, CumulativeCostTiers, TierSource
+from lit_fednas.tiers import Budgets, CumulativeCostTiers, TierSource
 from tests.search.small import TIERS, outcome, search, stopped_after, trained_run
 from tests.supernets.instances import INSTANCES, SPACES
-from tests.support import fit, linear_net, make_module, make_trainer, tiny_data, tiny_supernet
+from tests.support import assert_same, fit, linear_net, make_module, make_trainer, tiny_data, tiny_supernet
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +44,11 @@ def straight(trained, tmp_path_factory):
     return search(trained, tmp_path_factory.mktemp("straight"))
 
 
-@pytest.fixture(scope="module")
-def exhaustive(trained, tmp_path_factory):
-    """A search of the whole space. Read only."""
-    return search(trained, tmp_path_factory.mktemp("exhaustive"), method=Exhaustive(), evaluations=1000)
+def by_hand(network, inputs, targets):
+    """Accuracy and loss."""
+    with torch.no_grad():
+        logits = network(inputs)
+    return float((logits.argmax(1) == targets).float().mean()), float(functional.cross_entropy(logits, targets))
 
 
 def test_a_search_writes_all_its_files(trained, straight):
@@ -64,6 +63,11 @@ def test_a_search_writes_all_its_files(trained, straight):
     assert settings["tiers"][0] == {"name": "small", "at_most": {"macs": 70000.0}, "above": {}}
     largest = trained[0].supernet.cost(trained[0].supernet.space.largest).macs
     assert settings["reference"] == {"small": 70000.0, "large": 120000.0, "*": largest}
+    for tier, count in (("small", 10), ("large", 16)):  # no more than 10 fit the small one
+        generations = [row for row in straight.rows("history") if row["tier"] == tier]
+        assert generations[-1]["evaluations"] == count
+        volumes = [row["hypervolume"] for row in generations]
+        assert volumes == sorted(volumes)  # nothing that was found is lost
 
 
 @pytest.mark.parametrize("method", [RandomSearch(), NSGA2(population=8, sample=4), Evolution(population=8)], ids=repr)
@@ -77,6 +81,8 @@ def test_a_search_begins_with_what_is_known_without_it(trained, tmp_path, monkey
     starts = [str(space.smallest), str(space.largest), str(middle)]
     once = search(trained, tmp_path / "once", method=method, evaluations=3, per_tier=False)
     assert [row["arch"] for row in once.rows("evaluations")] == starts
+    assert {row["tier"] for row in once.rows("history")} == {"*"}
+    assert [row["tier"] for row in once.rows("tiers")] == ["small", "large"]
 
     files = search(trained, tmp_path / "tiers", method=method, evaluations=8)
     accuracies = {row["arch"]: row["accuracy"] for row in files.rows("evaluations")}
@@ -85,10 +91,11 @@ def test_a_search_begins_with_what_is_known_without_it(trained, tmp_path, monkey
     assert best["large"] >= max(accuracies[str(arch)] for arch in (space.smallest, middle))
 
 
-def test_the_exhaustive_best_is_that_of_brute_force(trained, exhaustive):
+def test_the_exhaustive_best_is_that_of_brute_force(trained, tmp_path):
     """Every architecture extracted, evaluated and counted on its own, without the search's code."""
     module, data = trained
     supernet = module.supernet
+    exhaustive = search(trained, tmp_path, method=Exhaustive(), evaluations=1000)
     rows = exhaustive.rows("evaluations")
     assert len(rows) == len({row["arch"] for row in rows}) <= supernet.space.size == 36
     assert len({row["accuracy"] for row in rows}) > 8
@@ -97,11 +104,9 @@ def test_the_exhaustive_best_is_that_of_brute_force(trained, exhaustive):
     for row in rows:
         arch = supernet.space.parse(row["arch"])
         network = supernet.subnet(arch).eval()
-        with torch.no_grad():
-            logits = network(inputs)
-        accuracy = float((logits.argmax(1) == targets).float().mean())
+        accuracy, loss = by_hand(network, inputs, targets)
         assert row["accuracy"] == pytest.approx(accuracy, abs=1e-7)
-        assert row["loss"] == pytest.approx(float(functional.cross_entropy(logits, targets)), rel=1e-5)
+        assert row["loss"] == pytest.approx(loss, rel=1e-5)
         parameters = sum(parameter.numel() for parameter in network.parameters())
         assert (row["parameters"], row["macs"]) == (parameters, supernet.cost(arch).macs)
         truth[row["arch"]] = (accuracy, row["macs"], parameters)
@@ -111,36 +116,10 @@ def test_the_exhaustive_best_is_that_of_brute_force(trained, exhaustive):
         assert row["val_accuracy"] == pytest.approx(max(accuracy for accuracy, _, _ in fitting), abs=1e-7)
         assert row["macs"] == min(cost for accuracy, cost, _ in fitting if accuracy == row["val_accuracy"])
         assert row["evaluations"] == len(fitting)
-
-
-def test_accuracies_are_those_of_validate_and_test(trained, exhaustive):
-    module, data = trained
-    validated = make_trainer().validate(module, datamodule=data)[0]
-    rows = {row["arch"]: row for row in exhaustive.rows("evaluations")}
-    smallest = rows[str(module.supernet.space.smallest)]
-    assert smallest["accuracy"] == pytest.approx(validated["val/smallest/accuracy"], abs=1e-7)
-    assert smallest["loss"] == pytest.approx(validated["val/smallest/loss"], rel=1e-6)
-
-    (best, *_) = exhaustive.rows("tiers")
-    network = module.supernet.subnet(module.supernet.space.parse(best["arch"])).eval()
-    inputs, targets = (torch.cat(parts) for parts in zip(*data.test_dataloader(), strict=True))
-    with torch.no_grad():
-        accuracy = float((network(inputs).argmax(1) == targets).float().mean())
-    assert best["test_accuracy"] == pytest.approx(accuracy, abs=1e-7)
-    assert best["test_accuracy"] > 0.4  # a quarter is chance
-
-
-def test_budgets_are_kept_and_evaluations_are_counted_per_tier(trained, tmp_path):
-    files = search(trained, tmp_path, tiers=Budgets({"a": {"macs": 100_000.0}, "b": {"macs": 1e9}}), evaluations=9)
-    last = {row["tier"]: row for row in files.rows("history")}
-    assert {tier: row["evaluations"] for tier, row in last.items()} == {"a": 9, "b": 9}
-    rows = files.rows("evaluations")
-    assert 9 <= len(rows) <= 18  # an architecture of both tiers is evaluated once
-    assert sum(row["macs"] <= 100_000 for row in rows) >= 9
-    for row in files.rows("tiers"):
-        assert row["macs"] <= {"a": 100_000, "b": 1e9}[row["tier"]]
-    volumes = [row["hypervolume"] for row in files.rows("history") if row["tier"] == "a"]
-    assert volumes == sorted(volumes)  # nothing that was found is lost
+        network = supernet.subnet(supernet.space.parse(row["arch"])).eval()
+        tested, _ = by_hand(network, *map(torch.cat, zip(*data.test_dataloader(), strict=True)))
+        assert row["test_accuracy"] == pytest.approx(tested, abs=1e-7)
+        assert tested > 0.4  # a quarter is chance
 
 
 @pytest.mark.parametrize("count", [1, 15])
@@ -148,27 +127,20 @@ def test_stopped_and_resumed_equals_straight(trained, straight, tmp_path, count)
     with stopped_after(count):
         search(trained, tmp_path)
     stopped = SearchFiles(tmp_path / "search")
-    assert len(stopped.rows("evaluations")) == count < len(straight.rows("evaluations"))
+    assert len(stopped.rows("evaluations")) == count
     assert not stopped.settings()["complete"]
     with open(stopped.folder / "evaluations.csv", "a") as file:
         file.write("99,d: [0,")  # as a kill in mid-line leaves it
+    assert len(straight.rows("evaluations")) > 15
     assert outcome(search(trained, tmp_path)) == outcome(straight)
 
 
 def test_going_on_evaluates_nothing_twice_and_is_the_same_search(trained, tmp_path, monkeypatch):
     search(trained, tmp_path, evaluations=8)
-    seen = []
-    plain = TierSearch.run
-
-    def counted(self):
-        plain(self)
-        seen.append(self.evaluations.fresh)
-
-    monkeypatch.setattr(TierSearch, "run", counted)
-    search(trained, tmp_path, evaluations=8)
-    assert seen == [0]
+    with monkeypatch.context() as patch:
+        patch.setattr(Evaluations, "_keep", None)
+        search(trained, tmp_path, evaluations=8)
     longer = search(trained, tmp_path, evaluations=14)
-    assert seen[1] > 0
     fresh = search(trained, tmp_path / "fresh", evaluations=14)
     assert longer.rows("history") == fresh.rows("history")
     assert longer.rows("tiers") == fresh.rows("tiers")
@@ -224,22 +196,15 @@ def test_norms_are_recalibrated_on_a_copy(tmp_path):
     row = files.rows("evaluations")[0]
     arch = supernet.space.parse(row["arch"])
     ((inputs, targets),) = list(data.val_dataloader())
-    with torch.no_grad():
-        logits = recalibrated(supernet.subnet(arch), batches)(inputs)
-        as_it_is = supernet.eval()(inputs, arch)
-    loss = float(functional.cross_entropy(logits, targets))
-    assert row["accuracy"] == pytest.approx(float((logits.argmax(1) == targets).float().mean()))
-    assert row["loss"] == pytest.approx(loss, rel=1e-5)
-    assert abs(float(functional.cross_entropy(as_it_is, targets)) - loss) > 1e-3
-    for name, tensor in supernet.shared_tensors().items():
-        assert torch.equal(tensor, before[name])
+    accuracy, loss = by_hand(recalibrated(supernet.subnet(arch), batches), inputs, targets)
+    assert (row["accuracy"], row["loss"]) == pytest.approx((accuracy, loss), rel=1e-5)
+    assert abs(by_hand(supernet.subnet(arch).eval(), inputs, targets)[1] - loss) > 1e-3
+    assert_same(dict(supernet.shared_tensors()), before)
     model = files.tier_model("small")
     assert model.recalibrated
     kept = torch.load(files.tier_folder("small") / "weights.pt")
-    expected = recalibrated(supernet.subnet(supernet.space.parse(model.arch)), batches).state_dict()
-    assert kept.keys() == expected.keys()
     assert any("running_mean" in name for name in kept)
-    assert all(torch.equal(kept[name], expected[name]) for name in kept)
+    assert_same(kept, recalibrated(supernet.subnet(supernet.space.parse(model.arch)), batches).state_dict())
 
 
 def test_a_share_of_the_validation_data(trained, tmp_path):
@@ -249,55 +214,32 @@ def test_a_share_of_the_validation_data(trained, tmp_path):
     assert all(right == pytest.approx(round(right)) for right in half.values())
 
 
-def test_one_search_for_all_tiers(trained, tmp_path):
-    files = search(trained, tmp_path, per_tier=False, evaluations=30)
-    assert {row["tier"] for row in files.rows("history")} == {"*"}
-    assert len(files.rows("evaluations")) == 30
-    assert [row["tier"] for row in files.rows("tiers")] == ["small", "large"]
+class Downwards(SearchMethod):
+    def search(self, feasible, rng):
+        yield sorted(feasible.distinct(set(), 30, rng), key=lambda arch: -feasible.costs.cost(arch, "macs"))
 
 
-class ConstantEvaluator(Evaluator):
-    def __call__(self, arch):
-        return {"accuracy": 0.5, "loss": 1.0}
-
-
-def test_of_equally_good_architectures_the_cheapest_is_taken(tmp_path):
-    supernet = tiny_supernet()
-    evaluator = ConstantEvaluator(supernet, [(torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64))])
-
-    class Downwards(SearchMethod):
-        def search(self, feasible, rng):
-            yield sorted(feasible.distinct(set(), 30, rng), key=lambda arch: -feasible.costs.cost(arch, "macs"))
-
-    settings = SearchSettings(Budgets({"all": {"macs": 1e9}}), Downwards(), evaluations=30)
-    search_of_ties = TierSearch(settings, evaluator, SearchFiles(tmp_path), 0)
-    search_of_ties.run()
-    best = search_of_ties.evaluations[search_of_ties.best(search_of_ties.tiers[0])]
-    rows = search_of_ties.files.rows("evaluations")
+def test_of_equally_good_architectures_the_cheapest_is_taken(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(Evaluator, "__call__", lambda self, arch: {"accuracy": 0.5, "loss": 1.0})
+    everyone = Budgets({"all": {"macs": 1e9}})
+    files = search(trained, tmp_path, tiers=everyone, method=Downwards(), evaluations=30)
+    rows, (best,) = files.rows("evaluations"), files.rows("tiers")
     assert best["macs"] == min(row["macs"] for row in rows) < rows[0]["macs"]
-    assert [row["arch"] for row in search_of_ties.files.rows("front") if row["tier"] == "all"] == [best["arch"]]
-
-
-def test_the_loss_can_be_what_is_best(trained, tmp_path):
-    files = search(trained, tmp_path, metric="loss", method=Exhaustive())
-    (small, _) = files.rows("tiers")
-    assert small["val_loss"] == min(row["loss"] for row in files.rows("evaluations") if row["macs"] <= 70_000)
+    assert [row["arch"] for row in files.rows("front") if row["tier"] == "all"] == [best["arch"]]
 
 
 def test_a_network_that_is_no_supernet_has_one_tier(tmp_path):
-    costs = ArchitectureCosts(linear_net())  # of 64 inputs and 4 outputs: 256 MACs
-    assert tier_search._example_tiers(costs) == (
-        "{class_path: lit_fednas.tiers.Budgets, init_args: {budgets: {all: {macs: 256}}}}"
-    )
-    assert [tier_search._rounded_up(number) for number in (7, 999, 1000.5, 123_456)] == [7, 999, 1010, 124_000]
+    """Of 64 inputs and 4 outputs: 256 MACs."""
     module, data = make_module(linear_net()), tiny_data()
     fit(module, data, 1)
+    with pytest.raises(ConfigError, match=r"init_args: {budgets: {all: {macs: 256}}}}'$"):
+        search((module, data), tmp_path, tiers=None)
     files = search((module, data), tmp_path, tiers=CumulativeCostTiers())
     assert [(row["tier"], row["arch"]) for row in files.rows("tiers")] == [("tier1", "whole")]
 
 
 def test_a_search_asks_for_tiers_that_its_networks_meet(trained, tmp_path):
-    """What the error proposes is a setting that works; the smallest and the largest network fit one tier each."""
+    """What the error proposes is a setting that works, of numbers that are a little rounded up."""
     module, _ = trained
     with pytest.raises(ConfigError, match=r"search\.tiers: null .* model\.tiers is null too; set one") as told:
         search(trained, tmp_path, tiers=None)
@@ -311,15 +253,14 @@ def test_a_search_asks_for_tiers_that_its_networks_meet(trained, tmp_path):
     small, large = (tiers.budgets[name]["macs"] for name in ("small", "large"))
     assert least < (least + most) / 2 <= small < 1.01 * (least + most) / 2
     assert most <= large < 1.01 * most
-    files = search(trained, tmp_path, tiers=tiers, method=Exhaustive())
-    assert [row["tier"] for row in files.rows("tiers")] == ["small", "large"]
+    assert search(trained, tmp_path, tiers=tiers).tier_names == ["large", "small"]
 
 
 def test_a_checkpoint_is_searched(tmp_path):
     module, data = make_module(tiny_supernet(seed=1)), tiny_data()
     fit(module, data, 1, default_root_dir=tmp_path).save_checkpoint(tmp_path / "a.ckpt")
     settings = SearchSettings(TIERS, Exhaustive(), evaluations=20)
-    expected = Search(make_trainer(), module, data, tmp_path / "there").run(None, settings)
+    expected = search((module, data), tmp_path / "there", method=Exhaustive(), evaluations=20)
     blank = Search(make_trainer(), make_module(tiny_supernet(seed=7)), tiny_data(), tmp_path / "blank")
     assert blank.run(str(tmp_path / "a.ckpt"), settings).rows("tiers") == expected.rows("tiers")
     other = make_module(tiny_supernet(stage_widths=[8], depths=[0], ratios=[0.5]))

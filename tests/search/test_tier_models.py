@@ -1,8 +1,7 @@
 """What is written of a tier's network is what is read."""
 
-from __future__ import annotations
-
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import nn
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation.evaluation import fresh_statistics, recalibrated
 from lit_fednas.records import SearchFiles, TierModel
-from lit_fednas.search.tier_models import load_tier_network, save_tier_model
+from lit_fednas.search.tier_models import load_tier_network, save_tier_model, tier_model
 from lit_fednas.supernets import PlainNetwork, Supernet
 from lit_fednas.testing.networks import batch
 from tests.supernets.instances import SPACES, instance, kept_instance
@@ -25,16 +24,7 @@ def files(tmp_path: Path) -> SearchFiles:
 
 
 def model_of(net: Supernet, arch: Any, /, **changes: Any) -> TierModel:
-    said = {
-        "tier": "small",
-        "arch": str(arch),
-        "encoding": list(net.space.encode(arch)),
-        "supernet": type(net).__name__,
-        "input_shape": list(net.input_shape),
-        "num_classes": net.num_classes,
-        "recalibrated": False,
-    }
-    return TierModel(**{**said, **changes})
+    return replace(tier_model(net, "small", arch, recalibrated=False), **changes)
 
 
 def saved(files: SearchFiles, net: Supernet, **changes: Any) -> None:
@@ -47,11 +37,11 @@ def weights_path(files: SearchFiles) -> Path:
     return files.tier_folder("small") / "weights.pt"
 
 
-@pytest.mark.parametrize(("which", "again"), [("smallest", True), ("largest", False)])
+@pytest.mark.parametrize("again", [True, False])
 @pytest.mark.parametrize("name", SPACES)
-def test_what_is_read_is_what_was_written(files, name, which, again):
+def test_what_is_read_is_what_was_written(files, name, again):
     net = instance(name).train(again)
-    arch = getattr(net.space, which)
+    arch = net.space.smallest if again else net.space.largest
     network = net.subnet(arch).eval()
     if again:
         recalibrated(network, [batch(net, 16), 2 + batch(net, 8)])
@@ -69,7 +59,9 @@ def test_what_is_read_is_what_was_written(files, name, which, again):
 
 
 def test_only_the_view_is_written_not_what_it_is_a_view_of(files):
-    net = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (4,), 2)
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    layers.register_buffer("positions", torch.arange(3.0), persistent=False)
+    net = PlainNetwork(layers, (4,), 2)
     whole = torch.arange(40000.0).reshape(100, 400)
     network = net.subnet("whole")
     network[1].weight = nn.Parameter(whole[1:3, 2:6])
@@ -79,24 +71,15 @@ def test_only_the_view_is_written_not_what_it_is_a_view_of(files):
     written = torch.load(weights_path(files), weights_only=True)
     assert written["1.weight"].tolist() == [[402.0, 403.0, 404.0, 405.0], [802.0, 803.0, 804.0, 805.0]]
     assert all(tensor.is_contiguous() for tensor in written.values())
-    assert torch.equal(load_tier_network(net, files, "small")[1][1].weight, whole[1:3, 2:6])
-
-
-def test_what_is_in_no_state_dict_comes_from_the_supernet(files):
-    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    network.register_buffer("positions", torch.arange(3.0), persistent=False)
-    net = PlainNetwork(network, (4,), 2)
-    save_tier_model(files, model_of(net, "whole"), net.subnet("whole"))
-    assert load_tier_network(net, files, "small")[1].positions.tolist() == [0, 1, 2]
+    _, loaded = load_tier_network(net, files, "small")
+    assert torch.equal(loaded[1].weight, whole[1:3, 2:6])
+    assert loaded.positions.tolist() == [0, 1, 2]  # what is in no state dict comes from the supernet
 
 
 def test_statistics_lie_where_the_weights_do():
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False)).to("meta")
     fresh_statistics(network)
     assert {tensor.device.type for tensor in network.state_dict().values()} == {"meta"}
-
-
-# ---- kills --------------------------------------------------------------------------------------------------
 
 
 def test_a_kill_leaves_no_architecture_with_anothers_weights(files, monkeypatch):
@@ -120,9 +103,6 @@ def test_a_kill_leaves_no_architecture_with_anothers_weights(files, monkeypatch)
     assert files.tier_names == []
     saved(files, net)
     assert {path.name for path in files.tier_folder("small").iterdir()} == {"architecture.json", "weights.pt"}
-
-
-# ---- errors -------------------------------------------------------------------------------------------------
 
 
 def refused(net: Supernet, files: SearchFiles, error: type[Exception], match: str, tier: str = "small") -> None:
@@ -155,36 +135,25 @@ def test_another_supernet(files, changes, match):
     refused(net, files, ConfigError, match)
 
 
-def test_weights_that_are_not_there_or_cannot_be_read(files):
-    net = kept_instance("elastic")
+def test_weights_that_do_not_fit_cannot_be_read_or_are_not_there(files):
+    net, path = kept_instance("elastic"), weights_path(files)
     saved(files, net)
-    whole = weights_path(files).read_bytes()
-    middle = len(whole) // 2
-    for content in (b"", whole[:middle], bytes(middle) + whole[middle:], whole[:4] + b"?" * 40 + whole[44:]):
-        weights_path(files).write_bytes(content)
+    whole = torch.load(path, weights_only=True)
+    without = {name: tensor for name, tensor in whole.items() if name != "stem.weight"}
+    for changed, match in (
+        (
+            {**whole, "stem.weight": torch.zeros(4, 3, 3, 2)},
+            r"stem\.weight: .*\[4, 3, 3, 2\]\) from checkpoint, .* is ",
+        ),
+        (without, r"Missing .*stem\.weight"),
+        ({**whole, "norm.running_mean": torch.zeros(4)}, r"Unexpected .*norm\.running_mean"),  # it was not recalibrated
+    ):
+        torch.save(changed, path)
+        refused(net, files, CheckpointError, f"does not fit .*{match}")
+    content = path.read_bytes()
+    middle = len(content) // 2
+    for broken in (b"", content[:middle], bytes(middle) + content[middle:], content[:4] + b"?" * 40 + content[44:]):
+        path.write_bytes(broken)
         refused(net, files, CheckpointError, r"weights\.pt cannot be read")
-    weights_path(files).unlink()
+    path.unlink()
     refused(net, files, CheckpointError, r"weights\.pt does not exist; run the search")
-
-
-SHAPES = r"stem\.weight: .*\[4, 3, 3, 2\]\) from checkpoint, .* is torch\.Size\(\[4, 3, 3, 3\]"
-
-
-@pytest.mark.parametrize(
-    ("name", "tensor", "match"),
-    [
-        ("stem.weight", torch.zeros(4, 3, 3, 2), SHAPES),
-        ("stem.weight", None, r"Missing .*stem\.weight"),
-        ("stem.bias", torch.zeros(4), r"Unexpected .*stem\.bias"),
-        ("norm.running_mean", torch.zeros(4), r"Unexpected .*norm\.running_mean"),  # it was not recalibrated
-    ],
-)
-def test_tensors_that_do_not_fit(files, name, tensor, match):
-    net = kept_instance("elastic")
-    saved(files, net)
-    weights = torch.load(weights_path(files), weights_only=True)
-    weights.pop(name, None)
-    if tensor is not None:
-        weights[name] = tensor
-    torch.save(weights, weights_path(files))
-    refused(net, files, CheckpointError, f"does not fit .*{match}")

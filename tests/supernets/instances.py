@@ -9,9 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pytest
 from torch import Tensor
 
 from lit_fednas.finetune.finetuning import TierNetwork
@@ -111,10 +109,13 @@ def grown_network() -> FamilyNetwork:
         return FamilyNetwork((3, 8, 8), 5, GrownModel(folder))
 
 
+#: Shape and classes.
+IMAGES = (3, 8, 8), 5
+
 INSTANCES: dict[str, Callable[[], Supernet]] = {
-    "bases": lambda: BaseNetworks((3, 8, 8), 5, SlicedCNN((4, 6), norm=BatchNorm()), count=3),
-    "bases-one": lambda: BaseNetworks((3, 8, 8), 5, SlicedCNN((4, 8), norm=GroupNorm(2)), count=1),
-    "cells": lambda: CellSupernet((3, 8, 8), 5, width=2, cells=3, nodes=2),
+    "bases": lambda: BaseNetworks(*IMAGES, SlicedCNN((4, 6), norm=BatchNorm()), count=3),
+    "bases-one": lambda: BaseNetworks(*IMAGES, SlicedCNN((4, 8), norm=GroupNorm(2)), count=1),
+    "cells": lambda: CellSupernet(*IMAGES, width=2, cells=3, nodes=2),
     "elastic": elastic,
     "elastic-groupnorm": lambda: elastic(GroupNorm(4)),
     **networks.SMALL,
@@ -125,24 +126,21 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "elastic-tcn-untied": lambda: ElasticTCN(
         (6,), 7, 8, embedding=4, depths=[0, 1], tied=False, dropout=0.2, embedding_dropout=0.1
     ),
-    "elastic-transformer": lambda: ElasticTransformer((3, 8, 8), 5, dim=8, depths=[0, 1], heads=[1, 2]),
+    "elastic-transformer": lambda: ElasticTransformer(*IMAGES, dim=8, depths=[0, 1], heads=[1, 2]),
     "elastic-transformer-text": lambda: ElasticTransformer((6,), 7, dim=8, depths=[0, 1], heads=[1, 2, 4]),
     "elastic-transformer-pooled": lambda: ElasticTransformer((6,), 5, dim=8, heads=[2], vocabulary=9, pooled=True),
-    "early-exit": lambda: EarlyExitResNet((3, 8, 8), 5, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=[1, 3]),
+    "early-exit": lambda: EarlyExitResNet(*IMAGES, width=4, norm=GroupNorm(2), blocks=[1, 1, 1], exits=[1, 3]),
     "early-exit-own-heads": lambda: EarlyExitResNet(
-        (3, 8, 8), 5, width=4, norm=GroupNorm(2), blocks=[1, 1], exits=[1, 2], early_heads=False
+        *IMAGES, width=4, norm=GroupNorm(2), blocks=[1, 1], exits=[1, 2], early_heads=False
     ),
     "early-exit-batchnorm": lambda: EarlyExitResNet(
-        (3, 8, 8), 5, width=4, norm=BatchNorm(), blocks=[1, 1, 1], exits=[1, 2, 3]
+        *IMAGES, width=4, norm=BatchNorm(), blocks=[1, 1, 1], exits=[1, 2, 3]
     ),
     "genotype": lambda: GenotypeNetwork(
-        (3, 8, 8), 5, "normal sep_conv_3x3~0+skip_connect~1 reduce skip_connect~0+max_pool_3x3~1", width=4, cells=3
+        *IMAGES, "normal sep_conv_3x3~0+skip_connect~1 reduce skip_connect~0+max_pool_3x3~1", width=4, cells=3
     ),
     "grown-network": grown_network,
-    "path-cnn": lambda: PathCNN((3, 8, 8), 5, width=8, stage_layers=[2, 1], strides=[2, 1]),
-    "path-cnn-groupnorm": lambda: PathCNN(
-        (3, 8, 8), 5, 8, [1, 1], [2, 2], ["conv1", "sep_e1", "mb3_e2"], norm=GroupNorm(2)
-    ),
+    "path-cnn": lambda: PathCNN(*IMAGES, width=8, stage_layers=[2, 1], strides=[2, 1]),
     "path-cnn-labels": lambda: PathCNN(
         (3, 8, 8), 6, 8, [1, 1], [2, 2], ["sep_e1", "id"], label_sets={"pairs": [0, 0, 1, 1, 2, 2]}
     ),
@@ -150,15 +148,15 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
         (1, 10, 13), 5, 8, [1, 2], [2, 2], ["sep1_e2", "conv3"], reduction="pooled", growth=2, stem_stride=2
     ),
     "path-rnn": lambda: PathRNN((7,), 9, embedding=4, width=6),
-    "pruned-sequence": lambda: PrunedSequence((3, 8, 8), 5, SlicedMobileNet(1.0, (4, 6), (1, 2))),
+    "pruned-sequence": lambda: PrunedSequence(*IMAGES, SlicedMobileNet(1.0, (4, 6), (1, 2))),
     "pruned-sequence-of-several": pruned,
-    "resnet18": lambda: ResNet18((3, 8, 8), 5, width=8),
+    "resnet18": lambda: ResNet18(*IMAGES, width=8),
     "separate-exits": lambda: SeparateExits(
-        (3, 8, 8), 5, width=4, norm=BatchNorm(), blocks=[1, 1], exits=[1, 2], early_heads=False
+        *IMAGES, width=4, norm=BatchNorm(), blocks=[1, 1], exits=[1, 2], early_heads=False
     ),
-    "separate-widths": lambda: SeparateWidths((3, 8, 8), 5, family=SlicedCNN((4, 6)), widths=[1, 0.5]),
+    "separate-widths": lambda: SeparateWidths(*IMAGES, family=SlicedCNN((4, 6)), widths=[1, 0.5]),
     "separate-elastic": lambda: SeparateNetworks(
-        (3, 8, 8), 5, lambda *shape: elastic(norm=GroupNorm(4)), ["largest", "smallest"]
+        *IMAGES, lambda *shape: elastic(norm=GroupNorm(4)), ["largest", "smallest"]
     ),
     "separate-tokens": lambda: SeparateNetworks(
         (6,), 7, lambda *shape: ElasticTCN(*shape, channels=4, depths=[0], ratios=[0.5, 1.0]), ["largest", "smallest"]
@@ -168,23 +166,17 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "suite-vit": lambda: suite(GrowableViT(dim=8, heads=2, depth=1), "layer1"),
     "tier-network": tier_network,
     "smallcnn": lambda: SmallCNN((1, 8, 8), 5),
-    "widths-cnn": lambda: WidthSupernet(
-        (3, 8, 8), 5, SlicedCNN((6, 10), BatchNorm()), widths=[1, 0.5, 0.3], scaler=True
-    ),
-    "widths-cnn-groupnorm": lambda: WidthSupernet((3, 8, 8), 5, SlicedCNN((8, 16), GroupNorm(4)), widths=[1, 0.25]),
+    "widths-cnn": lambda: WidthSupernet(*IMAGES, SlicedCNN((6, 10), BatchNorm()), widths=[1, 0.5, 0.3], scaler=True),
+    "widths-cnn-groupnorm": lambda: WidthSupernet(*IMAGES, SlicedCNN((8, 16), GroupNorm(4)), widths=[1, 0.25]),
     "widths-convnet": lambda: WidthSupernet(
-        (3, 8, 8), 5, SlicedConvNet((4, 6, 4), pools=(1, 3)), widths=[1, 0.5], scaler=True
+        *IMAGES, SlicedConvNet((4, 6, 4), pools=(1, 3)), widths=[1, 0.5], scaler=True
     ),
     "widths-mobilenet": lambda: WidthSupernet(
-        (3, 8, 8), 5, SlicedMobileNet(0.5, (8, 12, 14), (1, 2, 1)), widths=[1, 0.5], scaler=True
+        *IMAGES, SlicedMobileNet(0.5, (8, 12, 14), (1, 2, 1)), widths=[1, 0.5], scaler=True
     ),
-    "widths-resnet": lambda: WidthSupernet(
-        (3, 8, 8), 5, SlicedResNet((4, 8), (1, 2), BatchNorm()), widths=[0.25, 1, 0.5]
-    ),
+    "widths-resnet": lambda: WidthSupernet(*IMAGES, SlicedResNet((4, 8), (1, 2), BatchNorm()), widths=[0.25, 1, 0.5]),
     "widths-smallcnn": lambda: WidthSupernet((1, 8, 8), 5, SlicedSmallCNN((4, 6), 10), widths=[1, 0.5], scaler=True),
-    "widths-transformer": lambda: WidthSupernet(
-        (3, 8, 8), 5, GrowableViT(dim=12, heads=3, depth=2), widths=[1, 0.5, 1 / 3]
-    ),
+    "widths-transformer": lambda: WidthSupernet(*IMAGES, GrowableViT(dim=12, heads=3, depth=2), widths=[1, 0.5, 1 / 3]),
 }
 
 #: One instance of each kind: elastic, of images and of tokens, paths, cells, exits, widths, bases, a suite that grows
@@ -194,18 +186,13 @@ SPACES = (
     *("widths-cnn", "bases", "suite-resnet", "pruned-sequence-of-several"),
 )
 
-#: Their kinds are there without them; what is parametrized by :func:`names` runs them among the slow tests.
+#: Their kinds are there without them; the contract runs them among the slow tests.
 VARIANTS = (
     *("bases-one", "elastic-groupnorm", "elastic-narrow", "elastic-tcn-untied", "elastic-transformer-pooled"),
-    *("early-exit", "path-cnn", "path-cnn-groupnorm", "path-cnn-pooled"),
+    *("early-exit", "path-cnn", "path-cnn-pooled"),
     *("pruned-sequence", "separate-elastic", "suite-nasbench201", "suite-vit"),
     *("widths-cnn-groupnorm", "widths-convnet", "widths-resnet", "widths-smallcnn", "widths-transformer"),
 )
-
-
-def names() -> list[Any]:
-    """The instances' names, as parameters of tests."""
-    return [pytest.param(name, marks=pytest.mark.slow) if name in VARIANTS else name for name in sorted(INSTANCES)]
 
 
 def instance(name: str) -> Supernet:

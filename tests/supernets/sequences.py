@@ -8,25 +8,15 @@ from lit_fednas.supernets import PrunedSequence, SlicedConvNet, find_cuts
 
 
 def pruned_sequence(
-    seed: int = 0,
+    seed: int = 0,  # of the weights
     hidden: tuple[int, ...] = (4, 6),
-    steps: int = 0,
-    candidates: bool = False,
+    steps: int = 0,  # models beside the initial one
+    candidates: bool = False,  # for another
     input_shape: tuple[int, ...] = (1, 8, 8),
     num_classes: int = 4,
     **settings,
 ) -> PrunedSequence:
-    """A sequence of layers without norms, on images of 1x8x8 and four classes by default.
-
-    Args:
-        seed: Of the weights.
-        hidden: Filters of the layers.
-        steps: How many models it has beside the initial one; they lose a filter of the first layer each.
-        candidates: Whether there are candidates for another.
-        input_shape: Of an example.
-        num_classes: Classes.
-        settings: Of the sequence.
-    """
+    """A sequence of layers without norms; its models after the first have lost a filter of the first layer each."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         family = SlicedConvNet(hidden, pools=range(1, 1 + len(hidden))[:3])

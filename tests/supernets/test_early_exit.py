@@ -84,22 +84,15 @@ def test_what_the_simple_architecture_says_is_what_its_exit_says_in_the_complex_
     assert not torch.allclose(said[0], said[1])
 
 
-def test_only_the_last_head_runs_forward():
-    whole = net(exits=[2, 4])
-    network = whole.subnet(whole.space.largest)
-    network.heads["2"] = nn.Module()  # would raise if it ran
-    assert network(torch.zeros(2, 3, 8, 8)).shape == (2, 5)
-    assert whole.cost(whole.space.parse("exits: 4")).macs == whole.cost(whole.space.largest).macs
-
-
 def test_an_architecture_without_the_early_head():
     whole = net(exits=[2, 4])
     alone, both = whole.space.parse("exits: 4"), whole.space.largest
     names = set(whole.index(both)) - set(whole.index(alone))
-    assert {name.split(".")[:2][1] for name in names} == {"2"}
+    assert names
     assert all(name.startswith("heads.2.") for name in names)
     x = torch.randn(2, 3, 8, 8)
     assert torch.equal(whole(x, alone), whole(x, both))
+    assert whole.cost(alone).macs == whole.cost(both).macs, "only the last head runs forward"
 
 
 def test_a_block_written_out():
@@ -137,33 +130,25 @@ def test_mixed_pooling():
     torch.testing.assert_close(pool.share.grad, want)
 
 
-def test_space():
+def test_reading_exits():
     space = SubsetSpace(Exits, [1, 3, 4])
     assert [str(arch) for arch in space.each()] == ["exits: 1", "exits: 1,3", "exits: 1,3,4"]
     assert space.parse("3, 4") == Exits((3, 4))
-    with pytest.raises(ConfigError, match="exits: 3,4: leaves out a number before its last"):
-        space.encode(Exits((3, 4)))
-    for wrong in ("exits: 2", "4,3", "exits: 3,3"):
-        with pytest.raises(ConfigError, match="out of: 1, 3, 4"):
-            space.parse(wrong)
-    for wrong in ("exits: two", "", "exits:"):
-        with pytest.raises(ConfigError, match="write it as 'exits: 1,3,4'"):
-            space.parse(wrong)
 
 
 @pytest.mark.parametrize(
-    ("settings", "text"),
+    ("make", "text"),
     [
-        ({"exits": [2]}, r"supernet.exits: \[2\] must be stages from 1 to 4, ascending, the last 4"),
-        ({"exits": [4, 2]}, "supernet.exits"),
-        ({"exits": [0, 4]}, "supernet.exits"),
-        ({"exits": []}, "supernet.exits"),
-        ({"width": 0}, "supernet.width: 0 must be at least 1"),
-        ({"blocks": [1, 0], "exits": [2]}, r"supernet.blocks\[1\]: 0 must be at least 1"),
-        ({"input_shape": (8,)}, "must be channels, height, width"),
-        ({"norm": GroupNorm(8)}, "norm.group_size: 8 does not divide a width of 4"),
+        (lambda: net().space.encode(Exits((4,))), "exits: 4: leaves out a number before its last"),
+        (lambda: net().space.parse("4,2"), "out of: 2, 4"),
+        (lambda: net().space.parse("exits: two"), "write it as 'exits: 2,4'"),
+        (lambda: net(exits=[2]), r"supernet.exits: \[2\] must be stages from 1 to 4, ascending, the last 4"),
+        (lambda: net(exits=[0, 4]), "supernet.exits"),
+        (lambda: net(blocks=[1, 0], exits=[2]), r"supernet.blocks\[1\]: 0 must be at least 1"),
+        (lambda: net(input_shape=(8,)), "must be channels, height, width"),
+        (lambda: net(norm=GroupNorm(8)), "norm.group_size: 8 does not divide a width of 4"),
     ],
 )
-def test_errors(settings, text):
+def test_what_cannot_be(make, text):
     with pytest.raises(ConfigError, match=text):
-        net(**settings)
+        make()

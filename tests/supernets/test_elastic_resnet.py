@@ -1,4 +1,3 @@
-import copy
 import itertools
 import re
 
@@ -7,7 +6,7 @@ import torch
 from torch import nn
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets import BatchNorm, ElasticArch, ElasticResNet, GroupNorm, NestedSupernet, NoNorm
+from lit_fednas.supernets import BatchNorm, ElasticArch, ElasticResNet, GroupNorm, NoNorm
 from lit_fednas.supernets.elastic_space import ElasticSpace
 from lit_fednas.testing.networks import elastic
 from tests.supernets.instances import instance
@@ -41,39 +40,23 @@ def paper() -> ElasticResNet:
     return on_meta()
 
 
-def structure(network: nn.Module) -> tuple:
-    return tuple((name, tuple(p.shape)) for name, p in network.named_parameters())
-
-
-def test_size_of_the_paper(paper: ElasticResNet) -> None:
-    """Five ratios per block, one to three blocks per stage, four stages."""
+def test_size_and_bounds_of_the_paper(paper: ElasticResNet) -> None:
+    """Five ratios per block, one to three blocks per stage, four stages; ResNet-10 to ResNet-26."""
     assert paper.space.size == (5 + 5**2 + 5**3) ** 4 == 155**4 == 577_200_625
+    rows = [paper.space.parse(f"d: {depths}, e: {ratio}") for depths, ratio, _ in TABLE_4]
+    assert (rows[0], rows[-1]) == (paper.space.smallest, paper.space.largest)
+    for arch, layers in ((rows[0], 10), (rows[-1], 26)):
+        modules = list(paper.skeleton(arch).modules())
+        convolutions = [m for m in modules if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]
+        assert len(convolutions) + sum(isinstance(m, nn.Linear) for m in modules) == layers
 
 
-@pytest.mark.parametrize(
-    ("widths", "divisor", "expected"),
-    [
-        ([16, 32], 4, (2 + 2**2) ** 2),  # middle widths 4 and 8; 8 and 16
-        ([16, 32], 8, (1 + 1) * (2 + 2**2)),  # 8 and 8; 8 and 16
-    ],
-)
-def test_size_by_building_all(widths: list[int], divisor: int, expected: int) -> None:
-    net = on_meta(stem_width=4, stage_widths=widths, depths=[0, 1], ratios=[0.25, 0.5], divisor=divisor)
-    archs, structures = set(), set()
-    with torch.device("meta"):
-        for depths in itertools.product([0, 1], repeat=2):
-            for ratios in itertools.product([0.25, 0.5], repeat=4):
-                structures.add(structure(net.build(ElasticArch(depths, ratios))))
-                archs.add(net.space.canonical(ElasticArch(depths, ratios)))
-    assert len(structures) == len(archs) == net.space.size == expected
-
-
-def test_canonical_is_the_same_network_and_settled(paper: ElasticResNet) -> None:
+def test_canonical_is_the_same_network_and_settled() -> None:
     net = elastic(ratios=[0.25, 0.5], divisor=8)
     for ratios in itertools.product([0.25, 0.5], repeat=4):
         arch = ElasticArch((1, 0), ratios)
         canonical = net.space.canonical(arch)
-        assert structure(net.build(canonical)) == structure(net.build(arch))
+        assert str(net.build(canonical)) == str(net.build(arch))
         assert net.space.canonical(canonical) == canonical
         assert canonical.ratios[:2] == (0.5, 0.5)  # both ratios are one width
         assert canonical.ratios[3] == canonical.ratios[2]  # the block is not there
@@ -86,22 +69,12 @@ def test_macs_of_table_5(paper: ElasticResNet, text: str, gmacs: float) -> None:
 
 @pytest.mark.parametrize(("depths", "ratio", "gigabytes"), TABLE_4)
 def test_rows_of_table_4(paper: ElasticResNet, depths: str, ratio: float, gigabytes: float) -> None:
-    """The rows are in the space, at both ends its bounds.
-
-    Their gigabytes are what eight clients (C = 0.4 of 20) receive if the head has 1000 classes and the norms
+    """Their gigabytes are what eight clients (C = 0.4 of 20) receive if the head has 1000 classes and the norms
     a scale and a shift: with these, all nine come out to the printed digits.
     """
     arch = paper.space.parse(f"d: {depths}, e: {ratio}")
-    assert arch.depths == tuple(int(digit) for digit in re.findall(r"\d", depths))
-    assert set(arch.ratios) == {ratio}
     sent = on_meta(num_classes=1000, norm=BatchNorm(running_statistics=False))
     assert round(8 * sent.cost(arch).bytes / 1e9, 2) == gigabytes
-
-
-def test_bounds_of_table_4(paper: ElasticResNet) -> None:
-    rows = [paper.space.parse(f"d: {depths}, e: {ratio}") for depths, ratio, _ in TABLE_4]
-    assert rows[0] == paper.space.smallest
-    assert rows[-1] == paper.space.largest
 
 
 @pytest.mark.parametrize(("cost", "times", "paper_says"), [("macs", 9.36, 9.43), ("parameters", 10.38, 10.94)])
@@ -125,26 +98,6 @@ def test_cost_ratios_of_section_3_3(paper: ElasticResNet, cost: str, times: floa
     assert 8 * sum(nine) / one_round == pytest.approx(times, abs=0.005)
     assert times == pytest.approx(paper_says, rel=0.06 if weights_alone else 0.01)
     assert one_round < 8 * nine[-1]  # App. E: less than federated averaging of the largest alone
-
-
-def test_resnet_10_and_resnet_26(paper: ElasticResNet) -> None:
-    def layers(arch: ElasticArch) -> int:
-        modules = list(paper.skeleton(arch).modules())
-        convolutions = [m for m in modules if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]
-        return len(convolutions) + sum(isinstance(m, nn.Linear) for m in modules)
-
-    assert layers(paper.space.smallest) == 10
-    assert layers(paper.space.largest) == 26
-
-
-def test_macs_by_hand() -> None:
-    """Two stages of one block on 8x8 images, every layer counted."""
-    net = elastic()
-    pixels, half = 8 * 8, 4 * 4
-    stem = pixels * 3 * 4 * 9
-    first = pixels * (4 * 4 * 9 + 4 * 16 * 9 + 4 * 16)  # width 4 -> 4 -> 16, shortcut 4 -> 16
-    second = half * (16 * 8 * 9 + 8 * 32 * 9 + 16 * 32)  # stride 2; the shortcut pools before it convolves
-    assert net.cost(net.space.smallest).macs == stem + first + second + 32 * 5
 
 
 @pytest.mark.parametrize("relu_before_sum", [False, True])
@@ -191,34 +144,21 @@ def test_odd_images_fit_the_shortcut() -> None:
     ("text", "told"),
     [
         ("d: [0,0,0,3], e: 0.1", "depth 3"),
-        ("d: [0,0,0,-1], e: 0.1", "depth -1"),
         ("d: 0.5, e: 0.1", "depth 0.5"),
-        ("d: [0,0,0,0], e: 0.15", "ratio 0.15"),
         ("d: 2, e: [0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.3]", "ratio 0.3"),
         ("d: [0,0,0], e: 0.1", "3 depths"),
         ("d: 0, e: [0.1,0.1]", "2 expand ratios"),
-        ("d: 0", "'d: 0'"),
         ("e: 0.1, d: 0", "e: 0.1, d: 0"),
         ("d: [0,0, e: 0.1", "cannot be read"),
-        ("d: zero, e: 0.1", "zero"),
-        ("d: 0, e: null", "null"),
         ("d: true, e: 0.1", "true"),
-        ("d: 0, e: [[0.1]]", "cannot be read"),
-        ("middle", "middle"),
         (None, "None"),
         ({"d": 0}, "{'d': 0}"),
-        ({"d": "0", "e": 0.1}, "'0'"),
         (ElasticArch((0, 0, 0, 7), (0.1,) * 12), "depth 7"),
     ],
 )
 def test_what_cannot_be_an_architecture(paper: ElasticResNet, text: object, told: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(told)):
         paper.space.parse(text)
-
-
-def test_encode_refuses_what_is_not_in_the_space(paper: ElasticResNet) -> None:
-    with pytest.raises(ConfigError, match=r"ratio 0\.5"):
-        paper.space.encode(ElasticArch((0, 0, 0, 0), (0.5,) * 12))
 
 
 def test_ways_to_write_an_architecture(paper: ElasticResNet) -> None:
@@ -239,18 +179,10 @@ def test_ratios_of_many_digits_go_round() -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"depths": []}, "supernet.depths"),
-        ({"depths": [-1, 0]}, "supernet.depths"),
         ({"depths": [1, 0]}, "supernet.depths"),
-        ({"ratios": []}, "supernet.ratios"),
         ({"ratios": [0.0, 0.1]}, "supernet.ratios"),
-        ({"ratios": [0.2, 0.1]}, "supernet.ratios"),
-        ({"ratios": [0.1, 0.1]}, "supernet.ratios"),
         ({"stage_widths": []}, "supernet.stage_widths"),
-        ({"stage_widths": [16, 0]}, "supernet.stage_widths"),
         ({"stem_width": 0}, "supernet.stem_width: 0 must be at least 1"),
-        ({"norm": GroupNorm(3)}, "norm.group_size: 3 does not divide a width of "),
-        ({"norm": GroupNorm(8)}, "norm.group_size: 8 does not divide a width of "),
         # the largest network's widths are multiples, a narrower one's are not
         ({"norm": GroupNorm(8), "stem_width": 8}, "norm.group_size: 8 does not divide a width of 4"),
     ],
@@ -258,20 +190,6 @@ def test_ratios_of_many_digits_go_round() -> None:
 def test_settings_that_cannot_work(settings: dict, told: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(told)):
         elastic(**settings)
-
-
-def test_what_changes_a_network_changes_the_fingerprint() -> None:
-    fingerprint = elastic().fingerprint
-    assert elastic().fingerprint == fingerprint
-    for settings in (
-        {"stem_width": 8},
-        {"stage_widths": [16, 64]},
-        {"ratios": [0.25, 0.5]},
-        {"depths": [0, 2]},
-        {"input_shape": (1, 8, 8)},
-        {"relu_before_sum": True},
-    ):
-        assert elastic(**settings).fingerprint != fingerprint
 
 
 def test_group_norm_normalises_the_same_channels_in_every_width() -> None:
@@ -286,7 +204,6 @@ def test_batch_norm_without_running_statistics_uses_the_batch() -> None:
     y = layer(5 + 2 * torch.randn(64, 3, 4, 4))
     assert y.mean().abs() < 1e-4
     assert (y.std() - 1).abs() < 1e-2
-    assert BatchNorm(momentum=0.3)(3).momentum == 0.3
 
 
 def test_middle_widths() -> None:
@@ -296,27 +213,6 @@ def test_middle_widths() -> None:
         nearest = min(multiples, key=lambda width: (abs(width - value), -width))
         expected = nearest if nearest >= 0.9 * value else nearest + divisor
         assert ElasticSpace((0,), (1.0,), (value,), divisor).middle_width(0, 1.0) == expected
-
-
-def test_nested_index_follows_names_not_order() -> None:
-    class Mixed(NestedSupernet):
-        """A subnet that names its tensors in another order than the supernet."""
-
-        space = None  # type: ignore[assignment]
-
-        def __init__(self) -> None:
-            super().__init__((4,), 2)
-            self.network = nn.ModuleDict({"a": nn.Linear(4, 6), "b": nn.Linear(6, 2)})
-
-        def build(self, arch: int) -> nn.Module:
-            return nn.ModuleDict({"b": nn.Linear(arch, 2), "a": nn.Linear(4, arch)})
-
-    index = Mixed().index(3)
-    assert index["a.weight"].name == "network.a.weight"
-    assert index["a.weight"].index == (slice(0, 3), slice(0, 4))
-    assert index["b.weight"].index == (slice(0, 2), slice(0, 3))
-    assert index["b.bias"].index is None
-    assert copy.deepcopy(index) == index
 
 
 def test_a_drawing_says_ratios_and_heads() -> None:

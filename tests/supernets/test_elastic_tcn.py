@@ -32,14 +32,6 @@ def test_costs_by_hand(text: str, middles: list[int]) -> None:
     assert cost.parameters == weights + sum(middle + 600 for middle in middles) + 600 * 10_000 + 10_000
 
 
-def test_costs_by_hand_with_an_embedding_of_its_own() -> None:
-    net = paper(embedding=100, tied=False, kernel=2)
-    cost = net.cost(net.space.smallest)
-    weights = 2 * (100 * 60 + 60 * 600) + 100 * 600 + 2 * (600 * 60 + 60 * 600)  # with a 1x1 shortcut, without
-    assert cost.macs == 80 * (weights + 600 * 10_000)
-    assert cost.parameters == weights + (60 + 600) * 2 + 600 + 100 * 10_000 + 601 * 10_000
-
-
 @pytest.mark.parametrize(("depth", "kernel"), [(0, 3), (2, 3), (1, 2)])
 def test_causality_and_receptive_field(depth: int, kernel: int) -> None:
     """A token changes no output before it, and all up to 2 * (kernel - 1) * (1 + 2 + ...) after it."""

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from lit_fednas.costs import count_macs, count_operations
 from lit_fednas.errors import ConfigError
-from lit_fednas.supernets import BatchNorm, Operators, PathCNN
+from lit_fednas.supernets import BatchNorm, PathCNN
 from lit_fednas.supernets.paths.operators import OPERATORS, REDUCTIONS, reduction
 from lit_fednas.testing.networks import batch
 from lit_fednas.tiers import CumulativeCostTiers
@@ -37,18 +37,14 @@ def test_the_wider_networks_range():
     assert net.operations(net.space.largest) == pytest.approx(4450.72e6, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("high", "bounds"),
-    [(0.95, [120.9e6, 223.2e6, 325.4e6, 716.0e6]), (0.9, [111.5e6, 204.3e6, 297.1e6, 716.0e6])],
-    ids=["CIFAR-10", "CIFAR-100"],
-)
-def test_table_8s_boundaries_come_out(high, bounds):
+def test_table_8s_boundaries_come_out():
     """About half a percent low; a draw of 20,000 moves them by a third of a percent."""
     net, rng = PathCNN(), np.random.default_rng(0)
     sampled = np.array([net.operations(net.space.sample(rng)) for _ in range(20_000)])
-    source = CumulativeCostTiers(count=4, high=high)
-    smallest, largest = net.operations(net.space.smallest), net.operations(net.space.largest)
-    assert source.bounds(sampled, smallest, largest) == pytest.approx(bounds, rel=0.01)
+    ends = net.operations(net.space.smallest), net.operations(net.space.largest)
+    cifar10, cifar100 = (CumulativeCostTiers(count=4, high=high).bounds(sampled, *ends) for high in (0.95, 0.9))
+    assert cifar10 == pytest.approx([120.9e6, 223.2e6, 325.4e6, 716.0e6], rel=0.01)
+    assert cifar100 == pytest.approx([111.5e6, 204.3e6, 297.1e6, 716.0e6], rel=0.01)
 
 
 def test_table_8s_keyword_spotting():
@@ -99,8 +95,7 @@ def test_operators_by_hand(channels):
         if name != "id":
             convolutions = [module for module in operator.modules() if isinstance(module, nn.Conv2d)]
             norms = [module for module in operator.modules() if isinstance(module, nn.BatchNorm2d)]
-            inside = 2 * name.startswith("mb")  # squeeze and excitation have a bias in place of a norm
-            assert len(norms) == len(convolutions) - inside
+            assert len(norms) == len(convolutions) - 2 * name.startswith("mb")  # squeeze and excitation have a bias
             assert (block(x) >= 0).all()  # ReLU comes last
 
 
@@ -113,49 +108,27 @@ def test_squeeze_and_excitation_by_its_formula():
     torch.testing.assert_close(module(x), x * gates[:, :, None, None])
 
 
-def test_reduction_adds_two_ways():
-    for stride, size in ((2, 3), (1, 6)):
-        module = reduction(4, 6, stride, NORM).eval()
-        x = torch.randn(2, 4, 6, 6)
-        assert module(x).shape == (2, 6, size, size)
-        block = module.block
-        torch.testing.assert_close(module(x), block.pointwise(block.depthwise(x)) + module.shortcut(x))
-        assert block.depthwise[0].groups == 4
-        assert module.shortcut[0].kernel_size == (stride, stride)
-
-
-def test_a_separable_link_takes_odd_maps():
-    module = reduction(4, 6, 2, NORM, separable_link=True).eval()
-    x = torch.randn(2, 4, 7, 5)
+@pytest.mark.parametrize(
+    ("stride", "separable_link", "sides"), [(2, False, (6, 6)), (1, False, (6, 6)), (2, True, (7, 5))]
+)
+def test_a_reduction_adds_two_ways(stride, separable_link, sides):
+    module = reduction(4, 6, stride, NORM, separable_link=separable_link).eval()
+    x = torch.randn(2, 4, *sides)
     block, link = module.block, module.shortcut
-    expected = block.pointwise(block.depthwise(x)) + link.pointwise(link.depthwise(x))
-    assert expected.shape == (2, 6, 4, 3)
-    torch.testing.assert_close(module(x), expected)
-    net = PathCNN(
-        (1, 28, 28), 10, width=8, stage_layers=[1] * 3, strides=[2] * 3, operators=["id"], reduction="separable"
-    )
-    path = net.space.smallest
-    assert net(torch.zeros(2, 1, 28, 28), path).shape == (2, 10)
-    assert net.macs(path) == count_macs(net.skeleton(path), (1, 28, 28))
+    shortcut = link.pointwise(link.depthwise(x)) if separable_link else link(x)
+    torch.testing.assert_close(module(x), block.pointwise(block.depthwise(x)) + shortcut)
+    assert module(x).shape == (2, 6, *(-(-side // stride) for side in sides))
+    assert block.depthwise[0].groups == 4
 
 
-@pytest.mark.parametrize(("stride", "sides"), [(2, (4, 3)), (1, (7, 5))])
-def test_a_pooled_reduction_by_hand(stride, sides):
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_pooled_reduction_by_hand(stride):
     module = REDUCTIONS["pooled"](4, 6, stride, NORM).eval()
     x = torch.randn(2, 4, 7, 5)
     weight = torch.full((4, 1, 3, 3), 1 / 9)
     means = functional.conv2d(x, weight, stride=stride, padding=1, groups=4)
     expected = torch.relu(module.pointwise[1](functional.conv2d(means, module.pointwise[0].weight)))
-    assert expected.shape == (2, 6, *sides)
     torch.testing.assert_close(module(x), expected)
-
-
-def test_macs_and_operations_add_up_over_operators():
-    rng = np.random.default_rng(0)
-    for arch in [CNN.space.smallest, CNN.space.largest, *(CNN.space.sample(rng) for _ in range(20))]:
-        network = CNN.skeleton(arch)
-        assert CNN.macs(arch) == count_macs(network, CNN.input_shape)
-        assert CNN.operations(arch) == count_operations(network, CNN.input_shape)
 
 
 def test_a_subspace_holds_its_paths():
@@ -167,16 +140,11 @@ def test_a_subspace_holds_its_paths():
         expected = CNN.subnet(path).eval()(batch(CNN))
         torch.testing.assert_close(network(batch(CNN), text.split()), expected)
         torch.testing.assert_close(CNN.eval()(batch(CNN), path), expected)
-    own = {name for name, _ in network.named_parameters()}
-    assert own == {
-        name
-        for text in ("conv1 mb3_e05 sep_e2", "sep_e1 id sep_e2")
-        for name, _ in CNN.subnet(CNN.space.parse(text)).named_parameters()
-    }
     assert CNN.cost(subspace).parameters == sum(parameter.numel() for parameter in network.parameters())
     assert CNN.cost(subspace).bytes < CNN.cost(CNN.space.superset).bytes
-    dearest = max((CNN.macs(CNN.space.parse(f"{a} {b} sep_e2")), a) for a in ("conv1", "sep_e1") for b in ("mb3_e05",))
-    assert CNN.macs(subspace) == dearest[0]
+    assert CNN.macs(subspace) == max(
+        CNN.macs(CNN.space.parse(f"{first} mb3_e05 sep_e2")) for first in ("conv1", "sep_e1")
+    )
     with pytest.raises(ValueError, match="several paths"):
         network(batch(CNN))
 
@@ -191,44 +159,31 @@ def test_only_the_chosen_operators_run_and_learn():
         assert (parameter.grad is not None) == (chosen or not searched), name
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("conv1 id", "has 2 layers; give 3"),
-        ("conv1 id sep", "layer 2 has sep; choose from conv1"),
-        ("id+conv1 id id", "layer 0 has id+conv1"),
-        ("conv1+conv1 id id", "each once and in this order"),
-    ],
-)
-def test_what_is_no_architecture_is_refused(text, words):
-    with pytest.raises(ConfigError, match=words.replace("+", r"\+")):
-        CNN.space.parse(text)
-
-
-def test_a_subspace_is_not_searched():
-    with pytest.raises(ConfigError, match="is a subspace"):
-        CNN.space.encode(CNN.space.superset)
-    assert not Operators((("a", "b"),)).is_path
+def path_cnn(**settings) -> PathCNN:
+    return PathCNN(**{"input_shape": (3, 8, 8), "width": 8, "stage_layers": [1, 1], "strides": [2, 2], **settings})
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("make", "words"),
     [
-        ({"stage_layers": [1, 0]}, "stage_layers"),
-        ({"strides": [2]}, "as many"),
-        ({"input_shape": (3, 8, 10)}, r"strides: \[2, 2\] cannot halve \[8, 10\] pixels evenly; .* multiple of 4"),
-        ({"input_shape": (3, 2, 2)}, "cannot halve"),
-        ({"strides": [3, 1]}, r"supernet.strides\[0\]: 3 is unknown; choose from 1, 2"),
-        ({"operators": ["conv7"]}, "operators"),
-        ({"operators": []}, "operators"),
-        ({"growth": 0.5}, "growth"),
-        ({"width": 6}, "must be even; choose a multiple of 4"),
-        ({"input_shape": (8,)}, "channels, height, width"),
+        (lambda: CNN.space.parse("conv1 id"), "has 2 layers; give 3"),
+        (lambda: CNN.space.parse("conv1 id sep"), "layer 2 has sep; choose from conv1"),
+        (lambda: CNN.space.parse("id+conv1 id id"), r"layer 0 has id\+conv1"),
+        (lambda: CNN.space.parse("conv1+conv1 id id"), "each once and in this order"),
+        (lambda: CNN.space.encode(CNN.space.superset), "is a subspace"),
+        (lambda: path_cnn(stage_layers=[1, 0]), "stage_layers"),
+        (lambda: path_cnn(strides=[2]), "as many"),
+        (lambda: path_cnn(input_shape=(3, 8, 10)), r"\[2, 2\] cannot halve \[8, 10\] pixels evenly; .* multiple of 4"),
+        (lambda: path_cnn(strides=[3, 1]), r"supernet.strides\[0\]: 3 is unknown; choose from 1, 2"),
+        (lambda: path_cnn(operators=["conv7"]), "operators"),
+        (lambda: path_cnn(growth=0.5), "growth"),
+        (lambda: path_cnn(width=6), "must be even; choose a multiple of 4"),
+        (lambda: path_cnn(input_shape=(8,)), "channels, height, width"),
     ],
 )
-def test_wrong_settings_are_refused(settings, words):
+def test_what_cannot_be(make, words):
     with pytest.raises(ConfigError, match=words):
-        PathCNN(**{"input_shape": (3, 8, 8), "width": 8, "stage_layers": [1, 1], "strides": [2, 2], **settings})
+        make()
 
 
 def test_a_drawing_has_the_macs_of_every_operator():

@@ -1,7 +1,8 @@
+from collections.abc import Callable
+
 import pytest
 import torch
-from jsonargparse import ArgumentParser
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 from torchvision.models.resnet import BasicBlock, ResNet
 
@@ -10,15 +11,11 @@ from lit_fednas.supernets import (
     BatchNorm,
     FamilyNetwork,
     GroupNorm,
-    PlainNetwork,
     ResNet18,
     SlicedCNN,
     SmallCNN,
     Supernet,
 )
-
-# 3x3 convolutions 3 -> 32 and 32 -> 64, a linear layer of 64 channels of 14x14, one of 128
-SMALL_CNN_PARAMETERS = (3 * 9 + 1) * 32 + (32 * 9 + 1) * 64 + (64 * 14 * 14 + 1) * 128 + (128 + 1) * 10
 
 
 def count(net: Supernet) -> int:
@@ -34,35 +31,23 @@ def resnet18_parameters(classes: int) -> int:
     return total + (512 + 1) * classes
 
 
-def test_small_cnn_has_the_parameters_counted_by_hand() -> None:
-    assert count(SmallCNN()) == SMALL_CNN_PARAMETERS == 1_626_442
-    assert SmallCNN().cost("whole").parameters == SMALL_CNN_PARAMETERS
-
-
-def test_small_cnn_is_the_papers_network_for_emnist() -> None:
-    assert count(SmallCNN((1, 28, 28), 62)) == 1_206_590
-
-
-def test_resnet18_has_the_parameters_counted_by_hand() -> None:
+def test_parameters_counted_by_hand() -> None:
+    # 3x3 convolutions 3 -> 32 and 32 -> 64, a linear layer of 64 channels of 14x14, one of 128
+    small = (3 * 9 + 1) * 32 + (32 * 9 + 1) * 64 + (64 * 14 * 14 + 1) * 128 + (128 + 1) * 10
+    assert count(SmallCNN()) == small == 1_626_442
+    assert count(SmallCNN((1, 28, 28), 62)) == 1_206_590, "the paper's network for EMNIST"
     assert count(ResNet18()) == resnet18_parameters(10) == 11_173_962
     assert count(ResNet18(num_classes=100)) == resnet18_parameters(100)
-
-
-def small_cnn_reference(weights: list[Tensor], x: Tensor) -> Tensor:
-    """The network in evaluation, layer by layer."""
-    x = functional.relu(functional.conv2d(x, weights[0], weights[1]))
-    x = functional.relu(functional.conv2d(x, weights[2], weights[3]))
-    x = functional.max_pool2d(x, 2).flatten(1)
-    x = functional.relu(functional.linear(x, weights[4], weights[5]))
-    return functional.linear(x, weights[6], weights[7])
+    assert count(ResNet18(width=16)) < count(ResNet18()) / 12
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (2, 7, 9)])
 def test_small_cnn_computes_what_its_layers_say(shape: tuple[int, int, int]) -> None:
-    net = SmallCNN(shape, 5).eval()
-    x = torch.randn(4, *shape)
-    expected = small_cnn_reference([p.detach() for p in net.parameters()], x)
-    torch.testing.assert_close(net(x), expected)
+    net, x = SmallCNN(shape, 5).eval(), torch.randn(4, *shape)
+    w = list(net.parameters())
+    y = functional.relu(functional.conv2d(functional.relu(functional.conv2d(x, w[0], w[1])), w[2], w[3]))
+    y = functional.relu(functional.linear(functional.max_pool2d(y, 2).flatten(1), w[4], w[5]))
+    torch.testing.assert_close(net(x), functional.linear(y, w[6], w[7]))
 
 
 def test_small_cnn_drops_out_in_training_only() -> None:
@@ -85,46 +70,9 @@ def test_resnet18_computes_what_torchvisions_does(norm: GroupNorm | BatchNorm) -
     torch.testing.assert_close(net(x), reference(x), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("net", [SmallCNN((1, 8, 8), 3), ResNet18((1, 8, 8), 3, width=8)], ids=["cnn", "resnet"])
-def test_a_subnet_is_the_whole_network_with_weights_of_its_own(net: PlainNetwork) -> None:
-    net = net.eval()
-    subnet = net.subnet("whole")
-    x = torch.randn(2, 1, 8, 8)
-    torch.testing.assert_close(subnet(x), net(x))
-    assert {region.index for region in net.index("whole").values()} == {None}
-    with torch.no_grad():
-        next(subnet.parameters()).zero_()
-    assert bool(next(net.parameters()).any())
-
-
-def test_resnet18_has_the_width_asked_for() -> None:
-    assert count(ResNet18(width=16)) < count(ResNet18()) / 12
-    with pytest.raises(ConfigError, match=r"norm\.group_size: 8 does not divide"):
-        ResNet18(width=12)
-    with pytest.raises(ConfigError, match=r"supernet\.width: 0"):
-        ResNet18(width=0)
-
-
-def test_small_cnn_refuses_images_that_vanish() -> None:
-    with pytest.raises(ConfigError, match=r"supernet\.input_shape: 5x32"):
-        SmallCNN((3, 5, 32))
-
-
-# jsonargparse 4.49 renames instantiate_classes, and the oldest that the project allows has the old name only
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_both_can_be_written_as_config() -> None:
-    parser = ArgumentParser()
-    parser.add_subclass_arguments(Supernet, "supernet")
-    values = {"input_shape": [1, 8, 8], "num_classes": 3}
-    norm = {"class_path": "lit_fednas.supernets.GroupNorm", "init_args": {"group_size": 4}}
-    for name, extra in (("SmallCNN", {}), ("ResNet18", {"width": 4, "norm": norm})):
-        config = {"class_path": f"lit_fednas.supernets.{name}", "init_args": {**values, **extra}}
-        net = parser.instantiate_classes(parser.parse_object({"supernet": config})).supernet
-        assert net(torch.zeros(2, 1, 8, 8)).shape == (2, 3)
-
-
-@pytest.mark.parametrize("norm", [None, GroupNorm(2)])
-@pytest.mark.parametrize("share", [1.0, 0.75, 0.5, 0.1])
+@pytest.mark.parametrize(
+    ("norm", "share"), [(None, 1.0), (GroupNorm(2), 0.75), (None, 0.5), (GroupNorm(2), 0.5), (None, 0.1)]
+)
 def test_a_width_multiplier_within_a_share_of_the_macs(norm: GroupNorm | None, share: float) -> None:
     """The largest of a thousand ratios; MACs by hand: 3x3 convolutions on 8x8 and 4x4 pixels, five classes."""
 
@@ -139,6 +87,18 @@ def test_a_width_multiplier_within_a_share_of_the_macs(norm: GroupNorm | None, s
     assert net.macs("whole") == macs(*expected)
 
 
-def test_a_share_that_no_network_is_within() -> None:
-    with pytest.raises(ConfigError, match=r"supernet.macs: 0.01 is less than the smallest network has, 0.0.*give more"):
-        FamilyNetwork((3, 8, 8), 5, SlicedCNN((10, 24)), macs=0.01)
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda: FamilyNetwork((3, 8, 8), 5, SlicedCNN((10, 24)), macs=0.01),
+            "supernet.macs: 0.01 is less .*give more",
+        ),
+        (lambda: ResNet18(width=12), r"norm\.group_size: 8 does not divide"),
+        (lambda: ResNet18(width=0), r"supernet\.width: 0"),
+        (lambda: SmallCNN((3, 5, 32)), r"supernet\.input_shape: 5x32"),
+    ],
+)
+def test_settings_that_cannot_work(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make()

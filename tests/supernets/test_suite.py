@@ -42,39 +42,18 @@ def test_a_new_model_computes_what_its_parent_does_and_changes_nothing_else() ->
     assert made.space.largest == Model(4)
 
 
-def test_weights_are_the_models_own() -> None:
-    made = suite(3)
-    with torch.no_grad():
-        for tensor in made.networks[1].parameters():
-            tensor.add_(1)
-    fresh = suite(3)
-    for number, same in ((0, True), (1, False), (2, True)):
-        pairs = zip(made.networks[number].parameters(), fresh.networks[number].parameters(), strict=True)
-        assert all(torch.equal(one, two) for one, two in pairs) == same
-
-
-def test_the_same_seed_derives_the_same_model() -> None:
-    torch.manual_seed(1)
-    one = suite(3)
-    torch.manual_seed(2)
-    two = suite(3)
-    for left, right in zip(one.parameters(), two.parameters(), strict=True):
-        assert torch.equal(left, right)
-
-
 def test_without_warm_up_the_weights_are_new_and_the_structure_is_the_same() -> None:
     warm, cold = suite(2), suite(2, warm_up=False)
     assert warm.structure() == cold.structure()
     name = "networks.1.cells.conv1.conv.weight"
     assert not torch.allclose(warm.shared_tensors()[name], cold.shared_tensors()[name])
-    again = suite(2, warm_up=False)
-    assert torch.equal(cold.shared_tensors()[name], again.shared_tensors()[name])
+    assert torch.equal(cold.shared_tensors()[name], suite(2, warm_up=False).shared_tensors()[name]), "by its seed"
 
 
 def test_a_model_may_be_copied_without_a_step() -> None:
     made = suite()
     made.add(0, (), seed=0)
-    pairs = list(zip(made.networks[0].parameters(), made.networks[1].parameters(), strict=True))
+    pairs = zip(made.networks[0].parameters(), made.networks[1].parameters(), strict=True)
     assert all(torch.equal(one, two) and one is not two for one, two in pairs)
 
 
@@ -89,11 +68,8 @@ def test_structure_comes_back_with_all_weights() -> None:
         assert other.fingerprint == grown.fingerprint
         for arch in grown.space.each():
             assert torch.equal(other(x(), arch), grown(x(), arch))
-
-
-def test_a_structure_of_another_beginning_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"conv1 4, conv2 8, head.*family with conv1 6"):
-        suite(hidden=(6, 8)).restore(suite(2).structure())
+        suite(hidden=(6, 8)).restore(structure)
 
 
 def test_planned_models_cost_what_they_will_and_leave_the_suite_alone() -> None:
@@ -116,10 +92,6 @@ def test_lineage_and_similarity() -> None:
         [True, True, True, False],
         [True, False, False, True],
     ]
-    for one in range(4):
-        assert made.similarity(one, one) == 1
-        for other in range(4):
-            assert made.similarity(one, other) == made.similarity(other, one)
     assert made.similarity(0, 1) > made.similarity(0, 2)
     # not related: the cells that one alone has count against it
     made.add(1, plan(made.models[1].blueprint, ["conv2"], 4, order="deepen"), seed=0)
@@ -133,11 +105,5 @@ def test_how_models_are_written() -> None:
     assert made.space.parse("model: 2") == made.space.parse("2") == made.space.parse(2) == Model(2)
     assert made.space.parse("model: 0 | model: 2") == Members((Model(0), Model(2)))
     assert made.default_eval_archs == ("model: 0", "model: 1", "model: 2")
-    for wrong in ("model: 3", "model: 1 | model: 0", "model: 1 | model: 1"):
-        with pytest.raises(ConfigError, match="out of: model: 0; model: 1; model: 2"):
-            made.space.parse(wrong)
-    for unreadable in ("biggest", "model: -1", "model: 0,1"):
-        with pytest.raises(ConfigError, match="cannot be read"):
-            made.space.parse(unreadable)
-    with pytest.raises(ConfigError, match="is not one network"):
-        made.space.encode(Members((Model(0), Model(1))))
+    with pytest.raises(ConfigError, match="out of: model: 0; model: 1; model: 2"):
+        made.space.parse("model: 1 | model: 0")

@@ -1,7 +1,5 @@
 """Sweep files, and running them without a server; as W&B would, as far as it can be asked here."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -87,9 +85,6 @@ def calls(run: str) -> list[list[str]]:
     return [json.loads(line) for line in Path("runs/small", run, "calls").read_text().splitlines()]
 
 
-# ---- as W&B does it ------------------------------------------------------------------------------------
-
-
 def agents_command(file: dict[str, Any], values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What W&B's agent starts for a combination; its files go into the working directory."""
     started = []
@@ -110,9 +105,7 @@ def agents_command(file: dict[str, Any], values: dict[str, Any], monkeypatch: py
     return started[0]
 
 
-def test_files_are_valid_for_wandb_and_commands_those_of_its_agent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_valid_for_wandb_and_commands_those_of_its_agent(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     for path in SWEEPS:
         assert schema_violations_from_proposed_config(read(path)) == []
@@ -154,13 +147,7 @@ def test_distributions_are_wandbs(parameter: dict[str, Any]) -> None:
     quantile = DISTRIBUTIONS[distribution(parameter)]
     for u in (0.001, 0.1, 0.26, 0.49, 0.51, 0.74, 0.999):
         expected = HyperParameter("x", parameter).ppf(u)
-        if isinstance(expected, str | None):
-            assert quantile(parameter, u) == expected
-        else:
-            assert quantile(parameter, u) == pytest.approx(expected)
-
-
-# ---- combinations --------------------------------------------------------------------------------------
+        assert quantile(parameter, u) == (expected if isinstance(expected, str | None) else pytest.approx(expected))
 
 
 def test_a_grid_is_every_combination(small: Path) -> None:
@@ -188,15 +175,8 @@ def test_folders_are_named_by_what_differs() -> None:
         folder_names([{"a.lr": 0.1}, {"a.lr": 0.1000000001}])
 
 
-# ---- what is refused -----------------------------------------------------------------------------------
-
-
 def parameter(**settings: Any) -> dict[str, Any]:
     return {"parameters": {"x": settings}}
-
-
-def drawn(**settings: Any) -> dict[str, Any]:
-    return {"method": "random", **parameter(**settings)}
 
 
 @pytest.mark.parametrize(
@@ -205,25 +185,24 @@ def drawn(**settings: Any) -> dict[str, Any]:
         ({"method": "bayes"}, "", "method: bayes needs W&B's server"),
         ({"early_terminate": {"type": "hyperband", "min_iter": 3}}, "", "early_terminate: works with W&B"),
         ({"parameters": None}, "", "parameters: missing"),
-        ({"parameters": ["x"]}, "", "parameters: missing"),
         ({"parameters": {"x": 5}}, "", "parameters.x: 5 is not settings; write {value: 5}"),
         ({"parameters": {5: {"value": 1}}}, "", "parameters.5: "),
         (parameter(min=1, max=3), "", "parameters.x: int_uniform is not among constant, cat"),
         (parameter(parameters={"y": {"value": 1}}), "", "parameters.x: nested is not among"),
         (parameter(values=[]), "", "parameters.x: {'values': []} leaves nothing to choose from"),
-        (parameter(values="abc"), "", "leaves nothing to choose from"),
-        (drawn(distribution="normal"), "--count 2", "parameters.x: normal is not among constant, categorical, int_"),
-        (drawn(min=3, max=1), "--count 2", "leaves nothing to choose"),
-        (drawn(min="1e-3", max=1), "--count 2", "'min': '1e-3'} leaves"),
+        (
+            {"method": "random", **parameter(distribution="normal")},
+            "--count 2",
+            "parameters.x: normal is not among constant, categorical, int_",
+        ),
+        ({"method": "random", **parameter(min=3, max=1)}, "--count 2", "leaves nothing to choose"),
         ({"method": "random"}, "", "count: None for a random sweep"),
-        ({"method": "random"}, "--count 0", "count: 0 for a random sweep"),
         ({}, "--jobs 0", "jobs: 0 must be at least 1"),
         ({}, "--count 2", "count: 2 is for random sweeps"),
         ({"parameters": {"seed_everything": {"values": [0, 1]}}}, "", "give seeds to the command instead"),
         ({"program": None}, "", "program: missing; the command needs it"),
         ({"command": "lit-fednas fit"}, "", "command: 'lit-fednas fit' is not a list of words"),
         ({"command": ["${args_append_hydra}"]}, "", "command: ${args_append_hydra} is none of ${env}"),
-        ({"command": ["a${args}"]}, "", "command: a${args} is none of"),
         ({"command": ["nowhere", "${args}"]}, "", "command: 'nowhere' cannot be started: No such file"),
         ({"command": ["false"]}, "", "exit status 1"),
         ({"command": ["${interpreter}", "nowhere.py"]}, "", "can't open file"),
@@ -232,7 +211,7 @@ def drawn(**settings: Any) -> dict[str, Any]:
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
 def test_what_cannot_be_run_here_is_one_line(
-    small: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], options: str, message: str
+    small: Path, capsys: Any, changes: dict[str, Any], options: str, message: str
 ) -> None:
     write(small, **{**parameter(values=[1, 2]), **changes})
     assert main([str(small), *options.split()]) == 2
@@ -241,20 +220,15 @@ def test_what_cannot_be_run_here_is_one_line(
     assert not Path("runs").exists()
 
 
-def test_a_file_that_cannot_be_read_is_one_line(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nowhere.yaml"]) == 2
-    assert "nowhere.yaml cannot be read" in capsys.readouterr().err
+def test_a_file_that_cannot_be_read_is_one_line(small: Path, capsys: Any) -> None:
     small.write_bytes("# über".encode("latin-1"))
-    assert main([str(small)]) == 2
-    assert "cannot be read: 'utf-8' codec can't decode" in capsys.readouterr().err
+    assert main([str(small)]) == main(["nowhere.yaml"]) == 2
+    first, second = capsys.readouterr().err.strip().splitlines()
+    assert "cannot be read: 'utf-8' codec can't decode" in first
+    assert "nowhere.yaml cannot be read" in second
 
 
-# ---- running -------------------------------------------------------------------------------------------
-
-
-def test_every_combination_runs_with_every_seed_in_a_folder_of_its_own(
-    small: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_combination_runs_with_every_seed_in_a_folder_of_its_own(small: Path, capsys: Any) -> None:
     assert main([str(small), "--seeds", "0", "5", "0", "--", "--more", "--words=1"]) == 0
     runs = runs_of()
     assert set(runs) == {f"x={x}/seed{seed}" for x in (1, 2, 3) for seed in (0, 5)}
@@ -267,16 +241,9 @@ def test_every_combination_runs_with_every_seed_in_a_folder_of_its_own(
     assert len(Path("runs/small/sweep.csv").read_text().splitlines()) == 7
     assert Path("runs/small/sweep.png").stat().st_size > 5000
     assert "20.00 (20.00-20.00)" in capsys.readouterr().out
-    before = Path("runs/small/sweep.json").read_text()
-    assert main([str(small), "--seeds", "0", "--", "--more=1"]) == 2
-    told = "runs/small/x=1/seed0 was begun with other options; remove it or give another --out"
-    assert told in capsys.readouterr().err
-    assert Path("runs/small/sweep.json").read_text() == before
 
 
-def test_the_folder_has_the_files_name_and_rounds_that_are_not_validated_are_told(
-    small: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_folder_has_the_files_name_and_rounds_that_are_not_validated_are_told(small: Path, capsys: Any) -> None:
     """Two run side by side: each waits for the other."""
     parameters = {"x": {"value": 1}, "trainer.max_rounds": {"values": [4, 7]}}
     assert main([str(write(small, name="named", parameters=parameters)), "--jobs", "2", "--", "--together"]) == 0
@@ -286,15 +253,16 @@ def test_the_folder_has_the_files_name_and_rounds_that_are_not_validated_are_tol
     assert line == f"lit-fednas: {said}"
 
 
-def test_a_failing_run_is_named_the_others_go_on_and_it_goes_on_from_its_checkpoint(
-    small: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failing_run_is_named_the_others_go_on_and_it_goes_on_from_its_checkpoint(small: Path, capsys: Any) -> None:
     assert main([str(small), "--", "--broken=1"]) == 1
     assert statuses() == ["failed", "finished", "finished"]
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line == "lit-fednas: x=1/seed0 failed; see runs/small/x=1/seed0/sweep.log"
+    before = Path("runs/small/sweep.json").read_text()
     assert main([str(small), "--", "--broken=2"]) == 2
-    assert "runs/small/x=1/seed0 was begun with other options" in capsys.readouterr().err
+    told = "runs/small/x=1/seed0 was begun with other options; remove it or give another --out"
+    assert told in capsys.readouterr().err
+    assert Path("runs/small/sweep.json").read_text() == before
     main([str(small), "--seeds", "0", "1", "--", "--broken=1"])
     assert [len(calls(f"x={x}/seed0")) for x in (1, 2, 3)] == [2, 1, 1]  # what is finished is left out
     first, second = calls("x=1/seed0")
@@ -329,7 +297,6 @@ def test_loggers_are_told_of_the_run_and_the_sweep() -> None:
     ]
     option, _, value = in_folder(loggers, Path("runs/s"), "x=1/seed0").partition("=")
     assert option == "--trainer.logger"
-    assert [logger["class_path"] for logger in json.loads(value)] == [logger["class_path"] for logger in loggers]
     run, wandb, other = [logger["init_args"] for logger in json.loads(value)]
     assert run == {"save_dir": "runs/s", "name": "x=1", "version": "seed0"}
     assert wandb == {"project": "p", "save_dir": "runs/s", "name": "x=1/seed0", "group": "s"}
@@ -346,9 +313,8 @@ def test_the_command_line_has_its_settings_read_and_takes_a_runs_folder(monkeypa
     assert settings["model"]["client"]["optimizer"]["init_args"]["lr"] == 0.3
     option = in_folder(loggers_of(settings), Path("runs/s"), "lr=0.3/seed0")
     (namespace,) = parsed([[*command[2:], option]])
-    run, wandb = (logger.init_args for logger in namespace.fit.trainer.logger)
+    run, _ = (logger.init_args for logger in namespace.fit.trainer.logger)
     assert (run.save_dir, run.name, run.version) == ("runs/s", "lr=0.3", "seed0")
-    assert (wandb.save_dir, wandb.name, wandb.group) == ("runs/s", "lr=0.3/seed0", "s")
 
 
 def test_a_run_finds_this_pythons_commands_and_its_share_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,18 +13,12 @@ from lit_fednas.records.models import write_suite
 from lit_fednas.supernets import Model, ModelSuite
 from lit_fednas.supernets.growing.cnn import GrowableCNN
 from lit_fednas.supernets.growing.growth import plan
-from lit_fednas.tiers import ArchitectureCosts, Capacities, ClientTiers, SyntheticTrace, Tier, TiersOfRun, TraceTiers
+from lit_fednas.tiers import ArchitectureCosts, Capacities, ClientTiers, Tier, TiersOfRun
 from tests.support import linear_net, tiny_supernet
 
 
 def levels(source, net):
     return source.tiers(net.space, ArchitectureCosts(net), np.random.default_rng(0))
-
-
-def test_by_hand():
-    found = levels(Capacities(ratio=16, levels=3), linear_net())  # 256 multiply-accumulates
-    limits = [("level1", {"macs": 256.0}), ("level2", {"macs": 1024.0}), ("level3", {"macs": 4096.0})]
-    assert [(level.name, dict(level.at_most)) for level in found] == limits
 
 
 def test_as_the_paper_has_it():
@@ -59,13 +53,6 @@ def test_a_supernet_that_grows():
     assert before.tiers[0].at_most["macs"] == suite.macs(Model(0))
     assert ArchitectureCosts(suite).excess(model, before.tiers[0]) > 0
     assert ArchitectureCosts(suite).excess(Model(0), before.tiers[0]) == 0
-
-
-def test_devices_of_a_trace_are_spread_over_the_levels():
-    tiers = ClientTiers(Capacities(), TraceTiers(SyntheticTrace(spread=12), full=0.95))
-    counts = np.bincount(tiers.population(linear_net(), 2000, seed=0).places, minlength=8)
-    assert counts.min() > 0
-    assert counts[-1] == pytest.approx(100, abs=40)  # the fastest twentieth
 
 
 def test_other_methods_have_the_devices_of_a_run(tmp_path):

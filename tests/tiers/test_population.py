@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from jsonargparse import ArgumentParser
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import PathCNN
 from lit_fednas.tiers import (
     Budgets,
     ClientTiers,
-    CSVTrace,
     CumulativeCostTiers,
-    ListedTiers,
     Population,
     SyntheticTrace,
     Tier,
@@ -36,9 +32,7 @@ def test_population_by_hand():
     assert [population.members(name) for name in "abc"] == [[1, 4], [2, 3], [0, 5]]
     eligible = [[0, 1, 2, 3, 4, 5], [0, 2, 3, 5], [0, 5]]  # section 3.3: those of the tier and above
     assert [population.eligible(name) for name in "abc"] == eligible
-
-
-def test_who_lacks_an_operator_cannot_run_the_models_of_a_tier_below():
+    # who lacks an operator cannot run the models of a tier below
     small, middle, large = TIERS
     tiers = (replace(small, unsupported=("conv1",)), replace(middle, unsupported=("conv1", "id")), large)
     population = Population(6, tiers, (2, 0, 1, 1, 0, 2))
@@ -92,26 +86,14 @@ def test_unsupported_operators_belong_to_their_tier():
 @pytest.mark.parametrize(
     ("net", "settings", "words"),
     [
-        (
-            NET,
-            {"unsupported": {"fridge": ["id"]}},
-            "unsupported: 'fridge' is not a tier; there are: watch, phone, lapt",
-        ),
+        (NET, {"unsupported": {"fridge": ["id"]}}, "unsupported: 'fridge' is not a tier; there are: watch, phone, l"),
         (NET, {"labels": {"fridge": "coarse"}}, "labels: 'fridge' is not a tier; there are: watch, phone, laptop"),
-        (
-            NET,
-            {"unsupported": {"phone": ["id", "mb3_e9"]}},
-            "unsupported.phone: 'mb3_e9' is not an operator of PathCNN; there are: conv1, sep_e05",
-        ),
-        (
-            tiny_supernet(),
-            {"unsupported": {"phone": ["id"]}},
-            "unsupported.phone: 'id' is not an operator of ElasticResNet; there are: none",
-        ),
+        (NET, {"unsupported": {"phone": ["mb3_e9"]}}, "unsupported.phone: 'mb3_e9' is not an operator of PathCNN; "),
+        (tiny_supernet(), {"unsupported": {"phone": ["id"]}}, "'id' is not an operator of Ela.*; there are: none"),
     ],
 )
 def test_names_that_there_are_not(net, settings, words):
-    with pytest.raises(ConfigError, match=f"tiers.{words}"):
+    with pytest.raises(ConfigError, match=f"tiers.*{words}"):
         ClientTiers(THREE, **settings).tiers(net, seed=0)
 
 
@@ -127,23 +109,3 @@ def test_eight_tiers(cost):
     assert np.diff([least, *limits[:-1]]) == pytest.approx((limits[-2] - least) / 7)
     population = ClientTiers(source).population(NET, 40, seed=0)
     assert [len(population.members(tier.name)) for tier in tiers] == [5] * 8
-
-
-def test_tiers_from_a_config():
-    trace = {"class_path": "CSVTrace", "init_args": {"path": "trace.csv", "column": "ms", "milliseconds": True}}
-    for name, settings, expected in (
-        ("TierShares", {"shares": [0.8, 0.2]}, TierShares([0.8, 0.2])),
-        ("ListedTiers", {"clients": {"a": [0, 2]}}, ListedTiers({"a": [0, 2]})),
-        (
-            "TraceTiers",
-            {"trace": trace, "cost": "operations"},
-            TraceTiers(CSVTrace(Path("trace.csv"), "ms", milliseconds=True), cost="operations"),
-        ),
-    ):
-        parser = ArgumentParser(exit_on_error=False)
-        parser.add_argument("--tiers", type=ClientTiers | None)
-        source = {"class_path": "Budgets", "init_args": {"budgets": {"watch": {"macs": 5e4}}}}
-        allocation = {"class_path": name, "init_args": settings}
-        tiers = {"source": source, "allocation": allocation, "unsupported": {"watch": ["mb3_e2"]}}
-        parsed = parser.instantiate(parser.parse_object({"tiers": tiers})).tiers
-        assert parsed == ClientTiers(Budgets({"watch": {"macs": 5e4}}), expected, {"watch": ["mb3_e2"]})

@@ -26,8 +26,7 @@ TIERS = Population(3, (Tier("slow", {"macs": 2e6}), Tier("fast", {"macs": 6e6, "
 def test_a_client_keeps_its_speed():
     speeds = DeviceSpeeds()
     assert speeds.of(7, NO_TIERS, seed=1) == DeviceSpeeds().of(7, NO_TIERS, seed=1)
-    assert speeds.of(7, NO_TIERS, seed=1) != speeds.of(7, NO_TIERS, seed=2)
-    assert speeds.of(7, NO_TIERS, seed=1) != speeds.of(8, NO_TIERS, seed=1)
+    assert speeds.of(7, NO_TIERS, seed=1) not in (speeds.of(7, NO_TIERS, seed=2), speeds.of(8, NO_TIERS, seed=1))
     assert speeds.of(1, TIERS, seed=1) == speeds.of(1, NO_TIERS, seed=1)
 
 
@@ -95,12 +94,10 @@ def test_groups_work_side_by_side():
     first = parts((0, "a", 0, 3.0), (0, "b", 0, 4.0))
     second = parts((1, "a", 1, 5.0), (2, "a", 1, 2.0))
     third = parts((3, "c", 2, 6.0), (3, "d", 2, 0.5), (3, "e", 2, 1.0))
-    assert whole_round_seconds(first) == 7.0
-    assert whole_round_seconds(second) == 5.0
-    assert whole_round_seconds(first + second) == 7.0
+    assert [whole_round_seconds(found) for found in (first, second, first + second)] == [7.0, 5.0, 7.0]
     assert whole_round_seconds(second + third + first) == 7.5
-    assert whole_round_seconds(first + parts((4, "a", None, 9.0))) == 9.0  # in no group
-    assert whole_round_seconds(first + parts((4, "a", None, 6.0))) == 7.0
+    for seconds, expected in ((9.0, 9.0), (6.0, 7.0)):  # in no group
+        assert whole_round_seconds(first + parts((4, "a", None, seconds))) == expected
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e7])

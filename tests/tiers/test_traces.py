@@ -24,12 +24,6 @@ def test_quantiles_are_those_of_samples():
     assert trace.quantile(0.9) < trace.quantile(0.999) == trace.quantile(1.0) < float("inf")  # it has no end
 
 
-@pytest.mark.parametrize(("name", "value", "least"), [("median", 0.0, 0), ("spread", 1.0, 1)])
-def test_distributions_that_are_none(name, value, least):
-    with pytest.raises(ConfigError, match=rf"trace.{name}: {value} must be above {least}"):
-        SyntheticTrace(**{name: value})
-
-
 @pytest.fixture
 def written(tmp_path):
     def write(text: str | bytes):
@@ -61,14 +55,13 @@ def test_times_are_the_other_way_round(written):
     [
         ("id,speed\na,1\n", "trace.column: .*trace.csv has no 'macs_per_second'; it has id, speed"),
         ("id,speed\na,1,2,3\n", "has no 'macs_per_second'; it has id, speed"),  # more values than names
-        ("macs_per_second\n", "has no 'macs_per_second'; it has no rows"),
         ("", "has no 'macs_per_second'; it has no rows"),
         ("id,macs_per_second\na\n", r"line 2: macs_per_second is None; give a positive number"),
         ("macs_per_second\n\n5\n\nx\n", "line 5: macs_per_second is 'x'"),
         (b"macs_per_second\n\xff\xfe\n", r"trace.path: .*trace.csv is not a CSV file in UTF-8"),
         *(
             (f"id,macs_per_second\na,1e9\nb,{value}\n", rf"trace.csv, line 3: macs_per_second is '{value}'; give")
-            for value in ("fast", "", "0", "-3", "nan", "inf")
+            for value in ("", "0", "-3", "nan", "inf")
         ),
     ],
 )
@@ -78,6 +71,10 @@ def test_faults_of_a_file_are_named(written, text, words):
             CSVTrace(written(text), milliseconds=milliseconds).speeds(1, rng())
 
 
-def test_a_file_that_is_missing(tmp_path):
+def test_what_is_no_trace():
     with pytest.raises(DataError, match=r"trace.path: .*nowhere.csv cannot be read \(No such file or directory\)"):
-        CSVTrace(tmp_path / "nowhere.csv").quantile(0.5)
+        CSVTrace("nowhere.csv").quantile(0.5)
+    with pytest.raises(ConfigError, match=r"trace.median: 0.0 must be above 0"):
+        SyntheticTrace(median=0.0)
+    with pytest.raises(ConfigError, match=r"trace.spread: 1.0 must be above 1"):
+        SyntheticTrace(spread=1.0)

@@ -1,0 +1,61 @@
+"""Objectives around another one: its loss, its reports, and that it is prepared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, MacsReport, Report
+from lit_fednas.objectives import IndependentBases, Objective, TaskLoss
+from tests.federation.methods import IMAGE, NETS, OBJECTIVES, OUTPUTS
+from tests.support import NO_DATA
+
+#: By name in the methods' table: shared weights that it works with.
+AROUND = {"bases": "bases", "changes": "widths", "head": "operators", "ordered": "widths", "paths": "operators"}
+AROUND |= {"proximal": "widths", "side": "exits"}
+
+
+class Doubled(Objective):
+    """Twice cross-entropy; notes how it is called."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def setup(self, supernet, clients):
+        self.calls.append(supernet)
+
+    def begin(self, network, task, generator):
+        self.calls.append(task)
+
+    def loss(self, network, inputs, targets):
+        return 2 * functional.cross_entropy(network(inputs), targets)
+
+    def report(self) -> tuple[Report, ...]:
+        return (ClassesReport([5]), MacsReport(-1))
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_the_objective_inside_is_the_loss_and_reports(name: str) -> None:
+    net, inside = NETS[AROUND[name]](IMAGE, OUTPUTS), Doubled()
+    doubled, plain = OBJECTIVES[name](inside), OBJECTIVES[name](TaskLoss())
+    task = ClientTask(3, 1, net.space.superset, 48)
+    inputs, targets = torch.randn(8, *IMAGE), torch.randint(OUTPUTS, (8,))
+    losses = []
+    for objective in (doubled, plain):
+        objective.setup(net, NO_DATA)
+        network = net.subnet(task.arch).train()
+        objective.begin(network, task, torch.Generator().manual_seed(0))
+        losses.append(torch.stack([objective.loss(network, inputs, targets).detach() for _ in range(6)]))
+    torch.testing.assert_close(losses[0], 2 * losses[1])
+    assert inside.calls == [net, task]
+    reports, own = (ClientResult(task, reports=objective.report()) for objective in (doubled, plain))
+    assert reports.report(ClassesReport) == ClassesReport([5])
+    assert reports.report(MacsReport) == (own.report(MacsReport) or MacsReport(-1))  # of the outer one first
+
+
+def test_bases_are_trained_together_if_the_objective_inside_is() -> None:
+    assert IndependentBases().stackable
+    assert not IndependentBases(Doubled()).stackable
