@@ -22,7 +22,7 @@ def listed(*names: str) -> dict[str, Callable[[], Assignment]]:
     return {name: ASSIGNMENTS[name] for name in names}
 
 
-INSTANCES = listed("largest", "smallest", "random", "sandwich", "tracking", "cost", "path")
+INSTANCES = listed("largest", "smallest", "random", "sandwich", "tracking", "cost")
 OF_OPERATORS = listed("share", "bytes")
 OF_WIDTHS = listed("by-tier", "invariant", "rolling")
 OF_BASES = listed("bases")

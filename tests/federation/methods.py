@@ -175,7 +175,6 @@ ASSIGNMENTS: dict[str, Callable[[], Assignment]] = {
     "mixture": lambda: assignment.FixedArchitecture("mixture"),
     "random": assignment.RandomArchitectures,
     "cost": assignment.CostWeighted,
-    "path": lambda: assignment.CostWeighted(assignment.RisingPath(3), power=0.5, cost="bytes"),
     "sandwich": assignment.Sandwich,
     "tracking": assignment.TrackingSandwich,
     "by-tier": assignment.ByTier,
@@ -325,7 +324,7 @@ class Method:
 TABLE = """
 kind      subject assignment objective loss    average   merge   fault  callback server wire   fit     measure  cohort
 elastic   images  sandwich   proximal  masked  classes   alike   -      -        -      -      -       trained  poisson
-elastic   tokens  path       -         entropy overlap   alike   away   private  -      -      stacked received one
+elastic   tokens  smallest   -         entropy overlap   alike   away   private  -      -      stacked received one
 elastic   labels  tracking   -         task    overlap   trimmed reject devices  yogi   packed stacked received -
 counting  tokens  largest    -         task    maxnet    alike   -      beta     yogi   -      layout  received one
 counting  tokens  largest    proximal  task    overlap   trimmed fail   devices  adam   -      -       trained  poisson
