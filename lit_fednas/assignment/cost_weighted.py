@@ -26,8 +26,8 @@ class CostWeighted(Assignment):
     """Each client's architecture is drawn from a pool with a probability proportional to ``cost ** -power``.
 
     A client draws from those that its tier affords. With ``power`` 1 each architecture is given the same computation in
-    the long run, and over a pool of evenly spread costs the logarithm of the cost is uniform; with 0 all are equally
-    likely. What a client's network costs on average is logged before training.
+    the long run; with 0 all are equally likely, which over the package's pools is uniform over the cost's logarithm.
+    What a client's network costs on average is logged before training.
 
     Args:
         pool: The architectures.

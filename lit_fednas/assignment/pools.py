@@ -34,7 +34,7 @@ class Pool(ABC):
 @checked("assignment.pool")
 @dataclass(frozen=True)
 class WholeSpace(Pool):
-    """Architectures from the whole space whose costs are spread evenly from the smallest's to the largest's.
+    """Architectures from the whole space whose costs rise by one factor, from the smallest's to the largest's.
 
     Uniformly drawn genes mostly give networks of medium size. So candidates are the smallest and the largest
     architecture with a random share of their genes redrawn.
@@ -59,7 +59,8 @@ class RisingPath(Pool):
     """A path from the smallest to the largest architecture, each of which contains those before it.
 
     A step raises one gene by one choice: the one that has come the smallest part of its way. Of all steps those are
-    taken whose costs are spread evenly. For spaces whose choices are ordered (depths, widths, ratios).
+    taken whose costs rise by one factor, so that small devices have as many as large ones. For spaces whose choices are
+    ordered (depths, widths, ratios).
 
     Args:
         count: How many architectures; fewer if the path has fewer steps.
@@ -114,9 +115,9 @@ class Listed(Pool):
 
 
 def _spread(archs: Iterable[Any], costs: ArchitectureCosts, cost: str, count: int) -> list[Any]:
-    """Returns the architectures nearest to so many costs between the lowest and the highest, ascending, each once."""
+    """Returns the architectures nearest to costs that rise by one factor from the lowest to the highest, each once."""
     ascending = sorted(dict.fromkeys(archs), key=lambda arch: costs.cost(arch, cost))
     values = np.array([costs.cost(arch, cost) for arch in ascending], dtype=float)
-    wanted = np.linspace(values[0], values[-1], count) if count > 1 else values[-1:]
+    wanted = np.geomspace(values[0], values[-1], count) if count > 1 else values[-1:]
     nearest = [int(np.abs(values - value).argmin()) for value in wanted]
     return [ascending[index] for index in dict.fromkeys(nearest)]
