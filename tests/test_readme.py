@@ -28,7 +28,7 @@ def commands() -> list[list[str]]:
 
 
 def test_the_yaml_that_is_shown_is_the_quickstarts():
-    assert yaml.safe_load(FIRST) == yaml.safe_load(find("superfed/distorted_digits.yaml").read_text())
+    assert yaml.safe_load(FIRST) == yaml.safe_load(find("recommended/distorted_digits.yaml").read_text())
     assert yaml.safe_load(SEARCH) == yaml.safe_load(find("search/distorted_digits.yaml").read_text())
 
 
