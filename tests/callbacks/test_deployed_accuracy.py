@@ -188,7 +188,12 @@ SETTINGS = {
         {"client_val": 0.3, "client_test": 0.0},
         lambda module, clients: {"split": "val", "top_k": 2},
     ),
-    "norms of a client's batch": ({}, {"norm": OF_BATCHES}, {}, None),
+    "norms of a client's batch": (
+        {},
+        {"norm": OF_BATCHES, "evaluation": EvaluationSettings(["largest"], recalibrate_batches=0)},
+        {},
+        None,
+    ),
     "norms with new statistics": (
         {},
         {"norm": OF_BATCHES, "evaluation": EvaluationSettings(["largest"], recalibrate_batches=3)},

@@ -18,7 +18,7 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.federation import EvaluationSettings, FederatedCallback
 from lit_fednas.federation.evaluation import SubnetMetrics, recalibrated, recalibration_batches
 from lit_fednas.rng import generator, numpy_generator
-from lit_fednas.supernets import BatchNorm, ElasticResNet
+from lit_fednas.supernets import BatchNorm, ElasticResNet, GroupNorm, NoNorm
 from tests.support import (
     assert_same,
     fit,
@@ -218,6 +218,28 @@ def test_recalibration_changes_what_is_measured_and_nothing_else():
     for left, right in zip(without, first, strict=True):
         assert left["clients/loss"] == right["clients/loss"]
         assert left["val/largest/loss"] != right["val/largest/loss"]
+
+
+NORMS = [GroupNorm(2), NoNorm(), *(BatchNorm(affine, running) for affine in (True, False) for running in (True, False))]
+
+
+@pytest.mark.parametrize("norm", NORMS, ids=str)
+def test_a_networks_metrics_do_not_depend_on_the_examples_that_it_is_evaluated_with(norm, caplog):
+    _, _, module = recalibrating_run(None, norm)
+
+    def validated(batch_size, settings=module.evaluation):
+        module.evaluation = settings
+        (values,) = make_trainer().validate(module, tiny_data(eval_batch_size=batch_size))
+        return values
+
+    alone = validated(1)
+    for batch_size in (7, 512):
+        assert validated(batch_size) == pytest.approx(alone, rel=1e-4)
+    assert "recalibrate_batches" not in caplog.text
+    misled = validated(7, EvaluationSettings(["smallest", "largest"], recalibrate_batches=0))
+    depends = isinstance(norm, BatchNorm) and not norm.running_statistics
+    assert (misled != pytest.approx(alone, rel=1e-4)) == depends
+    assert ("recalibrate_batches: 0 evaluates with the statistics of each evaluated batch" in caplog.text) == depends
 
 
 def test_clients_of_one_example_are_not_asked_for_batches(monkeypatch):

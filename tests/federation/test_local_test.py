@@ -15,9 +15,10 @@ from lit_fednas.supernets import PlainNetwork
 from tests.support import assert_same, fit, make_module, sgd, tiny_data, weights
 
 
-def layers() -> nn.Module:
+def layers(statistics=True) -> nn.Module:
     """Says something else in training: by its batches, and at random."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 4))
+    norm = nn.BatchNorm1d(8, track_running_stats=statistics)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), norm, nn.Dropout(0.5), nn.Linear(8, 4))
 
 
 class Turned(PlainNetwork):
@@ -27,10 +28,10 @@ class Turned(PlainNetwork):
         return (classes + 1) % 4
 
 
-def net(kind=PlainNetwork) -> PlainNetwork:
+def net(kind=PlainNetwork, statistics=True) -> PlainNetwork:
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        return kind(layers(), (1, 8, 8), 4)
+        return kind(layers(statistics), (1, 8, 8), 4)
 
 
 def clients_data(**settings):
@@ -56,11 +57,13 @@ class Look(FederatedCallback):
         self.metric = trainer.callback_metrics.get("clients/accuracy")
 
 
-def looked(validate: str | None, kind=PlainNetwork, source=None, **settings) -> tuple[Look, object, object]:
+def looked(
+    validate: str | None, kind=PlainNetwork, source=None, statistics=True, **settings
+) -> tuple[Look, object, object]:
     look = Look()
     source = source or clients_data()
     client = ClientSettings(sgd(0.05), batch_size=8, epochs=1, validate=validate, **settings)
-    module = make_module(net(kind), client=client, cohort=UniformCohort(count=4))
+    module = make_module(net(kind, statistics), client=client, cohort=UniformCohort(count=4))
     fit(module, source, 1, callbacks=[look, RunRecorder()])
     return look, module, source
 
@@ -94,6 +97,23 @@ def test_accuracy_on_the_clients_own_validation_split(validate: str, together: i
     assert float(look.metric) == pytest.approx(right / total)
     assert len({result.accuracy for result in look.results}) > 1
     assert len({result.num_tested for result in look.results}) > 1
+
+
+def test_norms_without_statistics_have_those_of_the_clients_own_training_data() -> None:
+    look, _, source = looked("trained", statistics=False)
+    for result in look.results:
+        client = result.task.client
+        draws = generator(0, "local-statistics", client)
+        inputs = [x for x, _ in source.clients.batches(client, 8, draws, augment=False) if len(x) > 1]
+        network = layers(statistics=False)
+        network.load_state_dict(look.updates[client])
+        hidden = [network[1](network[0](x)) for x in inputs]
+        mean, var = (torch.stack([one(x, 0) for x in hidden]).mean(0) for one in (torch.mean, torch.var))
+        examples = source.clients.batches(client, 3, draws, split="val", shuffle=False, augment=False)
+        x, targets = (torch.cat(parts) for parts in zip(*examples, strict=True))
+        normalised = (network[1](network[0](x)) - mean) / (var + 1e-5).sqrt()
+        outputs = network[4](normalised * network[2].weight + network[2].bias)
+        assert result.accuracy == pytest.approx(float((outputs.argmax(1) == targets).float().mean()))
 
 
 def test_testing_changes_nothing_else() -> None:

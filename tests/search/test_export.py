@@ -20,8 +20,7 @@ from lit_fednas import export
 from lit_fednas.data import IID, ArraySource, Examples, FederatedDataModule, Normalize
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.export import FromRaw, export_network, export_tier
-from lit_fednas.federation.client_evaluation import normalises_over_batches
-from lit_fednas.federation.evaluation import recalibrated
+from lit_fednas.federation.evaluation import normalises_over_batches, recalibrated
 from lit_fednas.records import SearchFiles
 from lit_fednas.rng import generator
 from lit_fednas.search.tier_models import save_tier_model
