@@ -10,6 +10,7 @@ import torch
 from torchmetrics import MeanSquaredError
 
 from lit_fednas.errors import ConfigError
+from lit_fednas.federation import EvaluationSettings
 from lit_fednas.federation.ranks import Ranks
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import NSGA2, Evaluator, Exhaustive, FederatedEvaluation, Racing, evaluations
@@ -268,7 +269,7 @@ def test_races_that_make_no_sense(trained, tmp_path, racing, settings, words):
 
 def test_examples_and_metrics_that_depend_on_each_other_do_not_race(trained, tmp_path):
     with pytest.raises(ConfigError, match=r"search.racing: norms use the statistics of the batch.*recalibrate_batches"):
-        search((make_module(), tiny_data()), tmp_path)
+        search((make_module(evaluation=EvaluationSettings(["largest"], recalibrate_batches=0)), tiny_data()), tmp_path)
     evaluator = evaluator_of(trained, {"mse": MeanSquaredError()})
     with pytest.raises(ConfigError, match=r"search.racing: 'mse' of model.metrics is not a mean over examples"):
         Race(evaluator, RACING, "accuracy", 0)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from lit_fednas.data import Classification, NextToken
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import EvaluationSettings
-from lit_fednas.federation.evaluation import recalibrated
+from lit_fednas.federation.evaluation import recalibrated, recalibration_batches
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import (
     NSGA2,
@@ -100,10 +100,11 @@ def test_the_exhaustive_best_is_that_of_brute_force(trained, tmp_path):
     assert len(rows) == len({row["arch"] for row in rows}) <= supernet.space.size == 36
     assert len({row["accuracy"] for row in rows}) > 8
     ((inputs, targets),) = list(data.val_dataloader())
+    statistics = recalibration_batches(data.clients, 20, module.client.batch_size, module.seed)
     truth = {}
     for row in rows:
         arch = supernet.space.parse(row["arch"])
-        network = supernet.subnet(arch).eval()
+        network = recalibrated(supernet.subnet(arch), statistics)  # its norms keep none
         accuracy, loss = by_hand(network, inputs, targets)
         assert row["accuracy"] == pytest.approx(accuracy, abs=1e-7)
         assert row["loss"] == pytest.approx(loss, rel=1e-5)
@@ -116,7 +117,7 @@ def test_the_exhaustive_best_is_that_of_brute_force(trained, tmp_path):
         assert row["val_accuracy"] == pytest.approx(max(accuracy for accuracy, _, _ in fitting), abs=1e-7)
         assert row["macs"] == min(cost for accuracy, cost, _ in fitting if accuracy == row["val_accuracy"])
         assert row["evaluations"] == len(fitting)
-        network = supernet.subnet(supernet.space.parse(row["arch"])).eval()
+        network = recalibrated(supernet.subnet(supernet.space.parse(row["arch"])), statistics)
         tested, _ = by_hand(network, *map(torch.cat, zip(*data.test_dataloader(), strict=True)))
         assert row["test_accuracy"] == pytest.approx(tested, abs=1e-7)
         assert tested > 0.4  # a quarter is chance
