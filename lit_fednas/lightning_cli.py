@@ -281,8 +281,8 @@ def _quiet_surroundings() -> None:
     own = logging.getLogger("lit_fednas")
     if not own.handlers:
         own.addHandler(logging._StderrHandler())  # type: ignore[attr-defined]  # writes to what sys.stderr is then, not to what it is now
-        own.setLevel(logging.ERROR if _rank() else logging.INFO)  # every rank would say the same
         own.propagate = False
+    own.setLevel(logging.ERROR if _rank() else logging.INFO)  # every rank would say the same
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     # lightning 2.6 calls what jsonargparse 4.49 and later deprecate

@@ -42,7 +42,8 @@ def client_scores(
 
     Args:
         network: In evaluation mode, on the device of the data. The examples of a batch must not change the
-            network's output for each other (:func:`normalises_over_batches`), unless there is one client.
+            network's output for each other (:func:`~lit_fednas.federation.evaluation.normalises_over_batches`), unless
+            there is one client.
         data: All clients' data.
         clients: The clients to evaluate on; those without examples are left out.
         split: ``val`` or ``test``.

@@ -24,6 +24,7 @@ from lit_fednas.callbacks import (
     RoundCheckpoint,
     RoundsToTarget,
     RoundTime,
+    WeightAverage,
     default_callbacks,
 )
 from lit_fednas.data import ArraySource, ByColumn, Examples, FederatedDataModule, MultiLabel, Regression, Task
@@ -70,6 +71,7 @@ def test_tokens_are_learned_and_measured_one_by_one() -> None:
 def followed(folder: Path) -> tuple[FederatedTrainer, dict[str, list[dict[str, str]]]]:
     """A run of tiers with all callbacks that suit any supernet: its trainer, and the tables that it has written."""
     callbacks = [
+        WeightAverage(0.0),  # the mean is the weights
         BetaDecay(period=0.5),
         DeviceAverage(),
         DeployedAccuracy(split="val"),
