@@ -61,17 +61,26 @@ def candidates_of(
         seed: Of the draws.
 
     Raises:
-        ConfigError: The search is missing or of other weights, there are no tiers to draw for, or a text names no
-            architecture.
+        ConfigError: The search is missing or of other weights, there are no tiers to draw for, there is none of a name,
+            or a text names no architecture.
     """
     if settings.models is not None:
         archs = named_architectures(supernet, settings.models, settings.labels)
         return [Candidate(tier, 0, arch) for tier, arch in zip(own_tiers(archs), archs, strict=True)]
-    if settings.architectures:
-        if not tiers:
-            raise ConfigError("finetune.architectures: are drawn for the clients' tiers; set model.tiers")
-        return [one for tier in tiers for one in _drawn(settings, supernet, tier, seed)]
-    return _searched(settings, supernet, search)
+    if not settings.architectures:
+        candidates = _searched(settings, supernet, search)
+    elif tiers:
+        candidates = [one for tier in tiers for one in _drawn(settings, supernet, tier, seed)]
+    else:
+        raise ConfigError("finetune.architectures: are drawn for the clients' tiers; set model.tiers")
+    if settings.tiers is None:
+        return candidates
+    names = [one.tier.name for one in candidates]
+    for unknown in set(settings.tiers) - set(names):
+        raise ConfigError(
+            f"finetune.tiers: no tier is named {unknown!r}; choose from {', '.join(dict.fromkeys(names))}"
+        )
+    return [one for one in candidates if one.tier.name in settings.tiers]
 
 
 def _drawn(settings: FinetuneSettings, supernet: Supernet, tier: Tier, seed: int) -> list[Candidate]:

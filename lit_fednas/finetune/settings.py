@@ -38,6 +38,7 @@ class FinetuneSettings:
         head_rounds: Rounds before those, in which the classifier alone is trained (transfer to other labels, App. H).
         architectures: So many architectures are drawn from each tier in place of the search's, each is trained,
             and the best on the validation data is the tier's (random search, App. F.1); 0 for the search's.
+        tiers: Names of the tiers whose networks are trained; all if not given.
         models: Architectures to train in place of the search's (FedNAS, section 4.4, FL-tune): each as the space
             writes it, for instance ``"model: 12"``; ``smallest`` or ``largest``; or in a row of models ``all``, and
             ``0.5 of macs``, the largest of those whose MACs are at most half of the largest one's. No search is
@@ -66,6 +67,7 @@ class FinetuneSettings:
     labels: str | None = None
     head_rounds: NonNegativeInt = 0
     architectures: NonNegativeInt = 0
+    tiers: Sequence[str] | None = None
     models: Sequence[str] | None = None
     in_groups: bool = False
     metric: str | None = None
@@ -75,19 +77,21 @@ class FinetuneSettings:
     name: str = "finetune"
 
     def __post_init__(self) -> None:
-        if self.models is not None:
-            self._check_models(self.models)
-        check_folder_name("finetune.name", self.name)
-        if self.name == self.search:
-            raise ConfigError(f"finetune.name: {self.name!r} is the search's folder; give another")
-
-    def _check_models(self, models: Sequence[str]) -> None:
-        if isinstance(models, str):
-            raise ConfigError(f"finetune.models: {models!r} is one name; give a list, as [{models!r}]")
-        if not models:
-            raise ConfigError("finetune.models: is empty; name at least one, or leave it out for the search's")
-        if self.architectures:
+        for name in ("models", "tiers"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise ConfigError(f"finetune.{name}: {given!r} is one name; give a list, as [{given!r}]")
+            if given is not None and not given:
+                raise ConfigError(f"finetune.{name}: is empty; name at least one, or leave it out for the search's")
+        if self.models is not None and self.tiers is not None:
+            raise ConfigError(
+                f"finetune.tiers: {list(self.tiers)} are not trained where finetune.models are; give one of the two"
+            )
+        if self.models is not None and self.architectures:
             raise ConfigError(
                 f"finetune.models: are trained in place of random ones, but finetune.architectures is "
                 f"{self.architectures}; give one of the two"
             )
+        check_folder_name("finetune.name", self.name)
+        if self.name == self.search:
+            raise ConfigError(f"finetune.name: {self.name!r} is the search's folder; give another")

@@ -55,6 +55,7 @@ AWAY = UniformCohort(count=3, availability=OnlyClients([]))
         (..., {"macs": "equal"}, "finetune.macs: 'equal' divides .* has no record of any; give a number"),
         (..., {"macs": 1e9, "cohort": AWAY}, r"finetune.macs: 1e\+09 .* no client is available to train small-0; set"),
         (..., {"in_groups": True}, UNLIKE),
+        (..., {"tiers": ["tiny"]}, "^finetune.tiers: no tier is named 'tiny'; choose from small, middle, large$"),
         (..., {"models": ["nonsense"]}, r"^finetune.models: 'nonsense' is not a model of PathCNN"),
         (NOBODY, {}, UNABLE),
         (NOBODY, {"architectures": 1}, UNABLE),
@@ -103,6 +104,11 @@ def test_without_a_search_there_is_nothing_to_train(searched_once, tmp_path):
         ({"name": "mine", "search": "mine"}, "finetune.name: 'mine' is the search's folder"),
         ({"models": []}, "finetune.models: is empty; name at least one"),
         ({"models": "model: 1"}, "finetune.models: 'model: 1' is one name; give a list, as ['model: 1']"),
+        ({"tiers": []}, "finetune.tiers: is empty; name at least one"),
+        (
+            {"models": ["model: 1"], "tiers": ["small"]},
+            "finetune.tiers: ['small'] are not trained where finetune.models",
+        ),
         ({"models": ["model: 1"], "architectures": 2}, "finetune.models: are trained in place of random ones"),
     ],
 )

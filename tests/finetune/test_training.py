@@ -10,7 +10,7 @@ import torch
 from lit_fednas.federation import ClientSettings, UniformCohort
 from lit_fednas.federation.cohort import OnlyClients, RandomAvailability, SizeWeightedCohort
 from lit_fednas.objectives import CrossEntropy
-from lit_fednas.records import SearchFiles, append_round
+from lit_fednas.records import FinetuneFiles, SearchFiles, append_round
 from lit_fednas.supernets import PlainNetwork
 from lit_fednas.tiers import Budgets, ClientTiers, ListedTiers
 from lit_fednas.transport import Float16, Int8, Transport
@@ -202,6 +202,9 @@ def test_networks_are_trained_for_as_much_computation(trained):
         assert int(row["macs"]) == pytest.approx(budget, rel=0.15)
     assert len({row["rounds"] for row in found.values()}) > 1
     assert trained.files.settings()["macs"] == budget
+    trained.finetune(initial="random", macs="equal", client=STILL, tiers=["large"], name="one")
+    settings = FinetuneFiles(trained.folder / "one").settings()
+    assert (settings["macs"], list(settings["candidates"])) == (3 * budget, ["large-0"])
 
 
 def test_files_and_columns(tuned_once):
