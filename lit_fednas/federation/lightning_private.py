@@ -31,7 +31,7 @@ from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.trainer.connectors.accelerator_connector import _AcceleratorConnector
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
 from lightning.pytorch.trainer.states import TrainerStatus
-from torch import distributed
+from torch import distributed, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
@@ -167,7 +167,12 @@ class AveragedWeights(EMAWeightAveraging):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Starts the mean anew for a fit."""
         self._average_model = None
-        super().setup(trainer, pl_module, stage)
+        if stage == "fit":
+            weights = nn.Module()  # a copy of the module itself would have the data and what read the command line
+            for name, child in pl_module.named_children():
+                weights.add_module(name, child)
+            device = self._device or pl_module.device
+            self._average_model = AveragedModel(weights, device, use_buffers=self._use_buffers, **self._kwargs)
 
     @property
     def average(self) -> AveragedModel | None:

@@ -1,3 +1,5 @@
+from threading import Lock
+
 import pytest
 import torch
 
@@ -32,6 +34,7 @@ def mean(history, decay=0.75):
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     module, observed = make_module(), Observed()
+    module.lock = Lock()  # what a command line puts into a module leads to all data, and cannot be copied
     callbacks = [observed, WeightAverage(0.75), RoundCheckpoint(dirpath=str(folder))]
     fit(module, tiny_data(), 4, callbacks=callbacks, enable_checkpointing=True)
     return module, observed, folder / "last.ckpt"
