@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -291,20 +292,22 @@ def recalibration_batches(clients: ClientData, count: int, batch_size: int, seed
         seed: The run's seed.
 
     Returns:
-        So many, or all there are; ``[batch, ...]`` each.
+        So many, or all there are; ``[batch, ...]`` each. One after the other is of another client, as far as there are
+        clients: the statistics shall be those of all, not of one client's mix of classes.
     """
-    if count == 0:
-        return []
+    order = (client for client in map(int, _order(clients.num_clients, seed)) if clients.sizes[client] > 1)
+    waiting = [
+        iter(clients.batches(client, batch_size, generator(seed, "recalibration", client), augment=False))
+        for client in islice(order, count)
+    ]
     batches: list[Tensor] = []
-    for client in map(int, _order(clients.num_clients, seed)):
-        if clients.sizes[client] < 2:
-            continue
-        draws = generator(seed, "recalibration", client)
-        for inputs, _ in clients.batches(client, batch_size, draws, augment=False):
-            if len(inputs) > 1:  # batch norm refuses a batch of one
-                batches.append(inputs)
-            if len(batches) == count:
-                return batches
+    while waiting and len(batches) < count:
+        stream = waiting.pop(0)
+        found = next(stream, None)
+        if found is not None:
+            waiting.append(stream)
+            if len(found[0]) > 1:  # batch norm refuses a batch of one
+                batches.append(found[0])
     return batches
 
 

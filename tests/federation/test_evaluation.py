@@ -263,16 +263,15 @@ def test_clients_of_one_example_are_not_asked_for_batches(monkeypatch):
 
 
 def test_a_runs_recalibration_by_hand():
-    """Clients in an order drawn from the seed, their batches without augmentation."""
-    metrics, _, module = recalibrating_run(4)
+    """A batch of each client, in an order drawn from the seed and without augmentation; then a second one of each."""
+    metrics, _, module = recalibrating_run(8)
     data = tiny_data()
     data.setup("fit")
-    batches = []
-    for client in numpy_generator(0, "recalibration").permutation(6):
-        draws = generator(0, "recalibration", int(client))
-        batches += [inputs for inputs, _ in data.clients.batches(int(client), 8, draws)]
+    order = map(int, numpy_generator(0, "recalibration").permutation(6))
+    own = [data.clients.batches(client, 8, generator(0, "recalibration", client)) for client in order]
+    batches = [inputs for turn in zip(*own, strict=False) for inputs, _ in turn]
     for name, arch in module.subnets.items():
-        network = recalibrated(module.supernet.subnet(arch), batches[:4])
+        network = recalibrated(module.supernet.subnet(arch), batches[:8])
         accuracy, loss = whole(network, tiny_examples(40, 1))
         assert metrics[-1][f"val/{name}/accuracy"] == pytest.approx(accuracy)
         assert metrics[-1][f"val/{name}/loss"] == pytest.approx(loss, rel=1e-4)
