@@ -114,14 +114,8 @@ TestUneven = broken(
     lambda: Uneven([4, 8, 16], layers=2),
 )
 TestCounting = broken(own_suite.TestTakeTurns, Counting, "a_plan_changes_no_state")
-TestDeaf = broken(own_suite.AggregationContract, Deaf, "updates_that_agree_are_the_result")
 TestHoarding = broken(own_suite.AggregationContract, Hoarding, "updates_are_neither_changed_nor_kept")
 TestJittery = broken(own_suite.ObjectiveContract, Jittery, "a_fit_is_a_function_of_its_generator")
-TestRemembering = broken(own_suite.ObjectiveContract, Remembering, "a_fit_leaves_nothing_for_the_next")
 TestLosing = broken(own_suite.PartitionerContract, Losing, "each_example_goes_to_one_client")
-TestCareless = broken(own_suite.PartitionerContract, Careless, "is_a_function_of_the_seed")
 TestShuffled = broken(own_suite.DataSourceContract, Shuffled, "every_process_loads_the_same", columns_of(Shuffled))
-TestWrongShape = broken(
-    own_suite.DataSourceContract, WrongShape, "batches_are_of_the_stated_shape", columns_of(WrongShape)
-)
 TestRepeating = broken(own_suite.SearchMethodContract, Repeating, "all_proposals_fit_and_are_distinct")
