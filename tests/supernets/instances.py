@@ -167,9 +167,9 @@ SPACES = (
     *("widths-cnn", "bases", "suite-resnet", "pruned-sequence-of-several"),
 )
 
-#: Their kinds are there without them; the contract runs them among the slow tests.
+#: The slowest, and those whose kinds are there without them; the contract runs them among the slow tests.
 VARIANTS = (
-    *("elastic", "elastic-groupnorm", "elastic-narrow", "elastic-tcn-untied", "elastic-transformer"),
+    *("cells", "elastic", "elastic-groupnorm", "elastic-narrow", "elastic-tcn-untied", "elastic-transformer"),
     *("elastic-transformer-pooled", "early-exit", "early-exit-own-heads", "path-cnn", "separate-tokens", "suite-vit"),
     *("tier-network", "widths-resnet", "widths-transformer"),
 )
