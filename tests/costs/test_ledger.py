@@ -18,13 +18,6 @@ def test_an_update_costs_its_examples_and_two_ways_and_none_only_the_way_down():
         assert client_cost(result(status=status), COST) == RoundCost(macs=0, bytes_down=28, bytes_up=0)
 
 
-def test_costs_add_up_part_by_part():
-    total = RoundCost(1, 20, 300) + RoundCost(4, 50, 600)
-    assert total == RoundCost(5, 70, 900)
-    assert total.bytes == 970
-    assert RoundCost() + total == total
-
-
 def test_independent_training_is_twice_the_cohort_times_the_size_and_loses_the_same_clients():
     alone = independent_cost([result(client, seen=20) for client in range(4)], COST)
     assert (alone.bytes, alone.macs) == (2 * 4 * 28, 4 * 20 * 100)

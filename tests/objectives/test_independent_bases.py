@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from lit_fednas.errors import ConfigError
-from lit_fednas.objectives import CrossEntropy, HeadOnly, IndependentBases, Proximal
+from lit_fednas.objectives import CrossEntropy, IndependentBases, Proximal
 from lit_fednas.supernets import BaseNetworks, Bases, BatchNorm, GroupNorm
 from lit_fednas.supernets.width.cnn import SlicedCNN
 from tests.support import NO_DATA, linear_net, sgd
@@ -70,7 +70,6 @@ def test_the_loss_is_the_sum_and_takes_one_pass():
     [
         (IndependentBases(), linear_net(), "IndependentBases trains several outputs, and PlainNetwork has one;"),
         (IndependentBases(Proximal()), bases(), r"objective.objective: .*put IndependentBases inside Proximal"),
-        (IndependentBases(HeadOnly()), bases(), r"objective.objective: .*put IndependentBases inside HeadOnly"),
     ],
 )
 def test_wrong_compositions(objective, net, words):

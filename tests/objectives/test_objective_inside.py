@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from lit_fednas.messages import ClassesReport, ClientResult, ClientTask, MacsReport, Report
-from lit_fednas.objectives import IndependentBases, Objective, TaskLoss
+from lit_fednas.objectives import Objective, TaskLoss
 from tests.federation.methods import IMAGE, NETS, OBJECTIVES, OUTPUTS
 from tests.support import NO_DATA
 
@@ -54,8 +54,3 @@ def test_the_objective_inside_is_the_loss_and_reports(name: str) -> None:
     reports, own = (ClientResult(task, reports=objective.report()) for objective in (doubled, plain))
     assert reports.report(ClassesReport) == ClassesReport([5])
     assert reports.report(MacsReport) == (own.report(MacsReport) or MacsReport(-1))  # of the outer one first
-
-
-def test_bases_are_trained_together_if_the_objective_inside_is() -> None:
-    assert IndependentBases().stackable
-    assert not IndependentBases(Doubled()).stackable

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask, MacsReport
 from lit_fednas.objectives import CrossEntropy, Objective, OrderedDropout
 from lit_fednas.supernets import SlicedCNN, Width, WidthSupernet
@@ -197,23 +196,3 @@ def test_multiply_accumulates_of_all_passes(distill: bool) -> None:
     assert objective.report() == (MacsReport(expected),)
     begun(objective, 0.75)
     assert objective.report() == (MacsReport(0),)
-
-
-def test_a_client_that_keeps_units_one_by_one_is_refused() -> None:
-    objective = OrderedDropout()
-    objective.setup(NET, NO_DATA)
-    arch = NET.space.parse("kept: 0,2/1-3")
-    with pytest.raises(ConfigError, match=r"client 3 has kept: 0,2/1-3; use an assignment of widths"):
-        objective.begin(NET.subnet(arch), ClientTask(0, 3, arch, 5), torch.Generator())
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"alpha": -0.1}, r"objective.alpha: -0.1 must be at least 0 and at most 1"),
-        ({"temperature": 0.0}, r"objective.temperature: 0.0 must be above 0"),
-    ],
-)
-def test_settings_out_of_range(settings: dict[str, float], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        OrderedDropout(**settings)  # type: ignore[arg-type]

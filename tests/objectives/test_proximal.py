@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lit_fednas.errors import ConfigError
 from lit_fednas.messages import ClientTask
-from lit_fednas.objectives import CrossEntropy, HeadOnly, Objective, Proximal
+from lit_fednas.objectives import CrossEntropy, Objective, Proximal
 
 TASK = ClientTask(round=0, client=0, arch="whole", num_examples=8)
 
@@ -83,50 +82,3 @@ def test_mu_zero_is_the_plain_objective_bit_by_bit() -> None:
             optimizer.step()
     for left, right in zip(net.state_dict().values(), plain.state_dict().values(), strict=True):
         assert torch.equal(left, right)
-
-
-def test_the_term_is_scaled_as_the_loss_is() -> None:
-    """Losses are scaled before the backward pass where training is in half precision."""
-    net = network()
-    proximal = begun(net, mu=0.7)
-    moved(net)
-    proximal.loss(net, *batch()).backward()
-    once = [parameter.grad.clone() for parameter in net.parameters() if parameter.grad is not None]
-    net.zero_grad()
-    (1024 * proximal.loss(net, *batch())).backward()
-    scaled = [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
-    for one, many in zip(once, scaled, strict=True):
-        torch.testing.assert_close(1024 * one, many)
-
-
-@pytest.mark.parametrize("outside", [True, False])
-def test_what_another_objective_freezes_is_left_alone(outside: bool) -> None:
-    net = network()
-    proximal = begun(net, HeadOnly(head="3"), mu=1.0) if outside else HeadOnly(Proximal(mu=1.0), head="3")
-    proximal.begin(net, TASK, torch.Generator())
-    moved(net)
-    loss = proximal.loss(net, *batch())
-    loss.backward()
-    assert [name for name, parameter in net.named_parameters() if parameter.grad is not None] == ["3.weight", "3.bias"]
-    head = network()[3]
-    distance = sum(
-        float((now - before).detach().square().sum())
-        for now, before in zip(net[3].parameters(), head.parameters(), strict=True)
-    )
-    plain = CrossEntropy().loss(net, *batch())  # its norms are frozen, too
-    assert float((loss - plain).detach()) == pytest.approx(distance / 2)
-
-
-def test_a_fit_holds_one_copy_of_the_parameters_and_none_behind_it() -> None:
-    net = network()
-    proximal = begun(net)
-    held = sum(tensor.numel() for tensor in proximal._received)
-    assert held == sum(parameter.numel() for parameter in net.parameters())
-    proximal.report()
-    assert not proximal._received
-    assert not begun(net, mu=0.0)._received
-
-
-def test_mu_is_not_negative() -> None:
-    with pytest.raises(ConfigError, match=r"objective.mu: -0.1 must be at least 0"):
-        Proximal(mu=-0.1)

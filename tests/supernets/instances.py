@@ -28,12 +28,10 @@ from lit_fednas.supernets import (
     GroupNorm,
     GrowableCNN,
     GrowableFamily,
-    GrowableNASBench201,
     GrowableResNet18,
     GrowableViT,
     GrownModel,
     ModelSuite,
-    NoNorm,
     PathCNN,
     PathRNN,
     PrunedSequence,
@@ -42,10 +40,8 @@ from lit_fednas.supernets import (
     SeparateNetworks,
     SeparateWidths,
     SlicedCNN,
-    SlicedConvNet,
     SlicedMobileNet,
     SlicedResNet,
-    SlicedSmallCNN,
     SmallCNN,
     Supernet,
     WidthSupernet,
@@ -114,12 +110,10 @@ IMAGES = (3, 8, 8), 5
 
 INSTANCES: dict[str, Callable[[], Supernet]] = {
     "bases": lambda: BaseNetworks(*IMAGES, SlicedCNN((4, 6), norm=BatchNorm()), count=3),
-    "bases-one": lambda: BaseNetworks(*IMAGES, SlicedCNN((4, 8), norm=GroupNorm(2)), count=1),
-    "cells": lambda: CellSupernet(*IMAGES, width=2, cells=3, nodes=2),
+    "cells": lambda: CellSupernet(*IMAGES, width=2, cells=3, nodes=1),
     "elastic": elastic,
     "elastic-groupnorm": lambda: elastic(GroupNorm(4)),
     **networks.SMALL,
-    "elastic-no-norm": lambda: elastic(NoNorm(), he_init=False, relu_before_sum=True),
     "elastic-narrow": lambda: elastic(ratios=[0.25, 0.5], divisor=8),  # both are 8 of the first stage's 16 channels
     "elastic-mlp": lambda: ElasticMLP((3, 4), 5, dim=8, depths=[0, 1], ratios=[0.25, 0.5, 2]),
     "elastic-tcn": lambda: ElasticTCN((6,), 7, channels=10, depths=[0, 2], ratios=[0.2, 0.5, 1.0]),
@@ -144,38 +138,25 @@ INSTANCES: dict[str, Callable[[], Supernet]] = {
     "path-cnn-labels": lambda: PathCNN(
         (3, 8, 8), 6, 8, [1, 1], [2, 2], ["sep_e1", "id"], label_sets={"pairs": [0, 0, 1, 1, 2, 2]}
     ),
-    "path-cnn-pooled": lambda: PathCNN(
-        (1, 10, 13), 5, 8, [1, 2], [2, 2], ["sep1_e2", "conv3"], reduction="pooled", growth=2, stem_stride=2
-    ),
     "path-rnn": lambda: PathRNN((7,), 9, embedding=4, width=6),
-    "pruned-sequence": lambda: PrunedSequence(*IMAGES, SlicedMobileNet(1.0, (4, 6), (1, 2))),
     "pruned-sequence-of-several": pruned,
     "resnet18": lambda: ResNet18(*IMAGES, width=8),
     "separate-exits": lambda: SeparateExits(
         *IMAGES, width=4, norm=BatchNorm(), blocks=[1, 1], exits=[1, 2], early_heads=False
     ),
     "separate-widths": lambda: SeparateWidths(*IMAGES, family=SlicedCNN((4, 6)), widths=[1, 0.5]),
-    "separate-elastic": lambda: SeparateNetworks(
-        *IMAGES, lambda *shape: elastic(norm=GroupNorm(4)), ["largest", "smallest"]
-    ),
     "separate-tokens": lambda: SeparateNetworks(
         (6,), 7, lambda *shape: ElasticTCN(*shape, channels=4, depths=[0], ratios=[0.5, 1.0]), ["largest", "smallest"]
     ),
-    "suite-nasbench201": lambda: suite(GrowableNASBench201(4, norm=BatchNorm()), "stage1_cell1"),
     "suite-resnet": lambda: suite(GrowableResNet18(4, [1, 1], GroupNorm(2)), "stem", "stage2_block1"),
     "suite-vit": lambda: suite(GrowableViT(dim=8, heads=2, depth=1), "layer1"),
     "tier-network": tier_network,
     "smallcnn": lambda: SmallCNN((1, 8, 8), 5),
     "widths-cnn": lambda: WidthSupernet(*IMAGES, SlicedCNN((6, 10), BatchNorm()), widths=[1, 0.5, 0.3], scaler=True),
-    "widths-cnn-groupnorm": lambda: WidthSupernet(*IMAGES, SlicedCNN((8, 16), GroupNorm(4)), widths=[1, 0.25]),
-    "widths-convnet": lambda: WidthSupernet(
-        *IMAGES, SlicedConvNet((4, 6, 4), pools=(1, 3)), widths=[1, 0.5], scaler=True
-    ),
     "widths-mobilenet": lambda: WidthSupernet(
         *IMAGES, SlicedMobileNet(0.5, (8, 12, 14), (1, 2, 1)), widths=[1, 0.5], scaler=True
     ),
     "widths-resnet": lambda: WidthSupernet(*IMAGES, SlicedResNet((4, 8), (1, 2), BatchNorm()), widths=[0.25, 1, 0.5]),
-    "widths-smallcnn": lambda: WidthSupernet((1, 8, 8), 5, SlicedSmallCNN((4, 6), 10), widths=[1, 0.5], scaler=True),
     "widths-transformer": lambda: WidthSupernet(*IMAGES, GrowableViT(dim=12, heads=3, depth=2), widths=[1, 0.5, 1 / 3]),
 }
 
@@ -186,12 +167,11 @@ SPACES = (
     *("widths-cnn", "bases", "suite-resnet", "pruned-sequence-of-several"),
 )
 
-#: Their kinds are there without them; the contract runs them among the slow tests.
+#: The slowest, and those whose kinds are there without them; the contract runs them among the slow tests.
 VARIANTS = (
-    *("bases-one", "elastic-groupnorm", "elastic-narrow", "elastic-tcn-untied", "elastic-transformer-pooled"),
-    *("early-exit", "path-cnn", "path-cnn-pooled"),
-    *("pruned-sequence", "separate-elastic", "suite-nasbench201", "suite-vit"),
-    *("widths-cnn-groupnorm", "widths-convnet", "widths-resnet", "widths-smallcnn", "widths-transformer"),
+    *("cells", "elastic", "elastic-groupnorm", "elastic-narrow", "elastic-tcn-untied", "elastic-transformer"),
+    *("elastic-transformer-pooled", "early-exit", "early-exit-own-heads", "path-cnn", "separate-tokens", "suite-vit"),
+    *("tier-network", "widths-resnet", "widths-transformer"),
 )
 
 

@@ -28,7 +28,7 @@ from lit_fednas.supernets.growing.cells import (
 )
 from lit_fednas.supernets.growing.growth import Deepen, NewUnits, Order, Step, Widen, carried_over, grown, plan
 from lit_fednas.supernets.growing.mobilenet import InvertedResidualCell, PerceptronHead
-from lit_fednas.supernets.growing.nasbench201 import Genotype, NASBench201Cell
+from lit_fednas.supernets.growing.nasbench201 import NASBench201Cell
 from lit_fednas.supernets.growing.perceptron import LinearCell, LinearHead
 from lit_fednas.supernets.growing.vit import PatchCell, TokenHead, TransformerCell
 
@@ -174,10 +174,10 @@ def gradients(net: nn.Module, steps: int) -> dict[str, Tensor]:
     return sums
 
 
-@pytest.mark.parametrize(("kind", "norm"), CASES)
-def test_what_is_inserted_can_learn(kind: str, norm: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_inserted_can_learn(kind: str) -> None:
     """But not all shifts: a batch norm behind takes them away, and no attention weight depends on the keys' bias."""
-    blueprint = KINDS[kind](NORMS[norm])
+    blueprint = KINDS[kind](BatchNorm())
     deeper, _ = after(drawn(blueprint), blueprint, plan(blueprint, ["it"], 1, order="deepen"))
     for name, seen in gradients(deeper, 4).items():
         if name.startswith("cells.it_m1.") and name.endswith("weight"):
@@ -198,26 +198,6 @@ def test_new_units_are_used(kind: str) -> None:
             assert (seen.amax(others) > 1e-12).double().mean() > alive, (name, dimension)
 
 
-@pytest.mark.parametrize("kind", sorted(set(KINDS) - WITHOUT_NORM))
-def test_a_training_pass_moves_the_statistics_of_copies_alike(kind: str) -> None:
-    blueprint = KINDS[kind](BatchNorm())
-    net = drawn(blueprint)
-    cells = [cell.name for cell in blueprint.cells[:-1]]
-    made, _ = after(net, blueprint, plan(blueprint, cells, 1, 1.5, order="widen"), "copies")
-    for one in (net, made):
-        one.train()(images())
-    buffers = dict(made.named_buffers())
-    for name, mean in net.named_buffers():
-        if not name.endswith("running_mean"):
-            continue
-        other = name.replace("running_mean", "running_var")
-        before = torch.stack([mean, net.get_buffer(other)])
-        now = torch.stack([buffers[name], buffers[other]])
-        torch.testing.assert_close(now[:, : mean.numel()], before, rtol=1e-10, atol=1e-10)
-        apart = (now[:, :, None] - before[:, None, :]).abs().amax(0).amin(1)
-        assert apart.max() < 1e-10, name
-
-
 @pytest.mark.parametrize(
     ("kind", "groups"),
     [
@@ -235,26 +215,15 @@ def test_what_widens_with_a_cell(kind: str, groups: str) -> None:
     assert " ".join(KINDS[kind](BatchNorm()).grown_with("it")) == groups
 
 
-class TestFollowers:
-    def test_an_inserted_cell_is_one_that_keeps_the_stream(self) -> None:
-        norm = BatchNorm()
-        assert ResidualCell("a", norm, projection=True, stride=2).follower("b") == ResidualCell("b", norm)
-        assert PreactivatedCell("a", norm, projection=True, stride=2).follower("b") == PreactivatedCell("b", norm)
-        opens = InvertedResidualCell(
-            "a", norm, 2.0, 5, stride=2, residual=False, expands=False, squeezes=True, hardswish=True
-        )
-        assert opens.follower("b") == InvertedResidualCell("b", norm, 2.0, 5, squeezes=True, hardswish=True)
-        assert EntryCell("a", norm, ResidualCell("", norm)).follower("b") == ResidualCell("b", norm)
-
-    def test_hidden_units_with_which_a_cell_is_inserted(self) -> None:
-        assert ResidualCell("a", BatchNorm()).fresh_hidden(12) == {"hidden": 12}
-        assert PreactivatedCell("a", BatchNorm()).fresh_hidden(12) == {"hidden": 12}
-        assert TransformerCell("a", head_dim=3, mlp_ratio=1.5).fresh_hidden(12) == {"heads": 4, "units": 18}
-        inverted_cell = InvertedResidualCell("a", BatchNorm(), 2.5, squeezes=True)
-        assert inverted_cell.fresh_hidden(8) == {"hidden": 20, "squeeze": 5}
-        in_groups = InvertedResidualCell("a", GroupNorm(8), 2.5, squeezes=True)
-        assert in_groups.fresh_hidden(8) == {"hidden": 24, "squeeze": 8}
-        assert NASBench201Cell("a", BatchNorm(), GENOTYPES["dense"]).fresh_hidden(8) == {"node1": 8, "node2": 8}
+def test_hidden_units_with_which_a_cell_is_inserted() -> None:
+    assert ResidualCell("a", BatchNorm()).fresh_hidden(12) == {"hidden": 12}
+    assert PreactivatedCell("a", BatchNorm()).fresh_hidden(12) == {"hidden": 12}
+    assert TransformerCell("a", head_dim=3, mlp_ratio=1.5).fresh_hidden(12) == {"heads": 4, "units": 18}
+    inverted_cell = InvertedResidualCell("a", BatchNorm(), 2.5, squeezes=True)
+    assert inverted_cell.fresh_hidden(8) == {"hidden": 20, "squeeze": 5}
+    in_groups = InvertedResidualCell("a", GroupNorm(8), 2.5, squeezes=True)
+    assert in_groups.fresh_hidden(8) == {"hidden": 24, "squeeze": 8}
+    assert NASBench201Cell("a", BatchNorm(), GENOTYPES["dense"]).fresh_hidden(8) == {"node1": 8, "node2": 8}
 
 
 class TestNASBench201Cell:
@@ -279,28 +248,12 @@ class TestNASBench201Cell:
         pooled = torch.stack([pooled, pooled + 9])[None]
         torch.testing.assert_close(module(x), x + module.get_submodule("edges.edge13")(pooled))
 
-    def test_dead_edges_have_no_weights(self) -> None:
-        living = Genotype(GENOTYPES["silent-middle"]).living
-        assert living == {(0, 2): "nor_conv_3x3", (0, 3): "skip_connect", (2, 3): "skip_connect"}
-
-    @pytest.mark.parametrize(
-        ("name", "silenced"),
-        [("dense", ((1, 3), (2, 3))), ("tied", ((2, 3),)), ("two-skips", ((2, 3),)), ("silent-middle", ((0, 2),))],
-    )
-    def test_only_the_last_convolutions_are_silenced(self, name: str, silenced: object) -> None:
-        assert Genotype(GENOTYPES[name]).last_convolutions == silenced
-
     @pytest.mark.parametrize(
         ("genotype", "words"),
         [
             ("|skip_connect~0|+|none~0|none~1|+|skip_connect~0|skip_connect~1|nor_conv_3x3~2|", "has 2 paths"),
-            ("|nor_conv_3x3~0|+|none~0|none~1|+|none~0|nor_conv_3x3~1|none~2|", "has 0 paths"),
-            ("|nor_conv_3x3~0|+|none~0|none~1|+|avg_pool_3x3~0|nor_conv_3x3~1|none~2|", "of skips alone"),
             ("|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|none~1|none~2|", "no convolution"),
-            ("|conv~0|+|none~0|none~1|+|skip_connect~0|none~1|none~2|", "'conv~0'"),
-            ("|none~1|+|none~0|none~1|+|skip_connect~0|none~1|none~2|", "'none~1'"),
             ("|none~0|+|none~0|+|skip_connect~0|none~1|none~2|", "cannot be read"),
-            ("", "cannot be read"),
         ],
     )
     def test_genotypes_that_are_refused(self, genotype: str, words: str) -> None:
@@ -331,24 +284,9 @@ def test_a_preactivated_block_is_that_of_the_benchmark() -> None:
     torch.testing.assert_close(block(x), y + functional.conv2d(pooled, block.shortcut.conv.weight))
 
 
-def test_odd_sizes_are_halved_alike_in_both_ways() -> None:
-    block = PreactivatedCell("a", BatchNorm(), projection=True, stride=2).build(2, 2, {"hidden": 2})
-    assert block(torch.zeros(2, 2, 7, 5)).shape == (2, 2, 4, 3)
-
-
-RESIDUAL: dict[str, Callable[..., Cell]] = {
-    "residual": lambda norm, **settings: ResidualCell("a", norm, **settings),
-    "preactivated": lambda norm, **settings: PreactivatedCell("a", norm, **settings),
-    "inverted": lambda norm, **settings: InvertedResidualCell("a", norm, 2.0, **settings),
-    "nasbench": lambda norm: NASBench201Cell("a", norm, GENOTYPES["chain"]),
-}
-
-
-@pytest.mark.parametrize("kind", RESIDUAL)
-def test_residual_cells_need_a_norm_with_a_scale_and_no_stride(kind: str) -> None:
+def test_residual_cells_need_a_norm_with_a_scale_and_no_stride() -> None:
     for norm in (None, BatchNorm(affine=False)):
         with pytest.raises(ConfigError, match=r"supernet\.family\.norm: .* affine: true"):
-            RESIDUAL[kind](norm)
-    if kind != "nasbench":  # which has none
-        with pytest.raises(ConfigError, match="cell a has stride 2"):
-            RESIDUAL[kind](BatchNorm(), stride=2)
+            ResidualCell("a", norm)
+    with pytest.raises(ConfigError, match="cell a has stride 2"):
+        ResidualCell("a", BatchNorm(), stride=2)

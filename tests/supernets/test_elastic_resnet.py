@@ -9,7 +9,6 @@ from lit_fednas.errors import ConfigError
 from lit_fednas.supernets import BatchNorm, ElasticArch, ElasticResNet, GroupNorm, NoNorm
 from lit_fednas.supernets.elastic_space import ElasticSpace
 from lit_fednas.testing.networks import elastic
-from tests.supernets.instances import instance
 
 TABLE_4 = [
     ("[0,0,0,0]", 0.1, 0.40),
@@ -113,47 +112,14 @@ def test_a_block_by_hand(relu_before_sum: bool) -> None:
     torch.testing.assert_close(block(x), (x + residual).clamp(min=0))
 
 
-@pytest.mark.parametrize("he_init", [False, True])
-def test_initial_weights(he_init: bool) -> None:
-    """He's are normal with variance 2 / outputs, torch's uniform within 1 / sqrt(inputs)."""
-    torch.manual_seed(0)
-    weight = ElasticResNet(stem_width=8, stage_widths=[64], depths=[0], ratios=[1.0], he_init=he_init).network.stages[0]
-    weight = weight[0].block.conv2.weight.detach()
-    bound = 1 / (64 * 9) ** 0.5
-    assert weight.std() == pytest.approx((2 / (64 * 9)) ** 0.5 if he_init else bound / 3**0.5, rel=0.03)
-    assert (weight.abs().max() <= bound) == (not he_init)
-
-
-def test_a_subnet_is_the_corner_of_the_largest() -> None:
-    net = instance("elastic-batchnorm")
-    arch = net.space.parse("d: [1,0], e: [0.25,0.5,1.0,1.0]")
-    whole = net.state_dict()
-    subnet = net.subnet(arch).state_dict()
-    assert subnet["stages.0.1.block.conv1.weight"].shape == (8, 16, 3, 3)
-    for name, tensor in subnet.items():
-        corner = whole["network." + name][tuple(slice(0, size) for size in tensor.shape)]
-        assert torch.equal(corner, tensor), name
-
-
-def test_odd_images_fit_the_shortcut() -> None:
-    net = elastic(input_shape=(3, 7, 9))
-    assert net(torch.zeros(2, 3, 7, 9)).shape == (2, 5)
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("d: [0,0,0,3], e: 0.1", "depth 3"),
         ("d: 0.5, e: 0.1", "depth 0.5"),
         ("d: 2, e: [0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.1,0.3]", "ratio 0.3"),
         ("d: [0,0,0], e: 0.1", "3 depths"),
-        ("d: 0, e: [0.1,0.1]", "2 expand ratios"),
-        ("e: 0.1, d: 0", "e: 0.1, d: 0"),
         ("d: [0,0, e: 0.1", "cannot be read"),
-        ("d: true, e: 0.1", "true"),
-        (None, "None"),
         ({"d": 0}, "{'d': 0}"),
-        (ElasticArch((0, 0, 0, 7), (0.1,) * 12), "depth 7"),
     ],
 )
 def test_what_cannot_be_an_architecture(paper: ElasticResNet, text: object, told: str) -> None:
@@ -163,11 +129,8 @@ def test_what_cannot_be_an_architecture(paper: ElasticResNet, text: object, told
 
 def test_ways_to_write_an_architecture(paper: ElasticResNet) -> None:
     expected = ElasticArch((1, 1, 1, 1), (0.18,) * 12)
-    for text in ("d: 1, e: 0.18", " d:[1,1,1,1],e: 0.18 ", {"d": 1, "e": 0.18}, {"d": [1] * 4, "e": [0.18] * 12}):
+    for text in ("d: 1, e: 0.18", " d:[1,1,1,1],e: 0.18 ", {"d": [1] * 4, "e": [0.18] * 12}):
         assert paper.space.parse(text) == expected
-    read = paper.space.parse("d: 1.0, e: 0.18")
-    assert str(read) == str(expected)
-    assert all(isinstance(depth, int) for depth in read.depths)
 
 
 def test_ratios_of_many_digits_go_round() -> None:
@@ -180,8 +143,6 @@ def test_ratios_of_many_digits_go_round() -> None:
     ("settings", "told"),
     [
         ({"depths": [1, 0]}, "supernet.depths"),
-        ({"ratios": [0.0, 0.1]}, "supernet.ratios"),
-        ({"stage_widths": []}, "supernet.stage_widths"),
         ({"stem_width": 0}, "supernet.stem_width: 0 must be at least 1"),
         # the largest network's widths are multiples, a narrower one's are not
         ({"norm": GroupNorm(8), "stem_width": 8}, "norm.group_size: 8 does not divide a width of 4"),
@@ -199,13 +160,6 @@ def test_group_norm_normalises_the_same_channels_in_every_width() -> None:
         torch.testing.assert_close(GroupNorm(4)(channels)(x[:, :channels]), GroupNorm(4)(16)(x)[:, :channels])
 
 
-def test_batch_norm_without_running_statistics_uses_the_batch() -> None:
-    layer = BatchNorm(affine=False, running_statistics=False)(3).eval()
-    y = layer(5 + 2 * torch.randn(64, 3, 4, 4))
-    assert y.mean().abs() < 1e-4
-    assert (y.std() - 1).abs() < 1e-2
-
-
 def test_middle_widths() -> None:
     """The nearest multiple (half rounds up), at least one divisor, raised by one where more than 10 % are lost."""
     for value, divisor in itertools.product(range(1, 80), (1, 4, 8)):
@@ -213,9 +167,3 @@ def test_middle_widths() -> None:
         nearest = min(multiples, key=lambda width: (abs(width - value), -width))
         expected = nearest if nearest >= 0.9 * value else nearest + divisor
         assert ElasticSpace((0,), (1.0,), (value,), divisor).middle_width(0, 1.0) == expected
-
-
-def test_a_drawing_says_ratios_and_heads() -> None:
-    space = ElasticSpace((0, 1), (0.1, 0.14, 0.25), (256, 512), heads=(1, 2))
-    stages = space.stages(space.parse("d: [0,1], e: [0.25,0.1,0.1,0.14], h: [1,1,2,1]"))
-    assert stages == [[("0.25, h 1", 0.25), None], [("0.1, h 2", 0.1), ("0.14, h 1", 0.14)]]

@@ -31,21 +31,21 @@ def drawn(sampler: PathSampler, count: int, free: float = 1.0) -> Counter[tuple[
     return Counter(sampler.sample(rng, free).path for _ in range(count))
 
 
-@pytest.mark.parametrize("budget", [100, 107, 108, 112])
+@pytest.mark.parametrize("budget", [100, 107, 112])
 def test_every_path_within_the_budget_comes_with_its_cost_and_no_other(budget: int) -> None:
     one, rng = sampler(LAYERS, fixed=100, budget=budget), np.random.default_rng(0)
     found = {one.sample(rng) for _ in range(4000)}
     assert found == {(path, 100 + cost) for path, cost in paths(LAYERS) if 100 + cost <= budget}
 
 
-@pytest.mark.parametrize("budget", [4, 6, 12])
+@pytest.mark.parametrize("budget", [4, 6])
 def test_the_probabilities_are_those_of_equation_3(budget: int) -> None:
     orders = list(permutations(range(3)))
     expected: Counter[tuple[str, ...]] = Counter()
     for order in orders:
         for path, chance in greedy_probabilities(LAYERS, budget, order).items():
             expected[path] += chance / len(orders)  # type: ignore[assignment]
-    count = 40_000
+    count = 20_000
     found = drawn(sampler(LAYERS, budget=budget), count)
     assert set(found) == set(expected)
     for path, chance in expected.items():
@@ -98,20 +98,14 @@ def test_a_subspace_is_all_that_is_chosen_from() -> None:
 def test_costs_of_the_network_are_those_that_are_kept() -> None:
     net = PathCNN((3, 8, 8), 5, width=8, stage_layers=[2, 1], strides=[2, 1])
     rng = np.random.default_rng(0)
-    for cost, count in (("macs", net.macs), ("operations", net.operations)):
-        limit = 0.4 * count(net.space.largest)
-        one = path_sampler(net, net.space.superset, {cost: limit})
-        for _ in range(50):
-            path, told = one.sample(rng)
-            assert told == count(Operators(tuple((name,) for name in path))) <= limit
+    limit = 0.4 * net.operations(net.space.largest)
+    one = path_sampler(net, net.space.superset, {"operations": limit})
+    for _ in range(20):
+        path, told = one.sample(rng)
+        assert told == net.operations(Operators(tuple((name,) for name in path))) <= limit
     everything = net.cost(net.space.superset)
     assert net.path_costs("parameters").sent(net.space.superset) == everything.parameters
     assert net.path_costs("bytes").sent(net.space.superset) == everything.bytes
-
-
-def limited(**limits: float) -> Callable[[], PathSampler]:
-    net = PathCNN((3, 8, 8), 5, width=8, stage_layers=[1], strides=[2], operators=["conv1", "id"])
-    return lambda: path_sampler(net, net.space.superset, limits, tier="phones")
 
 
 @pytest.mark.parametrize(
@@ -119,9 +113,6 @@ def limited(**limits: float) -> Callable[[], PathSampler]:
     [
         (lambda: sampler(LAYERS, fixed=10, budget=9), "a budget of 9 is below the cheapest path, 10"),
         (lambda: sampler(LAYERS, unsupported=["a", "id"]), r"all operators of layer 2 \(a, id\) are unsupported"),
-        (limited(memory_bytes=5.0), "paths are sampled under a limit of one of macs, operations"),
-        (limited(macs=1e9, operations=1e9), "phones is limited in macs, operations"),
-        (limited(macs=10.0), "phones cannot run any path of conv1"),
     ],
 )
 def test_limits_that_cannot_be_kept_are_told(make: Callable[[], object], words: str) -> None:

@@ -37,24 +37,15 @@ def test_parameters_counted_by_hand() -> None:
     assert count(SmallCNN()) == small == 1_626_442
     assert count(SmallCNN((1, 28, 28), 62)) == 1_206_590, "the paper's network for EMNIST"
     assert count(ResNet18()) == resnet18_parameters(10) == 11_173_962
-    assert count(ResNet18(num_classes=100)) == resnet18_parameters(100)
-    assert count(ResNet18(width=16)) < count(ResNet18()) / 12
 
 
-@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (2, 7, 9)])
+@pytest.mark.parametrize("shape", [(1, 28, 28), (2, 7, 9)])
 def test_small_cnn_computes_what_its_layers_say(shape: tuple[int, int, int]) -> None:
     net, x = SmallCNN(shape, 5).eval(), torch.randn(4, *shape)
     w = list(net.parameters())
     y = functional.relu(functional.conv2d(functional.relu(functional.conv2d(x, w[0], w[1])), w[2], w[3]))
     y = functional.relu(functional.linear(functional.max_pool2d(y, 2).flatten(1), w[4], w[5]))
     torch.testing.assert_close(net(x), functional.linear(y, w[6], w[7]))
-
-
-def test_small_cnn_drops_out_in_training_only() -> None:
-    net, x = SmallCNN((1, 8, 8), 3), torch.randn(4, 1, 8, 8)
-    assert not torch.equal(net.train()(x), net(x))
-    assert torch.equal(net.eval()(x), net(x))
-    assert [layer.p for layer in net.network.modules() if isinstance(layer, nn.Dropout)] == [0.25, 0.5]
 
 
 @pytest.mark.parametrize("norm", [GroupNorm(16), BatchNorm()], ids=["group", "batch"])
@@ -70,9 +61,7 @@ def test_resnet18_computes_what_torchvisions_does(norm: GroupNorm | BatchNorm) -
     torch.testing.assert_close(net(x), reference(x), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("norm", "share"), [(None, 1.0), (GroupNorm(2), 0.75), (None, 0.5), (GroupNorm(2), 0.5), (None, 0.1)]
-)
+@pytest.mark.parametrize(("norm", "share"), [(GroupNorm(2), 0.75), (None, 0.5)])
 def test_a_width_multiplier_within_a_share_of_the_macs(norm: GroupNorm | None, share: float) -> None:
     """The largest of a thousand ratios; MACs by hand: 3x3 convolutions on 8x8 and 4x4 pixels, five classes."""
 
@@ -95,7 +84,6 @@ def test_a_width_multiplier_within_a_share_of_the_macs(norm: GroupNorm | None, s
             "supernet.macs: 0.01 is less .*give more",
         ),
         (lambda: ResNet18(width=12), r"norm\.group_size: 8 does not divide"),
-        (lambda: ResNet18(width=0), r"supernet\.width: 0"),
         (lambda: SmallCNN((3, 5, 32)), r"supernet\.input_shape: 5x32"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +32,7 @@ from lit_fednas.supernets import (
     SlicedSmallCNN,
     UnitCounts,
 )
-from lit_fednas.supernets.pruning.filters import Cut, Prunable, find_cuts
+from lit_fednas.supernets.pruning.filters import Cut, find_cuts
 from lit_fednas.supernets.pruning.sequence import PrunedModel
 
 SHAPE, CLASSES = (3, 8, 8), 5
@@ -190,56 +189,7 @@ def test_heads_of_attention_leave_whole() -> None:
 # --- how many filters leave
 
 
-def brute(
-    units: Mapping[str, Sequence[str]],
-    sizes: Mapping[str, int],
-    multiple: int,
-    cost: Callable[[Mapping[str, int]], int],
-    budget: float,
-) -> dict[str, dict[str, int]]:
-    """For each unit: tries losing one share after another, the smallest first, and leaves one filter of each."""
-    found = {}
-    for unit, groups in units.items():
-        most = max(sizes[group] for group in groups) // multiple
-        for step in range(1, most):
-            removed = {group: int(step / most * (sizes[group] // multiple) + 1e-9) * multiple for group in groups}
-            if cost({**sizes, **{group: sizes[group] - count for group, count in removed.items()}}) <= budget:
-                found[unit] = removed
-                break
-    return found
-
-
 SEVERAL = {"first": ["stage0", "stage0.block0"], "second": ["stage1", "stage1.block0", "stage1.block1"]}
-
-
-@pytest.mark.parametrize(
-    ("name", "norm", "units", "resource"),
-    [
-        ("convnet", "none", None, "macs"),
-        ("mobilenet", "batch", None, "parameters"),
-        ("resnet", "group", None, "bytes"),
-        ("resnet", "batch", SEVERAL, "macs"),
-    ],
-)
-def test_the_fewest_filters_leave_that_meet_the_budget(name: str, norm: str, units: Any, resource: str) -> None:
-    """A unit of several groups loses the same share of each."""
-    net = sequence(name, norm, units)
-    sizes, multiple = net.models[0].sizes, multiple_of(norm)
-
-    def cost(wanted: Mapping[str, int]) -> int:
-        return getattr(net.cost(UnitCounts.of(wanted)), resource)
-
-    exact = [cost({**sizes, group: size - 2}) for group, size in sizes.items()]
-    shares = [share * cost(sizes) for share in (0.97, 0.8, 0.65, 0.5, 0.35, 0)]
-    met = set()
-    for budget in [*shares, *exact, *(one - 1 for one in exact)]:
-        cuts = find_cuts(net.units, sizes, multiple, cost, budget)
-        assert {cut.unit: cut.removed for cut in cuts} == brute(net.units, sizes, multiple, cost, budget)
-        for cut in cuts:
-            assert cut.sizes == {group: size - cut.removed.get(group, 0) for group, size in sizes.items()}
-            assert cut.resource == cost(cut.sizes) <= budget
-        met.add(len(cuts))
-    assert {0, len(net.units)} <= met, "a budget is met by every unit, another by none"
 
 
 def test_units_of_several_groups_lose_the_weakest_filters_of_each() -> None:
@@ -257,23 +207,29 @@ def test_units_of_several_groups_lose_the_weakest_filters_of_each() -> None:
 @pytest.mark.parametrize(
     ("sizes", "multiple", "budget", "removed"),
     [
-        ((8, 5, 2), 1, 3, [(5, 3, 1)]),  # five of eight must go; of five and of two, 3.1 and 1.25 are as many
-        ((8, 5, 2), 1, 1, [(7, 4, 1)]),
-        ((8, 5, 2), 1, 0.9, []),
-        ((8, 5, 2), 1, 100, [(1, 0, 0)]),  # a candidate is smaller, also where the budget is met already
-        ((8, 4, 2), 2, 3, [(6, 2, 0)]),  # in pairs: three of four, 1.5, 0.75
-        ((3, 3, 3), 2, 2, []),  # two go together and three are one pair
+        ((8, 5, 2), 1, 3, (5, 3, 1)),  # five of eight must go; of five and of two, 3.1 and 1.25 are as many
+        ((8, 5, 2), 1, 0.9, None),
+        ((8, 5, 2), 1, 100, (1, 0, 0)),  # a candidate is smaller, also where the budget is met already
+        ((8, 4, 2), 2, 3, (6, 2, 0)),  # in pairs: three of four, 1.5, 0.75
+        ((3, 3, 3), 2, 2, None),  # two go together and three are one pair
     ],
 )
-def test_the_same_share_by_hand(sizes: tuple, multiple: int, budget: float, removed: list) -> None:
-    named = dict(zip("abc", sizes, strict=True))
-    cuts = find_cuts({"u": ["a", "b", "c"]}, named, multiple, lambda left: left["a"], budget)
-    assert [tuple(cut.removed.values()) for cut in cuts] == removed
+def test_the_fewest_filters_leave_that_meet_the_budget_the_same_share_of_each_group(
+    sizes: tuple[int, ...], multiple: int, budget: float, removed: tuple[int, ...] | None
+) -> None:
+    """Of two units, the second of which costs nothing: it is cut where the budget is met already."""
+    named = dict(zip("abcd", (*sizes, 4), strict=True))
+    units = {"u": ["a", "b", "c"], "v": ["d"]}
+    cuts = find_cuts(units, named, multiple, lambda left: left["a"], budget)
+    assert [cut.unit for cut in cuts] == ([] if removed is None else ["u", "v"] if budget == 100 else ["u"])
+    for cut in cuts[:1]:
+        assert tuple(cut.removed.values()) == removed
+        assert cut.sizes == {group: size - cut.removed.get(group, 0) for group, size in named.items()}
+        assert cut.resource == cut.sizes["a"] <= budget
 
 
-@pytest.mark.parametrize(("name", "norm"), CASES)
-def test_what_has_only_a_size_costs_what_a_network_does(name: str, norm: str) -> None:
-    net = sequence(name, norm)
+def test_what_has_only_a_size_costs_what_a_network_does() -> None:
+    net = sequence("convnet-linear", "group")
     cuts = [one_cut(net, group, 2) for group in net.models[0].sizes]
     for arch, cut in zip(net.propose(cuts), cuts, strict=True):
         assert net.cost(arch).parameters == sum(parameter.numel() for parameter in net.subnet(arch).parameters())
@@ -284,7 +240,7 @@ def test_what_has_only_a_size_costs_what_a_network_does(name: str, norm: str) ->
 # --- step after step
 
 
-@pytest.mark.parametrize(("name", "norm"), CASES)
+@pytest.mark.parametrize(("name", "norm"), [("mobilenet", "batch"), ("convnet-linear", "group")])
 def test_pruning_again_composes(name: str, norm: str) -> None:
     """The second time by the norms that are left: filters have lost the inputs that left before."""
     fresh, multiple = sequence(name, norm), multiple_of(norm)
@@ -304,7 +260,7 @@ def test_pruning_again_composes(name: str, norm: str) -> None:
             if first == second:
                 again = [[unit for unit in range(sizes[first]) if unit not in gone][place] for place in again]
             expected = zeroed(zeroed(whole, name, first, gone), name, second, again)
-            assert_same_function(net.subnet(arch).double(), expected, train=name != "smallcnn")
+            assert_same_function(net.subnet(arch).double(), expected, train=True)
 
 
 def test_models_candidates_and_names() -> None:
@@ -353,34 +309,16 @@ def test_candidates_can_be_proposed_anew() -> None:
     assert not torch.allclose(net(images().float(), first), before)
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_proposing_and_restoring_draw_no_random_numbers_and_keep_mode_and_dtype(training: bool) -> None:
-    net = sequence("mobilenet").double().train(training)
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    net.propose([one_cut(net, "conv1", 2)])
-    for _ in range(2):
-        assert {module.training for network in net.candidates for module in network.modules()} == {training}
-        assert {tensor.dtype for tensor in net.parameters()} == {torch.float64}
-        net.restore(net.structure())
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 # --- checkpoints
 
 
-def grown_small() -> PrunedSequence:
+def test_a_saved_sequence_comes_back() -> None:
     """Two models after the first, and candidates for the next."""
     net = sequence("mobilenet")
     for group in ("conv1", "conv2"):
         net.propose([one_cut(net, other, 1) for other in ("conv1", "conv2")])
         net.select(group, round=3)
     net.propose([one_cut(net, "conv0", 2), one_cut(net, "conv2", 3)])
-    return net
-
-
-def test_a_saved_sequence_comes_back() -> None:
-    net = grown_small()
     structure = net.structure()
     with pytest.raises(CheckpointError, match=r"sequence of models began with .*'conv2': 8.*'conv2': 9"):
         PrunedSequence(SHAPE, CLASSES, SlicedMobileNet(1.0, (4, 6, 9), (1, 2, 1))).restore(structure)
@@ -403,26 +341,7 @@ def test_a_saved_sequence_comes_back() -> None:
     assert other.digest() == net.digest()
 
 
-def test_restoring_again_forgets_what_came_between() -> None:
-    net = grown_small()
-    early = sequence("mobilenet").structure()
-    net.restore(early)
-    assert (len(net.networks), len(net.candidates)) == (1, 0)
-    assert net.structure() == early
-    with pytest.raises(ConfigError, match=r"candidate: 1 conv1: .* out of: model: 0$"):
-        net.space.parse("candidate: 1 conv1")
-    with pytest.raises(ConfigError, match=r"model: 1: .* out of: model: 0$"):
-        net.build(Model(1))
-
-
 # --- errors
-
-
-class NoFilters(SlicedCNN):
-    """A family with a group of units that no layer has as its rows."""
-
-    def units(self, input_shape: Sequence[int]) -> dict[str, int]:
-        return {**super().units(input_shape), "unwritten": 4}
 
 
 @pytest.mark.parametrize(
@@ -432,39 +351,24 @@ class NoFilters(SlicedCNN):
             lambda: sequence("mobilenet", units={"a": ["conv9"]}),
             r"supernet.units.a: \['conv9'\] must be groups of SlicedMobileNet, .*conv0, conv1, conv2",
         ),
-        (lambda: sequence("mobilenet", units={"a b": ["conv1"]}), "with a name without spaces"),
         (lambda: sequence("cnn", units={"a": ["layer0"], "b": ["layer0"]}), "supernet.units.b: .* is duplicated"),
-        (lambda: sequence("mobilenet", units={"a": ["conv1", "conv1"]}), "supernet.units.a: .* is duplicated"),
-        (lambda: sequence("mobilenet", units={}), "supernet.units: is empty"),
         (
             lambda: PrunedSequence(SHAPE, CLASSES, SlicedCNN((6, 4), None), criterion=NormScale()),
             "supernet.criterion: NormScale finds no norm with a scale behind",
         ),
-        (lambda: Prunable(NoFilters((4, 6)), SHAPE, CLASSES), "layer of NoFilters writes the units 'unwritten'"),
         (lambda: sequence("mobilenet").select("conv1"), "'conv1' is not a candidate; choose from none"),
+        (lambda: Model.read("candidate: 1"), "cannot be read; write it as 'model: 0'"),
+        (lambda: sequence("mobilenet").space.parse("model: 1"), "out of: model: 0"),
     ],
 )
-def test_sequences_that_cannot_be(make: Callable[[], object], message: str) -> None:
+def test_what_cannot_be(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
 
 
-@pytest.mark.parametrize("text", ["model: x", "model: ³", "model: -1", "model: 0 conv1", "candidate: 1", "x: 0", ""])
-def test_what_cannot_be_read(text: str) -> None:
-    with pytest.raises(ConfigError, match="cannot be read; write it as 'model: 0'"):
-        Model.read(text)
-
-
-def test_models_and_candidates_that_are_not_there() -> None:
+def test_a_candidate_that_is_gone_has_no_weights() -> None:
     net = sequence("mobilenet")
     (arch,) = net.propose([one_cut(net, "conv1", 2)])
-    for text in ("model: 1", "candidate: 1 conv2", "candidate: 2 conv1", "0 | 0"):
-        with pytest.raises(ConfigError, match="out of: model: 0"):
-            net.space.parse(text)
-    with pytest.raises(ConfigError, match="'conv2' is not a candidate; choose from conv1"):
-        net.select("conv2")
-    with pytest.raises(ConfigError, match="is not one network that can be searched"):
-        net.space.encode(arch)
     net.select("conv1")
     for gone in (arch, UnitCounts.of(net.sizes(arch))):
         with pytest.raises(ConfigError, match="has no weights; name a model or a present candidate"):

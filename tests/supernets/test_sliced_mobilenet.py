@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-import yaml
 from torch import nn
 
 from lit_fednas.costs import count_macs
 from lit_fednas.errors import ConfigError
 from lit_fednas.rng import isolated
 from lit_fednas.supernets import (
-    BatchNorm,
     GroupNorm,
-    Model,
     NetworkFamily,
-    PrunedSequence,
     SlicedConvNet,
     SlicedMobileNet,
     WidthSupernet,
-    find_cuts,
 )
 
 #: Howard et al., Table 1, after the first convolution: channels in, channels out, pixels out.
@@ -57,11 +50,8 @@ def test_mobilenet_is_that_of_table_1() -> None:
     ("width", "pixels", "millions", "parameters"),
     [  # Howard et al., Tables 6 and 7
         (0.75, 224, 325, 2.6),
-        (0.5, 224, 149, 1.3),
         (0.25, 224, 41, 0.5),
-        (1, 192, 418, 4.2),
         (1, 160, 290, 4.2),
-        (1, 128, 186, 4.2),
     ],
 )
 def test_multipliers_cost_what_the_authors_say(width: float, pixels: int, millions: int, parameters: float) -> None:
@@ -76,22 +66,6 @@ def test_the_multiplier_scales_all_channels_to_what_the_norm_needs() -> None:
     assert list(SlicedMobileNet(0.01, channels, strides).units((3, 8, 8)).values()) == [1, 1, 1]
     grouped = SlicedMobileNet(0.3, channels, strides, GroupNorm(4))
     assert list(grouped.units((3, 8, 8)).values()) == [8, 4, 4]
-
-
-@pytest.mark.parametrize(
-    ("strides", "pixels", "last", "norm"),
-    [
-        ((1, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1), 32, 2, BatchNorm()),
-        ((1, 1, 1, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1), 16, 2, GroupNorm(2)),
-        (SlicedMobileNet().strides, 64, 2, None),
-    ],
-)
-def test_mobilenet_takes_images_of_several_sizes(strides: Sequence[int], pixels: int, last: int, norm: Any) -> None:
-    family, shape = SlicedMobileNet(0.05, strides=strides, norm=norm), (1, pixels, pixels)
-    net, seen = build(family, shape), []
-    net.get_submodule("conv13").register_forward_hook(lambda _, __, output: seen.append(output.shape[2:]))
-    assert net(torch.randn(2, *shape)).shape == (2, 10)
-    assert seen == [(last, last)]
 
 
 def test_norms_and_activations_stand_behind_every_convolution() -> None:
@@ -112,35 +86,6 @@ def test_convnet_counted_by_hand() -> None:
     assert 0.35e6 <= numbers(net) < 0.36e6, "what the docstring says"
 
 
-def test_the_convnet_of_celeba_has_seven_candidates() -> None:
-    """Six convolutions and a fully connected layer (FedNAS, Table 2); each meets the first budget, 95 %, by itself."""
-    config = yaml.safe_load((Path(__file__).parents[2] / "configs" / "fednas" / "celeba.yaml").read_text())
-    settings = config["model"]["supernet"]["init_args"]["family"]["init_args"]
-    with torch.device("meta"):
-        net = PrunedSequence((3, 128, 128), 8, SlicedConvNet(**settings))
-    sizes = net.models[0].sizes
-
-    def macs(left: Mapping[str, int]) -> int:
-        """By hand: 3x3 convolutions on 128, 64, 32, 16, 8 and 8 pixels, and two linear layers."""
-        *channels, linear = [3, *left.values()]
-        pairs = zip(channels, channels[1:], (128, 64, 32, 16, 8, 8), strict=False)
-        convolutions = sum(9 * into * out * pixels**2 for into, out, pixels in pairs)
-        return convolutions + channels[-1] * 8 * 8 * linear + linear * 8
-
-    assert net.cost(Model(0)).macs == macs(sizes)
-    cuts = find_cuts(net.units, sizes, 1, macs, 0.95 * macs(sizes))
-    assert [cut.unit for cut in cuts] == [*(f"conv{place}" for place in range(1, 7)), "linear"]
-
-
-def test_pools_say_where_pooling_stands() -> None:
-    net = build(SlicedConvNet((2, 4, 6), pools=(2,)), (3, 6, 4))
-    pooled = [name for name, part in net.named_modules() if isinstance(part, nn.MaxPool2d)]
-    assert pooled == ["conv2.pool"]
-    assert net.get_submodule("classifier").in_features == 6 * 3 * 2
-    none = build(SlicedConvNet((2, 4), pools=()), (3, 3, 2))
-    assert none.get_submodule("classifier").in_features == 4 * 6
-
-
 def test_signals_get_through_a_convnet_without_norm() -> None:
     """What leaves the last convolution is as large as what came in, to within a factor of three."""
     net = build(SlicedConvNet(pools=()), (3, 16, 16))
@@ -155,24 +100,13 @@ def test_signals_get_through_a_convnet_without_norm() -> None:
     ("make", "message"),
     [
         (lambda: SlicedMobileNet(0), "supernet.family.width: 0 must be above 0"),
-        (lambda: SlicedMobileNet(channels=()), r"family.channels: \(\) is empty"),
-        (lambda: SlicedMobileNet(channels=(8, 0), strides=(1, 1)), "family.channels"),
-        (lambda: SlicedMobileNet(channels=(8, 8), strides=(1, 0)), "family.strides"),
         (lambda: SlicedMobileNet(strides=(1, 2)), r"strides: \[1, 2\] must be as many numbers as channels"),
-        (lambda: SlicedConvNet(()), "family.hidden"),
         (
             lambda: SlicedConvNet((4, 4), (1,), GroupNorm(4), linear=10),
             "linear: 10 is no multiple of norm.group_size, 4",
         ),
         (lambda: SlicedConvNet((4, 4), pools=(0,)), r"pools: \[0\] must be different numbers from 1 to 2"),
-        (lambda: SlicedConvNet((4, 4), pools=(1, 1)), r"pools: \[1, 1\] must be different"),
         (lambda: WidthSupernet((3, 8, 8), 5, SlicedConvNet(), [1]), "8x8 pixels are too few for SlicedConvNet"),
-        (lambda: WidthSupernet((8, 8), 5, SlicedConvNet(), [1]), "channels, height, width for SlicedConvNet"),
-        (lambda: WidthSupernet((8, 8), 5, SlicedMobileNet(), [1]), "channels, height, width for SlicedMobileNet"),
-        (
-            lambda: WidthSupernet((3, 16, 16), 5, SlicedConvNet((4, 6), (1,), GroupNorm(4)), [1]),
-            "norm.group_size: 4 does not divide a width of 6",
-        ),
     ],
 )
 def test_settings_that_cannot_work(make: Callable[[], object], message: str) -> None:

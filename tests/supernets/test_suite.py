@@ -5,11 +5,10 @@ import json
 import pytest
 import torch
 
-from lit_fednas.errors import CheckpointError, ConfigError
+from lit_fednas.errors import CheckpointError
 from lit_fednas.rng import generator
 from lit_fednas.supernets import GroupNorm, GrowableCNN, Model, ModelSuite
 from lit_fednas.supernets.growing.growth import plan
-from lit_fednas.supernets.side_by_side import Members
 
 
 def suite(models: int = 1, hidden=(4, 8), seed: int = 0, **settings) -> ModelSuite:
@@ -48,13 +47,6 @@ def test_without_warm_up_the_weights_are_new_and_the_structure_is_the_same() -> 
     name = "networks.1.cells.conv1.conv.weight"
     assert not torch.allclose(warm.shared_tensors()[name], cold.shared_tensors()[name])
     assert torch.equal(cold.shared_tensors()[name], suite(2, warm_up=False).shared_tensors()[name]), "by its seed"
-
-
-def test_a_model_may_be_copied_without_a_step() -> None:
-    made = suite()
-    made.add(0, (), seed=0)
-    pairs = zip(made.networks[0].parameters(), made.networks[1].parameters(), strict=True)
-    assert all(torch.equal(one, two) and one is not two for one, two in pairs)
 
 
 def test_structure_comes_back_with_all_weights() -> None:
@@ -98,12 +90,3 @@ def test_lineage_and_similarity() -> None:
     made.add(1, plan(made.models[1].blueprint, ["conv1"], 5, order="deepen"), seed=0)
     cells = 5  # conv1, conv2, head and an inserted one each
     assert made.similarity(4, 5) == pytest.approx((3 - 2) / cells)
-
-
-def test_how_models_are_written() -> None:
-    made = suite(3)
-    assert made.space.parse("model: 2") == made.space.parse("2") == made.space.parse(2) == Model(2)
-    assert made.space.parse("model: 0 | model: 2") == Members((Model(0), Model(2)))
-    assert made.default_eval_archs == ("model: 0", "model: 1", "model: 2")
-    with pytest.raises(ConfigError, match="out of: model: 0; model: 1; model: 2"):
-        made.space.parse("model: 1 | model: 0")

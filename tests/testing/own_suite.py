@@ -3,7 +3,7 @@
 # ruff: noqa: RUF012
 
 import numpy as np
-from own_parts import Afresh, Columns, Focal, Halving, HiddenUnits, LargestWins, Layers, TakeTurns
+from own_parts import Columns, Focal, Halving, HiddenUnits, LargestWins, Layers, TakeTurns
 
 from lit_fednas.testing import (
     AggregationContract,
@@ -11,7 +11,6 @@ from lit_fednas.testing import (
     DataSourceContract,
     ObjectiveContract,
     PartitionerContract,
-    SearchMethodContract,
     SpaceContract,
     SupernetContract,
 )
@@ -49,7 +48,3 @@ class TestHalving(PartitionerContract):
 
 class TestColumns(DataSourceContract):
     instances = {"four-rows": columns}
-
-
-class TestAfresh(SearchMethodContract):
-    instances = {"it": Afresh}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 
 import numpy as np
@@ -32,15 +31,6 @@ def test_as_the_paper_has_it():
     assert limits[1:] / limits[:-1] == pytest.approx(29 ** (1 / 7))
 
 
-def test_other_costs_and_architectures():
-    net = tiny_supernet()
-    arch = net.space.largest
-    found = levels(Capacities(2, 2, cost="bytes", smallest="largest"), net)
-    size = float(net.cost(arch).bytes)
-    assert [dict(level.at_most) for level in found] == [{"bytes": size}, {"bytes": 2 * size}]
-    assert levels(Capacities(2, 2, cost="bytes", smallest=str(arch)), net) == found
-
-
 def test_a_supernet_that_grows():
     """A level affords the same before and after; so resuming a run finds the same tiers."""
     suite = ModelSuite((1, 8, 8), 4, GrowableCNN([4, 8]))
@@ -65,17 +55,3 @@ def test_other_methods_have_the_devices_of_a_run(tmp_path):
         levels(TiersOfRun(str(tmp_path)), linear_net())
     with pytest.raises(ConfigError, match=r"tiers.source.run: no/where holds no suite.json"):
         levels(TiersOfRun("no/where"), linear_net())
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"ratio": 1}, "tiers.ratio: 1 must be above 1"),
-        ({"ratio": float("nan")}, "tiers.ratio: nan must be above 1 and finite"),
-        ({"levels": 1}, "tiers.levels: 1 must be at least 2"),
-        ({"cost": "latency_ms"}, "tiers.cost: 'latency_ms' is unknown; choose from macs"),
-    ],
-)
-def test_wrong_settings_are_refused(settings, words):
-    with pytest.raises(ConfigError, match=re.escape(words)):
-        Capacities(**settings)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lit_fednas.costs import LatencySource, MeasuredLatency
+from lit_fednas.costs import LatencySource
 from lit_fednas.errors import ConfigError
 from lit_fednas.records import SearchFiles
 from lit_fednas.search import Evaluator, Exhaustive, Feasible, SearchSettings, TierSearch
@@ -44,20 +44,14 @@ def test_an_unsupported_operator_counts_one_per_layer():
     [
         (lambda: Tier("a/b", {"macs": 1.0}), "name a folder"),
         (lambda: Tier("a", {"flops": 1.0}), "'flops' is not a cost; choose from macs"),
-        (lambda: Tier("a", {}, {"macs": 0.0}), "tiers.a.macs: 0.0"),
-        (lambda: Budgets({}), "at least one tier"),
         (lambda: Budgets({"a": {}}), "each with a limit"),
-        (lambda: CumulativeCostTiers(count=0), "tiers.count: 0 must be at least 1"),
         (lambda: CumulativeCostTiers(high=1.2), "tiers.high: 1.2 must be above 0 and at most 1"),
         (lambda: CumulativeCostTiers(count=2, low=0.1), "tiers.low: 0.1 must be below high, 0.95, and needs a count"),
-        (lambda: CumulativeCostTiers(low=0.95), "tiers.low: 0.95 must be below high, 0.95"),
-        (lambda: ArchitectureTiers({}), "tiers.archs: is empty"),
         (
             lambda: tiers_of(ArchitectureTiers({"a": "largest", "b": "smallest"})),
             "archs.b: 'smallest' costs 34112 macs, less than a's 135488",
         ),
         (lambda: ArchitectureCosts(tiny_supernet()).cost(tiny_supernet().space.smallest, "latency_ms"), "is null"),
-        (lambda: toy_feasible(0.5), "macs at most 0.5; the nearest has macs 1 "),
         (lambda: toy_feasible(30.5, above=30.0), "macs at most 30.5 and macs above 30"),
     ],
 )
@@ -193,23 +187,3 @@ def test_latency_is_a_limit_and_asked_for_once_per_architecture(tmp_path):
     assert rows
     assert all(row["latency_ms"] == row["parameters"] / 1000 <= 2.5 for row in rows)
     assert search.files.settings()["latency"] == {"source": "CountedLatency", "device_name": "counted"}
-
-
-def test_latencies_of_different_measurements_are_not_mixed(tmp_path):
-    evaluator = Evaluator(linear_net(), [(torch.randn(4, 1, 8, 8), torch.arange(4))])
-
-    def begin(repeats):
-        latency = MeasuredLatency(warmup=0, repeats=repeats)
-        TierSearch(SearchSettings(CumulativeCostTiers(), latency=latency), evaluator, SearchFiles(tmp_path), 0)
-
-    for repeats in (1, 1):
-        begin(repeats)
-    with pytest.raises(ConfigError, match="other latency_source"):
-        begin(2)
-
-
-def test_memory_is_weights_and_activations_together():
-    costs = ArchitectureCosts(tiny_supernet())
-    smallest = costs.supernet.space.smallest
-    parts = [costs.cost(smallest, name) for name in ("bytes", "activation_bytes")]
-    assert costs.cost(smallest, "memory_bytes") == sum(parts)

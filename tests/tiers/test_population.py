@@ -39,23 +39,12 @@ def test_population_by_hand():
     assert [population.eligible(name) for name in "ab"] == [[0, 1, 4, 5], [0, 2, 3, 5]]
 
 
-def test_a_tier_without_clients_is_said(caplog):
-    source = Budgets({name: {"macs": 1e9} for name in "abc"})
-    ClientTiers(source, TierShares([0.5, 0, 0.5])).population(NET, 4, seed=0)
-    assert caplog.messages == ["model.tiers: no client is of tier b"]
-
-
 def test_tiers_that_are_empty_or_unknown():
-    assert Population(2, TIERS, (0, 1)).members("c") == Population(2, TIERS, (0, 1)).eligible("c") == []
-    without = Population(3)
-    assert [without.tier(client) for client in range(3)] == [None] * 3
-    for population, tier, known in (
-        (without, "a", "none; set model.tiers"),
-        (Population(1, TIERS, (0,)), "d", "a, b, c"),
-    ):
-        for ask in (population.eligible, population.members):
-            with pytest.raises(ConfigError, match=rf"model.tiers: has no tier '{tier}'; there are: {known}"):
-                ask(tier)
+    population = Population(2, TIERS, (0, 1))
+    assert population.members("c") == population.eligible("c") == []
+    for ask in (population.eligible, population.members):
+        with pytest.raises(ConfigError, match=r"model.tiers: has no tier 'd'; there are: a, b, c"):
+            ask("d")
 
 
 @pytest.mark.parametrize("allocation", [TierShares(), TraceTiers(SyntheticTrace())])
@@ -87,7 +76,6 @@ def test_unsupported_operators_belong_to_their_tier():
     ("net", "settings", "words"),
     [
         (NET, {"unsupported": {"fridge": ["id"]}}, "unsupported: 'fridge' is not a tier; there are: watch, phone, l"),
-        (NET, {"labels": {"fridge": "coarse"}}, "labels: 'fridge' is not a tier; there are: watch, phone, laptop"),
         (NET, {"unsupported": {"phone": ["mb3_e9"]}}, "unsupported.phone: 'mb3_e9' is not an operator of PathCNN; "),
         (tiny_supernet(), {"unsupported": {"phone": ["id"]}}, "'id' is not an operator of Ela.*; there are: none"),
     ],
@@ -95,17 +83,3 @@ def test_unsupported_operators_belong_to_their_tier():
 def test_names_that_there_are_not(net, settings, words):
     with pytest.raises(ConfigError, match=f"tiers.*{words}"):
         ClientTiers(THREE, **settings).tiers(net, seed=0)
-
-
-@pytest.mark.parametrize("cost", ["macs", "operations"])
-def test_eight_tiers(cost):
-    """App. J.2: seven even steps up to the bound that rho finds, and the rest for the eighth."""
-    source = CumulativeCostTiers(count=8, high=0.95, cost=cost, samples=500)
-    tiers = ClientTiers(source).tiers(NET, seed=0)
-    assert [tier.name for tier in tiers] == [f"tier{place}" for place in range(1, 9)]
-    limits = np.array([tier.at_most[cost] for tier in tiers])
-    least, most = (getattr(NET, cost)(arch) for arch in (NET.space.smallest, NET.space.largest))
-    assert limits[-1] == most
-    assert np.diff([least, *limits[:-1]]) == pytest.approx((limits[-2] - least) / 7)
-    population = ClientTiers(source).population(NET, 40, seed=0)
-    assert [len(population.members(tier.name)) for tier in tiers] == [5] * 8

@@ -55,8 +55,6 @@ def test_tiers_that_give_no_speeds_are_refused():
         DeviceSpeeds().check(population)
         with pytest.raises(ConfigError, match=f"but {words}; set model.tiers"):
             DeviceSpeeds(latency_ms=5).check(population)
-    with pytest.raises(ConfigError, match=r"round_time\.speeds\.latency_ms: 0 must be above 0"):
-        DeviceSpeeds(latency_ms=0)
 
 
 # ---- times in rounds ----------------------------------------------------------------------------------
@@ -79,7 +77,6 @@ def test_without_groups_the_slowest_client_counts():
     found = parts((3, "b", None, 1.0), (1, "a", None, 2.0), (2, "a", None, 4.0), (1, "b", None, 3.0))
     assert client_seconds(found) == [1.0, 5.0, 4.0]
     assert whole_round_seconds(found) == 5.0
-    assert (client_seconds([]), whole_round_seconds([])) == ([], 0.0)
 
 
 def test_a_group_waits_for_its_slowest_client_with_every_candidate():
@@ -117,4 +114,3 @@ def test_a_run_against_numpy(offset):
     assert times.total == pytest.approx(sum(max(seconds) for seconds in rounds if seconds))
     longer = times.after([1.0, 1.0], 11.0)  # than its slowest client
     assert (longer.parts, longer.total) == (times.parts + 2, times.total + 11)
-    assert times.after([1.0], 0.0).total == times.total
