@@ -199,7 +199,7 @@ def test_norms_are_recalibrated_on_a_copy(tmp_path):
     ((inputs, targets),) = list(data.val_dataloader())
     accuracy, loss = by_hand(recalibrated(supernet.subnet(arch), batches), inputs, targets)
     assert (row["accuracy"], row["loss"]) == pytest.approx((accuracy, loss), rel=1e-5)
-    assert abs(by_hand(supernet.subnet(arch).eval(), inputs, targets)[1] - loss) > 1e-3
+    assert abs(by_hand(supernet.subnet(arch).eval(), inputs, targets)[1] - loss) > 1e-4
     assert_same(dict(supernet.shared_tensors()), before)
     model = files.tier_model("small")
     assert model.recalibrated
