@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from lit_fednas.records import read_rounds
 from lit_fednas.supernets import GroupNorm, GrowableCNN, Model, ModelSuite
 from lit_fednas.supernets.growing.growth import plan
 from lit_fednas.tiers import Budgets, ClientTiers
-from tests.federation.runs import LAST, run_in
+from tests.federation.runs import LAST, killed, run_in
 from tests.support import assert_same, fit, make_module, run_record, tiny_data, weights
 
 ROUNDS = 9
@@ -251,25 +250,17 @@ def test_checkpoints_between_the_transformation_and_the_rounds_end(tmp_path) -> 
         run(tmp_path / "other", supernet=suite(hidden=(4, 6)), ckpt_path=between)
 
 
-@pytest.mark.slow
 def test_a_kill_right_after_a_transformation(tmp_path) -> None:
     """SIGKILL in the hook in which the model is added, after the rounds 1 and 3; that round has not been saved."""
-    root = Path(__file__).parents[2]
-    script = (
-        "import os, signal, sys, torch; sys.path.insert(0, sys.argv[2]); torch.set_num_threads(1)\n"
-        "from pathlib import Path\n"
-        "from lit_fednas.federation import FederatedCallback\n"
-        "from tests.federation.test_growing import run\n"
-        "class Kill(FederatedCallback):\n"
-        "    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):\n"
-        "        if len(module.supernet.models) == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "run(Path(sys.argv[1]), Kill())\n"
-    )
-    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path / "killed"), str(root)], check=False)
-    assert killed.returncode == -signal.SIGKILL
+
+    class Kill(FederatedCallback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            if len(module.supernet.models) == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    killed(lambda: run(tmp_path / "killed", Kill()))
     assert torch.load(tmp_path / "killed" / LAST, weights_only=True)["global_step"] == 3
-    with torch.random.fork_rng():
-        resumed = run(tmp_path / "killed", ckpt_path=tmp_path / "killed" / LAST, rounds=5)[0]
+    resumed = run(tmp_path / "killed", ckpt_path=tmp_path / "killed" / LAST, rounds=5)[0]
     assert record(resumed) == record(run(tmp_path / "straight", rounds=5)[0])
 
 
