@@ -243,25 +243,3 @@ def test_another_checkpoint_is_recalibrated_anew(tmp_path):
         path = str(tmp_path / f"round={round}.ckpt")
         found = trainer.validate(module, datamodule=tiny_data(), ckpt_path=path)[0]
         assert found["val/largest/loss"] == metrics.all[round]["val/largest/loss"]
-
-
-# ---- precision and layout -----------------------------------------------------------------------------------
-
-
-def test_precision_and_layout_change_how_a_subnet_runs_and_hardly_what_it_says():
-    net, inputs, seen = tiny_supernet(), torch.rand(16, 1, 8, 8), []
-
-    @torch.no_grad()
-    def run(**settings):
-        def network(x):
-            seen.append(net(x, net.space.largest))
-            return seen[-1]
-
-        return EvaluationSettings(**settings).logits(network, inputs)
-
-    plain, last, half = run(), run(channels_last=True), run(precision="bf16-mixed")
-    assert [logits.dtype for logits in seen] == [torch.float32, torch.float32, torch.bfloat16]
-    assert plain.dtype == half.dtype == torch.float32
-    torch.testing.assert_close(last, plain, rtol=1e-4, atol=1e-5)
-    assert not torch.equal(half, plain)
-    torch.testing.assert_close(half, plain, rtol=0.1, atol=0.1)

@@ -221,16 +221,6 @@ def test_no_model_exceeds_the_strongest_device_and_then_training_stops(tmp_path)
     assert sum(complete) == 4
 
 
-def test_without_warm_up_new_models_start_from_scratch(tmp_path) -> None:
-    warm, cold = (
-        weights(run(tmp_path / str(warm_up), rounds=2, callback=transform(warm_up=warm_up))[1])
-        for warm_up in (True, False)
-    )
-    same = {name: torch.equal(tensor, cold[name]) for name, tensor in warm.items()}
-    assert all(equal for name, equal in same.items() if name.startswith("networks.0"))
-    assert not same["networks.1.cells.conv1.conv.weight"]
-
-
 def test_settings_out_of_range() -> None:
     with pytest.raises(ConfigError, match=r"transform_on_convergence.*alpha: 1.5"):
         TransformOnConvergence(alpha=1.5)

@@ -265,14 +265,6 @@ def test_latency_as_the_resource(tmp_path, monkeypatch) -> None:
     assert all(model["resource"] == pytest.approx(1e-6 * model["parameters"]) for model in models)
 
 
-def test_it_ends_where_no_unit_can_be_cut(tmp_path) -> None:
-    folder, _, trainer = run(tmp_path, callback=budgets(budget=0.01, first=0.3, decay=1.0, rounds={1: 1}))
-    sequence = written(folder)
-    assert sequence["complete"]
-    assert sequence["models"][-1]["resource"] > sequence["budget"]
-    assert trainer.current_epoch == sequence["models"][-1]["round"] + 1
-
-
 # ---- stopping and going on ----------------------------------------------------------------------------
 
 

@@ -270,14 +270,6 @@ def test_weights_that_are_not_finite_are_one_clients_own(stacked_fits):
         run(6, linear_net(), wild(), faults=FaultPolicy(on_client_error="raise"), **SIX)
 
 
-def test_a_client_that_cannot_take_a_step_is_empty(stacked_fits):
-    """For batch norm, and among clients with more, clients with one example."""
-    small = partial(unequal_data, 40, partitioner=Dirichlet(2.0, min_size=1))
-    results, _ = both(40, tiny_supernet, small, local={"steps": 3}, rounds=1, cohort=UniformCohort(count=40))
-    assert {result.status for result in results.values()} == {"ok", "empty"}
-    assert stacked_fits == [40]
-
-
 # ---- what cannot be ---------------------------------------------------------------------------------------
 
 
