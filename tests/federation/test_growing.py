@@ -13,13 +13,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lit_fednas.assignment import ByUtility
-from lit_fednas.callbacks import (
-    CostLedger,
-    RoundCheckpoint,
-    RunRecorder,
-    SoftAverage,
-    TransformOnConvergence,
-)
+from lit_fednas.callbacks import CostLedger, RoundCheckpoint, RunRecorder, SoftAverage, TransformOnConvergence
 from lit_fednas.errors import CheckpointError, ConfigError
 from lit_fednas.federation import EvaluationSettings, FederatedCallback, UniformCohort
 from lit_fednas.records import read_rounds

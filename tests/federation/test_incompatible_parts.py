@@ -17,13 +17,7 @@ from lit_fednas.callbacks import BetaDecay, PruneByBudgets, SoftAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
 from lit_fednas.federation.client import LocalRunner
-from lit_fednas.objectives import (
-    CrossEntropy,
-    PathSampling,
-    Proximal,
-    SideObjective,
-    TaskLoss,
-)
+from lit_fednas.objectives import CrossEntropy, PathSampling, Proximal, SideObjective, TaskLoss
 from lit_fednas.supernets import PlainNetwork
 from tests.federation import methods
 from tests.federation.tokens import LENGTH, VOCABULARY

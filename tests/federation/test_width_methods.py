@@ -21,13 +21,7 @@ from lit_fednas.objectives import (
     Proximal,
     UnitChanges,
 )
-from lit_fednas.supernets import (
-    BaseNetworks,
-    BatchNorm,
-    PlainNetwork,
-    SlicedCNN,
-    WidthSupernet,
-)
+from lit_fednas.supernets import BaseNetworks, BatchNorm, PlainNetwork, SlicedCNN, WidthSupernet
 from lit_fednas.tiers import ArchitectureTiers, ClientTiers
 from tests.support import assert_same, fit, make_module, sgd, tiny_data, weights
 
