@@ -252,7 +252,7 @@ def test_the_count_of_updates_within_the_norm_has_noise_that_the_multiplier_incl
 
     assert within(0.0) == pytest.approx(3 / 4)
     assert within(0.0, count=2) == pytest.approx((2 + 2 / 2) / 4)  # who fails counts one half
-    draws = [within(1.0, round) for round in range(400)]
+    draws = [within(1.0, round) for round in range(200)]
     assert np.mean(draws) == pytest.approx(3 / 4, abs=0.03)
     assert np.std(draws) == pytest.approx(0.8 / 4, rel=0.1)
 
@@ -267,26 +267,14 @@ class _Twice(OverlapAverage):
         super().add(update)
         super().add(update)
 
-    def accepted(self, rejected: Any) -> Any:
-        return super().accepted(rejected)
-
-    def finish(self, rejected: Any = ()) -> dict[str, Tensor]:
-        return super().finish(rejected)
-
-
-class _Larger(OverlapAverage):
-    def coefficient(self, task: ClientTask) -> float:
-        return 1.0 + task.client
-
 
 REFUSED: dict[str, tuple[OverlapAverage, dict[str, Any], str]] = {
     "examples": (OverlapAverage(), {}, "set weighted to false"),
     "trim": (OverlapAverage(False, trim=0.1), {}, r"trim 0\.1 leaves out values"),
     "own weights": (_ByOwn(False), {}, r"_ByOwn merges in a way of its own \(weight\)"),
-    "own sums": (_Twice(False), {}, r"_Twice merges in a way of its own \(add, accepted, finish\)"),
+    "own sums": (_Twice(False), {}, r"_Twice merges in a way of its own \(add\)"),
     "rejecting": (OverlapAverage(False), {"by_architecture": True}, "switch that callback off"),
     "MaxNet, sampled": (MaxNet(weighted=False), {"sampled": True}, "the coefficients of MaxNet depend on the cohort"),
-    "own coefficients, sampled": (_Larger(False), {"sampled": True}, "the coefficients of _Larger depend"),
     "two tasks": (OverlapAverage(False), {"twice": True}, "a client has several tasks"),
 }
 

@@ -83,8 +83,3 @@ def test_what_a_client_uses_is_the_largest_that_its_tier_affords() -> None:
     assignment.setup(sequence, Population(1, (Tier("tiny", {"macs": 1}),), (0,)))
     with pytest.raises(ConfigError, match="tiny"):
         assignment.deployed(0)
-
-
-def test_settings_out_of_range_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"assignment.initial_clients: 0 must be at least 1"):
-        CandidateGroups(initial_clients=0)

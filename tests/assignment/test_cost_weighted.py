@@ -37,32 +37,16 @@ def test_drawn_as_often_as_the_power_of_the_cost_says(power, cost):
     assert np.abs(deviations).max() < 3.5
 
 
-def test_a_client_draws_from_what_its_tier_affords_and_the_mean_cost_is_told_before_training(caplog):
+def test_a_client_draws_from_what_its_tier_affords():
     limit = NET.macs(SPACE.smallest) * 2
     population = Population(2, (Tier("weak", {"macs": limit}), Tier("strong", {})), (0, 1))
     assignment = CostWeighted(WholeSpace(20))
-    with caplog.at_level("INFO", "lit_fednas"):
-        assignment.setup(NET, population)
+    assignment.setup(NET, population)
     pool = of_pool(WholeSpace(20))
     fitting = [arch for arch in pool if NET.macs(arch) <= limit]
-    archs, chances = assignment.chances(0)
-    assert archs == fitting
+    assert assignment.chances(0)[0] == fitting
     assert 1 < len(fitting) < len(pool)
     assert assignment.chances(1)[0] == pool
-    mean = len(fitting) / sum(1 / NET.macs(arch) for arch in fitting)  # the harmonic mean
-    assert sum(chance * NET.macs(arch) for arch, chance in zip(archs, chances, strict=True)) == pytest.approx(mean)
-    assert f"{len(fitting)} architectures for tier weak" in caplog.text
-    assert f"on average {mean:.4g}" in caplog.text
-
-
-def test_costs_of_a_pool_of_the_whole_space_rise_by_one_factor():
-    values = [NET.macs(arch) for arch in of_pool(WholeSpace(20))]
-    everything = sorted(NET.macs(arch) for arch in SPACE.each())
-    assert (values[0], values[-1]) == (everything[0], everything[-1])
-    factors = np.diff(np.log(values))
-    assert len(values) >= 15
-    assert factors.min() > 0
-    assert factors.max() < 3 * np.log(values[-1] / values[0]) / 19  # beside the smallest there are few
 
 
 def test_each_architecture_of_a_path_contains_the_one_before_and_costs_are_spread():
@@ -78,9 +62,6 @@ def test_each_architecture_of_a_path_contains_the_one_before_and_costs_are_sprea
 @pytest.mark.parametrize(
     ("assignment", "net", "population", "message"),
     [
-        (lambda: CostWeighted(power=-1), NET, Population(1), "assignment.power: -1"),
-        (lambda: CostWeighted(Listed([])), NET, Population(1), "assignment.pool.archs: is empty"),
-        (lambda: CostWeighted(Listed(["d: [9]"])), NET, Population(1), "d: \\[9\\]"),
         (
             lambda: CostWeighted(RisingPath()),
             PathCNN((3, 8, 8), 4, width=4, stage_layers=[2], strides=[2]),
@@ -94,7 +75,7 @@ def test_each_architecture_of_a_path_contains_the_one_before_and_costs_are_sprea
             "no architecture of Listed fits tier 'weak'",
         ),
     ],
-    ids=["power", "no pool", "unknown", "unordered", "tier"],
+    ids=["unordered", "tier"],
 )
 def test_refused_before_training(assignment, net, population, message):
     with pytest.raises(ConfigError, match=message):

@@ -8,15 +8,12 @@ import pytest
 from lit_fednas.assignment import InvariantUnits
 from lit_fednas.assignment.invariant_units import left_out
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation import UniformCohort
 from lit_fednas.messages import ClientResult, ClientTask, UnitChangesReport
-from lit_fednas.objectives import CrossEntropy, UnitChanges
 from lit_fednas.supernets.width.cnn import SlicedCNN
 from lit_fednas.supernets.width.space import UnitMask, Width
 from lit_fednas.supernets.width.supernet import WidthSupernet
-from lit_fednas.tiers import ArchitectureTiers, ClientTiers, ListedTiers, Population, Tier
+from lit_fednas.tiers import Population, Tier
 from tests.assignment.instances import planned
-from tests.support import fit, make_module, tiny_data
 
 NET = WidthSupernet((1, 4, 4), 3, SlicedCNN((4, 6)), widths=[1, 0.5, 0.25])
 TIERS = (Tier("slow", {}), Tier("slower", {}), Tier("fast", {}))
@@ -156,53 +153,16 @@ def test_whose_reports_count():
     assert given(assignment)[0] == UnitMask(((2, 3), (3, 4, 5)))
 
 
-def test_a_run():
-    """The first round's stragglers train the first units, the second's those that changed most in the first."""
-    given_out, seen = [], []
-
-    class Listening(InvariantUnits):
-        def plan(self, round):
-            tasks = super().plan(round)
-            given_out.append([task.arch for task in tasks])
-            return tasks
-
-        def observe(self, results):
-            super().observe(results)
-            seen.append([one.report(UnitChangesReport).changes for one in results if one.task.tier == "fast"])
-
-    module = make_module(
-        WidthSupernet((1, 8, 8), 4, SlicedCNN((4, 6)), widths=[1, 0.5]),
-        Listening({"slow": 0.5, "fast": 1}),
-        cohort=UniformCohort(count=4),
-        objective=UnitChanges(),
-        tiers=ClientTiers(
-            ArchitectureTiers({"slow": "smallest", "fast": "largest"}), ListedTiers({"slow": [0, 1, 2], "fast": [3]})
-        ),
-    )
-    fit(module, tiny_data(4), max_rounds=2)
-    (first,), (second,) = seen
-    most = [[np.argsort(units)[len(units) // 2 :] for units in report.values()] for report in (first, second)]
-    kept = [UnitMask(tuple(tuple(sorted(units.tolist())) for units in groups)) for groups in most]
-    assert given_out == [[Width(0.5)] * 3 + [Width(1.0)], [kept[0]] * 3 + [Width(1.0)]]
-    assert [module.assignment.deployed(client) for client in (0, 3)] == [kept[1], Width(1.0)]
-
-
-@pytest.mark.parametrize(
-    "state", [{"unit_changes": [{"layer0": [0.1] * 4}]}, {"unit_changes": [{"layer0": [0.1] * 4, "layer1": [0.1] * 5}]}]
-)
-def test_a_state_of_something_else(state):
+def test_a_state_of_something_else():
     with pytest.raises(CheckpointError, match=r"assignment: the checkpoint.*run was started with"):
-        invariant().load_state_dict(state)
+        invariant().load_state_dict({"unit_changes": [{"layer0": [0.1] * 4}]})
 
 
 @pytest.mark.parametrize(
     ("ratios", "settings", "words"),
     [
         (RATIOS, {"step": 1.0}, r"assignment.step: 1.0 must be above 1"),
-        (RATIOS, {"step": float("nan")}, r"assignment.step: nan must be above 1"),
-        ({"slow": 0.5, "fast": 1}, {}, "assignment.ratios: names fast, slow; give one"),
         ({"slow": 0.5, "slower": 0.25, "fast": 0.5}, {}, "ratios: slow 0.5, slower 0.25, fast 0.5; the clients"),
-        ({"slow": 0.5, "slower": 0.3, "fast": 1}, {}, "not one of the widths"),
         ({"slow": 1, "slower": 0.25, "fast": 1}, {}, r"assignment.ratios.slow: 1 is outside of the tier's limits"),
     ],
 )
@@ -210,9 +170,3 @@ def test_wrong_settings(ratios, settings, words):
     tiers = (Tier("slow", {"macs": NET.macs(Width(1.0)) - 1.0}), *TIERS[1:])
     with pytest.raises(ConfigError, match=words):
         invariant(ratios, tiers, **settings)
-
-
-def test_clients_must_report_their_changes():
-    with pytest.raises(ConfigError, match=r"InvariantUnits needs every client's UnitChangesReport"):
-        invariant().check_reports(CrossEntropy().report_types, "CrossEntropy")
-    invariant().check_reports(UnitChanges().report_types, "UnitChanges")

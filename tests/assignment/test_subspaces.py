@@ -43,23 +43,12 @@ def test_the_message_fits_the_budget(net, share, size):
     assert min(sizes) > budget - dearest  # nothing is taken out once the rest fits
 
 
-def test_a_budget_in_numbers():
-    budget = 0.4 * NET.cost(NET.space.superset).bytes
-    sent = drawn(NET, Subspaces(at_most=budget, size="bytes"), 20)
-    assert sent == drawn(NET, Subspaces(share=0.4, size="bytes"), 20)
-
-
 def test_a_budget_that_is_just_met_is_met():
     """Eq. 1 with "at most": one parameter less, and one operator has to go."""
     everything = NET.cost(NET.space.superset).parameters
     assert drawn(NET, Subspaces(at_most=everything), 5) == [NET.space.superset] * 5
     for arch in drawn(NET, Subspaces(at_most=everything - 1), 50):
         assert sum(len(names) for names in arch.layers) == 4 * 9 - 1
-
-
-@pytest.mark.parametrize("net", [NET, WITHOUT_ID], ids=["nine", "without-id"])
-def test_a_share_of_one_sends_everything(net):
-    assert drawn(net, Subspaces(share=1.0), 20) == [net.space.superset] * 20
 
 
 def test_operators_without_weights_are_always_sent():
@@ -76,18 +65,6 @@ def test_layers_without_such_operators_keep_one_at_least():
         found.update(enumerate(arch.layers))
     kept = {(layer, name) for layer, names in found for name in names}
     assert kept == {(layer, name) for layer in range(3) for name in WITHOUT_ID.operators}
-
-
-def test_operators_of_one_size_are_sent_alike():
-    """Uniform coverage: four layers of the same operators; which of them it is makes no difference."""
-    count = 4000
-    sent = drawn(ALIKE, Subspaces(share=0.5), count)
-    for name in ("sep_e1", "mb3_e1"):
-        held = [sum(name in arch.layers[layer] for arch in sent) for layer in range(4)]
-        chance = sum(held) / (4 * count)
-        assert 0.1 < chance < 0.9
-        # the layers' counts hang together against each other, which makes them vary less than the binomial
-        assert held == pytest.approx([chance * count] * 4, abs=4.5 * (count * chance * (1 - chance)) ** 0.5)
 
 
 def test_the_chance_is_that_of_taking_out_one_after_the_other():
@@ -110,14 +87,6 @@ def test_unsupported_operators_are_never_sent():
     assert any("mb3_e2" in names for arch in sent for names in arch.layers)
 
 
-def test_what_is_not_sent_for_a_device_s_sake_leaves_room():
-    """All that a device can run is sent, if that fits: the size counts what would be sent to it alone."""
-    weak = Tier("weak", {"macs": 1e9}, unsupported=("mb3_e2", "mb1_e2"))
-    rest = Operators(tuple(tuple(name for name in NET.operators if name not in weak.unsupported) for _ in range(4)))
-    budget = NET.cost(rest).parameters
-    assert drawn(NET, Subspaces(at_most=budget), 20, weak) == [rest] * 20
-
-
 def test_what_is_kept_can_be_computed():
     """Without id a layer keeps something, and a tight tier must be able to run one of each."""
     space = WITHOUT_ID.space
@@ -132,38 +101,19 @@ def test_what_is_kept_can_be_computed():
             assert path_sampler(WITHOUT_ID, arch, tight.at_most).least <= limit
 
 
-TIGHT = NET.path_costs("parameters").fixed + 10
 #: Without id a layer's dearest operator must find room, so that whatever is kept does.
 DEAREST = WITHOUT_ID.cost(WITHOUT_ID.space.largest).parameters
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({}, "assignment: share None and at_most None; give one of the two"),
-        ({"share": 0.5, "at_most": 9.0}, "assignment: share 0.5 and at_most 9.0; give one of the two"),
-        ({"share": 0.0}, "assignment.share: 0.0 must be above 0 and at most 1"),
-        ({"at_most": -3.0}, "assignment.at_most: -3.0 must be above 0"),
-    ],
-)
-def test_wrong_settings(settings, words):
-    with pytest.raises(ConfigError, match=words):
-        Subspaces(**settings)
-
-
-POOR, WITHOUT = Tier("poor", {"operations": 100.0}), Tier("bare", {}, unsupported=tuple(NET.operators))
-REMEMBERING, NO_ID = Tier("small", {"memory_bytes": 1e9}), Tier("no-id", {}, unsupported=("id",))
+POOR, REMEMBERING = Tier("poor", {"operations": 100.0}), Tier("small", {"memory_bytes": 1e9})
 
 
 @pytest.mark.parametrize(
     ("net", "settings", "tiers", "words"),
     [
         (NET, {"share": 0.5}, [POOR], r"model.tiers: poor cannot run any path of .*100 is below the cheapest"),
-        (NET, {"share": 0.5}, [WITHOUT], r"model.tiers: bare cannot run any path of .*are unsupported"),
         (NET, {"share": 0.5}, [REMEMBERING], "small is limited in memory_bytes"),
-        (NET, {"at_most": TIGHT - 11}, [], rf"assignment.at_most: a budget of {TIGHT - 11} parameters may not hold"),
         (NET, {"share": 0.001, "size": "bytes"}, [], r"assignment.share: .* bytes may not .* add id to supernet.oper"),
-        (NET, {"at_most": TIGHT}, [NO_ID], "may not hold the fixed parts and one operator in every layer"),
         (WITHOUT_ID, {"at_most": DEAREST - 1}, [], f"assignment.at_most: .*, {DEAREST}; raise it"),
     ],
 )
@@ -173,5 +123,5 @@ def test_a_budget_that_a_tier_cannot_keep_is_told_at_setup(net, settings, tiers,
 
 
 def test_a_budget_that_is_just_enough():
-    Subspaces(at_most=TIGHT - 10).setup(NET, population())
+    Subspaces(at_most=NET.path_costs("parameters").fixed).setup(NET, population())
     Subspaces(at_most=DEAREST).setup(WITHOUT_ID, population())

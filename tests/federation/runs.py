@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
-from collections.abc import Iterable
+import signal
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -115,6 +117,19 @@ def run_in(
     trainer = make_trainer(rounds, callbacks=list(callbacks), **settings)
     trainer.fit(module, datamodule=data or tiny_data(), ckpt_path=ckpt_path)
     return trainer
+
+
+def killed(train: Callable[[], Any]) -> None:
+    """Calls what kills itself, in a process of its own."""
+    child = os.fork()
+    if not child:
+        try:
+            signal.alarm(60)
+            torch.set_num_threads(1)
+            train()
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
 @functools.cache

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from lit_fednas.errors import ClientError, ConfigError
-from lit_fednas.federation import Availability, ClientSettings, FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.errors import ClientError
+from lit_fednas.federation import ClientSettings, FaultPolicy, FederatedCallback, RandomAvailability, UniformCohort
 from lit_fednas.messages import UnitChangesReport
 from lit_fednas.objectives import CrossEntropy
 from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, weights
@@ -39,7 +39,7 @@ class Troubled(CrossEntropy):
     def loss(self, network, inputs, targets):
         if self.client == 0:
             raise RuntimeError("the disk is full")
-        time.sleep(1.2 * (self.client == 2))
+        time.sleep(0.7 * (self.client == 2))
         return super().loss(network, inputs, targets) * (math.nan if self.client == 1 else 1)
 
 
@@ -76,9 +76,9 @@ def test_each_trouble_is_skipped_named_and_counted():
         def asked(self, sizes, wanted, rng):
             yield np.array([3, 4, 5])
 
-    results, module, _, trainer = run(time_limit=1.0)
+    results, module, _, trainer = run(time_limit=0.5)
     assert results.status == {0: "error", 1: "non-finite", 2: "timeout", 3: "ok", 4: "ok", 5: "ok"}
-    for result, reason in zip(results.all, ("RuntimeError: the disk is full", "not finite", "1 s"), strict=False):
+    for result, reason in zip(results.all, ("RuntimeError: the disk is full", "not finite", "0.5 s"), strict=False):
         assert reason in result.reason
     assert float(trainer.callback_metrics["clients/failed"]) == 3
     assert float(trainer.callback_metrics["clients/used"]) == 3
@@ -88,7 +88,9 @@ def test_each_trouble_is_skipped_named_and_counted():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"min_survivors": 5}, {"objective": Failing([0])}], ids=["too few survivors", "no survivors"]
+    "settings",
+    [{"objective": CrossEntropy(), "dropout_rate": 0.5, "min_survivors": 6}, {"objective": Failing([0])}],
+    ids=["too few survivors", "no survivors"],
 )
 def test_too_few_survivors_leave_the_weights(settings):
     _, module, start, trainer = run(**settings)
@@ -100,8 +102,7 @@ def test_a_run_in_which_every_client_fails_ends_with_the_reason():
     reason = r"max_failed_rounds: every client failed in 3 rounds .*in round 4, 6 of 6: error \(Runtime.* no\)"
     with pytest.raises(ClientError, match=reason):
         run(rounds=9, objective=Failing([0, 2, 3, 4]), max_failed_rounds=3)  # not rounds 0, 2 and 3
-    run(rounds=7, objective=Failing(range(9)), max_failed_rounds=None)
-    run(rounds=4, objective=CrossEntropy(), dropout_rate=0.999, max_failed_rounds=1)  # they went away
+    run(rounds=3, objective=CrossEntropy(), dropout_rate=0.999, max_failed_rounds=1)  # they went away
 
 
 def passes(rounds, **faults):
@@ -111,20 +112,11 @@ def passes(rounds, **faults):
 
 
 def test_stragglers_train_one_to_all_passes():
-    trained = passes(30, straggler_rate=0.6)
+    trained = passes(12, straggler_rate=0.6)
     shares = [trained.count(number) / len(trained) for number in (1, 2, 3)]
-    assert shares == pytest.approx([0.2, 0.2, 0.6], abs=0.11)  # 180 draws: 3 standard deviations
-    assert trained[:18] == passes(3, straggler_rate=0.6)
+    assert shares == pytest.approx([0.2, 0.2, 0.6], abs=0.17)  # 72 draws: 3 standard deviations
+    assert trained[:6] == passes(1, straggler_rate=0.6)
     assert set(passes(1)) == {3}
-
-
-@pytest.mark.parametrize(("settings", "passes"), [({"epochs": 1}, "one"), ({"steps": 4}, "a number of steps")])
-def test_stragglers_without_fewer_passes_are_refused(settings, passes):
-    module = make_module(client=ClientSettings(sgd(0.1), **settings), faults=FaultPolicy(straggler_rate=0.5))
-    with pytest.raises(
-        ConfigError, match=f"faults.straggler_rate: 0.5 of the clients .* trains {passes}; set client.epochs above 1"
-    ):
-        fit(module, tiny_data(), 1)
 
 
 def test_a_client_that_hangs_between_its_batches_is_skipped():
@@ -173,17 +165,13 @@ def test_raise_stops_and_names_round_and_client():
 
 
 def test_clients_drop_out_at_the_given_rate_and_by_address():
-    first, again = ([one.status for one in run(rounds, CrossEntropy(), dropout_rate=0.3)[0].all] for rounds in (60, 3))
-    assert first[:18] == again
-    assert first.count("dropped") / len(first) == pytest.approx(0.3, abs=0.07)  # 360 draws: 2.9 standard deviations
+    first, again = ([one.status for one in run(rounds, CrossEntropy(), dropout_rate=0.3)[0].all] for rounds in (20, 1))
+    assert first[:6] == again
+    assert first.count("dropped") / len(first) == pytest.approx(0.3, abs=0.12)  # 120 draws: 2.9 standard deviations
 
 
 def test_nobody_available_is_a_round_without_clients():
-    class Nobody(Availability):
-        def present(self, round, clients, seed):
-            return np.zeros(len(clients), dtype=bool)
-
-    module = make_module(linear_net(), cohort=UniformCohort(count=3, availability=Nobody()))
+    module = make_module(linear_net(), cohort=UniformCohort(count=3, availability=RandomAvailability(1 - 1e-9)))
     start = weights(module)
     trainer = fit(module, tiny_data(), 2)
     assert_same(weights(module), start)

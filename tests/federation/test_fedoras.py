@@ -15,7 +15,7 @@ from lit_fednas.assignment import Subspaces
 from lit_fednas.callbacks import CostLedger, RoundCheckpoint, RunRecorder
 from lit_fednas.costs import RoundCost
 from lit_fednas.federation import ClientSettings, EvaluationSettings, FederatedCallback, UniformCohort
-from lit_fednas.messages import ClientResult, MacsReport, OperatorReport
+from lit_fednas.messages import ClientResult, MacsReport
 from lit_fednas.objectives import PathSampling
 from lit_fednas.records import read_rounds
 from lit_fednas.rng import numpy_generator
@@ -24,7 +24,7 @@ from lit_fednas.tiers import Budgets, ClientTiers
 from tests.federation.runs import run_in
 from tests.support import make_module, sgd, tiny_examples
 
-ROUNDS, COHORT, SAMPLED = 6, 4, 5
+ROUNDS, COHORT, SAMPLED = 2, 6, 3
 #: Operations of one example; the cheapest path takes 21 988, the dearest 159 556.
 LIMITS = {"weak": 3e4, "middle": 6e4, "strong": 2e5}
 
@@ -68,26 +68,23 @@ class NotedPaths(PathSampling):
         return super().report()
 
 
-def run(folder: Path, rounds: int = ROUNDS, tiers: Any = None) -> tuple[Path, Any, Witness]:
-    witness = Witness()
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Witness]:
+    """A run's folder, module and witness. Read only."""
+    folder, witness = tmp_path_factory.mktemp("straight"), Witness()
     module = make_module(
         net(),
         Subspaces(share=0.5),
         OperatorAverage(),
         UniformCohort(count=COHORT),
-        ClientSettings(sgd(0.2, momentum=0.9), batch_size=8, epochs=2),
-        tiers=tiers or ClientTiers(Budgets({name: {"operations": limit} for name, limit in LIMITS.items()})),
+        ClientSettings(sgd(0.2, momentum=0.9), batch_size=8),
+        tiers=ClientTiers(Budgets({name: {"operations": limit} for name, limit in LIMITS.items()})),
         objective=NotedPaths(),
         evaluation=EvaluationSettings(["smallest", "largest"], sampled=SAMPLED),
     )
     best = RoundCheckpoint(monitor="val/sampled/accuracy")
-    run_in(folder, module, CostLedger(["smallest", "largest"]), RunRecorder(), best, witness, rounds=rounds)
+    run_in(folder, module, CostLedger(["smallest", "largest"]), RunRecorder(), best, witness, rounds=ROUNDS)
     return folder / "run" / "only", module, witness
-
-
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("straight"))
 
 
 def test_every_client_keeps_to_its_tier(straight):
@@ -109,16 +106,6 @@ def test_every_client_keeps_to_its_tier(straight):
     assert any(module.supernet.operations(result.task.arch) > LIMITS["weak"] for result in witness.results)
 
 
-def test_every_example_is_counted_once_per_layer(straight):
-    for result in straight[2].results:
-        examples = result.report(OperatorReport).examples
-        for layer in ("layers.0.", "layers.1."):
-            through = [n for name, n in examples.items() if name.startswith(layer)]
-            assert sum(through) == result.num_seen
-        received = {f"layers.{layer}.{name}" for layer, names in enumerate(result.task.arch.layers) for name in names}
-        assert set(examples) <= received
-
-
 def test_records_and_ledger_count_the_paths_and_the_subspaces(straight):
     folder, module, witness = straight
     ledger = json.loads((folder / "ledger.json").read_text())
@@ -133,34 +120,13 @@ def test_records_and_ledger_count_the_paths_and_the_subspaces(straight):
         assert spent.macs < cost.macs * result.num_seen  # of the dearest path
         total += spent
     assert ledger["total"] == {"macs": total.macs, "bytes_down": total.bytes_down, "bytes_up": total.bytes_up}
-    seen = sum(result.num_seen for result in witness.results)
-    for name in ("smallest", "largest"):  # what it is compared with runs whole, whatever was reported
-        cost = supernet.cost(getattr(supernet.space, name))
-        assert ledger["independent"][name]["macs"] == cost.macs * seen
-        assert ledger["independent"][name]["bytes_down"] == cost.bytes * len(witness.results)
 
 
 def test_sampled_architectures_are_evaluated(straight):
     folder, _, witness = straight
     validated = {record["round"] + 1: record["metrics"] for record in read_rounds(folder) if record["round"] % 2 == 1}
-    assert list(validated) == [2, 4, 6]
+    assert list(validated) == [2]
     for step, metrics in validated.items():
         accuracy, loss = witness.by_hand[step]
         assert metrics["val/sampled/accuracy"] == pytest.approx(accuracy, abs=1e-6)
         assert metrics["val/sampled/loss"] == pytest.approx(loss, rel=1e-4)
-        bounds = [metrics[f"val/{name}/accuracy"] for name in ("smallest", "largest")]
-        assert metrics["val/mean/accuracy"] == pytest.approx(sum(bounds) / 2, abs=1e-6)
-
-
-def test_unsupported_operators_reach_the_clients(tmp_path):
-    never = ["mb3_e2", "conv1"]
-    tiers = ClientTiers(
-        Budgets({"weak": {"operations": 2e5}, "strong": {"operations": 2e5}}), unsupported={"weak": never}
-    )
-    _, _, witness = run(tmp_path, 3, tiers)
-    ran: dict[str, set[str]] = {"weak": set(), "strong": set()}
-    for result in witness.results:
-        assert result.task.unsupported == (tuple(never) if result.task.tier == "weak" else ())
-        ran[result.task.tier] |= {name.split(".")[2] for name in result.report(OperatorReport).examples}
-    assert not ran["weak"] & set(never)
-    assert ran["strong"] & set(never)

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lit_fednas.assignment import ByUtility, FixedArchitecture
-from lit_fednas.callbacks import (
-    CostLedger,
-    DeviceAverage,
-    RoundCheckpoint,
-    RunRecorder,
-    SoftAverage,
-    TransformOnConvergence,
-)
+from lit_fednas.assignment import ByUtility
+from lit_fednas.callbacks import CostLedger, RoundCheckpoint, RunRecorder, SoftAverage, TransformOnConvergence
 from lit_fednas.errors import CheckpointError, ConfigError
-from lit_fednas.federation import EvaluationSettings, FaultPolicy, FederatedCallback, UniformCohort
+from lit_fednas.federation import EvaluationSettings, FederatedCallback, UniformCohort
 from lit_fednas.records import read_rounds
 from lit_fednas.supernets import GroupNorm, GrowableCNN, Model, ModelSuite
 from lit_fednas.supernets.growing.growth import plan
 from lit_fednas.tiers import Budgets, ClientTiers
-from tests.federation.runs import LAST, run_in
+from tests.federation.runs import LAST, killed, run_in
 from tests.support import assert_same, fit, make_module, run_record, tiny_data, weights
 
 ROUNDS = 9
@@ -100,10 +91,6 @@ def test_a_model_is_added_when_there_are_enough_losses_and_counting_starts_anew(
     assert {client["arch"] for client in rounds[2]["clients"]} == {"model: 0"}
     assert {client["arch"] for one in rounds[3:] for client in one["clients"]} >= {"model: 0", "model: 1"}
     assert {f"val/{name}/accuracy" for name in ("model0", "model2", "mean")} <= set(trainer.callback_metrics)
-    alone = json.loads((folder / "ledger.json").read_text())["independent"]
-    # from the round in which a model was added: nine, seven, four, one rounds of four clients
-    wanted = [4 * count * row["bytes"] for count, row in zip((9, 7, 4, 1), rows, strict=True)]
-    assert [alone[f"model{number}"]["bytes_down"] for number in range(4)] == wanted
 
 
 def test_the_degree_of_convergence_decides(tmp_path) -> None:
@@ -122,9 +109,7 @@ def test_the_degree_of_convergence_decides(tmp_path) -> None:
     assert written(folder)["models"][1]["round"] == expected
 
 
-@pytest.mark.parametrize(
-    ("threshold", "certainty", "grows"), [(0.2, 0.0, True), (0.2, 1.0, False), (0.24, 1.0, True), (0.24, 2.0, False)]
-)
+@pytest.mark.parametrize(("threshold", "certainty", "grows"), [(0.2, 1.0, False), (0.24, 1.0, True)])
 def test_a_slope_must_be_below_the_threshold_by_its_error(tmp_path, threshold, certainty, grows) -> None:
     """Losses of 1, 0, 1, 0 and 1 have a degree of 0 with an error of 0.236."""
 
@@ -137,16 +122,6 @@ def test_a_slope_must_be_below_the_threshold_by_its_error(tmp_path, threshold, c
     module = run(tmp_path, callback=callback, rounds=5)[1]
     assert callback.losses == ({} if grows else {0: [1.0, 0.0, 1.0, 0.0, 1.0]})
     assert len(module.supernet.models) == 1 + grows
-
-
-def test_the_newest_models_loss_may_decide(tmp_path) -> None:
-    folder, _, _, _ = run(tmp_path, callback=transform(loss="newest"))
-    rows, rounds = written(folder)["models"], list(read_rounds(folder))
-    for before, row in pairwise(rows[1:]):
-        between = rounds[before["round"] + 1 : row["round"] + 1]
-        trained = [one for one in between if f"model: {before['number']}" in {c["arch"] for c in one["clients"]}]
-        assert len(trained) == 2  # two losses of its own, in however many rounds
-    assert len(rows) >= 3
 
 
 # ---- which cells --------------------------------------------------------------------------------------
@@ -204,24 +179,12 @@ def test_the_most_active_cells_are_transformed(tmp_path, alpha: float) -> None:
 def test_the_next_model_is_judged_by_its_own_rounds(tmp_path) -> None:
     """It waits until it was trained in as many rounds as the window has, though there are enough losses before."""
     snapshots = Snapshots()
-    folder, _, _, _ = run(tmp_path, snapshots, callback=transform(window=4), rounds=14)
+    folder, _, _, _ = run(tmp_path, snapshots, callback=transform(window=3), rounds=9)
     first, second = (row["round"] for row in written(folder)["models"][1:3])
-    assert first == 3
+    assert first == 2
     own = [taken for taken in snapshots.rounds[first + 1 : second + 1] if taken[0] == 1]
-    assert len(own) == 4
+    assert len(own) == 3
     assert written(folder)["models"][2]["activeness"] == pytest.approx(measured(own, 1), rel=1e-4)
-
-
-@pytest.mark.slow
-def test_random_cells_are_as_many_and_belong_to_the_seed(tmp_path) -> None:
-    def chosen(folder, **settings):
-        found = run(tmp_path / folder, callback=transform(alpha=1.0, selection="random"), rounds=6, **settings)[0]
-        return [step.get("widen", step.get("deepen")) for row in written(found)["models"] for step in row["steps"]]
-
-    first = chosen("a")
-    assert len(first) == 3  # one cell each for the models of rounds 1, 3 and 5
-    assert chosen("b") == first
-    assert any(chosen(f"seed{seed}", seed=seed) != first for seed in (1, 2, 3))
 
 
 # ---- until when ---------------------------------------------------------------------------------------
@@ -251,42 +214,10 @@ def test_no_model_exceeds_the_strongest_device_and_then_training_stops(tmp_path)
     assert complete == sorted(complete)
     assert sum(complete) == 4
 
-    callback = transform(gamma=2, delta=1, stop=True)
-    _, _, again, _ = run(tmp_path, callback=callback, rounds=60, tiers=tiers, ckpt_path=tmp_path / LAST)
-    assert again.global_step == trainer.global_step
-    assert written(folder)["complete"]
 
-
-def test_without_warm_up_new_models_start_from_scratch(tmp_path) -> None:
-    warm, cold = (
-        weights(run(tmp_path / str(warm_up), rounds=2, callback=transform(warm_up=warm_up))[1])
-        for warm_up in (True, False)
-    )
-    same = {name: torch.equal(tensor, cold[name]) for name, tensor in warm.items()}
-    assert all(equal for name, equal in same.items() if name.startswith("networks.0"))
-    assert not same["networks.1.cells.conv1.conv.weight"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "models"),
-    [
-        ({"faults": FaultPolicy(dropout_rate=0.999, min_survivors=1)}, 1),  # without enough survivors
-        ({"assignment": FixedArchitecture("smallest"), "soft": False}, 2),  # where nobody trains the newest model
-    ],
-)
-def test_a_round_may_be_no_evidence(tmp_path, settings, models: int) -> None:
-    folder, _, _, callback = run(tmp_path, rounds=4, **settings)
-    assert len(written(folder)["models"]) == models
-    assert callback.activeness == []
-
-
-@pytest.mark.parametrize(
-    "settings", [{"gamma": 0}, {"delta": 0}, {"window": 0}, {"alpha": 1.5}, {"factor": 1}, {"noise": -1}], ids=str
-)
-def test_settings_out_of_range(settings) -> None:
-    ((name, value),) = settings.items()
-    with pytest.raises(ConfigError, match=rf"transform_on_convergence.*{name}: {value}"):
-        TransformOnConvergence(**settings)
+def test_settings_out_of_range() -> None:
+    with pytest.raises(ConfigError, match=r"transform_on_convergence.*alpha: 1.5"):
+        TransformOnConvergence(alpha=1.5)
 
 
 # ---- stop and resume ----------------------------------------------------------------------------------
@@ -295,61 +226,31 @@ def test_settings_out_of_range(settings) -> None:
 def test_checkpoints_between_the_transformation_and_the_rounds_end(tmp_path) -> None:
     """Lightning's ModelCheckpoint saves after a step: the new model is in it already."""
     saving = ModelCheckpoint(dirpath=tmp_path, filename="{step}", save_top_k=-1, every_n_train_steps=1)
-    _, module, trainer, _ = run(tmp_path, saving, rounds=6)
-    straight = weights(module)
-    between = tmp_path / "step=4.ckpt"
-    assert len(torch.load(between, weights_only=True)["federation"]["structure"]["models"]) == 2
-    assert_same(weights(run(tmp_path / "rest", ckpt_path=between, rounds=6)[1]), straight)
-    # a module that has grown takes an earlier checkpoint, and then the last again
-    early, late = (
-        trainer.validate(module, datamodule=tiny_data(), ckpt_path=path)[0]
-        for path in (tmp_path / "step=2.ckpt", tmp_path / LAST)
-    )
-    assert "val/model1/accuracy" in early
-    assert "val/model2/accuracy" not in early
-    assert "val/model3/accuracy" in late
-    assert_same(weights(module), straight)
+    straight = weights(run(tmp_path, saving, rounds=4)[1])
+    between = tmp_path / "step=2.ckpt"
+    assert len(torch.load(between, weights_only=True)["federation"]["structure"]["models"]) == 1
+    assert_same(weights(run(tmp_path / "rest", ckpt_path=between, rounds=4)[1]), straight)
     with pytest.raises(CheckpointError, match=r"began with conv1 4, conv2 4, head.*conv1 4, conv2 6"):
         run(tmp_path / "other", supernet=suite(hidden=(4, 6)), ckpt_path=between)
 
 
-@pytest.mark.slow
 def test_a_kill_right_after_a_transformation(tmp_path) -> None:
     """SIGKILL in the hook in which the model is added, after the rounds 1 and 3; that round has not been saved."""
-    root = Path(__file__).parents[2]
-    script = (
-        "import os, signal, sys, torch; sys.path.insert(0, sys.argv[2]); torch.set_num_threads(1)\n"
-        "from pathlib import Path\n"
-        "from lit_fednas.federation import FederatedCallback\n"
-        "from tests.federation.test_growing import run\n"
-        "class Kill(FederatedCallback):\n"
-        "    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):\n"
-        "        if len(module.supernet.models) == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "run(Path(sys.argv[1]), Kill())\n"
-    )
-    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path / "killed"), str(root)], check=False)
-    assert killed.returncode == -signal.SIGKILL
+
+    class Kill(FederatedCallback):
+        def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+            if len(module.supernet.models) == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    killed(lambda: run(tmp_path / "killed", Kill()))
     assert torch.load(tmp_path / "killed" / LAST, weights_only=True)["global_step"] == 3
-    with torch.random.fork_rng():
-        resumed = run(tmp_path / "killed", ckpt_path=tmp_path / "killed" / LAST, rounds=5)[0]
+    resumed = run(tmp_path / "killed", ckpt_path=tmp_path / "killed" / LAST, rounds=5)[0]
     assert record(resumed) == record(run(tmp_path / "straight", rounds=5)[0])
 
 
 def test_one_model_that_never_grows_is_federated_averaging(tmp_path) -> None:
     """With utilities, soft aggregation and a transformation that never comes."""
-    whole = run(tmp_path / "whole", callback=transform(threshold=0.0))[1]
+    whole = run(tmp_path / "whole", callback=transform(threshold=0.0), rounds=4)[1]
     plain = make_module(suite(), cohort=whole.cohort, client=whole.client, evaluation=EvaluationSettings())
-    fit(plain, tiny_data(), ROUNDS)
+    fit(plain, tiny_data(), 4)
     assert_same(weights(whole), weights(plain))
-
-
-def test_a_suite_that_had_grown_before_goes_on_growing(tmp_path) -> None:
-    """The record gives reasons for those models alone that the callback has added, as many as asked."""
-    before = suite()
-    before.add(0, plan(before.models[0].blueprint, ["conv1"], 1), seed=0)
-    folder, _, trainer, _ = run(tmp_path, DeviceAverage(), supernet=before, rounds=5, callback=transform(max_models=3))
-    rows = written(folder)["models"]
-    assert [row["parent"] for row in rows] == [None, 0, 1]
-    assert [bool(row["activeness"]) for row in rows] == [False, False, True]
-    assert written(folder)["complete"]
-    assert "val/devices/model1/accuracy" in trainer.callback_metrics

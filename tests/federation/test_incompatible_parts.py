@@ -9,25 +9,16 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torchmetrics import MeanAbsoluteError
 from torchmetrics.classification import MulticlassAccuracy
 
-from lit_fednas.aggregation import ClassAverage, OperatorAverage
-from lit_fednas.assignment import ByUtility, CandidateGroups, InvariantUnits, RandomBases, RollingWidths, Subspaces
-from lit_fednas.callbacks import BetaDecay, PruneByBudgets, SoftAverage, TransformOnConvergence
+from lit_fednas.aggregation import OperatorAverage
+from lit_fednas.assignment import ByUtility, CandidateGroups, InvariantUnits
+from lit_fednas.callbacks import BetaDecay, PruneByBudgets, SoftAverage
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import ClientSettings, EvaluationSettings, UniformCohort
 from lit_fednas.federation.client import LocalRunner
-from lit_fednas.objectives import (
-    CrossEntropy,
-    MaskedCrossEntropy,
-    OrderedDropout,
-    PathSampling,
-    Proximal,
-    SideObjective,
-    TaskLoss,
-)
-from lit_fednas.supernets import ElasticTransformer, PlainNetwork
+from lit_fednas.objectives import CrossEntropy, PathSampling, Proximal, SideObjective, TaskLoss
+from lit_fednas.supernets import PlainNetwork
 from tests.federation import methods
 from tests.federation.tokens import LENGTH, VOCABULARY
 from tests.supernets.sequences import pruned_sequence
@@ -40,37 +31,25 @@ def net(kind: str) -> Callable[[], Any]:
     return lambda: methods.NETS[kind](methods.IMAGE, methods.OUTPUTS)
 
 
-def invariant_units() -> InvariantUnits:
-    return InvariantUnits({"weak": 0.5, "strong": 1})
-
-
 #: Parts, and the beginning of what refuses them; the data are of images' classes.
 PARTS: list[tuple[dict[str, Callable[[], Any]], str]] = [
     ({"objective": PathSampling}, f"model.objective: PathSampling {OTHER} PathSupernet"),
     ({"objective": lambda: Proximal(PathSampling())}, f"model.objective: PathSampling {OTHER} PathSupernet"),
-    ({"objective": OrderedDropout}, f"model.objective: OrderedDropout {OTHER} WidthSupernet"),
     ({"objective": SideObjective}, "model.objective: SideObjective trains several outputs, and ElasticResNet has one"),
     ({"assignment": ByUtility}, f"model.assignment: ByUtility {OTHER} ModelSuite"),
-    ({"assignment": CandidateGroups}, f"model.assignment: CandidateGroups {OTHER} PrunedSequence"),
-    ({"assignment": RandomBases}, f"model.assignment: RandomBases {OTHER} BaseNetworks"),
-    ({"assignment": invariant_units}, f"model.assignment: InvariantUnits {OTHER} WidthSupernet"),
-    ({"assignment": RollingWidths}, f"model.assignment: RollingWidths {OTHER} WidthSupernet"),
-    ({"assignment": lambda: Subspaces(share=0.5)}, f"model.assignment: Subspaces {OTHER} PathSupernet"),
     (
         {"aggregation": OperatorAverage},
         "model.aggregation: OperatorAverage needs every client's OperatorReport, which model.objective CrossEntropy",
     ),
     (
-        {"aggregation": ClassAverage},
-        "model.aggregation: ClassAverage needs every client's ClassesReport, which model.objective CrossEntropy does",
-    ),
-    (
-        {"supernet": net("widths"), "assignment": invariant_units, "tiers": lambda: methods.TWO_TIERS},
+        {
+            "supernet": net("widths"),
+            "assignment": lambda: InvariantUnits({"weak": 0.5, "strong": 1}),
+            "tiers": lambda: methods.TWO_TIERS,
+        },
         "model.assignment: InvariantUnits needs every client's UnitChangesReport, which model.objective CrossEntropy",
     ),
     ({"callbacks": SoftAverage}, f"soft_average: SoftAverage {OTHER} ModelSuite"),
-    ({"callbacks": lambda: PruneByBudgets(0.5)}, f"prune_by_budgets: PruneByBudgets {OTHER} PrunedSequence"),
-    ({"callbacks": TransformOnConvergence}, f"transform_on_convergence: TransformOnConvergence {OTHER} ModelSuite"),
     (
         {"callbacks": BetaDecay},
         "beta_decay: gives a Beta, which neither model.assignment FixedArchitecture nor model.aggregation Overlap",
@@ -87,10 +66,6 @@ def of_tokens(**parts: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
     return {"data": methods.SUBJECTS["tokens"], "supernet": token_net, **parts}
 
 
-def pooled() -> ElasticTransformer:
-    return ElasticTransformer((LENGTH,), VOCABULARY, vocabulary=VOCABULARY, pooled=True)
-
-
 NUMBERS, LABELS = methods.SUBJECTS["numbers"], methods.SUBJECTS["labels"]
 #: As before, with other data.
 PARTS += [
@@ -101,10 +76,6 @@ PARTS += [
     (
         {"data": NUMBERS, "evaluation": lambda: EvaluationSettings(["largest"], top_k=2)},
         "evaluation.top_k: 2 needs classes, which a Regression has not",
-    ),
-    (
-        {"data": LABELS, "supernet": net("widths"), "objective": lambda: OrderedDropout(distill=True)},
-        "model.objective.distill: true compares the classes of examples, and the data's task is ",
     ),
     (
         {
@@ -118,10 +89,6 @@ PARTS += [
         "prune_by_budgets: compares candidates by their accuracy, which a Regression has not; ",
     ),
     (
-        of_tokens(objective=MaskedCrossEntropy),
-        "model.objective: MaskedCrossEntropy needs one class per example, and the data's task is NextToken; use",
-    ),
-    (
         of_tokens(supernet=lambda: PlainNetwork(nn.Linear(6, 5), (6,), 5)),
         "model.supernet: PlainNetwork reads torch.float32, and the data are torch.int64",
     ),
@@ -130,8 +97,6 @@ PARTS += [
         "client.class_balanced: true needs one class per example, and the data's task is NextToken",
     ),
     (of_tokens(metrics=lambda: {"accuracy": MulticlassAccuracy(5)}), "model.metrics: 'accuracy' is a metric of every"),
-    (of_tokens(metrics=lambda: {"mae": MeanAbsoluteError()}), "model.metrics.mae: MeanAbsoluteError "),
-    (of_tokens(supernet=pooled), "model.supernet: ElasticTransformer returns [5] of an example, and the data's task"),
 ]
 
 

@@ -14,10 +14,7 @@ def network(units: int = 3) -> nn.Module:
     return nn.Sequential(nn.Linear(2, units), nn.BatchNorm1d(units))
 
 
-@pytest.mark.parametrize(
-    ("prefix", "checkpoint"),
-    [("", False), ("network.", True), ("supernet.network.", True), ("supernet.networks.0.", True)],
-)
+@pytest.mark.parametrize(("prefix", "checkpoint"), [("", False), ("supernet.networks.0.", True)])
 def test_whatever_the_tensors_are_called_there(tmp_path, prefix: str, checkpoint: bool) -> None:
     given, taken = network(), network()
     given[1].running_mean.fill_(0.5)
@@ -33,14 +30,12 @@ def test_whatever_the_tensors_are_called_there(tmp_path, prefix: str, checkpoint
     ("content", "message"),
     [
         (network(4).state_dict(), r"file.pt has \[4, 2\] for 0.weight, which is \[3, 2\]"),
-        ({"other": torch.zeros(1)}, r"no tensor for 0.weight"),
         ([1, 2], "; give a checkpoint or a state dictionary"),
-        ("text", "; give a checkpoint or a state dictionary"),
     ],
-    ids=["another network", "other names", "a list", "no file of torch"],
+    ids=["another network", "a list"],
 )
 def test_what_does_not_fit_is_refused(tmp_path, content, message: str) -> None:
     path = tmp_path / "file.pt"
-    torch.save(content, path) if content != "text" else path.write_text(content)
+    torch.save(content, path)
     with pytest.raises(FedNASError, match=rf"^field: .*{message}"):
         load_initial(network(), path, "field")

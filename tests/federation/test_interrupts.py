@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 
 import pytest
 
@@ -59,24 +58,3 @@ def test_handlers_are_restored(handlers):
     with pytest.raises(ZeroDivisionError), Interrupts().listening():
         raise ZeroDivisionError
     assert [signal.getsignal(signum) for signum in BOTH] == [handlers[0]] * 2
-
-
-def test_a_signal_that_nobody_asked_for_does_not_stop_the_next_run():
-    interrupts = Interrupts()
-    with interrupts.listening():
-        send(signal.SIGTERM)
-    with interrupts.listening():
-        interrupts.check()
-
-
-def test_other_threads_are_left_alone(handlers):
-    seen = []
-
-    def work():
-        with Interrupts().listening():
-            seen.extend(signal.getsignal(signum) for signum in BOTH)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [handlers[0]] * 2

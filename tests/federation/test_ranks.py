@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import socket
@@ -13,16 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.strategies import SingleDeviceStrategy
 
 import lit_fednas.aggregation
 from lit_fednas.aggregation import Aggregation
-from lit_fednas.cli import main
-from lit_fednas.errors import ClientError, ConfigError, RankError
+from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedTrainer, RankStrategy
-from lit_fednas.federation.interrupts import Interrupted
-from lit_fednas.federation.rank_watch import RankWatch
-from lit_fednas.federation.ranks import Failure, deal
+from lit_fednas.federation.ranks import deal
 from lit_fednas.records import read_rounds
 from tests.federation import methods
 from tests.federation.methods import COVERING, METHODS
@@ -43,42 +39,18 @@ def start(*words: str, **environment: str) -> subprocess.Popen:
     )
 
 
-# ---- dealing ------------------------------------------------------------------------------------------
+def address() -> dict[str, str]:
+    """Where ranks that are not started by the first find each other."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
 
 
-def test_deal_by_hand():
-    """7 first, then 5 to the other, 4 to the one with 5, 3 to the one with 7, 2 to either (9 against 10)."""
+def test_the_longest_is_dealt_first_and_to_the_rank_with_the_least():
+    """7, then 5 to the other, 4 to the one with 5, 3 to the one with 7, 2 to either (9 against 10)."""
     assert deal([3, 7, 4, 2, 5], 2) == [[0, 1], [2, 3, 4]]
     assert deal([1, 1, 1, 1], 3) == [[0, 3], [1], [2]]
-    assert deal([], 2) == [[], []]
     assert deal([1.0], 3) == [[0], [], []]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_deal_is_close_to_the_best(seed):
-    """Every piece once, and the longest share within Graham's bound of the optimum, found by trying all."""
-    draws = torch.Generator().manual_seed(seed)
-    work = (torch.rand(7, generator=draws) ** 3).tolist()
-    for ranks in (2, 3):
-        shares = deal(work, ranks)
-        assert sorted(itertools.chain(*shares)) == list(range(7))
-        longest = max(sum(work[place] for place in share) for share in shares)
-        best = min(
-            max(sum(w for w, r in zip(work, owners, strict=True) if r == rank) for rank in range(ranks))
-            for owners in itertools.product(range(ranks), repeat=7)
-        )
-        assert longest <= best * (4 / 3 - 1 / (3 * ranks)) + 1e-9
-
-
-def test_failures_travel():
-    assert isinstance(Failure.of(Interrupted(signal.SIGTERM)).as_error(1), Interrupted)
-    assert str(Failure.of(ClientError("round 3")).as_error(1)) == "round 3"
-    error = Failure.of(KeyError("x")).as_error(2)
-    assert isinstance(error, RankError)
-    assert str(error) == "rank 2: KeyError: 'x'"
-
-
-# ---- strategies ---------------------------------------------------------------------------------------
 
 
 def test_ddp_means_ranks_without_a_wrapper():
@@ -89,17 +61,16 @@ def test_ddp_means_ranks_without_a_wrapper():
     assert isinstance(FederatedTrainer(1, accelerator="cpu", logger=False).strategy, SingleDeviceStrategy)
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "ddp_find_unused_parameters_true", DDPStrategy()])
-def test_other_strategies_are_refused(strategy):
-    with pytest.raises(ConfigError, match=r"trainer.strategy: \w+ is not supported; give auto, ddp"):
-        FederatedTrainer(1, accelerator="cpu", devices=2, strategy=strategy)
+def test_other_strategies_are_refused():
+    with pytest.raises(ConfigError, match=r"trainer.strategy: fsdp is not supported; give auto, ddp"):
+        FederatedTrainer(1, accelerator="cpu", devices=2, strategy="fsdp")
 
 
 # ---- one rank equals two ------------------------------------------------------------------------------
 
 
 #: What differs between ranks in a way of its own; the run that is stopped is the first.
-QUICK = ("counting scale", "sequences")
+QUICK = ("counting scale", "suites")
 #: But for invariant units: which are kept may hang on the rounding of what several ranks report.
 OTHERS = [name for name in COVERING if name not in QUICK and METHODS[name].assignment != "invariant"]
 #: How far roundings carry: they turn over one of int8 on the way (2e-5), and norms of small maps amplify them (9e-5 on
@@ -117,7 +88,7 @@ def test_two_ranks_run_every_aggregation():
 @pytest.mark.parametrize("names", [QUICK, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=len)
 def test_two_ranks_equal_one(tmp_path, names):
     """Every method: weights and metrics up to rounding, all else exactly; a stopped run goes on to the bit."""
-    program = start("tests.federation.two_ranks", str(tmp_path), *names)
+    program = start("tests.federation.two_ranks", str(tmp_path), *names, **address())
     _, errors = program.communicate(timeout=600)
     assert program.returncode == 0, errors
     first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=False) for rank in (0, 1))
@@ -164,11 +135,8 @@ DIGITS = (
 @pytest.mark.slow
 def test_two_nodes_are_two_ranks(tmp_path):
     """One process on each of two "nodes", that find each other by the address of the first."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    nodes = ("--trainer.max_rounds", "2", "--trainer.num_nodes", "2", "--trainer.devices", "1")
-    runs = [start(*DIGITS, str(tmp_path), *nodes, **address, NODE_RANK=str(node)) for node in (0, 1)]
+    at, nodes = address(), ("--trainer.max_rounds", "2", "--trainer.num_nodes", "2", "--trainer.devices", "1")
+    runs = [start(*DIGITS, str(tmp_path), *nodes, **at, NODE_RANK=str(node)) for node in (0, 1)]
     for run in runs:
         _, errors = run.communicate(timeout=120)
         assert run.returncode == 0, errors
@@ -177,7 +145,6 @@ def test_two_nodes_are_two_ranks(tmp_path):
 
 
 FORK = """
-import torch
 from tests.federation import methods
 from tests.support import assert_same, make_trainer, weights
 
@@ -194,39 +161,10 @@ assert_same(forked, train(), rtol=0, atol=2e-6)
 @pytest.mark.slow
 def test_ranks_in_a_notebook_hand_their_weights_back():
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", FORK], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
+    subprocess.run([sys.executable, "-c", FORK], cwd=ROOT, env=environment, timeout=120, check=True)
 
 
 # ---- ranks that die -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("command", "reason"),
-    [("exit 3", "rank 2 has ended with status 3"), ("kill -9 $$", "rank 2 was killed by SIGKILL"), ("exit 0", None)],
-)
-def test_watch_says_how_a_child_ended(command, reason):
-    children = [subprocess.Popen(["sleep", "60"]), subprocess.Popen(["sh", "-c", command])]
-    watch = RankWatch(children, grace=60, period=0.01)
-    watch.start()
-    found = watch.wait_for_reason(20 if reason else 0.5)
-    watch.stop()
-    watch.end_children(0.01)
-    assert found is None if reason is None else found.startswith(reason)
-    assert children[0].wait() == -signal.SIGKILL
-
-
-def test_watch_says_that_the_parent_has_ended():
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    for parent, reason in ((os.getppid(), None), (gone.pid, "rank 0 has ended; its own message, or who")):
-        watch = RankWatch([], parent, period=0.01)
-        watch.start()
-        assert (watch.wait_for_reason(0.3) or "").startswith(reason or "")
-        assert (watch.reason is None) == (reason is None)
-        watch.stop()
 
 
 def digits_run(folder: Path) -> subprocess.Popen:
@@ -275,11 +213,3 @@ def test_a_rank_that_is_stopped_ends_the_run_with_its_reason(tmp_path, signum, v
     done = [record["round"] for record in read_rounds(records.parent)]
     assert last["global_step"] in ((len(done),) if signum == signal.SIGTERM else (len(done) - 1, len(done)))
     assert done == list(range(len(done)))
-
-
-@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "SLURM_PROCID"])
-def test_a_rank_that_is_no_number_is_one_line(name, monkeypatch, capsys):
-    monkeypatch.setenv(name, "abc")
-    assert main(["fit", "--config", "superfed/digits.yaml"]) == 2
-    error = f"lit-fednas: {name}: 'abc' in the environment is not the number of a process; unset {name}"
-    assert capsys.readouterr().err.splitlines() == [error]

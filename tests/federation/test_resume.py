@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,8 +18,8 @@ from lit_fednas.federation import FederatedCallback, FedYogi, UniformCohort
 from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.federation.lightning_private import AtomicCheckpointIO
 from lit_fednas.records import read_rounds
-from lit_fednas.supernets import ElasticResNet, NoNorm
-from tests.federation.runs import LAST, run_in
+from lit_fednas.supernets import ElasticResNet
+from tests.federation.runs import LAST, killed, run_in
 from tests.support import assert_same, make_module, run_record, tiny_supernet, weights
 
 ROUNDS = 5
@@ -75,7 +72,6 @@ def straight(finished):
     ("how", "raised", "round", "client", "whole"),
     [
         ("SIGINT", Interrupted, 2, 1, 2),
-        ("SIGTERM", Interrupted, 3, 3, 3),
         ("error", RuntimeError, 3, 2, 3),
         ("SIGTERM", Interrupted, 2, 4, 3),  # in a round's last client, which lets the round end
     ],
@@ -88,12 +84,11 @@ def test_a_stopped_run_resumes_exactly(tmp_path, straight, how, raised, round, c
     assert run_record(run(tmp_path, ckpt_path=tmp_path / LAST)) == straight
 
 
-def test_a_stop_saves_between_the_regular_checkpoints(tmp_path):
+def test_a_stop_saves_between_the_regular_checkpoints(tmp_path, straight):
     with pytest.raises(Interrupted):
         run(tmp_path, StopAt(3, 2, "SIGTERM"), every_n_rounds=100)
     assert torch.load(tmp_path / LAST, weights_only=True)["global_step"] == 3
-    resumed = run_record(run(tmp_path, ckpt_path=tmp_path / LAST, every_n_rounds=100))
-    assert resumed == run_record(run(tmp_path / "straight", every_n_rounds=100))
+    assert run_record(run(tmp_path, ckpt_path=tmp_path / LAST, every_n_rounds=100)) == straight
 
 
 def test_a_second_resume_is_exact_too(tmp_path, straight):
@@ -106,35 +101,13 @@ def test_a_second_resume_is_exact_too(tmp_path, straight):
 
 
 def test_a_kill_in_mid_round_loses_that_round_only(tmp_path, straight):
-    """SIGKILL cannot be caught: a process of its own is killed while a client trains."""
-    root = Path(__file__).parents[2]
-    script = (
-        "import sys, time, torch; sys.path.insert(0, sys.argv[2]); torch.set_num_threads(1)\n"
-        "from pathlib import Path\n"
-        "from lit_fednas.federation import FederatedCallback\n"
-        "from tests.federation.test_resume import run\n"
-        "class Pause(FederatedCallback):\n"
-        "    def on_client_end(self, trainer, module, result, update):\n"
-        "        if result.task.round == 3:\n"
-        "            Path(sys.argv[3]).touch(); time.sleep(60)\n"
-        "run(Path(sys.argv[1]), Pause())\n"
-    )
-    flag = tmp_path / "flag"
-    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(root), str(flag)])
-    deadline = time.monotonic() + 120
-    while not flag.exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    """SIGKILL cannot be caught."""
+    killed(lambda: run(tmp_path, StopAt(3, 2, "SIGKILL")))
     assert torch.load(tmp_path / LAST, weights_only=True)["global_step"] == 3
     assert run_record(run(tmp_path, ckpt_path=tmp_path / LAST)) == straight
 
 
-@pytest.mark.parametrize(
-    "when", [{"save_on_train_epoch_end": True}, {"save_on_train_epoch_end": False}, {"every_n_train_steps": 1}], ids=str
-)
+@pytest.mark.parametrize("when", [{"save_on_train_epoch_end": True}, {"every_n_train_steps": 1}], ids=str)
 def test_lightnings_own_checkpoints_resume_exactly(tmp_path, when):
     """Lightning's ModelCheckpoint may save between the server's step and the round's end."""
 
@@ -144,9 +117,9 @@ def test_lightnings_own_checkpoints_resume_exactly(tmp_path, when):
         records = list(read_rounds(tmp_path / "run" / "only"))
         return weights(module), [[client["client"] for client in one["clients"]] for one in records]
 
-    straight, cohorts = trained(4)
-    trained(2, ModelCheckpoint(dirpath=tmp_path, filename="x", enable_version_counter=False, **when))
-    resumed, again = trained(4, ckpt_path=tmp_path / "x.ckpt")
+    straight, cohorts = trained(3)
+    trained(1, ModelCheckpoint(dirpath=tmp_path, filename="x", enable_version_counter=False, **when))
+    resumed, again = trained(3, ckpt_path=tmp_path / "x.ckpt")
     assert again == cohorts
     assert_same(straight, resumed)
 
@@ -158,25 +131,20 @@ WIDER = {"stem_width": 4, "stage_widths": [8, 32], "depths": [0, 1], "ratios": [
     ("settings", "message"),
     [
         ({"supernet": ElasticResNet((1, 8, 8), 4, **WIDER)}, r"differs in \d+ tensors, first in network"),
-        ({"supernet": tiny_supernet(norm=NoNorm())}, r"has layers of .*BatchNorm2d.*, this one of .*Identity"),
         ({"seed": 1}, "seed_everything: 1 is not that of the checkpoint's run, 0"),
         ({"assignment": RandomArchitectures()}, "largest_seen, smallest_seen, and RandomArchitectures keeps none"),
     ],
-    ids=["widths", "norms", "seed", "assignment"],
+    ids=["widths", "seed", "assignment"],
 )
 def test_a_checkpoint_of_another_run_is_refused(tmp_path, finished, settings, message):
     with pytest.raises(CheckpointError, match=message):
         run(tmp_path, ckpt_path=finished / "checkpoints" / "last.ckpt", **settings)
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"), [("missing", "does not exist"), ("cut", "cannot be read"), ("nonsense", "cannot be read")]
-)
-def test_a_damaged_checkpoint_is_one_clear_error(tmp_path, finished, damage, message):
+def test_a_damaged_checkpoint_is_one_clear_error(tmp_path, finished):
     whole = (finished / "checkpoints" / "last.ckpt").read_bytes()
-    if damage != "missing":
-        (tmp_path / "last.ckpt").write_bytes(whole[:2000] if damage == "cut" else b"not a checkpoint")
-    with pytest.raises(CheckpointError, match=message):
+    (tmp_path / "last.ckpt").write_bytes(whole[:2000])
+    with pytest.raises(CheckpointError, match="cannot be read"):
         run(tmp_path / "other", ckpt_path=tmp_path / "last.ckpt")
 
 

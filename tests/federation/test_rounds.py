@@ -14,34 +14,31 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
-from lit_fednas.aggregation import MaxNet, OverlapAverage
-from lit_fednas.assignment import RandomArchitectures, TrackingSandwich
+from lit_fednas.aggregation import OverlapAverage
 from lit_fednas.data import Dirichlet
 from lit_fednas.federation import ClientSettings, FederatedCallback, MilestoneRate, UniformCohort
 from lit_fednas.rng import generator
 from lit_fednas.supernets import GroupNorm, PlainNetwork
-from tests.references.superfed import algorithm_2
 from tests.support import assert_same, fit, linear_net, make_module, sgd, tiny_data, tiny_supernet, weights
 
 
-def plain_client(network, data, client, round, momentum, balanced):
+def plain_client(network, data, client, round):
     """Two epochs of local training written out by hand."""
     network.train()
     velocity = [torch.zeros_like(p) for p in network.parameters()]
     for epoch in range(2):
         draws = generator(0, "batches", round, client, epoch)
-        for inputs, targets in data.clients.batches(client, 8, draws, balanced=balanced):
+        for inputs, targets in data.clients.batches(client, 8, draws, balanced=True):
             loss = functional.cross_entropy(network(inputs), targets)
             gradients = torch.autograd.grad(loss, list(network.parameters()))
             with torch.no_grad():
                 for p, g, v in zip(network.parameters(), gradients, velocity, strict=True):
-                    v.mul_(momentum).add_(g)
+                    v.mul_(0.9).add_(g)
                     p.sub_(0.1 * v)
 
 
-@pytest.mark.parametrize(("momentum", "balanced"), [(0.0, False), (0.9, True)])
-def test_fedavg_equals_a_hand_written_loop(momentum, balanced):
-    """Written out on a copy of the network."""
+def test_fedavg_equals_a_hand_written_loop():
+    """With momentum and balanced classes, written out on a copy of the network."""
     data, cohorts = tiny_data(partitioner=Dirichlet(1.0, min_size=4)), []
 
     class Cohorts(FederatedCallback):
@@ -49,15 +46,15 @@ def test_fedavg_equals_a_hand_written_loop(momentum, balanced):
             cohorts.append([task.client for task in round.tasks])
 
     start = tiny_supernet(norm=GroupNorm(2))  # a norm by the batch would make much of the last bit of a sum
-    client = ClientSettings(sgd(0.1, momentum=momentum), batch_size=8, epochs=2, class_balanced=balanced)
+    client = ClientSettings(sgd(0.1, momentum=0.9), batch_size=8, epochs=2, class_balanced=True)
     module = make_module(copy.deepcopy(start), client=client)
-    fit(module, data, 3, callbacks=[Cohorts()])
+    fit(module, data, 2, callbacks=[Cohorts()])
     server, sizes = start.network, data.clients.sizes
     for round, cohort in enumerate(cohorts):
         average = [torch.zeros_like(p) for p in server.parameters()]
         for client in cohort:
             local = copy.deepcopy(server)
-            plain_client(local, data, client, round, momentum, balanced)
+            plain_client(local, data, client, round)
             for a, p in zip(average, local.parameters(), strict=True):
                 a.add_(p.detach(), alpha=sizes[client] / sum(sizes[other] for other in cohort))
         for p, a in zip(server.parameters(), average, strict=True):
@@ -91,36 +88,17 @@ def test_one_client_with_all_data_equals_an_ordinary_trainer():
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
 
 
-def test_maxnet_round_equals_the_paper(monkeypatch):
-    start, updates, add = tiny_supernet(), [], MaxNet.add
-
-    def keep(self, update):
-        updates.append((update.task, {name: value.clone() for name, value in update.weights.items()}))
-        add(self, update)
-
-    monkeypatch.setattr(MaxNet, "add", keep)
-    module = make_module(copy.deepcopy(start), TrackingSandwich(), MaxNet(beta=0.7), UniformCohort(count=4))
-    fit(module, tiny_data(), 1)
-    tasks, sent = zip(*updates, strict=True)
-    archs, sizes = [task.arch for task in tasks], [task.num_examples for task in tasks]
-    assert len(archs) == 4
-    largest = archs.index(start.space.largest)
-    expected = algorithm_2(start.shared_tensors(), archs, list(sent), sizes, j=largest, beta=0.7)
-    got = {name: tensor.double() for name, tensor in weights(module).items()}
-    assert_same(got, expected, rtol=1e-5, atol=1e-6)
-
-
 def test_equal_seeds_equal_runs_and_other_seeds_other_runs():
     """Also with dropout: its layers draw from the global generator, which is seeded by address for each fit."""
     drawn = []
 
     class Drawn(FederatedCallback):
         def on_cohort_start(self, trainer, module, round):
-            drawn.append(tuple((task.client, task.arch) for task in round.tasks))
+            drawn.append(tuple(task.client for task in round.tasks))
 
-    def run(seed, supernet=None):
+    def run(seed):
         before = torch.get_rng_state()
-        module = make_module(supernet, RandomArchitectures(), seed=seed)
+        module = make_module(copy.deepcopy(dropout), seed=seed)
         trainer = fit(module, tiny_data(), callbacks=[Drawn()])
         assert torch.equal(torch.get_rng_state(), before)
         assert trainer.global_step == trainer.current_epoch == 3  # the server's steps
@@ -128,12 +106,11 @@ def test_equal_seeds_equal_runs_and_other_seeds_other_runs():
 
     dropout = PlainNetwork(nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 4)), (1, 8, 8), 4)
     torch.manual_seed(1)  # the global generator has no part in a run
-    first, dropped = run(3), run(3, copy.deepcopy(dropout))
-    assert len(set(drawn[:3])) == 3  # every round draws anew
+    first = run(3)
+    assert len(set(drawn)) == 3  # every round draws anew
     torch.manual_seed(2)
     assert_same(first, run(3))
-    assert drawn[:3] == drawn[6:9]
-    assert_same(dropped, run(3, dropout))
+    assert drawn[:3] == drawn[3:]
     other = run(4)
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
@@ -154,9 +131,7 @@ def test_a_clients_training_does_not_depend_on_the_others():
         fit(make_module(cohort=UniformCohort(count=count)), tiny_data(), 1, callbacks=[seen])
         return {one.task.client: one.loss for one in seen.results}
 
-    everyone = losses(6)
-    for count in (1, 3):
-        assert losses(count).items() <= everyone.items()
+    assert losses(2).items() <= losses(6).items()
 
 
 def test_server_momentum_is_that_of_torch():
@@ -180,21 +155,9 @@ def test_server_momentum_is_that_of_torch():
     assert_same(weights(module), present, rtol=1e-5, atol=1e-6)
 
 
-def test_precision_and_channels_last_train_alike():
-    start = tiny_supernet()
-    results = []
-    for settings in ({}, {"channels_last": True}, {"precision": "bf16-mixed"}):
-        module = make_module(copy.deepcopy(start), client=ClientSettings(sgd(0.05), batch_size=8, **settings))
-        fit(module, tiny_data(), 1)
-        results.append(weights(module))
-    assert_same(results[0], results[1], rtol=1e-3, atol=1e-4)
-    assert_same(results[0], results[2], rtol=0.2, atol=0.05)
-    assert any(not torch.equal(results[0][name], results[2][name]) for name in results[0])
-
-
-@pytest.mark.parametrize("together", [1, 4])
+@pytest.mark.parametrize("together", [1, 2])
 def test_memory_is_flat_over_rounds(together):
-    """No tensor survives a round: as many live after the fifth as after the third."""
+    """No tensor survives a round: as many live after the fourth as after the second."""
     counts = []
 
     class Count(FederatedCallback):
@@ -203,8 +166,8 @@ def test_memory_is_flat_over_rounds(together):
             counts.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
 
     client = ClientSettings(sgd(0.1, momentum=0.9), batch_size=8, clients_per_fit=together)
-    fit(make_module(client=client, cohort=UniformCohort(count=5)), tiny_data(), 5, callbacks=[Count()])
-    assert counts[4] <= counts[2]
+    fit(make_module(linear_net(), client=client), tiny_data(), 4, callbacks=[Count()])
+    assert counts[3] <= counts[1]
 
 
 def moved(client: ClientSettings, rounds: int = 1, **settings) -> torch.Tensor:
@@ -225,7 +188,6 @@ def test_round_schedule_scales_the_learning_rate():
     client = ClientSettings(sgd(0.1), batch_size=8, lr_schedule=MilestoneRate([0.6], 0.0))
     unscheduled = ClientSettings(sgd(0.1), batch_size=8)
     torch.testing.assert_close(moved(client, 3), moved(unscheduled, 2), rtol=0, atol=1e-7)
-    assert not torch.equal(moved(unscheduled, 1), moved(unscheduled, 2))
 
 
 def test_local_scheduler_steps_after_every_batch():
@@ -239,10 +201,8 @@ def test_local_scheduler_steps_after_every_batch():
     ("settings", "of_twenty"),
     [
         ({"batch_size": 8, "steps": 7}, 20 + 20 + 8),  # three steps are an epoch
-        ({"batch_size": 3, "epochs": 3}, 60),
         ({"batch_size": 8, "epochs": 2, "drop_last": True}, 32),
         ({"batch_size": 50, "epochs": 2, "drop_last": True}, 40),
-        ({"batch_size": 8, "steps": 1}, 8),
     ],
     ids=str,
 )

@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import math
 import re
-from collections import Counter
 from functools import partial
 
 import pytest
@@ -21,18 +20,9 @@ from lit_fednas.assignment import TrackingSandwich
 from lit_fednas.data import IID, ArraySource, Dirichlet, FederatedDataModule
 from lit_fednas.errors import ClientError, ConfigError
 from lit_fednas.federation import ClientSettings, CosineRate, FaultPolicy, FederatedCallback, UniformCohort
-from lit_fednas.federation.interrupts import Interrupted
 from lit_fednas.federation.stacked import StackedModule
-from lit_fednas.objectives import CrossEntropy, Objective
-from lit_fednas.supernets import (
-    BatchNorm,
-    ElasticMLP,
-    ElasticTCN,
-    ElasticTransformer,
-    GroupNorm,
-    PlainNetwork,
-    SmallCNN,
-)
+from lit_fednas.objectives import CrossEntropy
+from lit_fednas.supernets import BatchNorm, ElasticTCN, ElasticTransformer, GroupNorm, PlainNetwork, SmallCNN
 from tests.federation.tokens import LENGTH, VOCABULARY, token_data
 from tests.support import (
     assert_same,
@@ -146,11 +136,9 @@ def stacked_fits(monkeypatch):
     return seen
 
 
-#: Each setting of a fit once, several together.
-BARE, AFFINE = BatchNorm(affine=False, running_statistics=False), BatchNorm(running_statistics=False)
+BARE = BatchNorm(affine=False, running_statistics=False)
 SHORT = {"epochs": 2, "batch_size": 9, "optimizer": sgd(0.05, momentum=0.9)}
-ADAM = partial(torch.optim.Adam, lr=0.003, weight_decay=0.01)
-ADAMW = {"optimizer": partial(torch.optim.AdamW, lr=0.003), "scheduler": partial(ExponentialLR, gamma=0.7)}
+ADAM = {"optimizer": partial(torch.optim.Adam, lr=0.003), "scheduler": partial(ExponentialLR, gamma=0.7)}
 #: Each setting of a fit once, several together; other networks; and data that are given one pass at a time.
 CASES = {
     "momentum": {"local": {"epochs": 2, "optimizer": sgd(0.1, momentum=0.9, weight_decay=0.01), "drop_last": True}},
@@ -158,11 +146,9 @@ CASES = {
         "local": {"steps": 7, "optimizer": sgd(0.05, momentum=0.9, nesterov=True), "lr_schedule": CosineRate(0.1)},
         "rounds": 2,
     },
-    "adam": {"local": {"epochs": 2, "optimizer": ADAM, "class_balanced": True}},
-    "adamw": {"local": {"epochs": 2, **ADAMW}},
+    "adam": {"local": {"epochs": 2, **ADAM, "class_balanced": True}},
     "clip_norm": {"local": {"epochs": 2, "optimizer": sgd(0.5), "clip_norm": 0.2}},
     "bare": {"supernet": lambda: tiny_supernet(norm=BARE), "local": SHORT},
-    "affine": {"supernet": lambda: tiny_supernet(norm=AFFINE), "local": SHORT},
     "running": {"supernet": lambda: tiny_supernet(norm=BatchNorm()), "local": SHORT},
     "tcn": {
         "supernet": lambda: ElasticTCN((LENGTH,), VOCABULARY, channels=10, embedding=4, tied=False),
@@ -172,15 +158,13 @@ CASES = {
         "supernet": lambda: ElasticTransformer((LENGTH,), VOCABULARY, dim=8, dropout=0.2),
         "data": token_data,
     },
-    "patches": {"supernet": lambda: ElasticTransformer((1, 8, 8), 4, dim=8)},
-    "mlp": {"supernet": lambda: ElasticMLP((1, 8, 8), 4, dim=8)},
     "loader": {"data": lambda: unequal_data(in_memory=False, num_workers=1), "local": {"steps": 7}},
 }
 
 
 # what torch says of attention under vmap on a CPU: it goes through the clients one by one
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize("name", one_of_many(CASES, "momentum", "clip_norm", "bare", "running", "tcn", "transformer"))
+@pytest.mark.parametrize("name", one_of_many(CASES, "clip_norm", "running", "transformer"))
 def test_equals_one_by_one(name, stacked_fits):
     case = {"rounds": 1, **CASES[name]}
     results, tensors = both(**case)
@@ -213,7 +197,7 @@ def test_groups_are_of_one_architecture_and_similar_size(monkeypatch):
         "on_train_start",
         lambda self: groups.append([client.task for client in self.clients]) or start(self),
     )
-    data = {"data": lambda: unequal_data(12), "cohort": UniformCohort(count=12)}
+    data = {"data": lambda: unequal_data(12), "cohort": UniformCohort(count=12), "rounds": 1}
     both(4, lambda: tiny_supernet(norm=BARE), assignment=TrackingSandwich(), **data)
     assert 1 < max(map(len, groups)) <= 4
     for group in groups:
@@ -222,29 +206,11 @@ def test_groups_are_of_one_architecture_and_similar_size(monkeypatch):
         assert sizes == sorted(sizes, reverse=True)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: SmallCNN((1, 8, 8), 4),
-        lambda: plain(nn.Dropout(0.3, inplace=True), nn.Linear(64, 8), nn.Dropout(1.0), nn.Linear(8, 4)),
-    ],
-)
-def test_dropout_draws_the_same_masks(make, stacked_fits):
+def test_dropout_draws_the_same_masks(stacked_fits):
     state = torch.get_rng_state()
-    _, dropped = both(supernet=make)
+    both(supernet=lambda: SmallCNN((1, 8, 8), 4), rounds=1)
     assert stacked_fits
     assert torch.equal(torch.get_rng_state(), state)
-    net = made(make)
-    for module in net.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    without, name = run(4, net)[1], next(iter(dropped))
-    assert not torch.allclose(without[name], dropped[name], atol=1e-4)
-
-
-def test_seconds_are_shares_of_the_fit():
-    seconds = Counter(result.seconds for result in run(4, rounds=1)[0].values())
-    assert sorted(seconds.values()) == [3, 4]
 
 
 def test_parameters_without_gradient_stay(stacked_fits):
@@ -256,7 +222,7 @@ def test_parameters_without_gradient_stay(stacked_fits):
         net.network[1].bias.requires_grad_(False)
         return net
 
-    _, tensors = both(supernet=partly, local={"optimizer": sgd(0.1, weight_decay=0.1)})
+    _, tensors = both(supernet=partly, local={"optimizer": sgd(0.1, weight_decay=0.1)}, rounds=1)
     assert torch.equal(tensors["network.unused"], torch.ones(3, dtype=torch.float64))
     assert stacked_fits
 
@@ -275,8 +241,7 @@ def test_only_the_client_with_a_bad_label_is_lost(caplog):
         results, _ = both(6, data=faulty, **SIX)
     status = {client: result.status for (_, client), result in results.items()}
     assert status == {0: "ok", 1: "ok", 2: "error", 3: "ok", 4: "ok", 5: "ok"}
-    (line,) = [message for message in caplog.messages if "in one fit" in message]
-    assert re.match(r"round 0, clients \d(, \d){5}: .*out of bounds.*one by one", line)
+    assert re.search(r"round 0, clients \d(, \d){5}: .*out of bounds.*one by one", caplog.text)
     with pytest.raises(ClientError, match="round 0, client 2: IndexError"):
         run(6, data=faulty(), faults=FaultPolicy(on_client_error="raise"), **SIX)
 
@@ -296,31 +261,6 @@ def test_weights_that_are_not_finite_are_one_clients_own(stacked_fits):
     assert {client for (_, client), result in results.items() if result.status == "non-finite"} == {3}
     with pytest.raises(ClientError, match="round 0, client 3: the trained weights are not finite"):
         run(6, linear_net(), wild(), faults=FaultPolicy(on_client_error="raise"), **SIX)
-
-
-def test_a_client_that_cannot_take_a_step_is_empty(stacked_fits):
-    """For batch norm, and among clients with more, clients with one example."""
-    small = partial(unequal_data, 40, partitioner=Dirichlet(2.0, min_size=1))
-    results, _ = both(40, tiny_supernet, small, local={"steps": 3}, rounds=1, cohort=UniformCohort(count=40))
-    assert {result.status for result in results.values()} == {"ok", "empty"}
-    assert stacked_fits == [40]
-
-
-def test_a_stop_is_no_fault(caplog):
-    class Stop(FederatedCallback):
-        def on_train_start(self, trainer, module):
-            calls = iter(range(2))
-
-            def check():
-                if next(calls, None) is None:
-                    raise Interrupted(2)
-
-            trainer.fit_loop._runner.check = check
-
-    module = make_module(client=ClientSettings(sgd(0.1), batch_size=8, clients_per_fit=4))
-    with pytest.raises(Interrupted):
-        fit(module, unequal_data(normalization=None), 1, callbacks=[Stop()])
-    assert "one by one" not in caplog.text
 
 
 # ---- what cannot be ---------------------------------------------------------------------------------------
@@ -344,10 +284,9 @@ class Stateful(CrossEntropy):
         return super().loss(network, inputs, targets)
 
 
-LINEAR, UNFLATTEN = nn.Linear(64, 4), nn.Unflatten(1, (1, 8, 8))
+LINEAR = nn.Linear(64, 4)
 REFUSED = {
     "noise": ({"supernet": plain(Noise(), LINEAR)}, "random numbers by randn_like"),
-    "dropout2d": ({"supernet": plain(UNFLATTEN, nn.Dropout2d(), nn.Flatten(), LINEAR)}, "numbers by dropout2d"),
     "peek": ({"supernet": plain(Peek(), LINEAR)}, "cannot be stacked"),
     "objective": ({"objective": Stateful()}, "objective Stateful, which is not stackable"),
     "time_limit": ({"faults": FaultPolicy(time_limit=5)}, "faults.time_limit, 5 s; set it to null"),
@@ -362,31 +301,6 @@ def test_what_cannot_be_stacked_is_told_before_any_training(settings, message, s
     assert str(caught.value).startswith("client.clients_per_fit: 4")
     assert "set client.clients_per_fit to 1" in str(caught.value)
     assert stacked_fits == []
-    if "optimizer" not in message:
-        run(1, rounds=1, **settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"clients_per_fit": 0}, "clients_per_fit: 0 must be at least 1"),
-        ({"precision": "16-mixed"}, "precision: 16-mixed .* or client.clients_per_fit to 1"),
-        ({"channels_last": True}, "channels_last: true .* or client.clients_per_fit to 1"),
-    ],
-)
-def test_settings_that_exclude_each_other(settings, message):
-    with pytest.raises(ConfigError, match=f"client.{message}"):
-        ClientSettings(**{"clients_per_fit": 2, **settings})
-
-
-def test_an_objective_is_stackable_only_if_it_says_so():
-    sure = type("Sure", (CrossEntropy,), {"stackable": True, "loss": Stateful.loss})
-    renamed = type("Renamed", (CrossEntropy,), {})
-    assert CrossEntropy.stackable
-    assert renamed.stackable
-    assert sure.stackable
-    assert not Objective.stackable
-    assert not Stateful.stackable
 
 
 # ---- the device is not waited for --------------------------------------------------------------------------
@@ -417,4 +331,4 @@ def test_looks_at_the_device_grow_neither_with_steps_nor_with_clients(together):
             fit(module, tiny_data(), 1)
         return seen.count
 
-    assert looks(1, 3) == looks(6, 3) == looks(1, 6)
+    assert looks(1, 3) == looks(3, 6)

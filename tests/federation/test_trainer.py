@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import pytest
 from lightning.pytorch.callbacks import EarlyStopping
-from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from lit_fednas.errors import ConfigError
 from lit_fednas.federation import FederatedTrainer
-from lit_fednas.federation.lightning_private import AtomicCheckpointIO
 from lit_fednas.supernets import ElasticResNet
-from tests.support import assert_same, fit, make_module, make_trainer, tiny_data, weights
+from tests.support import fit, make_module, make_trainer, tiny_data
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
         ("max_epochs", 3, "has no meaning here.*set max_rounds"),
-        ("check_val_every_n_epoch", 2, "has no meaning here.*set check_val_every_n_rounds"),
         ("gradient_clip_val", 1.0, "has no meaning here.*set client.clip_norm"),
-        ("accumulate_grad_batches", 2, "has no meaning here.*batches of training"),
-        ("max_rounds", -2, "must be at least -1"),
         ("check_val_every_n_rounds", 0, "must be at least 1"),
     ],
 )
@@ -33,19 +28,6 @@ def test_early_stopping_stops_after_a_round():
     stopping = EarlyStopping("val/largest/accuracy", mode="max", patience=1, min_delta=2.0)
     trainer = fit(make_module(), tiny_data(), 20, callbacks=[stopping])
     assert trainer.current_epoch == 2  # the first validation is best for ever, one more is waited for
-
-
-def test_no_rounds_train_nothing():
-    module = make_module()
-    start = weights(module)
-    fit(module, tiny_data(), 0)
-    assert_same(weights(module), start)
-
-
-def test_a_checkpoint_plugin_of_ones_own_is_kept():
-    own = TorchCheckpointIO()
-    assert make_trainer(plugins=[own]).strategy.checkpoint_io is own
-    assert isinstance(make_trainer().strategy.checkpoint_io, AtomicCheckpointIO)
 
 
 @pytest.mark.parametrize(
