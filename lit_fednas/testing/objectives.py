@@ -107,11 +107,23 @@ class ObjectiveContract(Contract):
         assert global_generators() == before
 
     def check_a_fit_leaves_nothing_for_the_next(self) -> None:
-        """A client's fit does not depend on who was trained before."""
+        """A client's fit does not depend on who was trained before, be it the client itself."""
         clients = self.clients
-        used = self.ready()
+        used, fresh = self.ready(), self.fit(self.ready(), clients)
         self.fit(used, clients, client=1)
-        self.assert_equal(self.fit(used, clients), self.fit(self.ready(), clients))
+        for _ in range(2):
+            self.assert_equal(self.fit(used, clients), fresh)
+
+    def check_a_fit_reads_nothing_of_the_server(self) -> None:
+        """A fit depends on the weights that the client was sent alone: a device has no others."""
+        clients = self.clients
+        objective: Objective = self.case.make()
+        unknown = type(self).supernet()
+        with torch.no_grad():
+            for tensor in unknown.shared_tensors().values():
+                tensor.zero_()
+        objective.setup(unknown, clients)
+        self.assert_equal(self.fit(objective, clients), self.fit(self.ready(), clients))
 
     def check_reports_are_of_the_stated_types(self) -> None:
         """There is one report of each type in ``report_types`` and no other."""

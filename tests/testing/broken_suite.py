@@ -1,5 +1,7 @@
 """The same parts, each broken in one way, and the promise that it breaks."""
 
+from collections import Counter
+
 import numpy as np
 import own_suite
 import torch
@@ -49,6 +51,29 @@ class Jittery(Focal):
         return super().loss(network, inputs, targets) * (1 + np.random.rand())  # noqa: NPY002
 
 
+class Anchored(Focal):
+    """Pulls towards weights that a device does not have."""
+
+    def loss(self, network, inputs, targets):
+        server = self._supernet.shared_tensors()["network.classifier.bias"].detach()
+        return super().loss(network, inputs, targets) + (network.classifier.bias - server).square().sum()
+
+
+class Remembering(Focal):
+    """Keeps what a client needs the next time where it is not saved."""
+
+    def __init__(self):
+        self.fits = Counter()
+
+    def begin(self, network, task, rng):
+        super().begin(network, task, rng)
+        self.client = task.client
+        self.fits[task.client] += 1
+
+    def loss(self, network, inputs, targets):
+        return super().loss(network, inputs, targets) + self.fits[self.client]
+
+
 class Losing(Halving):
     def split(self, targets, num_clients, rng, columns):
         owners = super().split(targets, num_clients, rng, columns)
@@ -95,6 +120,8 @@ TestUneven = broken(
 TestCounting = broken(own_suite.TestTakeTurns, Counting, "a_plan_changes_no_state")
 TestHoarding = broken(own_suite.AggregationContract, Hoarding, "updates_are_neither_changed_nor_kept")
 TestJittery = broken(own_suite.ObjectiveContract, Jittery, "a_fit_is_a_function_of_its_generator")
+TestAnchored = broken(own_suite.ObjectiveContract, Anchored, "a_fit_reads_nothing_of_the_server")
+TestRemembering = broken(own_suite.ObjectiveContract, Remembering, "a_fit_leaves_nothing_for_the_next")
 TestLosing = broken(own_suite.PartitionerContract, Losing, "each_example_goes_to_one_client")
 TestShuffled = broken(own_suite.DataSourceContract, Shuffled, "every_process_loads_the_same", columns_of(Shuffled))
 TestRepeating = broken(SearchMethodContract, Repeating, "all_proposals_fit_and_are_distinct")
